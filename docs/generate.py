@@ -1,4 +1,4 @@
-"""Generator of reference pages: errors from proto/errors.toml, HTTP and gRPC API from the protos.
+"""Generator of reference pages: errors, HTTP and gRPC API, and quotas.
 
 `--check` writes nothing and fails if a page is out of date.
 """
@@ -24,6 +24,7 @@ from pyservice.openapi import document  # noqa: E402
 from pyservice.pb.comments import COMMENTS  # noqa: E402
 from pyservice.pb.errors import TABLE, WORDS  # noqa: E402
 from pyservice.schema.methods import METHODS, STREAMS  # noqa: E402
+from pyservice.settings.quotas import QUOTAS, Quota  # noqa: E402
 
 _RAY_ID: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
 _EXAMPLE: Final = json.dumps(ServiceError("MATCHMAKER_LOBBY_FULL").problem(_RAY_ID), indent=2)
@@ -280,10 +281,58 @@ def _yes(value: bool) -> str:
     return "yes" if value else ""
 
 
+QUOTA_HEAD: Final = f"""\
+# Quotas
+
+<!-- Written by `{COMMAND}` from pyservice/settings/quotas.py. -->
+
+A quota limits what a developer group can use of the service, so that groups can share it. The operator changes the
+limits: [Set quotas](../how-to/set-quotas.md).
+
+## Rules
+
+- A request that needs more than the limit fails with 409 `QUOTA_EXCEEDED` and changes nothing. `metadata` has `quota`,
+  `scope`, `limit` and `use`.
+- The *scope* says for what the limit counts: an identity, a group, or each game or namespace of a group.
+- A limit is exact, also for concurrent requests. The check is in the transaction that creates the record.
+- The use is counted from what exists. So a deleted object, an ended token or an ended server frees its use at once.
+- A limit below the use refuses new objects and removes none.
+- A repeated request with the same idempotency key gets its first response, also if the quota is full by now.
+- An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.
+- Requests of the operator, such as `pyservice token create`, are not refused. Their results count.
+
+`GET /cloud/groups/{{group_id}}/quotas` returns `quotas`, a list with an entry for each quota of the table except
+`groups`. Its fields are in the [HTTP API](http-api.md#groupquota). With scope *game* or *namespace*, `use` is that of
+the game or namespace with the largest use, and `object_id` is its id.
+
+## Limits
+
+The setting of a quota is `quotas.` and its name. Its default is in the table.
+
+"""
+
+
+def quota_page() -> str:
+    lines = ["| quota | scope | unit | default | counts |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{quota.name}` | {quota.scope} | {quota.unit} | {_limit(quota)} | {quota.meaning} |"
+        for quota in QUOTAS.values()
+    ]
+    return QUOTA_HEAD + "\n".join(lines) + "\n"
+
+
+def _limit(quota: Quota) -> str:
+    for size, unit in ((1 << 30, "GiB"), (1 << 20, "MiB")):
+        if quota.unit == "bytes" and not quota.default % size:
+            return f"{quota.default // size:,} {unit}"
+    return f"{quota.default:,}"
+
+
 PAGES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "docs" / "errors.md": error_page,
     ROOT / "docs" / "reference" / "http-api.md": http_page,
     ROOT / "docs" / "reference" / "grpc-api.md": grpc_page,
+    ROOT / "docs" / "reference" / "quotas.md": quota_page,
 }
 
 

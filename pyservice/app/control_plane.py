@@ -37,6 +37,7 @@ from pyservice.control.namespace_access import NamespaceAccessOperations
 from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.control.operations import Handlers, operation_table
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
+from pyservice.control.quotas import QuotaAdministration, QuotaChecks, QuotaOperations
 from pyservice.control.rays import RayStore
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.servers import ServerNode, ServerOperations
@@ -183,7 +184,10 @@ class ControlPlane:
             self._record_lookup,
         )
         changes = self._changes = IdempotentChanges(self._database, mac_key=self._keys.now.hash_key)
-        self._records = RecordContext(self._database, changes, self._ids, self._topics)
+        self._quotas = QuotaChecks(settings.quotas)
+        self._records = RecordContext(
+            self._database, changes, self._ids, self._topics, quotas=self._quotas
+        )
         operations = self._operations(links, data_plane)
         self._tokens = operations.tokens
         administration = AdminOperations(
@@ -194,6 +198,7 @@ class ControlPlane:
                 self._database, owner.source_epoch, data_plane, self._feeder.compare_again
             ),
             self._keys,
+            QuotaAdministration(self._database, operations.quotas),
         )
         self._wire_servers(operations, administration)
 
@@ -237,6 +242,7 @@ class ControlPlane:
                 records, self._feeder, self._counts, links, region_summaries(settings)
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
+            quotas=QuotaOperations(database, self._quotas),
             namespaces=NamespaceOperations(records, self._feeder, one),
             namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),
             tokens=TokenOperations(
@@ -341,7 +347,7 @@ class ControlPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Reads the settings again after SIGHUP, and applies changed rate limits and tiers."""
+        """Reads the settings again after SIGHUP, and applies changed rate limits, quotas and tiers."""
         if not self._is_wired:
             self._reload_due = reread
             return
@@ -350,6 +356,7 @@ class ControlPlane:
         if settings is None:
             return
         self._limits.change(*_rates(settings))
+        self._quotas.defaults = settings.quotas
         self._tiers = settings.tiers
         self._runtime.set_tiers(settings.tiers)
         self._platform.take_tiers(region_tiers(settings.tiers))

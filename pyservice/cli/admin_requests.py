@@ -8,7 +8,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, ParamSpec
@@ -234,6 +234,28 @@ def _unix_ms(event: str, time: str) -> int:
             f"--{event} {time}: give a time such as 2030-01-31T12:00:00Z, not before 1970"
         ) from None
     return unix_ms
+
+
+@_command("quota")
+def list_quotas(data_dir: Path, group: str, is_json: bool) -> str:
+    request = pb.ListQuotasRequest(group_id=group)
+    quotas = _control_request(data_dir, "ListQuotas", request).quotas
+    if is_json:
+        fields = ["quota", "scope", "unit", "limit", "is_default", "use", "object_id"]
+        return _render_list(quotas, "quotas", fields, is_json)
+    return "\n".join(f"{quota.quota}\t{quota.use}\t{quota.limit}" for quota in quotas)
+
+
+@_command("quota")
+def set_quotas(data_dir: Path, group: str, limits: Mapping[str, int], is_json: bool) -> str:
+    request = pb.SetQuotasRequest(group_id=group, limits=limits)
+    return _acknowledged(data_dir, "SetQuotas", request, is_json)
+
+
+@_command("quota")
+def reset_quotas(data_dir: Path, group: str, names: Sequence[str], is_json: bool) -> str:
+    request = pb.ResetQuotasRequest(group_id=group, quotas=names)
+    return _acknowledged(data_dir, "ResetQuotas", request, is_json)
 
 
 _ORPHAN_FIELDS: Final = ("namespace_id", "name", "source_epoch")

@@ -23,6 +23,7 @@ from pyservice.control.name_rules import (
     publicity_problems,
     require_valid,
 )
+from pyservice.control.quotas import QuotaAdministration
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.tokens import NewToken, TokenOperations
 from pyservice.errors import FieldProblem, ServiceError
@@ -56,6 +57,7 @@ class AdminOperations:
     tokens: TokenOperations
     orphans: OrphanedNamespaces
     keys: SigningKeyFile
+    quotas: QuotaAdministration
 
     def handlers(self) -> dict[str, Any]:
         handlers: dict[str, Any] = {
@@ -69,6 +71,9 @@ class AdminOperations:
             "ControlAdmin.CreateCloudToken": self.create_cloud_token,
             "ControlAdmin.CreateNamespaceToken": self.create_namespace_token,
             "ControlAdmin.RecordBilling": self.record_billing,
+            "ControlAdmin.ListQuotas": self.quotas.list_,
+            "ControlAdmin.SetQuotas": self.quotas.set_,
+            "ControlAdmin.ResetQuotas": self.quotas.reset,
             "ControlAdmin.RotateControlKeys": self.rotate_keys,
             "ControlAdmin.ListOrphans": self.list_orphans,
             "ControlAdmin.RemoveOrphans": self.remove_orphans,

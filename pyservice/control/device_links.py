@@ -128,6 +128,7 @@ class DeviceLinkOperations:
         self._keys = keys
         self._links = links
         self._now_ms = context.now_ms
+        self._quotas = context.quotas
         self._prune_ms = 0
         self._kept_max = kept_max
         self._unpruned = 0
@@ -214,6 +215,7 @@ class DeviceLinkOperations:
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             link = await _find(tx, device_link_id)
+            await self._quotas.require(tx, game.group_id, {"cloud_tokens": 1})
             now, token_id, secret = self._now_ms(), self._ids.new(), token_bytes(_SECRET_BYTES)
             token = self._keys.device_token(device_link_id, secret, link.key_number)
             if token is None:

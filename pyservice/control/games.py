@@ -45,6 +45,7 @@ FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
 FIRST_VERSION: Final = "0.0.1"
 NEW_LIMITS: Final = (512, 256)
 _EMPTY: Final = encode(versions_pb2.CloudConfig())
+_EMPTY_JSON: Final = b"{}"
 _NAMES_IN_ORDER: Final = 8
 _SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
 """Upper bounds of random name suffixes. They are tried after the first suffixes in order, with
@@ -92,6 +93,7 @@ class GameOperations:
         self._links = links
         self._regions = regions
         self._now_ms = context.now_ms
+        self._quotas = context.quotas
         self._game_lookups: SingleFlight[str, Record | None] = SingleFlight(
             is_kept=True, is_fresh=True
         )
@@ -118,6 +120,11 @@ class GameOperations:
             name_id = request.name_id if request.HasField("name_id") else None
             if name_id is None:
                 name_id = await _free_name_id(tx, request.display_name, next(attempts))
+            await self._quotas.require(
+                tx,
+                request.developer_group_id,
+                {"games": 1, "version_bytes": len(_EMPTY) + len(_EMPTY_JSON)},
+            )
             game_id, namespace_ids = await self._add(tx, request, name_id)
             for namespace_id in namespace_ids:
                 tx.after_commit(
@@ -134,7 +141,7 @@ class GameOperations:
         now = self._now_ms()
         game_id, version_id = self._ids.new(), self._ids.new()
         await games.add(tx, game_id, name_id, request.display_name, request.developer_group_id, now)
-        new = games.NewVersion(version_id, game_id, FIRST_VERSION, now, _EMPTY)
+        new = games.NewVersion(version_id, game_id, FIRST_VERSION, now, _EMPTY, _EMPTY_JSON)
         await games.add_version(tx, new)
         several = [
             namespaces.NewNamespace(self._ids.new(), name, display_name, self._ids.new())

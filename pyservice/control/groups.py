@@ -43,6 +43,7 @@ class GroupOperations:
 
         async def change(tx: Transaction) -> pb.CreateGroupResponse:
             require_valid(display_name_problems(request.display_name, "display_name"))
+            await self.records.quotas.require_group(tx, identity_id)
             group_id = self.records.ids.new()
             await groups.add(tx, group_id, request.display_name, identity_id, self.records.now_ms())
             tx.after_commit(self.clear_token_cache)

@@ -12,12 +12,13 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, TokenKind
+from pyservice.control.quotas import QuotaChecks
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
@@ -182,6 +183,7 @@ class RecordContext:
     ids: RecordIds
     topics: Topics
     now_ms: Callable[[], int] = now_ms
+    quotas: QuotaChecks = field(default_factory=QuotaChecks)
 
 
 async def _stored_response(

@@ -75,6 +75,9 @@ class NamespaceAccessOperations:
             if owner not in (None, row.namespace_id):
                 raise _refused_domain("not-unique", "belongs to another namespace")
             if owner is None:
+                await self._namespace_change.records.quotas.require(
+                    tx, row.group_id, {"domains": 1}, namespace_id=row.namespace_id
+                )
                 # The change locks the namespace, which keeps the count exact.
                 await namespaces.change(tx, row.namespace_id, {})
                 if await namespaces.count_domains(tx, row.namespace_id) >= _DOMAINS_MAX:

@@ -148,6 +148,9 @@ class NamespaceOperations:
             require_valid(await _problems(tx, game.game_id, request))
             if not await games.is_version_of(tx, game.game_id, request.version_id):
                 raise ServiceError("VERSION_NOT_FOUND")
+            await self.records.quotas.require(
+                tx, game.group_id, {"namespaces": 1}, game_id=game.game_id
+            )
             namespace_id = self.records.ids.new()
             new = namespaces.NewNamespace(
                 namespace_id, request.name_id, request.display_name, self.records.ids.new()

@@ -16,6 +16,7 @@ from pyservice.control.lobby_records import LobbyRecordOperations
 from pyservice.control.namespace_access import NamespaceAccessOperations
 from pyservice.control.namespaces import NamespaceOperations
 from pyservice.control.process_logs import ProcessLogOperations
+from pyservice.control.quotas import QuotaOperations
 from pyservice.control.rays import RayStore
 from pyservice.control.servers import ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
@@ -31,6 +32,7 @@ _PACKAGE: Final = "hosting.v1"
 class Handlers:
     games: GameOperations
     groups: GroupOperations
+    quotas: QuotaOperations
     namespaces: NamespaceOperations
     namespace_access: NamespaceAccessOperations
     tokens: TokenOperations
@@ -62,6 +64,7 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Games.GetGame", cloud, handlers.games.get),
         ("Groups.CreateGroup", identity, handlers.groups.create),
         ("Groups.GetGroup", group, handlers.groups.get),
+        ("Groups.GetGroupQuotas", group, handlers.quotas.get),
         ("Groups.GetGroupBilling", group, handlers.groups.billing),
         ("Versions.CreateVersion", cloud, handlers.versions.create),
         ("Versions.ValidateVersion", cloud, handlers.versions.validate),

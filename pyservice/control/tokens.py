@@ -79,6 +79,7 @@ class TokenOperations:
         self._signer = signer
         self._clear_token_cache = clear_token_cache
         self._now_ms = context.now_ms
+        self._quotas = context.quotas
 
     async def create_service(
         self, request: pb.CreateServiceTokenRequest, caller: Caller
@@ -104,6 +105,7 @@ class TokenOperations:
 
         async def add() -> None:
             async with self._database.write() as tx:
+                await self._require_below_quota(tx, group_id, namespace_id)
                 await raise_revision(tx, namespace_id, group_id, self._feeder)
                 await self._require_below_limit(tx, namespace_id, "env")
                 await tokens.add_of_namespace(
@@ -163,6 +165,7 @@ class TokenOperations:
     async def _add_public(
         self, tx: Transaction, namespace_id: str, group_id: str, note: NoteStored
     ) -> str:
+        await self._require_below_quota(tx, group_id, namespace_id)
         await self._require_below_limit(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
@@ -196,6 +199,7 @@ class TokenOperations:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             row = await authorization.find_namespace(tx, caller, request)
             require_valid(development_problems(request))
+            await self._require_below_quota(tx, row.group_id, row.namespace_id)
             await raise_revision(tx, row.namespace_id, row.group_id, self._feeder)
             await self._require_below_limit(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
@@ -230,6 +234,9 @@ class TokenOperations:
             is_kept=_has_key(caller),
         )
         return NewToken(token, response.token_id, expires_ms, row.namespace_id)
+
+    async def _require_below_quota(self, tx: Transaction, group_id: str, namespace_id: str) -> None:
+        await self._quotas.require(tx, group_id, {"namespace_tokens": 1}, namespace_id=namespace_id)
 
     async def _require_below_limit(self, tx: Transaction, namespace_id: str, kind: str) -> None:
         """Raises VALIDATION_FAILED if the namespace has too many tokens of this kind.
@@ -285,6 +292,7 @@ class TokenOperations:
     ) -> pb.CreateGameTokenResponse:
         async def add(tx: Transaction) -> NewToken:
             game = await authorization.find_game(tx, caller, request.game_id)
+            await self._quotas.require(tx, game.group_id, {"cloud_tokens": 1})
             identity_id = scope_of(caller).identity_id
             return await self.add_cloud(tx, identity_id, game.group_id, game.game_id)
 

@@ -47,6 +47,12 @@ Find = Callable[[Transaction], Awaitable[Record]]
 
 PICTURES: Final = frozenset({"avatar", "banner", "logo"})
 _SHOWN_ON_GAME: Final = frozenset({"banner", "logo"})
+_QUOTAS_OF_KIND: Final = {
+    "build": ("builds", "build_bytes"),
+    "site": ("sites", "site_bytes"),
+    **dict.fromkeys(PICTURES, ("pictures", "picture_bytes")),
+}
+"""Quotas of the number and the bytes of uploads of a kind."""
 ABANDONED_AFTER_MS: Final = 24 * 3_600_000
 CLEANUP_INTERVAL_S: Final = 3_600.0
 _RETRIES_S: Final = (60.0, CLEANUP_INTERVAL_S)
@@ -98,6 +104,7 @@ class UploadLifecycle:
         self._topics = context.topics
         self._objects = objects
         self._now_ms = context.now_ms
+        self._quotas = context.quotas
         self._checks: SingleFlight[str, CheckedContents | None] = SingleFlight(is_kept=True)
         self._checked_contents: dict[str, CheckedContents] = {}
         self._removals: set[asyncio.Task[None]] = set()
@@ -119,6 +126,11 @@ class UploadLifecycle:
             plan.check_request()
             for _, part in _parts(plan.files):
                 self._objects.refuse_too_long(part.content_length)
+            counted, bytes_ = _QUOTAS_OF_KIND[plan.kind]
+            content_length = sum(file.content_length for file in plan.files)
+            await self._quotas.require(
+                tx, game.group_id, {counted: 1, bytes_: content_length}, game_id=game.game_id
+            )
             upload_id, now = str(uuid4()), self._now_ms()
             new = uploads.NewUpload(
                 upload_id, game.game_id, plan.kind, plan.display_name, now, plan.files

@@ -55,14 +55,21 @@ class VersionOperations:
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
             require_valid(await self._problems(tx, game.game_id, request))
+            config, config_json = encode(request.config), json_of(request.config)
+            await self.records.quotas.require(
+                tx,
+                game.group_id,
+                {"versions": 1, "version_bytes": len(config) + len(config_json)},
+                game_id=game.game_id,
+            )
             version_id = self.records.ids.new()
             new = games.NewVersion(
                 version_id,
                 game.game_id,
                 request.display_name,
                 self.records.now_ms(),
-                encode(request.config),
-                json_of(request.config),
+                config,
+                config_json,
                 site_id=next(iter(site_ids(request.config)), None),
                 build_ids=image_ids(request.config),
             )

@@ -305,6 +305,14 @@ TABLE: Final[dict[str, ErrorRow]] = {
         "Prepare a new device link.",
         None,
     ),
+    "QUOTA_EXCEEDED": ErrorRow(
+        409,
+        "FAILED_PRECONDITION",
+        "client",
+        "A quota of the group is used up",
+        "Delete some that you no longer need, or ask the operator for a higher limit.",
+        None,
+    ),
     "IN_USE": ErrorRow(
         409,
         "FAILED_PRECONDITION",

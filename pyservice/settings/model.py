@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pyservice.settings.quotas import QuotaSettings
 from pyservice.settings.sections import (
     BASIC_TIERS,
     CaptchaSettings,
@@ -64,6 +65,7 @@ class Settings(BaseSettings):
     """Whether trusted proxies send a PROXY protocol v2 header at the start of each connection."""
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(from_text)] = ()
     rate_limits: RateLimits = RateLimits()
+    quotas: QuotaSettings = QuotaSettings()
     http_limits: HttpLimits = HttpLimits()
     grpc_limits: GrpcLimits = GrpcLimits()
     journal: JournalSettings = JournalSettings()

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from pyservice.settings.model import Settings
 
-_APPLIED: Final = frozenset({"rate_limits", "tiers", "edge.certificates", "edge.limits"})
+_APPLIED: Final = frozenset({"rate_limits", "quotas", "tiers", "edge.certificates", "edge.limits"})
 """Settings and sections that the planes and edge-guard apply without a restart."""
 
 

@@ -40,6 +40,11 @@ _IDS_OF_IDENTITIES = (
     .where(members.c.identity_id.in_(bindparam("identity_ids", expanding=True)))
     .order_by(members.c.group_id)
 )
+_LOCK_IDENTITY = (
+    select(identities.c.identity_id)
+    .where(identities.c.identity_id == bindparam("identity_id"))
+    .with_for_update(key_share=True)
+)
 _MEMBER = select(members.c.create_ms).where(
     members.c.group_id == bindparam("group_id"), members.c.identity_id == bindparam("identity_id")
 )
@@ -126,6 +131,10 @@ async def record_billing(tx: Transaction, group_id: str, times: Mapping[str, int
 
 async def first(tx: Transaction) -> Record | None:
     return await tx.first(select(groups).order_by(groups.c.group_id).limit(1))
+
+
+async def lock_identity(tx: Transaction, identity_id: str) -> None:
+    await tx.first(_LOCK_IDENTITY, {"identity_id": identity_id})
 
 
 async def find_identity(tx: Transaction, identity_id: str) -> Record | None:

@@ -84,6 +84,15 @@ members: Final = Table(
     _ms("create_ms"),
 )
 
+group_quotas: Final = Table(
+    "group_quotas",
+    metadata,
+    _id("group_id", ForeignKey("groups.group_id"), primary_key=True),
+    Column("name", String(64), primary_key=True),
+    Column("quota_limit", BigInteger, nullable=False),
+)
+"""Limits that the operator set for a group, by the names of `settings.quotas`."""
+
 games: Final = Table(
     "games",
     metadata,

@@ -108,6 +108,13 @@ CONDITIONS: Final[dict[str, tuple[SharedErrorTest, ...]]] = {
             "connected players use the disk reserve, so the operation fails only without any reserve",
         ),
     ),
+    "QUOTA_EXCEEDED": (
+        SharedErrorTest(
+            _any,
+            "tests/control/test_quotas.py::test_quota_admits_exactly_its_limit",
+            "the test needs a service with small quotas",
+        ),
+    ),
     "INTERNAL": (
         SharedErrorTest(
             _any,

@@ -56,9 +56,9 @@ LOBBY_SERVERS = _how_to(
     "write-a-lobby-server"
 )
 OPERATORS = _how_to(
-    "run-the-service manage-developers rotate-keys run-game-servers isolate-game-servers operate-edge-guard use-s3 "
-    "serve-files-of-games set-up-domains run-behind-a-proxy monitor handle-failures back-up restore "
-    "use-a-feed-file"
+    "run-the-service manage-developers set-quotas rotate-keys run-game-servers isolate-game-servers "
+    "operate-edge-guard use-s3 serve-files-of-games set-up-domains run-behind-a-proxy monitor "
+    "handle-failures back-up restore use-a-feed-file"
 )
 TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
 PAGES_BY_THEMSELVES = (

@@ -36,6 +36,13 @@ from tests.support.waiting import eventually as eventually
 STOP_TIMEOUT_S: Final = 30.0
 BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
 UNLIMITED: Final = {"per_second": 0, "burst": 1}
+SHARED_QUOTAS: Final = {
+    **dict.fromkeys(("groups", "games", "namespaces", "versions", "cloud_tokens"), 100_000),
+    **dict.fromkeys(("build_bytes", "site_bytes", "version_bytes", "picture_bytes"), 1 << 50),
+    "domains": 10_000,
+    "namespace_tokens": 100_000,
+}
+"""Quotas for a service that all tests of a session share, with one group for most of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class ServiceResponse:
     errors: tuple[tuple[str, ...], ...] = ()
     detail: str = ""
     headers: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 class HttpClient:
@@ -112,7 +120,9 @@ def _answer(answer: httpx.Response) -> ServiceResponse:
     if answer.status_code == 200:
         return ServiceResponse("OK", body, headers=answer.headers)
     problems = tuple(tuple(one["path"]) for one in body.get("errors", ()))
-    return ServiceResponse(body["code"], body, problems, body["detail"], answer.headers)
+    return ServiceResponse(
+        body["code"], body, problems, body["detail"], answer.headers, body.get("metadata", {})
+    )
 
 
 class GrpcClient:
@@ -155,7 +165,7 @@ class GrpcClient:
             if error is None:
                 raise
             paths = tuple(tuple(problem.path) for problem in error.errors)
-            return ServiceResponse(error.code, None, paths, error.detail)
+            return ServiceResponse(error.code, None, paths, error.detail, metadata=error.metadata)
         return ServiceResponse("OK", orjson.loads(encoder(method)(message)))
 
     async def close(self) -> None:
@@ -197,6 +207,7 @@ class FullService:
         self.settings = {
             "rate_limits": {"client": UNLIMITED, "operator": UNLIMITED, "anonymous": UNLIMITED},
             "journal": {"segment_bytes": 1 << 20},
+            "quotas": SHARED_QUOTAS,
             **settings,
         }
         self.database_url = database_url
@@ -318,16 +329,16 @@ class Developer:
         return await self.client.call(slug, fields, token=self.token, key=key)
 
     async def good(self, slug: str, key: str | None = None, **fields: Any) -> Any:
-        answer = await self._answered(slug, key, fields)
+        answer = await self.answered(slug, key, fields)
         assert answer.code == "OK", answer
         return answer.body
 
     async def code(self, slug: str, key: str | None = None, **fields: Any) -> str:
-        answer = await self._answered(slug, key, fields)
+        answer = await self.answered(slug, key, fields)
         assert answer.code != "OK", answer
         return answer.code
 
-    async def _answered(
+    async def answered(
         self, slug: str, key: str | None, fields: Mapping[str, Any]
     ) -> ServiceResponse:
         """Repeats the call while its 503 allows a repetition. On a busy machine the data plane may

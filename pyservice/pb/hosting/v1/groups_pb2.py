@@ -28,7 +28,7 @@ from pyservice.pb.hosting.v1 import envelope_pb2 as hosting_dot_v1_dot_envelope_
 from pyservice.pb.hosting.v1 import options_pb2 as hosting_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hosting/v1/groups.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19hosting/v1/envelope.proto\x1a\x18hosting/v1/options.proto\"H\n\x12\x43reateGroupRequest\x12!\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01H\x00\x88\x01\x01\x42\x0f\n\r_display_name\"/\n\x13\x43reateGroupResponse\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"m\n\x0fGetGroupRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"C\n\x10GetGroupResponse\x12/\n\x05group\x18\x01 \x01(\x0b\x32\x18.hosting.v1.GroupSummaryB\x06\xbaH\x03\xc8\x01\x01\"\xa8\x01\n\x16GetGroupBillingRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12\"\n\x0bwatch_index\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_watch_index\"t\n\x17GetGroupBillingResponse\x12/\n\x05group\x18\x01 \x01(\x0b\x32\x18.hosting.v1.GroupBillingB\x06\xbaH\x03\xc8\x01\x01\x12(\n\x05watch\x18\x02 \x01(\x0b\x32\x11.hosting.v1.WatchB\x06\xbaH\x03\xc8\x01\x01\"\x8a\x02\n\x0cGroupBilling\x12\x1e\n\x11payment_failed_ts\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\'\n\x1apayment_method_attached_ts\x18\x02 \x01(\tH\x01\x88\x01\x01\x12$\n\x17payment_method_valid_ts\x18\x03 \x01(\tH\x02\x88\x01\x01\x12!\n\x14payment_succeeded_ts\x18\x04 \x01(\tH\x03\x88\x01\x01\x42\x14\n\x12_payment_failed_tsB\x1d\n\x1b_payment_method_attached_tsB\x1a\n\x18_payment_method_valid_tsB\x17\n\x15_payment_succeeded_ts\"\xce\x01\n\x0bGroupHandle\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1c\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x33\n\x08\x65xternal\x18\x03 \x01(\x0b\x32\x19.hosting.v1.GroupExternalB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\navatar_url\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0cis_developer\x18\x05 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_avatar_urlB\x0f\n\r_is_developer\"(\n\rGroupExternal\x12\x17\n\x07profile\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\xa8\x02\n\x0cGroupSummary\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1c\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x33\n\x08\x65xternal\x18\x03 \x01(\x0b\x32\x19.hosting.v1.GroupExternalB\x06\xbaH\x03\xc8\x01\x01\x12\x0b\n\x03\x62io\x18\x04 \x01(\t\x12\"\n\x1ais_current_identity_member\x18\x05 \x01(\x08\x12\x14\n\x0cmember_count\x18\x06 \x01(\r\x12!\n\x11owner_identity_id\x18\x07 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tpublicity\x18\x08 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\navatar_url\x18\t \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_avatar_url2\xfb\x03\n\x06Groups\x12\x9b\x01\n\x0b\x43reateGroup\x12\x1e.hosting.v1.CreateGroupRequest\x1a\x1f.hosting.v1.CreateGroupResponse\"K\x8a\xb5\x18/\n\x0c\x63reate_group\x1a\x01\x07\"\x11VALIDATION_FAILED\"\tFORBIDDEN\x82\xd3\xe4\x93\x02\x12\"\r/cloud/groups:\x01*\x12\x98\x01\n\x08GetGroup\x12\x1b.hosting.v1.GetGroupRequest\x1a\x1c.hosting.v1.GetGroupResponse\"Q\x90\x02\x01\x8a\xb5\x18*\n\tget_group\x1a\x01\x07\"\x0fGROUP_NOT_FOUND\"\tFORBIDDEN\x82\xd3\xe4\x93\x02\x1a\x12\x18/cloud/groups/{group_id}\x12\xb7\x01\n\x0fGetGroupBilling\x12\".hosting.v1.GetGroupBillingRequest\x1a#.hosting.v1.GetGroupBillingResponse\"[\x90\x02\x01\x8a\xb5\x18,\n\x0bget_billing\x1a\x01\x07\"\x0fGROUP_NOT_FOUND\"\tFORBIDDEN\x82\xd3\xe4\x93\x02\"\x12 /cloud/groups/{group_id}/billingb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17hosting/v1/groups.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x19hosting/v1/envelope.proto\x1a\x18hosting/v1/options.proto\"H\n\x12\x43reateGroupRequest\x12!\n\x0c\x64isplay_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01H\x00\x88\x01\x01\x42\x0f\n\r_display_name\"/\n\x13\x43reateGroupResponse\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"m\n\x0fGetGroupRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"C\n\x10GetGroupResponse\x12/\n\x05group\x18\x01 \x01(\x0b\x32\x18.hosting.v1.GroupSummaryB\x06\xbaH\x03\xc8\x01\x01\"s\n\x15GetGroupQuotasRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"@\n\x16GetGroupQuotasResponse\x12&\n\x06quotas\x18\x01 \x03(\x0b\x32\x16.hosting.v1.GroupQuota\"\xa6\x01\n\nGroupQuota\x12\x15\n\x05quota\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x05scope\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04unit\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05limit\x18\x04 \x01(\x04\x12\x12\n\nis_default\x18\x05 \x01(\x08\x12\x0b\n\x03use\x18\x06 \x01(\x04\x12\x16\n\tobject_id\x18\x07 \x01(\tH\x00\x88\x01\x01\x42\x0c\n\n_object_id\"\xa8\x01\n\x16GetGroupBillingRequest\x12Z\n\x08group_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12\"\n\x0bwatch_index\x18\x02 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01H\x00\x88\x01\x01\x42\x0e\n\x0c_watch_index\"t\n\x17GetGroupBillingResponse\x12/\n\x05group\x18\x01 \x01(\x0b\x32\x18.hosting.v1.GroupBillingB\x06\xbaH\x03\xc8\x01\x01\x12(\n\x05watch\x18\x02 \x01(\x0b\x32\x11.hosting.v1.WatchB\x06\xbaH\x03\xc8\x01\x01\"\x8a\x02\n\x0cGroupBilling\x12\x1e\n\x11payment_failed_ts\x18\x01 \x01(\tH\x00\x88\x01\x01\x12\'\n\x1apayment_method_attached_ts\x18\x02 \x01(\tH\x01\x88\x01\x01\x12$\n\x17payment_method_valid_ts\x18\x03 \x01(\tH\x02\x88\x01\x01\x12!\n\x14payment_succeeded_ts\x18\x04 \x01(\tH\x03\x88\x01\x01\x42\x14\n\x12_payment_failed_tsB\x1d\n\x1b_payment_method_attached_tsB\x1a\n\x18_payment_method_valid_tsB\x17\n\x15_payment_succeeded_ts\"\xce\x01\n\x0bGroupHandle\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1c\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x33\n\x08\x65xternal\x18\x03 \x01(\x0b\x32\x19.hosting.v1.GroupExternalB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\navatar_url\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x19\n\x0cis_developer\x18\x05 \x01(\x08H\x01\x88\x01\x01\x42\r\n\x0b_avatar_urlB\x0f\n\r_is_developer\"(\n\rGroupExternal\x12\x17\n\x07profile\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\xa8\x02\n\x0cGroupSummary\x12\x18\n\x08group_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1c\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x33\n\x08\x65xternal\x18\x03 \x01(\x0b\x32\x19.hosting.v1.GroupExternalB\x06\xbaH\x03\xc8\x01\x01\x12\x0b\n\x03\x62io\x18\x04 \x01(\t\x12\"\n\x1ais_current_identity_member\x18\x05 \x01(\x08\x12\x14\n\x0cmember_count\x18\x06 \x01(\r\x12!\n\x11owner_identity_id\x18\x07 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tpublicity\x18\x08 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\navatar_url\x18\t \x01(\tH\x00\x88\x01\x01\x42\r\n\x0b_avatar_url2\xc0\x05\n\x06Groups\x12\xab\x01\n\x0b\x43reateGroup\x12\x1e.hosting.v1.CreateGroupRequest\x1a\x1f.hosting.v1.CreateGroupResponse\"[\x8a\xb5\x18?\n\x0c\x63reate_group\x1a\x01\x07\"\x11VALIDATION_FAILED\"\x0eQUOTA_EXCEEDED\"\tFORBIDDEN\x82\xd3\xe4\x93\x02\x12\"\r/cloud/groups:\x01*\x12\x98\x01\n\x08GetGroup\x12\x1b.hosting.v1.GetGroupRequest\x1a\x1c.hosting.v1.GetGroupResponse\"Q\x90\x02\x01\x8a\xb5\x18*\n\tget_group\x1a\x01\x07\"\x0fGROUP_NOT_FOUND\"\tFORBIDDEN\x82\xd3\xe4\x93\x02\x1a\x12\x18/cloud/groups/{group_id}\x12\xb2\x01\n\x0eGetGroupQuotas\x12!.hosting.v1.GetGroupQuotasRequest\x1a\".hosting.v1.GetGroupQuotasResponse\"Y\x90\x02\x01\x8a\xb5\x18+\n\nget_quotas\x1a\x01\x07\"\x0fGROUP_NOT_FOUND\"\tFORBIDDEN\x82\xd3\xe4\x93\x02!\x12\x1f/cloud/groups/{group_id}/quotas\x12\xb7\x01\n\x0fGetGroupBilling\x12\".hosting.v1.GetGroupBillingRequest\x1a#.hosting.v1.GetGroupBillingResponse\"[\x90\x02\x01\x8a\xb5\x18,\n\x0bget_billing\x1a\x01\x07\"\x0fGROUP_NOT_FOUND\"\tFORBIDDEN\x82\xd3\xe4\x93\x02\"\x12 /cloud/groups/{group_id}/billingb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -43,6 +43,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETGROUPREQUEST'].fields_by_name['group_id']._serialized_options = b'\272HEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\310\001\001'
   _globals['_GETGROUPRESPONSE'].fields_by_name['group']._loaded_options = None
   _globals['_GETGROUPRESPONSE'].fields_by_name['group']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_GETGROUPQUOTASREQUEST'].fields_by_name['group_id']._loaded_options = None
+  _globals['_GETGROUPQUOTASREQUEST'].fields_by_name['group_id']._serialized_options = b'\272HEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\310\001\001'
+  _globals['_GROUPQUOTA'].fields_by_name['quota']._loaded_options = None
+  _globals['_GROUPQUOTA'].fields_by_name['quota']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_GROUPQUOTA'].fields_by_name['scope']._loaded_options = None
+  _globals['_GROUPQUOTA'].fields_by_name['scope']._serialized_options = b'\272H\003\310\001\001'
+  _globals['_GROUPQUOTA'].fields_by_name['unit']._loaded_options = None
+  _globals['_GROUPQUOTA'].fields_by_name['unit']._serialized_options = b'\272H\003\310\001\001'
   _globals['_GETGROUPBILLINGREQUEST'].fields_by_name['group_id']._loaded_options = None
   _globals['_GETGROUPBILLINGREQUEST'].fields_by_name['group_id']._serialized_options = b'\272HEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\310\001\001'
   _globals['_GETGROUPBILLINGREQUEST'].fields_by_name['watch_index']._loaded_options = None
@@ -70,9 +78,11 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GROUPSUMMARY'].fields_by_name['publicity']._loaded_options = None
   _globals['_GROUPSUMMARY'].fields_by_name['publicity']._serialized_options = b'\272H\003\310\001\001'
   _globals['_GROUPS'].methods_by_name['CreateGroup']._loaded_options = None
-  _globals['_GROUPS'].methods_by_name['CreateGroup']._serialized_options = b'\212\265\030/\n\014create_group\032\001\007\"\021VALIDATION_FAILED\"\tFORBIDDEN\202\323\344\223\002\022\"\r/cloud/groups:\001*'
+  _globals['_GROUPS'].methods_by_name['CreateGroup']._serialized_options = b'\212\265\030?\n\014create_group\032\001\007\"\021VALIDATION_FAILED\"\016QUOTA_EXCEEDED\"\tFORBIDDEN\202\323\344\223\002\022\"\r/cloud/groups:\001*'
   _globals['_GROUPS'].methods_by_name['GetGroup']._loaded_options = None
   _globals['_GROUPS'].methods_by_name['GetGroup']._serialized_options = b'\220\002\001\212\265\030*\n\tget_group\032\001\007\"\017GROUP_NOT_FOUND\"\tFORBIDDEN\202\323\344\223\002\032\022\030/cloud/groups/{group_id}'
+  _globals['_GROUPS'].methods_by_name['GetGroupQuotas']._loaded_options = None
+  _globals['_GROUPS'].methods_by_name['GetGroupQuotas']._serialized_options = b'\220\002\001\212\265\030+\n\nget_quotas\032\001\007\"\017GROUP_NOT_FOUND\"\tFORBIDDEN\202\323\344\223\002!\022\037/cloud/groups/{group_id}/quotas'
   _globals['_GROUPS'].methods_by_name['GetGroupBilling']._loaded_options = None
   _globals['_GROUPS'].methods_by_name['GetGroupBilling']._serialized_options = b'\220\002\001\212\265\030,\n\013get_billing\032\001\007\"\017GROUP_NOT_FOUND\"\tFORBIDDEN\202\323\344\223\002\"\022 /cloud/groups/{group_id}/billing'
   _globals['_CREATEGROUPREQUEST']._serialized_start=151
@@ -83,18 +93,24 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETGROUPREQUEST']._serialized_end=383
   _globals['_GETGROUPRESPONSE']._serialized_start=385
   _globals['_GETGROUPRESPONSE']._serialized_end=452
-  _globals['_GETGROUPBILLINGREQUEST']._serialized_start=455
-  _globals['_GETGROUPBILLINGREQUEST']._serialized_end=623
-  _globals['_GETGROUPBILLINGRESPONSE']._serialized_start=625
-  _globals['_GETGROUPBILLINGRESPONSE']._serialized_end=741
-  _globals['_GROUPBILLING']._serialized_start=744
-  _globals['_GROUPBILLING']._serialized_end=1010
-  _globals['_GROUPHANDLE']._serialized_start=1013
-  _globals['_GROUPHANDLE']._serialized_end=1219
-  _globals['_GROUPEXTERNAL']._serialized_start=1221
-  _globals['_GROUPEXTERNAL']._serialized_end=1261
-  _globals['_GROUPSUMMARY']._serialized_start=1264
-  _globals['_GROUPSUMMARY']._serialized_end=1560
-  _globals['_GROUPS']._serialized_start=1563
-  _globals['_GROUPS']._serialized_end=2070
+  _globals['_GETGROUPQUOTASREQUEST']._serialized_start=454
+  _globals['_GETGROUPQUOTASREQUEST']._serialized_end=569
+  _globals['_GETGROUPQUOTASRESPONSE']._serialized_start=571
+  _globals['_GETGROUPQUOTASRESPONSE']._serialized_end=635
+  _globals['_GROUPQUOTA']._serialized_start=638
+  _globals['_GROUPQUOTA']._serialized_end=804
+  _globals['_GETGROUPBILLINGREQUEST']._serialized_start=807
+  _globals['_GETGROUPBILLINGREQUEST']._serialized_end=975
+  _globals['_GETGROUPBILLINGRESPONSE']._serialized_start=977
+  _globals['_GETGROUPBILLINGRESPONSE']._serialized_end=1093
+  _globals['_GROUPBILLING']._serialized_start=1096
+  _globals['_GROUPBILLING']._serialized_end=1362
+  _globals['_GROUPHANDLE']._serialized_start=1365
+  _globals['_GROUPHANDLE']._serialized_end=1571
+  _globals['_GROUPEXTERNAL']._serialized_start=1573
+  _globals['_GROUPEXTERNAL']._serialized_end=1613
+  _globals['_GROUPSUMMARY']._serialized_start=1616
+  _globals['_GROUPSUMMARY']._serialized_end=1912
+  _globals['_GROUPS']._serialized_start=1915
+  _globals['_GROUPS']._serialized_end=2619
 # @@protoc_insertion_point(module_scope)

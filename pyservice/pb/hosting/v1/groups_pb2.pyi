@@ -2,9 +2,10 @@ from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
 from google.api import annotations_pb2 as _annotations_pb2
 from pyservice.pb.hosting.v1 import envelope_pb2 as _envelope_pb2
 from pyservice.pb.hosting.v1 import options_pb2 as _options_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -32,6 +33,36 @@ class GetGroupResponse(_message.Message):
     GROUP_FIELD_NUMBER: _ClassVar[int]
     group: GroupSummary
     def __init__(self, group: _Optional[_Union[GroupSummary, _Mapping]] = ...) -> None: ...
+
+class GetGroupQuotasRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class GetGroupQuotasResponse(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[GroupQuota]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[GroupQuota, _Mapping]]] = ...) -> None: ...
+
+class GroupQuota(_message.Message):
+    __slots__ = ("quota", "scope", "unit", "limit", "is_default", "use", "object_id")
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    SCOPE_FIELD_NUMBER: _ClassVar[int]
+    UNIT_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    quota: str
+    scope: str
+    unit: str
+    limit: int
+    is_default: bool
+    use: int
+    object_id: str
+    def __init__(self, quota: _Optional[str] = ..., scope: _Optional[str] = ..., unit: _Optional[str] = ..., limit: _Optional[int] = ..., is_default: _Optional[bool] = ..., use: _Optional[int] = ..., object_id: _Optional[str] = ...) -> None: ...
 
 class GetGroupBillingRequest(_message.Message):
     __slots__ = ("group_id", "watch_index")

@@ -45,6 +45,11 @@ class GroupsStub:
                 request_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupResponse.FromString,
                 _registered_method=True)
+        self.GetGroupQuotas = channel.unary_unary(
+                '/hosting.v1.Groups/GetGroupQuotas',
+                request_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasResponse.FromString,
+                _registered_method=True)
         self.GetGroupBilling = channel.unary_unary(
                 '/hosting.v1.Groups/GetGroupBilling',
                 request_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupBillingRequest.SerializeToString,
@@ -70,6 +75,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetGroupQuotas(self, request, context):
+        """Returns every quota of a group with its limit and use.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetGroupBilling(self, request, context):
         """Returns the billing timestamps of a group.
         """
@@ -89,6 +101,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.GetGroup,
                     request_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupResponse.SerializeToString,
+            ),
+            'GetGroupQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGroupQuotas,
+                    request_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasResponse.SerializeToString,
             ),
             'GetGroupBilling': grpc.unary_unary_rpc_method_handler(
                     servicer.GetGroupBilling,
@@ -151,6 +168,33 @@ class Groups:
             '/hosting.v1.Groups/GetGroup',
             hosting_dot_v1_dot_groups__pb2.GetGroupRequest.SerializeToString,
             hosting_dot_v1_dot_groups__pb2.GetGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGroupQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Groups/GetGroupQuotas',
+            hosting_dot_v1_dot_groups__pb2.GetGroupQuotasRequest.SerializeToString,
+            hosting_dot_v1_dot_groups__pb2.GetGroupQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,5 +1,6 @@
 from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as _admin_pb2
+from pyservice.pb.hosting.v1 import groups_pb2 as _groups_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -211,6 +212,49 @@ class RotateControlKeysResponse(_message.Message):
     kept_keys: _containers.RepeatedScalarFieldContainer[int]
     dropped_keys: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, current_key: _Optional[int] = ..., kept_keys: _Optional[_Iterable[int]] = ..., dropped_keys: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ListQuotasRequest(_message.Message):
+    __slots__ = ("group_id",)
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+
+class ListQuotasResponse(_message.Message):
+    __slots__ = ("quotas",)
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    quotas: _containers.RepeatedCompositeFieldContainer[_groups_pb2.GroupQuota]
+    def __init__(self, quotas: _Optional[_Iterable[_Union[_groups_pb2.GroupQuota, _Mapping]]] = ...) -> None: ...
+
+class SetQuotasRequest(_message.Message):
+    __slots__ = ("group_id", "limits")
+    class LimitsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    limits: _containers.ScalarMap[str, int]
+    def __init__(self, group_id: _Optional[str] = ..., limits: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class SetQuotasResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetQuotasRequest(_message.Message):
+    __slots__ = ("group_id", "quotas")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    quotas: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group_id: _Optional[str] = ..., quotas: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ResetQuotasResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class ListOrphansRequest(_message.Message):
     __slots__ = ()

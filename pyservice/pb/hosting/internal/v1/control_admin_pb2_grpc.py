@@ -85,6 +85,21 @@ class ControlAdminStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.FromString,
                 _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/ListQuotas',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListQuotasResponse.FromString,
+                _registered_method=True)
+        self.SetQuotas = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/SetQuotas',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.SetQuotasRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.SetQuotasResponse.FromString,
+                _registered_method=True)
+        self.ResetQuotas = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/ResetQuotas',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasResponse.FromString,
+                _registered_method=True)
         self.RotateControlKeys = channel.unary_unary(
                 '/hosting.internal.v1.ControlAdmin/RotateControlKeys',
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysRequest.SerializeToString,
@@ -179,6 +194,27 @@ class ControlAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListQuotas(self, request, context):
+        """Lists the quotas of a group with limit and use. Errors: GROUP_NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuotas(self, request, context):
+        """Sets limits of a group, all or none. Errors: GROUP_NOT_FOUND, VALIDATION_FAILED for an unknown quota.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResetQuotas(self, request, context):
+        """Returns limits of a group to the defaults. Errors: GROUP_NOT_FOUND, VALIDATION_FAILED for an unknown quota.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RotateControlKeys(self, request, context):
         """Adds a key that signs device links and file URLs. Older keys verify what they signed. Unused older keys can be
         dropped. Errors: STORAGE_FULL.
@@ -255,6 +291,21 @@ def add_ControlAdminServicer_to_server(servicer, server):
                     servicer.RecordBilling,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListQuotasRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListQuotasResponse.SerializeToString,
+            ),
+            'SetQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuotas,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.SetQuotasRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.SetQuotasResponse.SerializeToString,
+            ),
+            'ResetQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetQuotas,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasResponse.SerializeToString,
             ),
             'RotateControlKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.RotateControlKeys,
@@ -543,6 +594,87 @@ class ControlAdmin:
             '/hosting.internal.v1.ControlAdmin/RecordBilling',
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/ListQuotas',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListQuotasRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/SetQuotas',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.SetQuotasRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.SetQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/ResetQuotas',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,181 @@
+"""Checks of quotas, and the operation that returns a group's limits and use.
+
+A check runs in the transaction that creates the record, and locks the group. So concurrent
+requests, also of several services on one database, never exceed a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from pyservice.calls import Caller
+from pyservice.control import authorization
+from pyservice.control.timestamps import now_ms
+from pyservice.errors import ServiceError, field_problem
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2
+from pyservice.pb.hosting.v1 import groups_pb2 as pb
+from pyservice.settings.quotas import QUOTAS, QuotaSettings, Unit
+from pyservice.storage import groups, quotas
+from pyservice.storage.database import Database, Transaction
+from pyservice.storage.database_errors import retry_on_conflict
+
+_UNIT_WORDS: Final[dict[Unit, str]] = {
+    "count": "",
+    "bytes": " bytes",
+    "millicores": " millicores",
+    "megabytes": " MB",
+}
+
+
+@dataclass(slots=True)
+class QuotaChecks:
+    defaults: QuotaSettings = field(default_factory=QuotaSettings)
+    """Limits of groups without limits of their own. A reload of the settings replaces them."""
+    now_ms: Callable[[], int] = now_ms
+
+    async def require(
+        self,
+        tx: Transaction,
+        group_id: str,
+        added: Mapping[str, int],
+        *,
+        game_id: str = "",
+        namespace_id: str = "",
+    ) -> None:
+        """Raises QUOTA_EXCEEDED if a quota has no room. `added` maps quotas to the added amounts.
+
+        Locks the group until the transaction ends. Call this method before the transaction locks a
+        game or namespace, so that two transactions never wait for each other.
+        """
+        keys = {"group": group_id, "game": game_id, "namespace": namespace_id}
+        await quotas.lock_group(tx, group_id)
+        limits = await self.limits(tx, group_id)
+        for name, amount in added.items():
+            use = await quotas.use(tx, name, keys[QUOTAS[name].scope], self.now_ms())
+            if use + amount > limits[name]:
+                raise quota_exceeded(name, limits[name], use)
+
+    async def require_group(self, tx: Transaction, identity_id: str) -> None:
+        """Raises QUOTA_EXCEEDED if the identity owns as many groups as its quota allows."""
+        await groups.lock_identity(tx, identity_id)
+        use = await quotas.use(tx, "groups", identity_id, self.now_ms())
+        if use >= self.defaults.groups:
+            raise quota_exceeded("groups", self.defaults.groups, use)
+
+    async def limits(self, tx: Transaction, group_id: str) -> dict[str, int]:
+        """Returns every limit of the group: its own, or the default."""
+        return {**self.defaults.model_dump(), **await quotas.limits_of_group(tx, group_id)}
+
+
+def quota_exceeded(name: str, limit: int, use: int) -> ServiceError:
+    quota = QUOTAS[name]
+    unit = _UNIT_WORDS[quota.unit]
+    return ServiceError(
+        "QUOTA_EXCEEDED",
+        f"The quota {name} allows {limit:,}{unit} for each {quota.scope}, and {use:,} are in use. "
+        "Delete some that you no longer need, or ask the operator for a higher limit.",
+        metadata={"quota": name, "scope": quota.scope, "limit": str(limit), "use": str(use)},
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOperations:
+    database: Database
+    checks: QuotaChecks
+
+    async def get(
+        self, request: pb.GetGroupQuotasRequest, caller: Caller
+    ) -> pb.GetGroupQuotasResponse:
+        async with self.database.read() as tx:
+            await authorization.find_group(tx, caller, request.group_id)
+            return pb.GetGroupQuotasResponse(quotas=await self.of_group(tx, request.group_id))
+
+    async def of_group(self, tx: Transaction, group_id: str) -> list[pb.GroupQuota]:
+        own = await quotas.limits_of_group(tx, group_id)
+        defaults = self.checks.defaults.model_dump()
+        rows = []
+        for quota in QUOTAS.values():
+            if quota.scope == "identity":
+                continue
+            use = await quotas.largest_use(tx, quota.name, group_id, self.checks.now_ms())
+            rows.append(
+                pb.GroupQuota(
+                    quota=quota.name,
+                    scope=quota.scope,
+                    unit=quota.unit,
+                    limit=own.get(quota.name, defaults[quota.name]),
+                    is_default=quota.name not in own,
+                    use=use.amount,
+                    object_id=use.object_id,
+                )
+            )
+        return rows
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaAdministration:
+    """Handlers of the command `pyservice quota`."""
+
+    database: Database
+    operations: QuotaOperations
+
+    async def list_(
+        self, request: control_admin_pb2.ListQuotasRequest
+    ) -> control_admin_pb2.ListQuotasResponse:
+        async with self.database.read() as tx:
+            await _require_known_group(tx, request.group_id)
+            rows = await self.operations.of_group(tx, request.group_id)
+        return control_admin_pb2.ListQuotasResponse(quotas=rows)
+
+    async def set_(
+        self, request: control_admin_pb2.SetQuotasRequest
+    ) -> control_admin_pb2.SetQuotasResponse:
+        _require_group_quotas(request.limits, "limits")
+
+        async def change(tx: Transaction) -> None:
+            for name, limit in sorted(request.limits.items()):
+                await quotas.set_limit(tx, request.group_id, name, limit)
+
+        await self._change(request.group_id, change)
+        return control_admin_pb2.SetQuotasResponse()
+
+    async def reset(
+        self, request: control_admin_pb2.ResetQuotasRequest
+    ) -> control_admin_pb2.ResetQuotasResponse:
+        _require_group_quotas(request.quotas, "quotas")
+
+        async def change(tx: Transaction) -> None:
+            for name in request.quotas or QUOTAS:
+                await quotas.reset_limit(tx, request.group_id, name)
+
+        await self._change(request.group_id, change)
+        return control_admin_pb2.ResetQuotasResponse()
+
+    async def _change(
+        self, group_id: str, change: Callable[[Transaction], Awaitable[None]]
+    ) -> None:
+        async def attempt() -> None:
+            async with self.database.write() as tx:
+                await _require_known_group(tx, group_id)
+                await quotas.lock_group(tx, group_id)
+                await change(tx)
+
+        await retry_on_conflict(attempt)
+
+
+async def _require_known_group(tx: Transaction, group_id: str) -> None:
+    if await groups.find(tx, group_id) is None:
+        raise ServiceError("GROUP_NOT_FOUND")
+
+
+def _require_group_quotas(names: Iterable[str], field_name: str) -> None:
+    of_group = [quota.name for quota in QUOTAS.values() if quota.scope != "identity"]
+    unknown = sorted(name for name in names if name not in of_group)
+    if unknown:
+        raise ServiceError(
+            "VALIDATION_FAILED",
+            f"A group has the quotas {', '.join(of_group)}.",
+            errors=[field_problem([field_name, name], "not-found") for name in unknown],
+        )

@@ -1,0 +1,69 @@
+"""Table of the quotas: limits of the records and resources of a developer group.
+
+The command `quota`, the operation `GetGroupQuotas`, the reference page and the checks are derived
+from `QuotaSettings`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
+
+Scope = Literal["identity", "group", "game", "namespace"]
+"""A limit of scope `game` or `namespace` applies to each game or namespace of a group."""
+Unit = Literal["count", "bytes", "millicores", "megabytes"]
+
+LIMIT_MAX: Final = 1 << 53
+"""Largest limit. Up to this value JSON numbers are exact."""
+
+_MIB: Final = 1 << 20
+_GIB: Final = 1 << 30
+
+
+def _quota(default: int, scope: Scope, unit: Unit, meaning: str) -> Any:
+    extra: dict[str, JsonValue] = {"scope": scope, "unit": unit}
+    return Field(default=default, ge=0, le=LIMIT_MAX, description=meaning, json_schema_extra=extra)
+
+
+class QuotaSettings(BaseModel):
+    """Default limits. They are read again when the service receives SIGHUP."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    groups: int = _quota(100, "identity", "count", "groups that an identity owns")
+    games: int = _quota(100, "group", "count", "games")
+    cloud_tokens: int = _quota(1_000, "group", "count", "valid `cloud_` tokens, also of its games")
+    namespaces: int = _quota(100, "game", "count", "namespaces")
+    versions: int = _quota(1_000, "game", "count", "versions")
+    version_bytes: int = _quota(512 * _MIB, "group", "bytes", "configurations of all versions")
+    builds: int = _quota(500, "game", "count", "builds, also incomplete ones")
+    build_bytes: int = _quota(64 * _GIB, "group", "bytes", "announced content of builds")
+    sites: int = _quota(500, "game", "count", "sites, also incomplete ones")
+    site_bytes: int = _quota(16 * _GIB, "group", "bytes", "announced files of sites")
+    pictures: int = _quota(1_000, "game", "count", "avatars, banners and logos")
+    picture_bytes: int = _quota(512 * _MIB, "group", "bytes", "announced content of pictures")
+    namespace_tokens: int = _quota(
+        1_000, "namespace", "count", "valid `env_`, `pub_` and `dev_` tokens"
+    )
+    domains: int = _quota(100, "namespace", "count", "domains")
+
+
+class Quota(NamedTuple):
+    name: str
+    scope: Scope
+    unit: Unit
+    default: int
+    meaning: str
+
+
+def _declared() -> list[Quota]:
+    quotas = []
+    for name, field in QuotaSettings.model_fields.items():
+        extra: Any = field.json_schema_extra
+        meaning = field.description or ""
+        quotas.append(Quota(name, extra["scope"], extra["unit"], field.default, meaning))
+    return quotas
+
+
+QUOTAS: Final = {quota.name: quota for quota in _declared()}

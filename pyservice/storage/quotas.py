@@ -1,0 +1,212 @@
+"""Limits that the operator set for groups, and the use of quotas.
+
+The use is counted from the existing records, so it cannot differ from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    FromClause,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
+
+from pyservice.settings.quotas import QUOTAS
+from pyservice.storage.database import Record, Transaction
+from pyservice.storage.tables import (
+    cloud_tokens,
+    domains,
+    games,
+    group_quotas,
+    groups,
+    namespace_tokens,
+    namespaces,
+    uploads,
+    versions,
+)
+
+_NOW_MS: Any = bindparam("now_ms")
+_COUNT: Final = func.count()
+_PICTURES: Final = ("avatar", "banner", "logo")
+
+
+class _Source(NamedTuple):
+    """Rows that count for a quota.
+
+    `key` is the id of their group, game or namespace. `of_group` are the same rows, joined up to
+    the column `group_id`.
+    """
+
+    rows: FromClause
+    key: Column[Any]
+    of_group: FromClause
+    group_id: Column[Any] = games.c.group_id
+    amount: ColumnElement[int] = _COUNT
+    condition: ColumnElement[bool] | None = None
+
+
+def _below_game(table: Any) -> FromClause:
+    rows: FromClause = table.join(games, games.c.game_id == table.c.game_id)
+    return rows
+
+
+def _below_namespace(table: Any) -> FromClause:
+    of_namespace = namespaces.c.namespace_id == table.c.namespace_id
+    rows: FromClause = table.join(namespaces, of_namespace).join(
+        games, games.c.game_id == namespaces.c.game_id
+    )
+    return rows
+
+
+def _sum(amount: ColumnElement[Any]) -> ColumnElement[int]:
+    return func.coalesce(func.sum(amount), 0)
+
+
+def _upload_count(*kinds: str) -> _Source:
+    condition = uploads.c.kind.in_(kinds)
+    return _Source(uploads, uploads.c.game_id, _below_game(uploads), condition=condition)
+
+
+def _upload_bytes(*kinds: str) -> _Source:
+    return _Source(
+        _below_game(uploads),
+        games.c.group_id,
+        _below_game(uploads),
+        amount=_sum(uploads.c.content_length),
+        condition=uploads.c.kind.in_(kinds),
+    )
+
+
+def _is_valid(table: Any) -> ColumnElement[bool]:
+    expires_ms = table.c.expires_ms
+    return and_(table.c.revoke_ms.is_(None), or_(expires_ms.is_(None), expires_ms > _NOW_MS))
+
+
+_SOURCES: Final[Mapping[str, _Source]] = {
+    "groups": _Source(groups, groups.c.owner_identity_id, groups, groups.c.group_id),
+    "games": _Source(games, games.c.group_id, games),
+    "cloud_tokens": _Source(
+        cloud_tokens,
+        cloud_tokens.c.group_id,
+        cloud_tokens,
+        cloud_tokens.c.group_id,
+        condition=_is_valid(cloud_tokens),
+    ),
+    "namespaces": _Source(namespaces, namespaces.c.game_id, _below_game(namespaces)),
+    "versions": _Source(versions, versions.c.game_id, _below_game(versions)),
+    "version_bytes": _Source(
+        _below_game(versions),
+        games.c.group_id,
+        _below_game(versions),
+        amount=_sum(func.length(versions.c.config) + func.length(versions.c.config_json)),
+    ),
+    "builds": _upload_count("build"),
+    "build_bytes": _upload_bytes("build"),
+    "sites": _upload_count("site"),
+    "site_bytes": _upload_bytes("site"),
+    "pictures": _upload_count(*_PICTURES),
+    "picture_bytes": _upload_bytes(*_PICTURES),
+    "namespace_tokens": _Source(
+        namespace_tokens,
+        namespace_tokens.c.namespace_id,
+        _below_namespace(namespace_tokens),
+        condition=_is_valid(namespace_tokens),
+    ),
+    "domains": _Source(domains, domains.c.namespace_id, _below_namespace(domains)),
+}
+
+
+def _use_of(source: _Source) -> Select[Any]:
+    statement = select(source.amount.label("amount")).select_from(source.rows)
+    statement = statement.where(source.key == bindparam("key"))
+    return statement if source.condition is None else statement.where(source.condition)
+
+
+def _largest_use_of(source: _Source) -> Select[Any]:
+    statement = (
+        select(source.key.label("key"), source.amount.label("amount"))
+        .select_from(source.of_group)
+        .where(source.group_id == bindparam("key"))
+    )
+    if source.condition is not None:
+        statement = statement.where(source.condition)
+    return statement.group_by(source.key).order_by(source.amount.desc(), source.key).limit(1)
+
+
+_USES: Final = {name: _use_of(source) for name, source in _SOURCES.items()}
+_LARGEST_USES: Final = {name: _largest_use_of(source) for name, source in _SOURCES.items()}
+_LIMITS = select(group_quotas.c.name, group_quotas.c.quota_limit).where(
+    group_quotas.c.group_id == bindparam("group_id")
+)
+_LOCK = (
+    select(groups.c.group_id)
+    .where(groups.c.group_id == bindparam("group_id"))
+    .with_for_update(key_share=True)
+)
+_ONE_LIMIT = (group_quotas.c.group_id == bindparam("id")) & (
+    group_quotas.c.name == bindparam("quota")
+)
+_SET = update(group_quotas).where(_ONE_LIMIT).values(quota_limit=bindparam("most"))
+_RESET = delete(group_quotas).where(_ONE_LIMIT)
+
+
+async def lock_group(tx: Transaction, group_id: str) -> None:
+    """Makes other transactions that check quotas of the group wait until this one ends."""
+    await tx.first(_LOCK, {"group_id": group_id})
+
+
+async def limits_of_group(tx: Transaction, group_id: str) -> dict[str, int]:
+    """Returns the limits that the operator set for the group, by name."""
+    return {row.name: row.quota_limit for row in await tx.all(_LIMITS, {"group_id": group_id})}
+
+
+async def set_limit(tx: Transaction, group_id: str, name: str, limit: int) -> None:
+    if not await tx.run(_SET, {"id": group_id, "quota": name, "most": limit}):
+        values = {"group_id": group_id, "name": name, "quota_limit": limit}
+        await tx.run(insert(group_quotas), values)
+
+
+async def reset_limit(tx: Transaction, group_id: str, name: str) -> bool:
+    """Removes the group's own limit. Returns whether there was one."""
+    return bool(await tx.run(_RESET, {"id": group_id, "quota": name}))
+
+
+async def use(tx: Transaction, name: str, key: str, now_ms: int) -> int:
+    """Returns the use of a quota. `key` is the id of the identity, group, game or namespace."""
+    return _amount(await tx.first(_USES[name], _values(name, key, now_ms)))
+
+
+class Use(NamedTuple):
+    amount: int
+    object_id: str | None
+    """The game or namespace with the largest use. None for a quota of the group, or without use."""
+
+
+async def largest_use(tx: Transaction, name: str, group_id: str, now_ms: int) -> Use:
+    """Returns the use of a quota by the group, or by the game or namespace with the largest use."""
+    row = await tx.first(_LARGEST_USES[name], _values(name, group_id, now_ms))
+    is_below_group = QUOTAS[name].scope in ("game", "namespace")
+    return Use(_amount(row), row.key if row is not None and is_below_group else None)
+
+
+def _values(name: str, key: str, now_ms: int) -> dict[str, Any]:
+    condition = _SOURCES[name].condition
+    needs_time = condition is not None and "now_ms" in condition.compile().params
+    return {"key": key, "now_ms": now_ms} if needs_time else {"key": key}
+
+
+def _amount(row: Record | None) -> int:
+    # The sum of a PostgreSQL bigint column is a Decimal.
+    return 0 if row is None else int(row.amount)
