@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
 CARGO_TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
-NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml) Cargo.toml Cargo.lock
+NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml native/*/*.json) pyservice/runtime/seccomp_profile.json Cargo.toml Cargo.lock
 # Compiled parts of the tests. The tests only read them, and name `make test-programs` if one is missing or older than its
 # source (tests/support/compiled_programs.py).
 FAST_TEST_PROGRAMS := $(addprefix build/test_programs/,faults.so contained-server)
@@ -81,7 +81,7 @@ build/test_programs/contained-server: tests/programs/contained.rs
 	rustc --edition=2024 -Copt-level=1 -Ctarget-feature=+crt-static -Cstrip=symbols -o $@ $<
 
 # A keeper that is linked dynamically: the one of `make build` is static and ignores preloaded libraries.
-build/test_programs/hosting-keeper: $(shell find native/keeper -name '*.rs') native/keeper/Cargo.toml Cargo.toml Cargo.lock
+build/test_programs/hosting-keeper: $(shell find native/keeper -name '*.rs' -o -name '*.json') pyservice/runtime/seccomp_profile.json native/keeper/Cargo.toml Cargo.toml Cargo.lock
 	@mkdir -p $(@D)
 	@scripts/step "keeper of the isolation trials" build/test-keeper.log cargo build --locked -p hosting-keeper
 	@install -t $(@D) $(CARGO_TARGET)/debug/hosting-keeper

@@ -47,17 +47,7 @@ _MASKED: Final = (
     *("/proc/sched_debug", "/proc/timer_list", "/proc/timer_stats"),
 )
 _READ_ONLY: Final = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-_REFUSED_CALLS: Final = (
-    *("add_key", "bpf", "delete_module", "finit_module", "fsconfig", "fsmount", "fsopen"),
-    *("fspick", "init_module", "io_uring_enter", "io_uring_register", "io_uring_setup"),
-    *("kexec_file_load", "kexec_load", "keyctl", "lookup_dcookie", "mount", "mount_setattr"),
-    *("move_mount", "name_to_handle_at", "open_by_handle_at", "open_tree", "perf_event_open"),
-    *("pivot_root", "quotactl", "reboot", "request_key", "setns", "swapoff", "swapon"),
-    *("umount", "umount2", "unshare", "userfaultfd"),
-)
-"""System calls that kernel exploits use and game servers do not need."""
-_NAMESPACES_OF_CLONE: Final = 0x7E020000
-_EPERM, _ENOSYS = 1, 38
+_SECCOMP_PROFILE: Final = Path(__file__).with_name("seccomp_profile.json")
 PROCESSES_MAX: Final = 4_096
 _COUNTED_BY_NAMESPACE: Final = (5, 14)
 """Since this Linux version the process limit counts for each user namespace. Before, all containers
@@ -221,26 +211,7 @@ def _mount(destination: str, kind: str, source: str, *options: str) -> dict[str,
 
 
 def _seccomp() -> dict[str, Any]:
-    return {
-        "defaultAction": "SCMP_ACT_ALLOW",
-        "syscalls": [
-            {"names": list(_REFUSED_CALLS), "action": "SCMP_ACT_ERRNO", "errnoRet": _EPERM},
-            # A filter cannot see the flags of clone3. Programs fall back to clone.
-            {"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": _ENOSYS},
-            *(
-                {
-                    "names": ["clone"],
-                    "action": "SCMP_ACT_ERRNO",
-                    "errnoRet": _EPERM,
-                    "args": [
-                        {"index": 0, "value": bit, "valueTwo": bit, "op": "SCMP_CMP_MASKED_EQ"}
-                    ],
-                }
-                for bit in _bits(_NAMESPACES_OF_CLONE)
-            ),
-        ],
-    }
-
-
-def _bits(number: int) -> list[int]:
-    return [1 << at for at in range(number.bit_length()) if number >> at & 1]
+    """Returns the profile that the keeper applies to archives too."""
+    profile = json.loads(_SECCOMP_PROFILE.read_text())
+    rules = [{key: rule[key] for key in rule if key != "comment"} for rule in profile["syscalls"]]
+    return {key: profile[key] for key in ("defaultAction", "defaultErrnoRet")} | {"syscalls": rules}

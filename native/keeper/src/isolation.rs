@@ -5,10 +5,11 @@
 //! - `User`: a root file system with only the listed paths, a PID namespace, and another user. The keeper must be root.
 //! - `Namespace`: the same in a user namespace, as user `nobody`. If the keeper is root, the program has another user
 //!   outside of the namespace. As root, it could read protected system files below the listed paths.
-//! - `Landlock`: only listed paths can be opened, and `seccomp` denies calls that Landlock has no rule for. This mode
-//!   is the weakest, because the program sees the metadata of all files. If the keeper is not root, the program can
-//!   also change metadata of its user's files and priorities of its user's processes. Before Linux 6.12, it can signal
-//!   these processes.
+//! - `Landlock`: only listed paths can be opened. This mode is the weakest, because the program sees the metadata of all
+//!   files. If the keeper is not root, the program can also change metadata of its user's files and priorities of its
+//!   user's processes. Before Linux 6.12, it can signal these processes.
+//!
+//! In all three modes `seccomp` refuses system calls that game servers do not need.
 //!
 //! The mode `Processes` does not isolate. It only ensures that all processes of a run end together, for OCI runtimes.
 
@@ -158,10 +159,14 @@ impl Sandbox {
             restrict_abstract_sockets()?;
         }
         set_no_new_privs(true).map_err(|error| failure("no_new_privs", error))?;
-        if self.isolation == Isolation::Landlock {
-            seccomp::install_filter().map_err(|error| failure("system calls", error))?;
+        match self.isolation {
+            // An OCI runtime installs the same profile.
+            Isolation::None | Isolation::Processes => Ok(()),
+            Isolation::User | Isolation::Namespace | Isolation::Landlock => {
+                seccomp::install_filters(self.isolation == Isolation::Landlock)
+                    .map_err(|error| failure("system calls", error))
+            }
         }
-        Ok(())
     }
 
     fn enter_root(&self, change_user: impl FnOnce() -> Result<(), ExecError>) -> Result<(), ExecError> {

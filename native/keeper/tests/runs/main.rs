@@ -16,3 +16,4 @@ mod lifecycle;
 mod limits;
 mod run_fixture;
 mod start;
+mod system_calls;
