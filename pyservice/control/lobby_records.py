@@ -382,7 +382,14 @@ def _record(
         reserved_count=counts.reserved_count,
         connected_count=counts.connected_count,
         failure=failure,
+        state=_state(row, failure),
     )
+
+
+def _state(row: Record, failure: str | None) -> str:
+    if row.stop_ms is not None:
+        return "stopped" if failure is None else "failed"
+    return "starting" if row.ready_ms is None else "running"
 
 
 def _exit_code(row: Record, run: Record | None) -> int:

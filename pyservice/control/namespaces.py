@@ -114,6 +114,11 @@ class NamespaceChange:
 
 _HISTORY_PAGE: Final = 64
 _LIMIT_MAX: Final = 0xFFFF_FFFF
+_COLUMN_OF_LIMIT: Final = {
+    "lobby_count_max": "lobby_count_max",
+    "max_players_per_client": "max_players",
+}
+"""Columns of the limits, by their names in PatchMatchmakerConfig."""
 
 
 class _VersionChange(NamedTuple):
@@ -296,6 +301,25 @@ class NamespaceOperations:
             caller, request, pb.UpdateMatchmakerConfigResponse, change
         )
 
+    async def change_limits(
+        self, request: pb.PatchMatchmakerConfigRequest, caller: Caller
+    ) -> pb.PatchMatchmakerConfigResponse:
+        async def change(tx: Transaction, row: Record) -> None:
+            values = {
+                column: getattr(request, name)
+                for name, column in _COLUMN_OF_LIMIT.items()
+                if request.HasField(name)
+            }
+            require_valid(
+                [_too_low(name) for name, column in _COLUMN_OF_LIMIT.items() if values.get(column) == 0]
+            )
+            if values:
+                await namespaces.change(tx, row.namespace_id, values)
+
+        return await self.namespace_change.apply_and_confirm(
+            caller, request, pb.PatchMatchmakerConfigResponse, change
+        )
+
 
 async def _problems(
     tx: Transaction, game_id: str, request: pb.ValidateNamespaceRequest | pb.CreateNamespaceRequest
@@ -312,11 +336,12 @@ async def _problems(
 def _limit_problems(
     request: pb.UpdateMatchmakerConfigRequest | pb.ValidateMatchmakerConfigRequest,
 ) -> list[FieldProblem]:
-    return [
-        field_problem([name], "too-low", f"must be 1 to {_LIMIT_MAX}")
-        for name in ("lobby_count_max", "max_players")
-        if getattr(request, name) < 1
-    ]
+    names = ("lobby_count_max", "max_players")
+    return [_too_low(name) for name in names if getattr(request, name) < 1]
+
+
+def _too_low(name: str) -> FieldProblem:
+    return field_problem([name], "too-low", f"must be 1 to {_LIMIT_MAX}")
 
 
 def _domain(row: Record) -> pb.Domain:

@@ -78,6 +78,7 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Namespaces.UpdateNamespaceVersion", cloud, handlers.namespaces.set_version),
         ("Namespaces.GetVersionHistory", cloud, handlers.namespaces.history),
         ("Namespaces.UpdateMatchmakerConfig", cloud, handlers.namespaces.set_limits),
+        ("Namespaces.PatchMatchmakerConfig", cloud, handlers.namespaces.change_limits),
         ("Namespaces.ValidateMatchmakerConfig", cloud, handlers.namespaces.validate_limits),
         ("Namespaces.SetDomainPublicAuth", cloud, handlers.namespace_access.set_domain_public_auth),
         ("Namespaces.AddDomain", cloud, handlers.namespace_access.add_domain),

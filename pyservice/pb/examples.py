@@ -64,6 +64,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "set_version": Example(token='cloud', body='{"version_id": "{version_id}"}'),
     "version_history": Example(token='cloud', query={'limit': '16'}),
     "set_mm_config": Example(token='cloud', body='{"lobby_count_max": 512, "max_players": 256}'),
+    "patch_mm_config": Example(token='cloud', body='{"max_players_per_client": 256}'),
     "validate_mm_config": Example(token='cloud', body='{"lobby_count_max": 512, "max_players": 256}'),
     "set_domain_public_auth": Example(token='cloud', body='{"enabled": true}'),
     "add_domain": Example(token='cloud', body='{"domain": "{domain}"}'),

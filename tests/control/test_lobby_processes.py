@@ -161,7 +161,7 @@ async def test_early_process_exit_fails_the_find(game: Game) -> None:
     assert answer.code == "MATCHMAKER_LOBBY_START_FAILED"
     record = await game.over(await game.first())
     stopped = record["status"]["stopped"]
-    assert (stopped["failed"], stopped["exit_code"]) == (True, 3)
+    assert (stopped["failed"], stopped["exit_code"], record["state"]) == (True, 3, "failed")
     assert record["failure"] == "EXITED"
 
 

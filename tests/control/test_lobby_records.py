@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 
 RECORD = {
     **fields(ids="lobby_id namespace_id version_id", times="create_ts ready_ts"),
-    **fields(texts="lobby_group_name_id region_id publicity"),
+    **fields(texts="lobby_group_name_id region_id publicity state"),
     **fields(numbers="reserved_count connected_count"),
     "is_closed": FLAG,
     "is_draining": FLAG,
@@ -99,16 +99,19 @@ async def test_lobby_is_recorded_from_start_to_end(arena: Arena) -> None:
     assert shape(record) == starting
     assert record["lobby_group_name_id"] == "arena"
     assert (record["region_id"], record["publicity"]) == ("local", "public")
+    assert record["state"] == "starting"
     await arena.send("ready", lobby)
     await arena.send("closed", lobby, is_closed=True)
     record = await arena.until(lobby, is_closed=True)
     assert shape(record) == RECORD
+    assert record["state"] == "running"
     await arena.send("closed", lobby, is_closed=False)
     await arena.until(lobby, is_closed=False)
     assert await arena.detach(lobby)
     ended_lobby = await arena.ended(lobby)
     stopped = {"stop_ts": TIME, "failed": FLAG, "exit_code": NUMBER}
     assert shape(ended_lobby) == {**RECORD, "status": {"running": {}, "stopped": stopped}}
+    assert ended_lobby["state"] == "stopped"
     assert (ended_lobby["status"]["stopped"]["failed"], ended_lobby["is_draining"]) == (
         False,
         False,

@@ -112,6 +112,7 @@ async def test_objects_of_another_game_are_not_found(developer: Developer) -> No
         ("get_namespace", {}),
         ("version_history", {}),
         ("set_mm_config", {"lobby_count_max": 1, "max_players": 1}),
+        ("patch_mm_config", {"lobby_count_max": 1}),
         ("validate_mm_config", {"lobby_count_max": 1, "max_players": 1}),
     ):
         fields = {"game_id": game_id, "namespace_id": others[0]["namespace_id"], **more}
@@ -242,6 +243,20 @@ async def test_zero_limits_are_all_refused(developer: Developer) -> None:
     refusal = await developer.call("set_mm_config", **fields)
     assert (refusal.code, [list(one) for one in refusal.errors]) == ("VALIDATION_FAILED", paths)
     assert set((await limits_of(developer, game_id)).values()) == {512, 256}
+
+
+async def test_patch_changes_only_the_given_limits(developer: Developer) -> None:
+    game_id, _ = await new_game(developer)
+    fields: dict[str, Any] = {"game_id": game_id, "namespace_id": "prod"}
+    assert await developer.good("patch_mm_config", **fields, max_players_per_client=7) == {}
+    assert await developer.good("patch_mm_config", **fields) == {}
+    limits = await limits_of(developer, game_id)
+    assert (limits["lobby_count_max"], limits["max_players_per_client"]) == (512, 7)
+    zeros = {"lobby_count_max": 0, "max_players_per_client": 0}
+    refusal = await developer.call("patch_mm_config", **fields, **zeros)
+    paths = [["lobby_count_max", "too-low"], ["max_players_per_client", "too-low"]]
+    assert (refusal.code, [list(one) for one in refusal.errors]) == ("VALIDATION_FAILED", paths)
+    assert await limits_of(developer, game_id) == limits
 
 
 async def test_concurrent_sets_of_one_version_record_one_change(developer: Developer) -> None:

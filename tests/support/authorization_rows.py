@@ -63,6 +63,11 @@ async def _new_limits(scenario: NamespaceScenario) -> Fields:
     return {**target, "lobby_count_max": next(_limits), "max_players": 2}
 
 
+async def _one_new_limit(scenario: NamespaceScenario) -> Fields:
+    target = {"game_id": scenario.game_id, "namespace_id": "staging"}
+    return {**target, "max_players_per_client": next(_limits)}
+
+
 async def _cdn(scenario: NamespaceScenario, target: Fields) -> Any:
     return (await scenario.owner.good("get_namespace", **target))["namespace"]["config"]["cdn"]
 
@@ -279,6 +284,7 @@ _NAMESPACES = (
         changes=frozenset({"namespaces", "version_history"})),
     Row("version_history", Callers.GAME, _of_namespace(), shows=lambda scenario: scenario.version_id),
     Row("set_mm_config", Callers.GAME, _new_limits, changes=_FED),
+    Row("patch_mm_config", Callers.GAME, _one_new_limit, changes=_FED),
     Row("validate_mm_config", Callers.GAME, _of_namespace(lobby_count_max=0, max_players=1),
         shows=lambda _: "too-low"),
     Row("set_domain_public_auth", Callers.GAME, _other_public_auth, changes=_FED),

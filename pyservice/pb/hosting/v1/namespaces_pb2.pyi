@@ -209,6 +209,22 @@ class UpdateMatchmakerConfigResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class PatchMatchmakerConfigRequest(_message.Message):
+    __slots__ = ("game_id", "namespace_id", "lobby_count_max", "max_players_per_client")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    LOBBY_COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
+    MAX_PLAYERS_PER_CLIENT_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    namespace_id: str
+    lobby_count_max: int
+    max_players_per_client: int
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., lobby_count_max: _Optional[int] = ..., max_players_per_client: _Optional[int] = ...) -> None: ...
+
+class PatchMatchmakerConfigResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class ValidateMatchmakerConfigRequest(_message.Message):
     __slots__ = ("game_id", "namespace_id", "lobby_count_max", "max_players")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]

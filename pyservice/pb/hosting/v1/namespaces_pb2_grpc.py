@@ -70,6 +70,11 @@ class NamespacesStub:
                 request_serializer=hosting_dot_v1_dot_namespaces__pb2.UpdateMatchmakerConfigRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_namespaces__pb2.UpdateMatchmakerConfigResponse.FromString,
                 _registered_method=True)
+        self.PatchMatchmakerConfig = channel.unary_unary(
+                '/hosting.v1.Namespaces/PatchMatchmakerConfig',
+                request_serializer=hosting_dot_v1_dot_namespaces__pb2.PatchMatchmakerConfigRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_namespaces__pb2.PatchMatchmakerConfigResponse.FromString,
+                _registered_method=True)
         self.ValidateMatchmakerConfig = channel.unary_unary(
                 '/hosting.v1.Namespaces/ValidateMatchmakerConfig',
                 request_serializer=hosting_dot_v1_dot_namespaces__pb2.ValidateMatchmakerConfigRequest.SerializeToString,
@@ -156,6 +161,13 @@ class NamespacesServicer:
 
     def UpdateMatchmakerConfig(self, request, context):
         """Sets the matchmaker limits of the namespace. Waits for the data plane.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PatchMatchmakerConfig(self, request, context):
+        """Sets the given matchmaker limits of the namespace and keeps the others. Waits for the data plane.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -249,6 +261,11 @@ def add_NamespacesServicer_to_server(servicer, server):
                     servicer.UpdateMatchmakerConfig,
                     request_deserializer=hosting_dot_v1_dot_namespaces__pb2.UpdateMatchmakerConfigRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_namespaces__pb2.UpdateMatchmakerConfigResponse.SerializeToString,
+            ),
+            'PatchMatchmakerConfig': grpc.unary_unary_rpc_method_handler(
+                    servicer.PatchMatchmakerConfig,
+                    request_deserializer=hosting_dot_v1_dot_namespaces__pb2.PatchMatchmakerConfigRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_namespaces__pb2.PatchMatchmakerConfigResponse.SerializeToString,
             ),
             'ValidateMatchmakerConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.ValidateMatchmakerConfig,
@@ -476,6 +493,33 @@ class Namespaces:
             '/hosting.v1.Namespaces/UpdateMatchmakerConfig',
             hosting_dot_v1_dot_namespaces__pb2.UpdateMatchmakerConfigRequest.SerializeToString,
             hosting_dot_v1_dot_namespaces__pb2.UpdateMatchmakerConfigResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PatchMatchmakerConfig(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Namespaces/PatchMatchmakerConfig',
+            hosting_dot_v1_dot_namespaces__pb2.PatchMatchmakerConfigRequest.SerializeToString,
+            hosting_dot_v1_dot_namespaces__pb2.PatchMatchmakerConfigResponse.FromString,
             options,
             channel_credentials,
             insecure,
