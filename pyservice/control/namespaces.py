@@ -311,7 +311,11 @@ class NamespaceOperations:
                 if request.HasField(name)
             }
             require_valid(
-                [_too_low(name) for name, column in _COLUMN_OF_LIMIT.items() if values.get(column) == 0]
+                [
+                    _too_low(name)
+                    for name, column in _COLUMN_OF_LIMIT.items()
+                    if values.get(column) == 0
+                ]
             )
             if values:
                 await namespaces.change(tx, row.namespace_id, values)

@@ -14,7 +14,7 @@ from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.servers import find_server
 from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
-from pyservice.runtime.run_folder import LogStream
+from pyservice.runtime.run_folder import LogLine, LogSelection
 from pyservice.runtime.run_logs import LogLines, LogReader
 from pyservice.storage.database import Database
 from pyservice.watch import WAIT_MS, Topics, wait_for_change
@@ -70,7 +70,11 @@ class ProcessLogOperations:
         request: servers_pb2.GetServerLogsRequest | logs_pb2.GetLobbyLogsRequest,
         call: Call,
     ) -> WaitForChange | None:
-        path, stream = self._folder_of(run_id), cast(LogStream, request.stream)
+        path = self._folder_of(run_id)
+        if request.format == "text":
+            response.text = await self._text(path, request.stream or "both")
+            return None
+        stream = cast(LogSelection, request.stream)
         own = f"{run_id[-_OWN:]}-{stream}"
         position = _position(request.watch_index, own)
         lines = None if position is None else await self._logs.after(path, stream, position)
@@ -87,6 +91,14 @@ class ProcessLogOperations:
         response.timestamps.extend(rfc3339(line.time_us // 1000) for line in lines.lines)
         response.watch.index = f"{own}.{lines.position}"
         return None
+
+    async def _text(self, path: Path, stream: str) -> str:
+        lines = await self._logs.newest(path, cast(LogSelection, stream))
+        return "".join(map(_text_line, lines.lines))
+
+
+def _text_line(line: LogLine) -> str:
+    return f"{rfc3339(line.time_us // 1000)} {line.stream} {line.text}\n"
 
 
 def _is_to_wait(lines: LogLines, call: Call) -> bool:

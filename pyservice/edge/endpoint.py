@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller, Operation, WaitForChange
 from pyservice.edge import forwarding_headers
 from pyservice.edge.http_json_codec import decoder, encoder
-from pyservice.edge.http_messages import JSON, Headers, HttpResponse, Request, problem
+from pyservice.edge.http_messages import JSON, TEXT, Headers, HttpResponse, Request, problem
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, Meter
@@ -75,6 +75,13 @@ class Endpoint:
             caller.identity, partial(self._read, request, parameters)
         )
 
+    def encode_response(self, response: Message) -> tuple[bytes, bytes]:
+        """Returns body and content type."""
+        text_field = self.method.text_field
+        if text_field and response.HasField(text_field):
+            return getattr(response, text_field).encode(), TEXT
+        return self.encode(response), JSON
+
     def _admit(self, request: Request, caller: Caller) -> None:
         if self.rate_limit is not None and not (
             self.is_internal and forwarding_headers.HELD in request.headers
@@ -132,14 +139,14 @@ class RequestExchange:
                 response = await run_until_changed(
                     endpoint.run, self._message, self._caller, response, endpoint.long_polls
                 )
-            body = endpoint.encode(response)
+            body, content_type = endpoint.encode_response(response)
         except ServiceError as error:
             return self.refuse(error)
         except Exception:
             log.exception("operation failed", operation=endpoint.slug, ray_id=self._ray_id)
             return self.refuse(ServiceError("INTERNAL"))
         self._count(endpoint.meter, OK, self._trace)
-        return HttpResponse(200, body, self._ray_id, JSON, self._headers)
+        return HttpResponse(200, body, self._ray_id, content_type, self._headers)
 
     def _park_response(self, park: WaitForChange) -> HttpResponse:
         self._count(self._endpoint.meter, OK, self._trace)

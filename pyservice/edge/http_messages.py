@@ -12,6 +12,7 @@ from pyservice.errors import ServiceError
 from pyservice.transport.client_address import Address, packed_client
 
 JSON: Final = b"application/json"
+TEXT: Final = b"text/plain; charset=utf-8"
 PROBLEM: Final = b"application/problem+json"
 
 STATUS_LINES: Final = {
@@ -113,7 +114,8 @@ class HttpResponse:
 
     def to_bytes(self, *, keep_alive: bool, with_body: bool) -> bytes:
         body = self.body
-        if self.status == 200 and keep_alive and self.headers is None and with_body:
+        is_plain = self.headers is None and self.content_type == JSON
+        if self.status == 200 and keep_alive and is_plain and with_body:
             return b"%b%b\r\ncontent-length: %d\r\n\r\n%b" % (
                 _COMMON_HEAD,
                 self.ray_id.encode(),

@@ -271,6 +271,7 @@ __all__ = ["document", "gaps"]
 VERSION: Final = "3.1.1"
 DIALECT: Final = "https://spec.openapis.org/oas/3.1/dialect/base"
 _JSON: Final = "application/json"
+_TEXT: Final = "text/plain"
 _PROBLEM: Final = "application/problem+json"
 _INFO: Final = (
     "The operations of a multiplayer hosting service. Every answer has its trace id in `x-ray-id`. An answer that is "
@@ -458,11 +459,14 @@ def _success(method: Method, components: SchemaComponents) -> dict[str, Any]:
         )
     else:
         schema = components.reference(descriptor, SchemaForm.ANSWER)
+    content: dict[str, Any] = {_JSON: {"schema": schema}}
+    if method.text_field:
+        content[_TEXT] = {"schema": {"type": "string"}}
     description = COMMENTS.get(descriptor.full_name, "Done.")
     return {
         "description": description,
         "headers": {"x-ray-id": {"$ref": "#/components/headers/RayId"}},
-        "content": {_JSON: {"schema": schema}},
+        "content": content,
     }
 
 

@@ -25,6 +25,7 @@ Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
 """
 RunStatus = Literal["starting", "running", "stopping", "ended"]
 LogStream = Literal["std_out", "std_err"]
+LogSelection = LogStream | Literal["both"]
 
 FOLDER_TAKEN: Final = 75
 """Exit code of a keeper if its folder is locked or was used before."""
@@ -37,7 +38,7 @@ _NUMBERS: Final = (
     *("uid", "gid", "kill_timeout_ms", "log_bytes_max", "reserve_bytes", "memory_max_bytes"),
     "nice",
 )
-_STREAMS: Final[Mapping[str, LogStream]] = {
+STREAMS: Final[Mapping[str, LogStream]] = {
     "o": "std_out",
     "O": "std_out",
     "e": "std_err",
@@ -323,7 +324,7 @@ def _line(raw: bytes, position: int) -> LogLine:
     time_us, letter, text = raw[:-1].split(b" ", 2)
     stream = letter.decode()
     return LogLine(
-        position, int(time_us), _STREAMS[stream], stream.isupper(), text.decode(errors="replace")
+        position, int(time_us), STREAMS[stream], stream.isupper(), text.decode(errors="replace")
     )
 
 

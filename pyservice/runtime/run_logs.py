@@ -17,13 +17,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder, log_end
+from pyservice.runtime.run_folder import STREAMS, LogLine, LogSelection, RunFolder, log_end
 
 _BLOCK_BYTES: Final = 64 << 10
 
-_LINE_PATTERNS: Final[Mapping[LogStream, re.Pattern[bytes]]] = {
+_LINE_PATTERNS: Final[Mapping[LogSelection, re.Pattern[bytes]]] = {
     "std_out": re.compile(rb"\n(\d+) ([oO]) ([^\n]*)"),
     "std_err": re.compile(rb"\n(\d+) ([eE]) ([^\n]*)"),
+    "both": re.compile(rb"\n(\d+) ([oOeE]) ([^\n]*)"),
 }
 """Patterns of log lines. The leading newline lets a pattern skip lines of the other stream."""
 
@@ -45,7 +46,7 @@ class LogScan(NamedTuple):
 
 
 def read_forward(
-    path: Path, stream: LogStream, at: int, count: int, silent: LogSpan, bytes_max: int
+    path: Path, stream: LogSelection, at: int, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan | None:
     """Reads the lines of one stream from a position on. Returns None if the log is shorter.
 
@@ -86,7 +87,7 @@ def read_forward(
 
 
 def read_backward(
-    path: Path, stream: LogStream, at: int | None, count: int, silent: LogSpan, bytes_max: int
+    path: Path, stream: LogSelection, at: int | None, count: int, silent: LogSpan, bytes_max: int
 ) -> LogScan:
     log_lines: deque[LogLine] = deque()
     read_bytes = 0
@@ -134,11 +135,15 @@ def _open_segment(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _lines_in(stream: LogStream, block: bytes, at: int) -> Iterator[LogLine]:
+def _lines_in(stream: LogSelection, block: bytes, at: int) -> Iterator[LogLine]:
     for match in _LINE_PATTERNS[stream].finditer(b"\n" + block):
         time_us, letter, text = match.groups()
         yield LogLine(
-            at + match.end(), int(time_us), stream, letter.isupper(), text.decode(errors="replace")
+            at + match.end(),
+            int(time_us),
+            STREAMS[letter.decode()],
+            letter.isupper(),
+            text.decode(errors="replace"),
         )
 
 
@@ -165,12 +170,12 @@ class LogLines(NamedTuple):
 class LogReader:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="logs")
-        self._silent: dict[tuple[str, LogStream], LogSpan] = {}
+        self._silent: dict[tuple[str, LogSelection], LogSpan] = {}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    async def newest(self, path: Path, stream: LogStream, count: int = LINES_MAX) -> LogLines:
+    async def newest(self, path: Path, stream: LogSelection, count: int = LINES_MAX) -> LogLines:
         silent = self._silent.get((path.name, stream), EMPTY_SPAN)
         lines: deque[LogLine] = deque()
         at: int | None = None
@@ -188,7 +193,7 @@ class LogReader:
         return LogLines(list(lines), end, is_all)
 
     async def after(
-        self, path: Path, stream: LogStream, position: int, count: int = LINES_MAX
+        self, path: Path, stream: LogSelection, position: int, count: int = LINES_MAX
     ) -> LogLines | None:
         """Returns at most `count` lines after a position, or None if the log is shorter."""
         lines: list[LogLine] = []
@@ -212,7 +217,7 @@ class LogReader:
     async def _in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _remember_silent(self, path: Path, stream: LogStream, span: LogSpan) -> None:
+    def _remember_silent(self, path: Path, stream: LogSelection, span: LogSpan) -> None:
         key = (path.name, stream)
         previous = self._silent.pop(key, EMPTY_SPAN)
         if span.start <= previous.stop <= span.stop:

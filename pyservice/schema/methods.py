@@ -44,6 +44,8 @@ class Method:
     """Field of the request that the JSON body contains. `*`: the whole request. Empty: no body."""
     response_field: str
     """Field of the message that is the JSON body of the response. Empty: the whole message."""
+    text_field: str
+    """Field of the message that, if it is set, is the whole response as text. Empty: none."""
     body_limit_bytes: int | None
     """Limit of the body in bytes. None: the general limit applies."""
     ignores_unknown: bool
@@ -159,6 +161,9 @@ def _read_method(descriptor: MethodDescriptor) -> Method:
         path_fields=path_fields,
         body_field=rule.body,
         response_field=rule.response_body,
+        text_field=next(
+            (field.name for field in descriptor.output_type.fields if form_of(field).plain_text), ""
+        ),
         body_limit_bytes=operation.body_limit_bytes or None,
         ignores_unknown=template.startswith(LENIENT_PATHS),
         needs_token=_WITHOUT_TOKEN.isdisjoint(operation.credentials),

@@ -70,6 +70,8 @@ class OpenApiComparison:
         is_request = is_request or path in self._request_components
         if isinstance(old, dict) and isinstance(new, dict):
             for name, value in old.items():
+                if is_request and name == "required" and new.get(name) is False:
+                    continue  # a parameter that is optional now refuses no earlier request
                 if name in new:
                     yield from self._differences(
                         value,
@@ -78,7 +80,7 @@ class OpenApiComparison:
                         is_request=is_request or (name in _OF_REQUESTS and not is_map),
                         is_map=not is_map and name in MAPS,
                     )
-                else:
+                elif not (is_request and name.startswith(("min", "max"))):
                     yield f"{path}/{name} is gone"
             if not is_map:
                 yield from self._new_restrictions(old, new, path, is_request=is_request)

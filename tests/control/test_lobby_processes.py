@@ -74,6 +74,20 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
     errors = await game.csv("export_lobby_logs", lobby_id=lobby_id, stream="std_err")
     assert [line["line"] for line in errors] == ["to err"]
 
+    query = {"game_id": game.game_id, "lobby_id": lobby_id}
+    text = await game.developer.good("get_lobby_logs", **query, format="text")
+    words = [line.split(" ", 2)[1:] for line in text["text"].splitlines()]
+    assert ["std_out", "begins"] in words
+    assert ["std_err", "to err"] in words
+    of_errors = {"format": "text", "stream": "std_err"}
+    text = await game.developer.good("get_lobby_logs", **query, **of_errors)
+    assert text["text"].split(" ", 1)[1:] == ["std_err to err\n"]
+    wrong = await game.developer.call("get_lobby_logs", **query)
+    assert (wrong.code, list(wrong.errors)) == ("QUERY_INVALID", [("stream", "required")])
+    of_text = {"format": "text", "watch_index": "0"}
+    wrong = await game.developer.call("get_lobby_logs", **query, **of_text)
+    assert (wrong.code, list(wrong.errors)) == ("QUERY_INVALID", [("watch_index", "not-allowed")])
+
     now_ms = int(time.time() * 1000)
     span = {"query_start": int(began_ms) - 1_000, "query_end": now_ms}
     [row] = await game.csv("export_lobby_history", **span)

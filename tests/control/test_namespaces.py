@@ -252,7 +252,7 @@ async def test_patch_changes_only_the_given_limits(developer: Developer) -> None
     assert await developer.good("patch_mm_config", **fields) == {}
     limits = await limits_of(developer, game_id)
     assert (limits["lobby_count_max"], limits["max_players_per_client"]) == (512, 7)
-    zeros = {"lobby_count_max": 0, "max_players_per_client": 0}
+    zeros: dict[str, Any] = {"lobby_count_max": 0, "max_players_per_client": 0}
     refusal = await developer.call("patch_mm_config", **fields, **zeros)
     paths = [["lobby_count_max", "too-low"], ["max_players_per_client", "too-low"]]
     assert (refusal.code, [list(one) for one in refusal.errors]) == ("VALIDATION_FAILED", paths)

@@ -116,6 +116,8 @@ def _text(value: Any) -> str:
 
 
 def _answer(answer: httpx.Response) -> ServiceResponse:
+    if answer.headers["content-type"].startswith("text/plain"):
+        return ServiceResponse("OK", {"text": answer.text}, headers=answer.headers)
     body: Any = answer.json()
     if answer.status_code == 200:
         return ServiceResponse("OK", body, headers=answer.headers)

@@ -101,26 +101,30 @@ class LobbyStopped(_message.Message):
     def __init__(self, stop_ts: _Optional[str] = ..., failed: _Optional[bool] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class GetLobbyLogsRequest(_message.Message):
-    __slots__ = ("game_id", "lobby_id", "stream", "watch_index")
+    __slots__ = ("game_id", "lobby_id", "stream", "watch_index", "format")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     WATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     lobby_id: str
     stream: str
     watch_index: str
-    def __init__(self, game_id: _Optional[str] = ..., lobby_id: _Optional[str] = ..., stream: _Optional[str] = ..., watch_index: _Optional[str] = ...) -> None: ...
+    format: str
+    def __init__(self, game_id: _Optional[str] = ..., lobby_id: _Optional[str] = ..., stream: _Optional[str] = ..., watch_index: _Optional[str] = ..., format: _Optional[str] = ...) -> None: ...
 
 class GetLobbyLogsResponse(_message.Message):
-    __slots__ = ("lines", "timestamps", "watch")
+    __slots__ = ("lines", "timestamps", "watch", "text")
     LINES_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
     WATCH_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     lines: _containers.RepeatedScalarFieldContainer[str]
     timestamps: _containers.RepeatedScalarFieldContainer[str]
     watch: _envelope_pb2.Watch
-    def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...
+    text: str
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class ExportLobbyLogsRequest(_message.Message):
     __slots__ = ("game_id", "lobby_id", "stream")

@@ -25,19 +25,19 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import descriptor_pb2 as google_dot_protobuf_dot_descriptor__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hosting/v1/options.proto\x12\nhosting.v1\x1a google/protobuf/descriptor.proto\"\x85\x01\n\tOperation\x12\x0c\n\x04slug\x18\x01 \x01(\t\x12\x18\n\x10\x62ody_limit_bytes\x18\x02 \x01(\r\x12+\n\x0b\x63redentials\x18\x03 \x03(\x0e\x32\x16.hosting.v1.Credential\x12\x0e\n\x06\x65rrors\x18\x04 \x03(\t\x12\x13\n\x0bignores_key\x18\x05 \x01(\x08\"k\n\tFieldForm\x12\x13\n\x0b\x61lways_null\x18\x01 \x01(\x08\x12\x12\n\nomit_empty\x18\x02 \x01(\x08\x12\x0e\n\x06unwrap\x18\x03 \x01(\x08\x12%\n\x08raw_json\x18\x04 \x01(\x0e\x32\x13.hosting.v1.RawJson*\xe7\x01\n\nCredential\x12\x1a\n\x16\x43REDENTIAL_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43REDENTIAL_NONE\x10\x01\x12\x15\n\x11\x43REDENTIAL_ORIGIN\x10\x02\x12\x15\n\x11\x43REDENTIAL_PUBLIC\x10\x03\x12\x1a\n\x16\x43REDENTIAL_ENVIRONMENT\x10\x04\x12\x1a\n\x16\x43REDENTIAL_DEVELOPMENT\x10\x05\x12\x14\n\x10\x43REDENTIAL_LOBBY\x10\x06\x12\x14\n\x10\x43REDENTIAL_CLOUD\x10\x07\x12\x16\n\x12\x43REDENTIAL_CHANNEL\x10\x08*L\n\x07RawJson\x12\x18\n\x14RAW_JSON_UNSPECIFIED\x10\x00\x12\x12\n\x0eRAW_JSON_VALUE\x10\x01\x12\x13\n\x0fRAW_JSON_OBJECT\x10\x02:J\n\toperation\x12\x1e.google.protobuf.MethodOptions\x18\xd1\x86\x03 \x01(\x0b\x32\x15.hosting.v1.Operation:D\n\x04\x66orm\x12\x1d.google.protobuf.FieldOptions\x18\xd2\x86\x03 \x01(\x0b\x32\x15.hosting.v1.FieldFormb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18hosting/v1/options.proto\x12\nhosting.v1\x1a google/protobuf/descriptor.proto\"\x85\x01\n\tOperation\x12\x0c\n\x04slug\x18\x01 \x01(\t\x12\x18\n\x10\x62ody_limit_bytes\x18\x02 \x01(\r\x12+\n\x0b\x63redentials\x18\x03 \x03(\x0e\x32\x16.hosting.v1.Credential\x12\x0e\n\x06\x65rrors\x18\x04 \x03(\t\x12\x13\n\x0bignores_key\x18\x05 \x01(\x08\"\x7f\n\tFieldForm\x12\x13\n\x0b\x61lways_null\x18\x01 \x01(\x08\x12\x12\n\nomit_empty\x18\x02 \x01(\x08\x12\x0e\n\x06unwrap\x18\x03 \x01(\x08\x12%\n\x08raw_json\x18\x04 \x01(\x0e\x32\x13.hosting.v1.RawJson\x12\x12\n\nplain_text\x18\x05 \x01(\x08*\xe7\x01\n\nCredential\x12\x1a\n\x16\x43REDENTIAL_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x43REDENTIAL_NONE\x10\x01\x12\x15\n\x11\x43REDENTIAL_ORIGIN\x10\x02\x12\x15\n\x11\x43REDENTIAL_PUBLIC\x10\x03\x12\x1a\n\x16\x43REDENTIAL_ENVIRONMENT\x10\x04\x12\x1a\n\x16\x43REDENTIAL_DEVELOPMENT\x10\x05\x12\x14\n\x10\x43REDENTIAL_LOBBY\x10\x06\x12\x14\n\x10\x43REDENTIAL_CLOUD\x10\x07\x12\x16\n\x12\x43REDENTIAL_CHANNEL\x10\x08*L\n\x07RawJson\x12\x18\n\x14RAW_JSON_UNSPECIFIED\x10\x00\x12\x12\n\x0eRAW_JSON_VALUE\x10\x01\x12\x13\n\x0fRAW_JSON_OBJECT\x10\x02:J\n\toperation\x12\x1e.google.protobuf.MethodOptions\x18\xd1\x86\x03 \x01(\x0b\x32\x15.hosting.v1.Operation:D\n\x04\x66orm\x12\x1d.google.protobuf.FieldOptions\x18\xd2\x86\x03 \x01(\x0b\x32\x15.hosting.v1.FieldFormb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'hosting.v1.options_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CREDENTIAL']._serialized_start=320
-  _globals['_CREDENTIAL']._serialized_end=551
-  _globals['_RAWJSON']._serialized_start=553
-  _globals['_RAWJSON']._serialized_end=629
+  _globals['_CREDENTIAL']._serialized_start=340
+  _globals['_CREDENTIAL']._serialized_end=571
+  _globals['_RAWJSON']._serialized_start=573
+  _globals['_RAWJSON']._serialized_end=649
   _globals['_OPERATION']._serialized_start=75
   _globals['_OPERATION']._serialized_end=208
   _globals['_FIELDFORM']._serialized_start=210
-  _globals['_FIELDFORM']._serialized_end=317
+  _globals['_FIELDFORM']._serialized_end=337
 # @@protoc_insertion_point(module_scope)

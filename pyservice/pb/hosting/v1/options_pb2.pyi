@@ -57,13 +57,15 @@ class Operation(_message.Message):
     def __init__(self, slug: _Optional[str] = ..., body_limit_bytes: _Optional[int] = ..., credentials: _Optional[_Iterable[_Union[Credential, str]]] = ..., errors: _Optional[_Iterable[str]] = ..., ignores_key: _Optional[bool] = ...) -> None: ...
 
 class FieldForm(_message.Message):
-    __slots__ = ("always_null", "omit_empty", "unwrap", "raw_json")
+    __slots__ = ("always_null", "omit_empty", "unwrap", "raw_json", "plain_text")
     ALWAYS_NULL_FIELD_NUMBER: _ClassVar[int]
     OMIT_EMPTY_FIELD_NUMBER: _ClassVar[int]
     UNWRAP_FIELD_NUMBER: _ClassVar[int]
     RAW_JSON_FIELD_NUMBER: _ClassVar[int]
+    PLAIN_TEXT_FIELD_NUMBER: _ClassVar[int]
     always_null: bool
     omit_empty: bool
     unwrap: bool
     raw_json: RawJson
-    def __init__(self, always_null: _Optional[bool] = ..., omit_empty: _Optional[bool] = ..., unwrap: _Optional[bool] = ..., raw_json: _Optional[_Union[RawJson, str]] = ...) -> None: ...
+    plain_text: bool
+    def __init__(self, always_null: _Optional[bool] = ..., omit_empty: _Optional[bool] = ..., unwrap: _Optional[bool] = ..., raw_json: _Optional[_Union[RawJson, str]] = ..., plain_text: _Optional[bool] = ...) -> None: ...

@@ -91,28 +91,32 @@ class DestroyServerResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetServerLogsRequest(_message.Message):
-    __slots__ = ("game_id", "environment_id", "server_id", "stream", "watch_index")
+    __slots__ = ("game_id", "environment_id", "server_id", "stream", "watch_index", "format")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     SERVER_ID_FIELD_NUMBER: _ClassVar[int]
     STREAM_FIELD_NUMBER: _ClassVar[int]
     WATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     environment_id: str
     server_id: str
     stream: str
     watch_index: str
-    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., server_id: _Optional[str] = ..., stream: _Optional[str] = ..., watch_index: _Optional[str] = ...) -> None: ...
+    format: str
+    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., server_id: _Optional[str] = ..., stream: _Optional[str] = ..., watch_index: _Optional[str] = ..., format: _Optional[str] = ...) -> None: ...
 
 class GetServerLogsResponse(_message.Message):
-    __slots__ = ("lines", "timestamps", "watch")
+    __slots__ = ("lines", "timestamps", "watch", "text")
     LINES_FIELD_NUMBER: _ClassVar[int]
     TIMESTAMPS_FIELD_NUMBER: _ClassVar[int]
     WATCH_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
     lines: _containers.RepeatedScalarFieldContainer[str]
     timestamps: _containers.RepeatedScalarFieldContainer[str]
     watch: _envelope_pb2.Watch
-    def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...
+    text: str
+    def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Server(_message.Message):
     __slots__ = ("id", "environment", "datacenter", "created_at", "started_at", "destroyed_at", "lifecycle", "network", "resources", "runtime", "tags", "status", "exit_code", "failure")
