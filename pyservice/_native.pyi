@@ -292,7 +292,10 @@ class Servers:
     def ports_returned(self, lease_owner: bytes) -> tuple[bool, int]:
         """Report that edge-guard closed the lease owner's sockets. Returns whether the report was expected."""
     def routes_since(self, after: int) -> RouteChanges:
-        """Return the changes after an LSN, or all routes for 0."""
+        """Return the durable changes after an LSN, or all routes for 0.
+
+        A complete set may be used only when its LSN is durable.
+        """
     def leased_servers(self) -> list[bytes]: ...
 
 @final

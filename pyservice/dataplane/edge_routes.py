@@ -93,6 +93,8 @@ class EdgeRoutes:
             has_changes = (
                 bool(routes.changed or routes.removed) or is_new or request.epoch != self._epoch
             )
+            if routes.is_complete:
+                await self._source.wait_durable(routes.lsn, _now_s() + EDGE_TIMEOUT_S)
             if has_changes or left_s <= 0:
                 return self._response(routes, is_complete=routes.is_complete and has_changes)
             await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))

@@ -379,6 +379,9 @@ class Engine:
         except Refused:
             return None
 
+    async def wait_durable(self, lsn: int, deadline: float | None) -> None:
+        await self._waiter.wait_durable(lsn, deadline)
+
     async def wait_all_durable(self, deadline: float | None) -> None:
         await self._waiter.wait_durable(self._native.status().last, deadline)
 

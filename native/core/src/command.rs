@@ -365,7 +365,7 @@ pub struct Route {
 pub struct RouteChanges {
     /// LSN to pass to the next `routes_since`.
     pub lsn: Lsn,
-    /// True if `changed` holds the routes of all lobbies and servers.
+    /// True if `changed` holds the routes of all lobbies and servers. Use them only when `lsn` is durable.
     pub is_complete: bool,
     /// All routes of the lobbies and servers with a changed lease.
     pub changed: Vec<Route>,

@@ -173,8 +173,12 @@ impl PortLeaseTable {
     }
 
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
-        let (is_complete, owners) = self.changes.since(after, durable);
-        let lsn = self.changes.sequence().min(durable).max(if is_complete { 0 } else { after });
+        // The feed has only the last change of an owner. Up to `durable`, it would leave out an owner with a durable
+        // lease and a change in flight, and edge-guard would close its ports. So a complete set is not cut.
+        let (is_complete, _) = self.changes.since(after, durable);
+        let until = if is_complete { self.changes.sequence() } else { durable };
+        let (_, owners) = self.changes.since(after, until);
+        let lsn = if is_complete { until } else { self.changes.sequence().min(durable).max(after) };
         let mut routes = RouteChanges { lsn, is_complete, changed: vec![], removed: vec![] };
         for owner in owners {
             let Some(lease) = self.by_owner.get(&owner) else { continue };

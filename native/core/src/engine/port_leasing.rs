@@ -151,7 +151,8 @@ impl Engine {
         accept(true, self.last_lsn)
     }
 
-    /// Returns the route changes after LSN `after` (0: all routes), up to LSN `durable`.
+    /// Returns the route changes after LSN `after`, up to LSN `durable`. For 0, returns all routes of now, with the LSN
+    /// that must be durable before they are used.
     pub fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         self.leases.routes_since(after, durable)
     }

@@ -132,8 +132,6 @@ fn routes_since_returns_durable_changes_only() {
     let nothing = w.engine.routes_since(0, Lsn::MAX);
     assert!(nothing.is_complete && nothing.changed.is_empty() && nothing.removed.is_empty());
     lease(&mut w, SERVER, &[numbered("game", Protocol::Udp), numbered("chat", Protocol::Tcp)]).unwrap();
-    let undurable = w.engine.routes_since(0, w.engine.last_lsn() - 1);
-    assert!(undurable.changed.is_empty(), "a crash could undo it");
     let known = w.engine.last_lsn();
     let behind = w.engine.routes_since(known, known - 1);
     assert_eq!((behind.changed.len(), behind.lsn), (0, known), "a reader ahead of the durable LSN gets nothing");
@@ -159,6 +157,21 @@ fn routes_since_returns_durable_changes_only() {
     returned(&mut w, SERVER);
     assert!(w.engine.routes_since(0, Lsn::MAX).removed.is_empty());
     assert!(w.engine.routes_since(last.lsn + 100, Lsn::MAX).is_complete, "an LSN of another engine");
+}
+
+#[test]
+fn complete_set_contains_owners_with_a_change_in_flight() {
+    let mut w = TestEngine::new();
+    lease(&mut w, SERVER, &[numbered("game", Protocol::Udp)]).unwrap();
+    let durable = w.engine.last_lsn();
+    w.run(|e, cx| e.set_backends(cx, SERVER, &[("game", "127.0.0.1", 12_000)])).result.unwrap();
+    let all = w.engine.routes_since(0, durable);
+    assert_eq!(all.changed.iter().map(|route| route.owner).collect::<Vec<_>>(), [SERVER]);
+    assert_eq!((all.is_complete, all.lsn), (true, durable + 1), "the reader waits until the change is durable");
+    assert!(w.engine.routes_since(all.lsn, durable).changed.is_empty());
+    end(&mut w, SERVER);
+    let all = w.engine.routes_since(0, durable);
+    assert_eq!((all.removed, all.lsn), (vec![SERVER], durable + 2));
 }
 
 #[test]
