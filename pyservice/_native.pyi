@@ -20,6 +20,7 @@ __all__ = [
     "Facts",
     "IdleLobbyGroup",
     "LeasedPort",
+    "ListedLobby",
     "Lobby",
     "LobbyTemplate",
     "OpenFailed",
@@ -116,6 +117,26 @@ class Lobby:
     def leased(self) -> tuple[LeasedPort, ...]: ...
     @property
     def lobby_config(self) -> bytes | None: ...
+
+@final
+class ListedLobby:
+    """A lobby in a list, at the time of the call."""
+
+    @property
+    def id(self) -> bytes: ...
+    @property
+    def position(self) -> int: ...
+    @property
+    def mode(self) -> str: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def max_players(self) -> tuple[int, int, int]:
+        """Limits of find, join and party."""
+    @property
+    def connected(self) -> int: ...
+    @property
+    def state(self) -> bytes | None: ...
 
 @final
 class Placed:
@@ -562,8 +583,14 @@ class Engine:
 
     # Queries without an LSN
     def lobby(self, lobby: bytes) -> Lobby | None: ...
-    def list_lobbies(self, namespace: bytes, version: bytes) -> list[Lobby]:
-        """Return the public, open lobbies of a version, oldest first."""
+    def list_lobbies(
+        self, namespace: bytes, version: bytes, after: int, with_state: bool
+    ) -> tuple[list[ListedLobby], int | None]:
+        """Return a part of the public, open lobbies of a version, oldest first, and `after` of the next part.
+
+        `after` is the position of the last lobby of the previous part, or 0. A part without lobbies can have a next
+        part. The second value is None after the last part.
+        """
     def namespace_that_had(self, lobby: bytes) -> bytes | None:
         """Return the namespace of a lobby, also for some time after its end."""
     def live_versions(self, namespace: bytes) -> list[bytes]:

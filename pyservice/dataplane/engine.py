@@ -373,12 +373,6 @@ class Engine:
         await self._waiter.wait_durable(wait, deadline)
         return state or b""
 
-    def listed_state(self, namespace: bytes, lobby: bytes) -> bytes | None:
-        try:
-            return self._native.state([namespace], lobby)[0]
-        except Refused:
-            return None
-
     async def wait_durable(self, lsn: int, deadline: float | None) -> None:
         await self._waiter.wait_durable(lsn, deadline)
 

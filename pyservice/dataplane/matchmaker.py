@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.engine import Engine, Lobby, Placed
+from pyservice.dataplane.lobby_list import LobbyList
 from pyservice.dataplane.lobby_templates import LobbyCreation, LobbyOverrides, LobbyTemplates
 from pyservice.dataplane.matchmaker_checks import (
     CreateCriteria,
@@ -113,6 +114,7 @@ class Matchmaker:
         player_addresses: PlayerAddresses | None = None,
     ) -> None:
         self._engine = engine
+        self._lobby_list = LobbyList(engine)
         self._namespaces = namespaces
         self._regions = regions
         # None: the matchmaker creates no lobby.
@@ -249,23 +251,9 @@ class Matchmaker:
             game_modes=[lobby_pb2.GameModeInfo(game_mode_id=name) for name in sorted(listable)],
             regions=self._region_infos(caller),
         )
-        for lobby in self._engine.list_lobbies(namespace.namespace_id, namespace.version_id):
-            if lobby.mode not in listable:
-                continue
-            normal, direct, party = lobby.max_players
-            summary = response.lobbies.add(
-                lobby_id=format_uuid(lobby.id),
-                game_mode_id=lobby.mode,
-                region_id=lobby.region,
-                max_players_normal=normal,
-                max_players_direct=direct,
-                max_players_party=party,
-                total_player_count=lobby.players[2],
-            )
-            if request.include_state:
-                state = self._engine.listed_state(namespace.namespace_id, lobby.id)
-                if state:
-                    summary.state = state
+        await self._lobby_list.add_page(
+            response, request, namespace.namespace_id, namespace.version_id, listable
+        )
         return response
 
     async def list_regions(

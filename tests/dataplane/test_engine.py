@@ -163,8 +163,6 @@ async def test_lobby_state_is_readable_in_its_namespace(engine: Engine) -> None:
     assert await engine.state([NAMESPACE], lobby, None) == b""
     await engine.set_state(lobby, b'{"a":1}', None)
     assert await engine.state([NAMESPACE], lobby, None) == b'{"a":1}'
-    assert engine.listed_state(NAMESPACE, lobby) == b'{"a":1}'
-    assert engine.listed_state(VERSION, lobby) is None
     assert await error_code(engine.state([VERSION], lobby, None)) == "MATCHMAKER_LOBBY_NOT_FOUND"
 
 

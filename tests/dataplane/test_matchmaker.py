@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from typing import cast
 
+import orjson
 import pytest
+from google.protobuf.descriptor import Descriptor
 
 from pyservice.calls import TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.schema.json_encoding import compile_encoder
 from tests.support.matchmaker_scene import MODES, MatchmakerScene, expect_error
 from tests.support.namespace_configurations import version
 
@@ -202,6 +207,39 @@ async def test_list_includes_state_on_request(scene: MatchmakerScene) -> None:
     listed = await scene.matchmaker.list_lobbies(request, scene.client())
     states = {lobby.lobby_id: lobby.state for lobby in listed.lobbies if lobby.HasField("state")}
     assert states == {stateful.lobby_id: b"[1]"}
+
+
+async def list_all(scene: MatchmakerScene, request: pb.ListLobbiesRequest) -> list[list[str]]:
+    """Returns the lobby ids of all pages."""
+    pages = []
+    while True:
+        page = await scene.matchmaker.list_lobbies(request, scene.client())
+        pages.append([lobby.lobby_id for lobby in page.lobbies])
+        if not page.HasField("cursor"):
+            return pages
+        request.cursor = page.cursor
+
+
+async def test_list_pages_have_each_lobby_once(scene: MatchmakerScene) -> None:
+    lobbies = [(await scene.attach()).lobby_id for _ in range(5)]
+    await scene.attach("tagged")
+    assert await list_all(scene, pb.ListLobbiesRequest()) == [lobbies]
+    pages = await list_all(scene, pb.ListLobbiesRequest(limit=2))
+    assert pages == [lobbies[:2], lobbies[2:4], lobbies[4:]]
+
+
+async def test_list_page_with_state_has_at_most_a_mebibyte(scene: MatchmakerScene) -> None:
+    state = json.dumps("x" * 65_000).encode()
+    lobbies = [(await scene.attach()).lobby_id for _ in range(20)]
+    for lobby_id in lobbies:
+        await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(lobby_id))
+    request = pb.ListLobbiesRequest(include_state=True)
+    first = await scene.matchmaker.list_lobbies(request, scene.client())
+    size = len(orjson.dumps(compile_encoder(cast("Descriptor", first.DESCRIPTOR))(first)))
+    assert 1024 * 1024 - 70_000 < size <= 1024 * 1024
+    request.cursor = first.cursor
+    [rest] = await list_all(scene, request)
+    assert [lobby.lobby_id for lobby in first.lobbies] + rest == lobbies
 
 
 async def test_regions_are_sorted_by_distance(scene: MatchmakerScene) -> None:

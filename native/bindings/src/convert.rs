@@ -262,6 +262,43 @@ impl Lobby {
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
+pub struct ListedLobby {
+    pub inner: core::ListedLobby,
+}
+
+#[pymethods]
+impl ListedLobby {
+    #[getter]
+    fn id(&self) -> IdBytes {
+        IdBytes(self.inner.id)
+    }
+    #[getter]
+    fn position(&self) -> u64 {
+        self.inner.position
+    }
+    #[getter]
+    fn mode(&self) -> &str {
+        &self.inner.mode
+    }
+    #[getter]
+    fn region(&self) -> &str {
+        &self.inner.region
+    }
+    #[getter]
+    fn max_players(&self) -> (u32, u32, u32) {
+        self.inner.max_players.into()
+    }
+    #[getter]
+    fn connected(&self) -> u32 {
+        self.inner.connected
+    }
+    #[getter]
+    fn state(&self) -> Option<&[u8]> {
+        self.inner.state.as_deref()
+    }
+}
+
+#[pyclass(frozen, module = "pyservice._native")]
 pub struct Placed {
     #[pyo3(get)]
     lobby: IdBytes,

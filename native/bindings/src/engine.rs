@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use hosting_core::{
     Attach, ChannelId, CommandOutcome, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id,
-    Join, KeyRing, PlayerList, Port as CorePort,
+    Join, KeyRing, ListLobbies, PlayerList, Port as CorePort,
 };
 use hosting_shard::Shard;
 use parking_lot::RwLock;
@@ -17,7 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::convert::{
-    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, resolve_lsn, resolve_outcome,
+    self, IdBytes, IdempotencyBytes, KeyBytes, ListedLobby, Lobby, Placed, Resolved, resolve_lsn, resolve_outcome,
 };
 use crate::facts::{self, Facts};
 use crate::metrics::RecoveryMetrics;
@@ -445,9 +445,17 @@ impl Engine {
         self.shard.engine().lobby(lobby.0).map(|inner| Lobby { inner })
     }
 
-    fn list_lobbies(&self, py: Python<'_>, namespace: IdBytes, version: IdBytes) -> Vec<Lobby> {
-        let views = py.detach(|| self.shard.engine().list(namespace.0, version.0));
-        views.into_iter().map(|inner| Lobby { inner }).collect()
+    fn list_lobbies(
+        &self,
+        py: Python<'_>,
+        namespace: IdBytes,
+        version: IdBytes,
+        after: u64,
+        with_state: bool,
+    ) -> (Vec<ListedLobby>, Option<u64>) {
+        let list = ListLobbies { namespace: namespace.0, version: version.0, after, with_state };
+        let page = py.detach(|| self.shard.engine().list(&list));
+        (page.lobbies.into_iter().map(|inner| ListedLobby { inner }).collect(), page.next)
     }
 
     fn namespace_that_had(&self, lobby: IdBytes) -> Option<IdBytes> {

@@ -26,6 +26,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("Refused", py.get_type::<convert::Refused>())?;
     module.add_class::<convert::Port>()?;
     module.add_class::<convert::Lobby>()?;
+    module.add_class::<convert::ListedLobby>()?;
     module.add_class::<convert::Placed>()?;
     module.add_class::<convert::Resolved>()?;
     module.add_class::<engine::Status>()?;

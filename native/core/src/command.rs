@@ -244,6 +244,37 @@ pub struct LobbyView {
     pub tags: Vec<(String, String)>,
 }
 
+/// Request for a part of the list of a version's lobbies.
+#[derive(Clone, Copy, Debug)]
+pub struct ListLobbies {
+    pub namespace: Id,
+    pub version: Id,
+    /// Position of the last lobby of the previous part, or 0.
+    pub after: Lsn,
+    pub with_state: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListedLobby {
+    pub id: Id,
+    /// Position in the list. It never changes.
+    pub position: Lsn,
+    pub mode: String,
+    pub region: String,
+    /// Player limits: `find, join, join of a party`.
+    pub max_players: [u32; 3],
+    pub connected: u32,
+    /// The lobby's state, if it is requested and set.
+    pub state: Option<Vec<u8>>,
+}
+
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LobbyPage {
+    pub lobbies: Vec<ListedLobby>,
+    /// Value of [`ListLobbies::after`] for the next part, or None after the last part.
+    pub next: Option<Lsn>,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PlayerCount {
     pub mode: String,

@@ -1,16 +1,23 @@
 //! Read-only queries: lobbies, lists and counts. Their results may not be durable yet.
 
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use super::Engine;
 use crate::command::{
-    DesiredLobbyChanges, HoldId, Id, LobbyView, ManagedLobbyView, NamespaceCounts, PlayerCount, PresenceChanges,
-    Publicity,
+    DesiredLobbyChanges, HoldId, Id, ListLobbies, ListedLobby, LobbyPage, LobbyView, ManagedLobbyView, NamespaceCounts,
+    PlayerCount, PresenceChanges, Publicity,
 };
 use crate::idempotency_table::KeyPurpose;
 use crate::lobby::{Lobby, LobbyPhase};
 use crate::lobby_table::LobbyRecord;
 use crate::name_interner::split_tag_symbol;
+
+/// Number of lobbies that one [`Engine::list`] examines.
+pub const LISTED_AT_ONCE_MAX: usize = 512;
+
+/// Size of states at which one [`Engine::list`] ends. The last state can exceed it by 64 KiB.
+const LISTED_STATE_BYTES_AT_ONCE: usize = 256 * 1024;
 
 impl Engine {
     /// Returns a live lobby.
@@ -24,12 +31,39 @@ impl Engine {
         self.lobbies.number_of(&self.seed, id).and_then(|number| self.namespace_id_of(number))
     }
 
-    /// Returns the public, ready, open lobbies of a version, oldest first.
-    pub fn list(&self, namespace: Id, version: Id) -> Vec<LobbyView> {
-        self.live_lobbies(namespace)
-            .filter(|lobby| lobby.version == version && lobby.is_ready && lobby.is_findable())
-            .map(|lobby| self.view(lobby))
-            .collect()
+    /// Returns a part of the public, ready, open lobbies of a version, oldest first.
+    ///
+    /// Examines a bounded number of lobbies and copies a bounded number of bytes, because the engine is locked
+    /// meanwhile. A part without lobbies can have a next part.
+    pub fn list(&self, c: &ListLobbies) -> LobbyPage {
+        let mut page = LobbyPage::default();
+        let Some(namespace) = self.ledger.namespace_of(&self.seed, c.namespace) else { return page };
+        let mut state_bytes = 0;
+        let after = (Bound::Excluded(c.after), Bound::Unbounded);
+        let mut lobbies = self.ledger.namespaces[namespace as usize].lobbies.range(after);
+        for (position, number) in lobbies.by_ref().take(LISTED_AT_ONCE_MAX) {
+            page.next = Some(*position);
+            let Some(lobby) = self.lobbies.live(*number) else { continue };
+            if lobby.version != c.version || !lobby.is_ready || !lobby.is_findable() {
+                continue;
+            }
+            let state = lobby.state.as_deref().filter(|_| c.with_state).map(<[u8]>::to_vec);
+            state_bytes += state.as_ref().map_or(0, Vec::len);
+            page.lobbies.push(ListedLobby {
+                id: lobby.id,
+                position: *position,
+                mode: self.names.text(lobby.mode).to_owned(),
+                region: self.names.text(lobby.region).to_owned(),
+                max_players: lobby.limits,
+                connected: lobby.counts.connected,
+                state,
+            });
+            if state_bytes >= LISTED_STATE_BYTES_AT_ONCE {
+                break;
+            }
+        }
+        page.next = page.next.filter(|_| lobbies.next().is_some());
+        page
     }
 
     /// Returns the versions of the live lobbies of a namespace, ascending.

@@ -142,11 +142,11 @@ fn find_skips_closed_private_stopping_old_and_foreign_lobbies() {
     w.lobby(|c| c.version = NEXT_VERSION);
     w.lobby(|c| c.namespace = OTHER_NAMESPACE);
     assert_eq!(w.find(), Err(NoAvailableLobbies));
-    assert_eq!(w.engine.list(NAMESPACE, VERSION), []);
+    assert_eq!(listed(&w.engine, NAMESPACE, VERSION), []);
     w.close(closed, false).unwrap();
     assert_eq!(w.find(), Ok(closed));
-    let listed: Vec<Id> = w.engine.list(NAMESPACE, VERSION).iter().map(|view| view.id).collect();
-    assert_eq!(listed, [closed]);
+    let ids: Vec<Id> = listed(&w.engine, NAMESPACE, VERSION).iter().map(|lobby| lobby.id).collect();
+    assert_eq!(ids, [closed]);
 }
 
 #[test]
@@ -156,8 +156,34 @@ fn list_returns_ready_open_lobbies_oldest_first() {
     let second = w.lobby(limits(1, 1, 1));
     w.starting(|_| {});
     w.join(second).unwrap();
-    let listed: Vec<Id> = w.engine.list(NAMESPACE, VERSION).iter().map(|view| view.id).collect();
-    assert_eq!(listed, [first, second], "a full one too");
+    let ids: Vec<Id> = listed(&w.engine, NAMESPACE, VERSION).iter().map(|lobby| lobby.id).collect();
+    assert_eq!(ids, [first, second], "a full one too");
+}
+
+#[test]
+fn list_examines_and_copies_a_bounded_part_at_a_time() {
+    let mut w = TestEngine::new();
+    let all: Vec<Id> = (0..600).map(|_| w.lobby(|c| c.lobby_count_max = 600)).collect();
+    let list = |w: &TestEngine, after, with_state| {
+        w.engine.list(&ListLobbies { namespace: NAMESPACE, version: VERSION, after, with_state })
+    };
+    let first = list(&w, 0, false);
+    assert_eq!(first.lobbies.iter().map(|lobby| lobby.id).collect::<Vec<_>>(), all[..512]);
+    let rest = list(&w, first.next.unwrap(), false);
+    assert_eq!((rest.lobbies.len(), rest.next), (88, None));
+    for lobby in &all[..8] {
+        w.run(|e, cx| e.set_state(cx, *lobby, &[b'7'; 60_000])).result.unwrap();
+    }
+    let first = list(&w, 0, true);
+    assert_eq!(first.lobbies.len(), 5, "300,000 bytes of states");
+    assert_eq!(first.lobbies[0].state.as_deref(), Some(&[b'7'; 60_000][..]));
+    assert_eq!(list(&w, first.lobbies[4].position, true).lobbies.len(), 512);
+    w.detach(all[4]).unwrap();
+    assert_eq!(list(&w, first.next.unwrap(), true).lobbies[0].id, all[5], "continues after a lobby that has ended");
+    let other = ListLobbies { namespace: NAMESPACE, version: NEXT_VERSION, after: 0, with_state: false };
+    let none = w.engine.list(&other);
+    assert_eq!((none.lobbies.len(), none.next.is_some()), (0, true), "a part without lobbies has a next one");
+    assert_eq!(listed(&w.engine, NAMESPACE, NEXT_VERSION), []);
 }
 
 #[test]

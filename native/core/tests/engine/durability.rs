@@ -226,7 +226,7 @@ fn image_restores_the_same_state() {
     let mut expected = w.engine.lobby(lobby).unwrap();
     expected.players[0] = 0;
     assert_eq!(loaded.lobby(lobby), Some(expected));
-    assert_eq!(loaded.list(NAMESPACE, VERSION), w.engine.list(NAMESPACE, VERSION));
+    assert_eq!(listed(&loaded, NAMESPACE, VERSION), listed(&w.engine, NAMESPACE, VERSION));
     assert_eq!(loaded.player_counts(NAMESPACE), w.engine.player_counts(NAMESPACE));
     w.engine = loaded;
     assert_eq!(w.connect(lobby, &tokens[0]), Err(PlayerTokenConsumed));

@@ -157,7 +157,7 @@ fn key_stays_in_use_while_a_channel_needs_it() {
     let old = w.engine.keys().current_id();
     let party = reservation(w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap()).tokens;
     w.engine.add_key(2, &[9; 32]).unwrap();
-    w.detach(w.engine.list(NAMESPACE, VERSION)[0].id).unwrap();
+    w.detach(listed(&w.engine, NAMESPACE, VERSION)[0].id).unwrap();
     w.pass(86_400_000 + 5_000);
     assert_eq!(w.engine.keys_in_use(), [] as [u16; 0]);
     assert!(w.engine.drop_key(old));

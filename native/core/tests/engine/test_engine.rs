@@ -32,6 +32,19 @@ pub fn from_image(image: &[u8]) -> Engine {
     engine
 }
 
+/// Returns the whole list of a version's lobbies.
+pub fn listed(engine: &Engine, namespace: Id, version: Id) -> Vec<ListedLobby> {
+    let mut lobbies = Vec::new();
+    let mut next = Some(0);
+    while let Some(after) = next {
+        let page = engine.list(&ListLobbies { namespace, version, after, with_state: true });
+        assert!(page.next.is_none_or(|next| next > after), "a part without progress");
+        lobbies.extend(page.lobbies);
+        next = page.next;
+    }
+    lobbies
+}
+
 pub fn lobby_id(number: u64) -> Id {
     let mut id = Id([0; 16]);
     id.0[1] = 1;

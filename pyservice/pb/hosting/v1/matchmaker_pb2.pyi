@@ -164,20 +164,26 @@ class CaptchaAnswer(_message.Message):
     def __init__(self, client_response: _Optional[str] = ...) -> None: ...
 
 class ListLobbiesRequest(_message.Message):
-    __slots__ = ("include_state",)
+    __slots__ = ("include_state", "limit", "cursor")
     INCLUDE_STATE_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     include_state: bool
-    def __init__(self, include_state: _Optional[bool] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, include_state: _Optional[bool] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListLobbiesResponse(_message.Message):
-    __slots__ = ("game_modes", "regions", "lobbies")
+    __slots__ = ("game_modes", "regions", "lobbies", "cursor")
     GAME_MODES_FIELD_NUMBER: _ClassVar[int]
     REGIONS_FIELD_NUMBER: _ClassVar[int]
     LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_modes: _containers.RepeatedCompositeFieldContainer[_lobby_pb2.GameModeInfo]
     regions: _containers.RepeatedCompositeFieldContainer[_lobby_pb2.RegionInfo]
     lobbies: _containers.RepeatedCompositeFieldContainer[_lobby_pb2.LobbyInfo]
-    def __init__(self, game_modes: _Optional[_Iterable[_Union[_lobby_pb2.GameModeInfo, _Mapping]]] = ..., regions: _Optional[_Iterable[_Union[_lobby_pb2.RegionInfo, _Mapping]]] = ..., lobbies: _Optional[_Iterable[_Union[_lobby_pb2.LobbyInfo, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, game_modes: _Optional[_Iterable[_Union[_lobby_pb2.GameModeInfo, _Mapping]]] = ..., regions: _Optional[_Iterable[_Union[_lobby_pb2.RegionInfo, _Mapping]]] = ..., lobbies: _Optional[_Iterable[_Union[_lobby_pb2.LobbyInfo, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListRegionsRequest(_message.Message):
     __slots__ = ()

@@ -139,7 +139,7 @@ class MatchmakerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListLobbies(self, request, context):
-        """Lists the public, open lobbies of the listable game modes of the current version.
+        """Lists the public, open lobbies of the listable game modes of the current version, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,11 +1,12 @@
 //! Checks after every command: answer, wait, credit, and every visible count.
 
-use hosting_core::{Credit, Id, LobbyView, ManagedLobbyView, Ms, NamespaceCounts, Publicity, Refusal};
+use hosting_core::{Credit, Id, ListedLobby, LobbyView, ManagedLobbyView, Ms, NamespaceCounts, Publicity, Refusal};
 
 use super::commands::{Command, Reply};
 use super::decisions::{Decision, Verdict, Wait};
 use super::engine_driver::{CommandRecord, EngineDriver};
 use super::model_state::{Lobby, Model};
+use crate::test_engine::listed;
 
 type Checked = Result<(), String>;
 
@@ -134,13 +135,22 @@ fn view(model: &Model, index: usize) -> LobbyView {
 fn check_namespace(model: &Model, driver: &EngineDriver, namespace: Id, versions: &[Id], base: &Baseline) -> Checked {
     let engine = &driver.engine;
     for version in versions {
-        let listed: Vec<LobbyView> = model
+        let expected: Vec<ListedLobby> = model
             .live_lobbies(namespace)
             .filter(|(_, lobby)| lobby.version == *version && lobby.is_public && lobby.is_listed(model.now))
-            .map(|(index, _)| view(model, index))
+            .map(|(index, lobby)| ListedLobby {
+                id: lobby.id,
+                position: 0,
+                mode: lobby.mode.clone(),
+                region: lobby.region.clone(),
+                max_players: lobby.limits,
+                connected: model.players_by_stage(index)[2],
+                state: None,
+            })
             .collect();
-        let actual = engine.list(namespace, *version);
-        ensure(actual == listed, || format!("list() shows {actual:?}, expected {listed:?}"))?;
+        let mut actual = listed(engine, namespace, *version);
+        actual.iter_mut().for_each(|lobby| (lobby.position, lobby.state) = (0, None));
+        ensure(actual == expected, || format!("list() shows {actual:?}, expected {expected:?}"))?;
     }
     let mut actual = engine.player_counts(namespace);
     actual.retain(|count| count.player_count > 0);
