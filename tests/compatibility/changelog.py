@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,12 @@ CHANGELOG: Final = Path(__file__).parents[2] / "CHANGELOG.md"
 
 
 def is_announced(line: str, changelog: str) -> bool:
-    """Returns whether the changelog names the subject of the line as not yet released."""
+    """Returns whether the changelog names the subject of the line as not yet released.
+
+    A name such as `hosting.v1.GroupQuota.*` names everything that begins with the part before `*`.
+    """
     unreleased = changelog.partition("\n## Unreleased\n")[2].partition("\n## ")[0]
-    return f"`{subject(line)}`" in unreleased
+    name = subject(line)
+    return f"`{name}`" in unreleased or any(
+        name.startswith(prefix) for prefix in re.findall(r"`([^`*]+[. ])[*]`", unreleased)
+    )
