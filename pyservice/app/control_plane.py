@@ -20,6 +20,7 @@ from pyservice.control.authorization import CallAuthenticator
 from pyservice.control.builds import BuildOperations
 from pyservice.control.configuration_validation import Completeness, ValidationContext
 from pyservice.control.database_health import DatabaseHealthCheck
+from pyservice.control.deletions import Deletions
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
@@ -233,6 +234,7 @@ class ControlPlane:
         one = NamespaceChange(records, self._feeder)
         uploading = UploadLifecycle(records, self._files.objects)
         self._uploading = uploading
+        deletions = self._deletions = Deletions(database, uploading)
         self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
         self._exports = LobbyExportOperations(
             database, self._files.objects, self._ids, self._record_lookup, self._runtime
@@ -248,17 +250,17 @@ class ControlPlane:
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),
-            versions=VersionOperations(records, self._context),
+            versions=VersionOperations(records, self._feeder, self._context),
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(
                 database, data_plane, self._record_lookup, self._runtime.started_ms
             ),
             rays=self._ray_store,
-            builds=BuildOperations(records, uploading, self._runtime),
+            builds=BuildOperations(records, uploading, deletions, self._runtime),
             uploads=UploadOperations(uploading),
-            sites=SiteOperations(records, uploading),
-            pictures=GamePictureOperations(database, uploading, links),
+            sites=SiteOperations(records, uploading, deletions),
+            pictures=GamePictureOperations(records, uploading, deletions, links),
             servers=ServerOperations(
                 records,
                 data_plane,
@@ -298,6 +300,7 @@ class ControlPlane:
             self._ray_store,
             self._changes,
             self._uploading,
+            self._deletions,
             self._devices,
             self._tokens,
             self._database_watch,
@@ -330,6 +333,7 @@ class ControlPlane:
         own = self._tasks.own
         own("database", self._database_watch.run())
         own("uploads", self._uploading.run_cleanup())
+        own("deletions", self._deletions.run())
         own("answers", self._changes.run_cleanup())
         own("devices", self._devices.run_cleanup())
         own("feeder", self._feeder.run())

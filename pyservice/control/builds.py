@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ import orjson
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
+from pyservice.control.deletions import Deletions, require_unused
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
@@ -28,7 +28,8 @@ from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
 from pyservice.runtime.build_unpacking import ARCHIVE
 from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable
-from pyservice.storage import builds, games, servers, uploads
+from pyservice.storage import builds, games, uploads
+from pyservice.storage import deletions as stored_deletions
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import Objects
 from pyservice.storage.uploads import NewFile
@@ -48,6 +49,7 @@ class SupportedKinds(Protocol):
 class BuildOperations:
     records: RecordContext
     uploading: UploadLifecycle
+    deletions: Deletions
     kinds: SupportedKinds
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
@@ -160,26 +162,21 @@ class BuildOperations:
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
     ) -> pb.DeleteGameBuildResponse:
-        removals: list[asyncio.Task[None]] = []
-
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             await games.lock(tx, game.game_id)
             row = await _find_build(tx, game.game_id, request.build_id)
-            if await builds.is_used_by_version(tx, row.build_id):
-                raise ServiceError("IN_USE", "A version of the game names this build.")
-            if await servers.is_build_in_use(tx, row.build_id):
-                raise ServiceError("IN_USE", "A server runs this build.")
+            require_unused(
+                "A version names this build, or a server runs it. Delete the versions, and "
+                "destroy the servers.",
+                version=await stored_deletions.versions_of_build(tx, row.build_id),
+                server=await stored_deletions.servers_of_build(tx, row.build_id),
+            )
             await builds.remove(tx, row.build_id)
             await uploads.abandon(tx, row.upload_id)
-            tx.after_commit(lambda: removals.append(self.uploading.start_removal(row.upload_id)))
+            tx.after_commit(self.deletions.start_removal)
 
-        response = await self.records.changes.apply(
-            caller, request, pb.DeleteGameBuildResponse, change
-        )
-        if removals:
-            await asyncio.wait(removals)
-        return response
+        return await self.records.changes.apply(caller, request, pb.DeleteGameBuildResponse, change)
 
     def _check_request(self, request: BuildRequest, name_field: str) -> None:
         require_valid(self._problems(request, name_field))

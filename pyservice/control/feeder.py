@@ -132,8 +132,11 @@ class RefusedConfigurations:
             newest = await namespaces.history(tx, namespace_id, None, 2)
             entry = newest[0].entry_id if newest else ""
             before = newest[1].version_id if len(newest) > 1 else running
-            if before == version_id:
+            existing = await namespaces.existing_versions(tx, (before, running))
+            if before == version_id or before not in existing:
                 before = running
+            if before not in existing:
+                return False
             return await namespaces.restore_version(tx, namespace_id, version_id, before, entry)
 
 
@@ -218,6 +221,10 @@ class Feeder:
     @property
     def refusals(self) -> int:
         return self._refused_configurations.count
+
+    def namespaces_that_run(self, version_id: str) -> list[str]:
+        """Returns the namespaces that run the version in the data plane, as far as is known."""
+        return self._configurations.namespaces_that_run(version_id)
 
     def refused_reasons(self) -> Mapping[str, str]:
         return self._refused_configurations.reasons

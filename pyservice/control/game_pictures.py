@@ -8,6 +8,9 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Run
 from pyservice.control import authorization
+from pyservice.control.deletions import Deletions
+from pyservice.control.games import game_topic, group_topic
+from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import require_valid
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import rfc3339
@@ -15,8 +18,8 @@ from pyservice.control.upload_validation import path_problems
 from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
-from pyservice.storage import uploads
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage import deletions, uploads
+from pyservice.storage.database import Record, Transaction
 from pyservice.storage.picture_validation import kind_of_name
 from pyservice.storage.uploads import NewFile
 
@@ -26,13 +29,18 @@ _ANSWERS: Final[Mapping[str, tuple[Any, Any]]] = {
     "banner": (pb.PrepareGameBannerUploadResponse, pb.CompleteGameBannerUploadResponse),
     "logo": (pb.PrepareGameLogoUploadResponse, pb.CompleteGameLogoUploadResponse),
 }
+_DELETION_ANSWERS: Final[Mapping[str, Any]] = {
+    "banner": pb.DeleteGameBannerResponse,
+    "logo": pb.DeleteGameLogoResponse,
+}
 _MIME: Final = {"image/png": "png", "image/jpeg": "jpeg", "image/jpg": "jpeg"}
 
 
 @dataclass(frozen=True, slots=True)
 class GamePictureOperations:
-    database: Database
+    records: RecordContext
     uploading: UploadLifecycle
+    deletions: Deletions
     links: PublicUrls
 
     def prepare(self, kind: str) -> Run:
@@ -87,10 +95,45 @@ class GamePictureOperations:
 
         return run
 
+    async def delete_avatar(
+        self, request: pb.DeleteCustomAvatarRequest, caller: Caller
+    ) -> pb.DeleteCustomAvatarResponse:
+        async def change(tx: Transaction) -> None:
+            game = await authorization.find_game(tx, caller, request.game_id)
+            row = await uploads.find(tx, request.upload_id)
+            if row is None or row.kind != "avatar" or row.game_id != game.game_id:
+                raise ServiceError("UPLOAD_NOT_FOUND")
+            await uploads.abandon(tx, row.upload_id)
+            tx.after_commit(self.deletions.start_removal)
+
+        return await self.records.changes.apply(
+            caller, request, pb.DeleteCustomAvatarResponse, change
+        )
+
+    def delete_shown(self, kind: str) -> Run:
+        """Returns the operation that deletes the `banner` or `logo` of a game."""
+        response_type = _DELETION_ANSWERS[kind]
+
+        async def run(request: Any, caller: Caller) -> Message:
+            async def change(tx: Transaction) -> None:
+                game = await authorization.find_game(tx, caller, request.game_id)
+                if not await deletions.abandon_pictures(tx, game.game_id, kind):
+                    raise ServiceError("UPLOAD_NOT_FOUND", f"The game has no {kind}.")
+                topics = game_topic(game.game_id), group_topic(game.group_id)
+                tx.after_commit(lambda: self.records.topics.bump(*topics))
+                tx.after_commit(self.deletions.start_removal)
+
+            response: Message = await self.records.changes.apply(
+                caller, request, response_type, change
+            )
+            return response
+
+        return run
+
     async def list_avatars(
         self, request: pb.ListCustomAvatarsRequest, caller: Caller
     ) -> pb.ListCustomAvatarsResponse:
-        async with self.database.read() as tx:
+        async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.of_kind(tx, game.game_id, "avatar")
         response = pb.ListCustomAvatarsResponse()

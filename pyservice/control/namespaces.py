@@ -238,6 +238,8 @@ class NamespaceOperations:
         async def change(tx: Transaction, row: Record) -> remembered_pb2.VersionSet:
             nonlocal is_new
             is_new = True
+            if not await games.is_version_of(tx, row.game_id, request.version_id):
+                raise ServiceError("VERSION_NOT_FOUND")
             if not await namespaces.set_version(tx, row.namespace_id, request.version_id):
                 return remembered_pb2.VersionSet()
             entry_id = self.records.ids.new()

@@ -71,6 +71,7 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Versions.ReserveVersionName", cloud, handlers.versions.reserve_name),
         ("Versions.GetVersion", cloud, handlers.versions.get),
         ("Versions.ListVersions", cloud, handlers.versions.list_),
+        ("Versions.DeleteVersion", cloud, handlers.versions.delete),
         ("Namespaces.ValidateNamespace", cloud, handlers.namespaces.validate),
         ("Namespaces.CreateNamespace", cloud, handlers.namespaces.create),
         ("Namespaces.ListNamespaces", cloud, handlers.namespaces.list_),
@@ -123,13 +124,17 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Uploads.CompleteUpload", cloud, handlers.uploads.complete),
         ("Cdn.CreateGameCdnSite", cloud, handlers.sites.create),
         ("Cdn.ListSites", cloud, handlers.sites.list_),
+        ("Cdn.DeleteSite", cloud, handlers.sites.delete),
         ("Avatars.PrepareCustomAvatarUpload", cloud, handlers.pictures.prepare("avatar")),
         ("Avatars.CompleteCustomAvatarUpload", cloud, handlers.pictures.complete("avatar")),
         ("Avatars.ListCustomAvatars", cloud, handlers.pictures.list_avatars),
+        ("Avatars.DeleteCustomAvatar", cloud, handlers.pictures.delete_avatar),
         ("Pictures.PrepareGameBannerUpload", cloud, handlers.pictures.prepare("banner")),
         ("Pictures.CompleteGameBannerUpload", cloud, handlers.pictures.complete("banner")),
         ("Pictures.PrepareGameLogoUpload", cloud, handlers.pictures.prepare("logo")),
         ("Pictures.CompleteGameLogoUpload", cloud, handlers.pictures.complete("logo")),
+        ("Pictures.DeleteGameBanner", cloud, handlers.pictures.delete_shown("banner")),
+        ("Pictures.DeleteGameLogo", cloud, handlers.pictures.delete_shown("logo")),
     )
     return {
         f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)

@@ -7,6 +7,7 @@ from typing import Final
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
+from pyservice.control.deletions import Deletions, require_unused
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.timestamps import rfc3339
@@ -14,7 +15,8 @@ from pyservice.control.upload_validation import content_type_problems, path_prob
 from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import cdn_pb2 as pb
-from pyservice.storage import uploads
+from pyservice.storage import deletions as stored_deletions
+from pyservice.storage import games, uploads
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.uploads import NewFile
 
@@ -28,6 +30,7 @@ _READ_AT_ONCE: Final = 500
 class SiteOperations:
     records: RecordContext
     uploading: UploadLifecycle
+    deletions: Deletions
 
     async def create(
         self, request: pb.CreateGameCdnSiteRequest, caller: Caller
@@ -65,6 +68,21 @@ class SiteOperations:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await uploads.sites_of_game(tx, game.game_id)
         return pb.ListSitesResponse(sites=[_site(row) for row in rows])
+
+    async def delete(self, request: pb.DeleteSiteRequest, caller: Caller) -> pb.DeleteSiteResponse:
+        async def change(tx: Transaction) -> None:
+            game = await authorization.find_game(tx, caller, request.game_id)
+            await games.lock(tx, game.game_id)
+            upload_id = await uploads.upload_of_site(tx, game.game_id, request.site_id)
+            if upload_id is None:
+                raise ServiceError("SITE_NOT_FOUND")
+            users = await stored_deletions.versions_of_site(tx, game.game_id, request.site_id)
+            require_unused("A version names this site. Delete the versions first.", version=users)
+            await uploads.remove_site(tx, request.site_id)
+            await uploads.abandon(tx, upload_id)
+            tx.after_commit(self.deletions.start_removal)
+
+        return await self.records.changes.apply(caller, request, pb.DeleteSiteResponse, change)
 
 
 def _check_request(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:

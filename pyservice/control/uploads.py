@@ -13,7 +13,6 @@ from uuid import uuid4
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
-from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
@@ -65,6 +64,10 @@ _CHECKS_AT_ONCE: Final = 4
 _log = get_logger("control")
 
 
+class UploadBusy(Exception):
+    """A check of the upload is running, so that its objects cannot be removed yet."""
+
+
 def object_key(kind: str, upload_id: str, path: str) -> str:
     """Returns the object key of an uploaded file. The key of a picture does not depend on the file
     name, so its URL needs no name.
@@ -107,7 +110,6 @@ class UploadLifecycle:
         self._quotas = context.quotas
         self._checks: SingleFlight[str, CheckedContents | None] = SingleFlight(is_kept=True)
         self._checked_contents: dict[str, CheckedContents] = {}
-        self._removals: set[asyncio.Task[None]] = set()
         self._threads = FairThreadPool()
         self._permits = FairQueue(_CHECKS_AT_ONCE, 1)
         self.job = RetryingJob(
@@ -144,7 +146,7 @@ class UploadLifecycle:
         async def check_replay(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
             await plan.find_game(tx)
             row = await uploads.find(tx, kept.upload_id)
-            if row is None or row.kind == uploads.ABANDONED:
+            if row is None or _is_abandoned(row):
                 raise ServiceError(
                     "UPLOAD_NOT_FOUND", "The upload of this key was removed. Use another key."
                 )
@@ -229,7 +231,7 @@ class UploadLifecycle:
         async with self._database.read() as tx:
             # Another request may have completed the upload since the caller read its row.
             current = await uploads.find(tx, row.upload_id)
-            if current is None or current.complete_ms is not None:
+            if current is None or current.complete_ms is not None or _is_abandoned(current):
                 return None
             files = await uploads.files_of(tx, row.upload_id)
             build = await uploads.build_format(tx, row.upload_id)
@@ -255,16 +257,14 @@ class UploadLifecycle:
                 "UPLOAD_INCOMPLETE", "The uploaded content was removed. Upload it again."
             ) from None
 
-    def start_removal(self, upload_id: str) -> asyncio.Task[None]:
-        async def remove() -> None:
-            await self.job.attempt(lambda: self.remove(upload_id), upload_id=upload_id)
-
-        task = asyncio.create_task(remove(), name="removal of an upload")
-        self._removals.add(task)
-        task.add_done_callback(self._removals.discard)
-        return task
-
     async def remove(self, upload_id: str) -> None:
+        """Removes an incomplete or abandoned upload with its objects.
+
+        Raises UploadBusy while a check of the upload is running.
+        """
+        if upload_id in self._checks:
+            raise UploadBusy(f"upload {upload_id} is being checked")
+        self._forget(upload_id)
         async with self._database.write() as tx:
             if not await uploads.abandon_incomplete(tx, upload_id):
                 return
@@ -280,7 +280,6 @@ class UploadLifecycle:
             for upload_id in upload_ids:
                 if upload_id in self._checks:
                     continue
-                self._forget(upload_id)
                 removal = functools.partial(self.remove, upload_id)
                 if await self.job.attempt(removal, upload_id=upload_id) is None:
                     count += 1
@@ -301,8 +300,11 @@ class UploadLifecycle:
 
     async def stop(self) -> None:
         await self._checks.stop()
-        await cancel_and_wait(*self._removals)
         await asyncio.to_thread(self._threads.close)
+
+
+def _is_abandoned(row: Record) -> bool:
+    return bool(row.kind == uploads.ABANDONED)
 
 
 def _log_removed(count: int) -> None:
@@ -321,7 +323,7 @@ class UploadOperations:
             row = await uploads.find(tx, request.upload_id)
             if (
                 row is None
-                or row.kind == uploads.ABANDONED
+                or _is_abandoned(row)
                 or not authorization.scope_covers(scope_of(caller), row.game_id, row.group_id)
             ):
                 raise ServiceError("UPLOAD_NOT_FOUND")

@@ -19,6 +19,8 @@ from pyservice.control.configuration_validation import (
     image_ids,
     site_ids,
 )
+from pyservice.control.deletions import require_unused
+from pyservice.control.feeder import Feeder
 from pyservice.control.games import game_topic, group_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, problem_messages, require_valid
@@ -27,6 +29,7 @@ from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.storage import builds, games, uploads
+from pyservice.storage import deletions as stored_deletions
 from pyservice.storage.database import Transaction
 
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
@@ -47,6 +50,7 @@ Completions = Mapping[str, Completeness]
 @dataclass(frozen=True, slots=True)
 class VersionOperations:
     records: RecordContext
+    feeder: Feeder
     validation_context: Callable[[Completions, Completions], ValidationContext]
 
     async def create(
@@ -54,6 +58,9 @@ class VersionOperations:
     ) -> pb.CreateVersionResponse:
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
+            if site_ids(request.config):
+                # The lock excludes concurrent deletion of the site.
+                await games.lock(tx, game.game_id)
             require_valid(await self._problems(tx, game.game_id, request))
             config, config_json = encode(request.config), json_of(request.config)
             await self.records.quotas.require(
@@ -135,6 +142,32 @@ class VersionOperations:
             game = await authorization.find_game(tx, caller, request.game_id)
             rows = await games.versions_of(tx, game.game_id)
         return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
+
+    async def delete(
+        self, request: pb.DeleteVersionRequest, caller: Caller
+    ) -> pb.DeleteVersionResponse:
+        async def change(tx: Transaction) -> None:
+            game = await authorization.find_game(tx, caller, request.game_id)
+            await games.lock(tx, game.game_id)
+            version_id = request.version_id
+            if not await games.is_version_of(tx, game.game_id, version_id):
+                raise ServiceError("VERSION_NOT_FOUND")
+            running = {
+                *await stored_deletions.namespaces_of_version(tx, version_id),
+                # A namespace that was just switched runs it until the data plane has the change.
+                *self.feeder.namespaces_that_run(version_id),
+            }
+            require_unused(
+                "A namespace or a lobby runs this version. Set another version, and wait for the "
+                "end of the lobbies.",
+                namespace=sorted(running),
+                lobby=await stored_deletions.lobbies_of_version(tx, version_id),
+            )
+            await stored_deletions.remove_version(tx, version_id)
+            topics = game_topic(game.game_id), group_topic(game.group_id)
+            tx.after_commit(lambda: self.records.topics.bump(*topics))
+
+        return await self.records.changes.apply(caller, request, pb.DeleteVersionResponse, change)
 
     async def _problems(self, tx: Transaction, game_id: str, request: Input) -> list[FieldProblem]:
         context = self.validation_context(

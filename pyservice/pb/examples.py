@@ -25,6 +25,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "delete_build": Example(token='cloud'),
     "create_site": Example(token='cloud', body='{\n  "display_name": "site 1.4.0",\n  "files": [{"path": "index.html", "content_length": 120, "content_type": "text/html; charset=utf-8"}]\n}\n'),
     "list_sites": Example(token='cloud'),
+    "delete_site": Example(token='cloud'),
     "prepare_device_link": Example(body='{}'),
     "get_device_link": Example(query={'device_link_token': '{device_link_token}'}),
     "complete_device_link": Example(token='cloud', body='{"device_link_token": "{device_link_token}", "game_id": "{game_id}"}'),
@@ -98,11 +99,15 @@ EXAMPLES: Final[dict[str, Example]] = {
     "complete_banner": Example(token='cloud', path={'upload_id': '{banner_upload_id}'}, body='{}'),
     "prepare_logo": Example(token='cloud', body='{"path": "logo.png", "content_length": 4096}'),
     "complete_logo": Example(token='cloud', path={'upload_id': '{logo_upload_id}'}, body='{}'),
+    "delete_avatar": Example(token='cloud', path={'upload_id': '{avatar_upload_id}'}),
+    "delete_banner": Example(token='cloud'),
+    "delete_logo": Example(token='cloud'),
     "create_version": Example(token='cloud', body='{\n  "display_name": "1.0.0",\n  "config": {\n    "kv": {},\n    "matchmaker": {\n      "max_players": 16,\n      "game_modes": {\n        "duel": {\n          "max_players": 2,\n          "taggable": true,\n          "actions": {"join": {"enabled": true}},\n          "docker": {"ports": {"game": {"protocol": "tcp"}}}\n        }\n      }\n    },\n    "cdn": {\n      "routes": [\n        {\n          "glob": "**/*.js",\n          "priority": 10,\n          "middlewares": [\n            {"kind": {"custom_headers": {"headers": [{"name": "x-made-by", "value": "us"}]}}}\n          ]\n        }\n      ]\n    }\n  }\n}\n'),
     "validate_version": Example(token='cloud', body='{"display_name": "1.0.0", "config": {"matchmaker": {"game_modes": {"duel": {}}}}}'),
     "reserve_version_name": Example(token='cloud', body='{}'),
     "get_version": Example(token='cloud'),
     "list_versions": Example(token='cloud'),
+    "delete_version": Example(token='cloud', path={'version_id': '{unused_version_id}'}),
 }
 
 SAMPLES: Final[dict[str, str]] = {
@@ -120,6 +125,8 @@ SAMPLES: Final[dict[str, str]] = {
     "user": "tester",
     "device_link_token": "link_AbCdEf",
     "ray_id": "4bf92f3577b34da6a3ce929d0e0e4736",
+    "unused_version_id": "0192f000-0000-7000-8000-0000000000b2",
+    "site_id": "0192f000-0000-7000-8000-0000000000e6",
     "build_id": "0192f000-0000-7000-8000-0000000000e1",
     "upload_id": "6f1c2d3e-0000-4000-8000-0000000000e2",
     "avatar_upload_id": "6f1c2d3e-0000-4000-8000-0000000000e3",

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import and_, bindparam, delete, exists, insert, select
 
 from pyservice.storage.database import Record, Transaction
-from pyservice.storage.tables import build_tags, builds, uploads, version_builds
+from pyservice.storage.tables import build_tags, builds, uploads
 
 _ROWS = select(builds, uploads.c.content_length, uploads.c.complete_ms).join(
     uploads, uploads.c.upload_id == builds.c.upload_id
@@ -113,13 +113,6 @@ async def remove_tags_from_other_builds(
     )
     condition = and_(build_tags.c.name.in_(names), build_tags.c.build_id.in_(other_builds))
     await tx.run(delete(build_tags).where(condition))
-
-
-async def is_used_by_version(tx: Transaction, build_id: str) -> bool:
-    statement = (
-        select(version_builds.c.version_id).where(version_builds.c.build_id == build_id).limit(1)
-    )
-    return await tx.first(statement) is not None
 
 
 async def remove(tx: Transaction, build_id: str) -> None:

@@ -105,6 +105,7 @@ _VERSIONS = (
     .where(versions.c.version_id.in_(_IDS))
     .order_by(versions.c.version_id)
 )
+_EXISTING_VERSIONS = select(versions.c.version_id).where(versions.c.version_id.in_(_IDS))
 _IDS_OF_GROUP = (
     select(namespaces.c.game_id, namespaces.c.namespace_id)
     .join(games, games.c.game_id == namespaces.c.game_id)
@@ -358,6 +359,12 @@ async def feed_records(tx: Transaction, namespace_ids: Sequence[str]) -> FeedRec
 async def versions_by_id(tx: Transaction, version_ids: Sequence[str]) -> Sequence[Record]:
     """Returns `version_id`, `display_name` and `config` of these versions, oldest first."""
     return await tx.all(_VERSIONS, {"ids": list(version_ids)}) if version_ids else ()
+
+
+async def existing_versions(tx: Transaction, version_ids: Sequence[str]) -> set[str]:
+    """Returns the ids that are versions of any game."""
+    rows = await tx.all(_EXISTING_VERSIONS, {"ids": list(version_ids)})
+    return {row.version_id for row in rows}
 
 
 async def revisions(tx: Transaction) -> Sequence[Record]:

@@ -28,11 +28,6 @@ _LIVE = (
     # The order matches the index, so that destroyed servers are not read.
     .order_by(servers.c.namespace_id, servers.c.server_id)
 )
-_OF_BUILD = (
-    select(servers.c.server_id)
-    .where(servers.c.build_id == bindparam("build_id"), servers.c.destroy_ms.is_(None))
-    .limit(1)
-)
 
 
 async def add(
@@ -90,10 +85,6 @@ async def page(
 async def live(tx: Transaction) -> Sequence[Record]:
     """Returns the servers without a recorded end, with their `game_id`."""
     return await tx.all(_LIVE)
-
-
-async def is_build_in_use(tx: Transaction, build_id: str) -> bool:
-    return await tx.first(_OF_BUILD, {"build_id": build_id}) is not None
 
 
 async def taken_host_ports(

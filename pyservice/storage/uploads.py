@@ -78,6 +78,9 @@ _SITE_COMPLETENESS = (
         sites.c.site_id.in_(bindparam("ids", expanding=True)),
     )
 )
+_UPLOAD_OF_SITE = select(sites.c.upload_id).where(
+    sites.c.game_id == bindparam("game_id"), sites.c.site_id == bindparam("site_id")
+)
 _NAMESPACE_SITE = (
     select(
         namespaces.c.namespace_id,
@@ -248,6 +251,16 @@ async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
     Each row includes the `content_length` and `complete_ms` of the site's upload.
     """
     return await tx.all(_SITES_OF_GAME, {"game_id": game_id})
+
+
+async def upload_of_site(tx: Transaction, game_id: str, site_id: str) -> str | None:
+    """Returns the id of a site's upload, or None if the game has no such site."""
+    found = await tx.first(_UPLOAD_OF_SITE, {"game_id": game_id, "site_id": site_id})
+    return None if found is None else found.upload_id
+
+
+async def remove_site(tx: Transaction, site_id: str) -> None:
+    await tx.run(delete(sites).where(sites.c.site_id == site_id))
 
 
 async def site_completeness(tx: Transaction, game_id: str, ids: Iterable[str]) -> dict[str, bool]:

@@ -11,6 +11,7 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.builds import BuildOperations
+from pyservice.control.deletions import Deletions
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.uploads import UploadLifecycle, UploadOperations
 from pyservice.errors import ServiceError
@@ -54,7 +55,9 @@ class BuildUploads:
     def begin(self, kind: str) -> None:
         context = RecordContext(self.database, self.changes, IDS, Topics(), lambda: self.now_ms)
         self.uploading = UploadLifecycle(context, self.objects)
-        self.builds = BuildOperations(context, self.uploading, AcceptedKinds(kind))
+        self.builds = BuildOperations(
+            context, self.uploading, Deletions(self.database, self.uploading), AcceptedKinds(kind)
+        )
         self.uploads = UploadOperations(self.uploading)
 
     async def restart(self, kind: str = "archive") -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, insert
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
+from pyservice.control.deletions import Deletions
 from pyservice.control.games import GameOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.namespaces import NamespaceOperations
@@ -102,8 +103,8 @@ class Plane:
         self.blobs = FolderBlobStore(folder, signer, URL, 0)
         context = RecordContext(database, IdempotentChanges(database), self._ids, topics)
         self.uploading = UploadLifecycle(context, Objects(self.blobs, signer, URL))
-        self.sites = SiteOperations(context, self.uploading)
-        self.versions = VersionOperations(context, data_plane)
+        self.sites = SiteOperations(context, self.uploading, Deletions(database, self.uploading))
+        self.versions = VersionOperations(context, data_plane, data_plane)
         self.games = GameOperations(context, data_plane, data_plane, data_plane, [])
         self.namespaces = NamespaceOperations(context, data_plane, data_plane)
 

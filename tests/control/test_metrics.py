@@ -20,8 +20,8 @@ pytestmark = pytest.mark.anyio
 
 Figures = dict[str, float]
 JOBS = (
-    *("answers", "exports", "lobbies", "servers", "counts", "database", "devices", "facts"),
-    *("feeder", "rays", "tokens", "uploads"),
+    *("answers", "exports", "lobbies", "servers", "counts", "database", "deletions", "devices"),
+    *("facts", "feeder", "rays", "tokens", "uploads"),
 )
 
 

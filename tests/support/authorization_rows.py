@@ -55,6 +55,12 @@ async def _new_version(scenario: NamespaceScenario) -> Fields:
     return {"game_id": scenario.game_id, "namespace_id": "staging", "version_id": version_id}
 
 
+async def _unused_version(scenario: NamespaceScenario) -> Fields:
+    fields = await _new_version(scenario)
+    del fields["namespace_id"]
+    return fields
+
+
 _limits = iter(range(1000, 1_000_000))
 
 
@@ -238,6 +244,20 @@ def _completed(slug: str) -> _Fields:
     return fields
 
 
+async def _unused_site(scenario: NamespaceScenario) -> Fields:
+    site = await scenario.owner.good("create_site", game_id=scenario.game_id, **_FILES)
+    return {"game_id": scenario.game_id, "site_id": site["site_id"]}
+
+
+def _with_picture(kind: str) -> _Fields:
+    async def fields(scenario: NamespaceScenario) -> Fields:
+        picture = await _completed(f"prepare_{kind}")(scenario)
+        await scenario.owner.good(f"complete_{kind}", **picture)
+        return {"game_id": scenario.game_id}
+
+    return fields
+
+
 _UPLOADED: Final = frozenset({"uploads", "upload_files"})
 _PREPARED: Final = frozenset({*_UPLOADED, "builds"})
 
@@ -269,6 +289,7 @@ _VERSIONS = (
         _given(lambda scenario: {"game_id": scenario.game_id, "version_id": scenario.version_id}),
         shows=lambda scenario: scenario.version_id),
     Row("list_versions", Callers.GAME, _of_game(), shows=lambda scenario: scenario.version_id),
+    Row("delete_version", Callers.GAME, _unused_version, changes=frozenset({"versions"})),
 )  # fmt: skip
 _FED = frozenset({"namespaces"})
 _NAMESPACES = (
@@ -405,6 +426,12 @@ _UPLOADS = (
         _of_game(display_name="x", image_file=_image(tar())),
         changes=_PREPARED),
     Row("delete_build", Callers.GAME, _build, changes=_PREPARED),
+    Row("delete_site", Callers.GAME, _unused_site, changes=frozenset({*_UPLOADED, "sites"})),
+    Row("delete_avatar", Callers.GAME, _completed("prepare_avatar"), changes=_UPLOADED),
+    Row("delete_banner", Callers.GAME, _with_picture("banner"),
+        changes=frozenset({*_UPLOADED, "games"})),
+    Row("delete_logo", Callers.GAME, _with_picture("logo"),
+        changes=frozenset({*_UPLOADED, "games"})),
     Row("complete_upload", Callers.GAME, _upload, changes=_UPLOADED, missing="UPLOAD_NOT_FOUND"),
     Row("create_site", Callers.GAME, _of_game(**_FILES), changes=frozenset({*_UPLOADED, "sites"})),
     Row("list_sites", Callers.GAME, _of_game(), shows=lambda scenario: scenario.site_id),

@@ -46,7 +46,8 @@ def _how_to(names: str) -> tuple[str, ...]:
 # earlier page of its sequence created.
 DEVELOPERS = _how_to(
     "index create-a-game deploy-a-version manage-namespace-tokens use-development-tokens "
-    "use-a-browser-page upload-files publish-a-site upload-a-server-build configure-the-matchmaker "
+    "use-a-browser-page upload-files publish-a-site delete-games-and-their-parts "
+    "upload-a-server-build configure-the-matchmaker "
     "read-lobby-logs export-lobbies start-dynamic-servers link-a-device watch-for-changes "
     "trace-a-request use-openapi find-a-lobby create-a-private-lobby keep-parties-together "
     "retry-requests rejoin-a-lobby list-lobbies call-from-a-back-end use-grpc"

@@ -20,6 +20,16 @@ def _(scenario: Scenario) -> str:
     return scenario.served_game.version_id
 
 
+@placeholder("unused_version_id")
+def _(scenario: Scenario) -> str:
+    return str(scenario.good("create_version")["version_id"])
+
+
+@error_case("delete_version", "IN_USE")
+def _(scenario: Scenario) -> httpx.Response:
+    return scenario.call("delete_version", path={"version_id": scenario.served_game.version_id})
+
+
 @placeholder("new_name_id")
 def _(scenario: Scenario) -> str:
     return f"n{scenario.name}"

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 from tests.contract.error_cases import error_case
-from tests.contract.scenario import Scenario, placeholder
+from tests.contract.scenario import Scenario, before, placeholder
 from tests.support.upload_files import png, tar
 
 
@@ -73,6 +73,42 @@ def _(scenario: Scenario) -> str:
 _KINDS = ("avatar", "banner", "logo")
 
 
+@before("delete_banner")
+def _(scenario: Scenario) -> Any:
+    return scenario.good("complete_banner")
+
+
+@before("delete_logo")
+def _(scenario: Scenario) -> Any:
+    return scenario.good("complete_logo")
+
+
+def _no_picture(slug: str) -> None:
+    @error_case(slug, "UPLOAD_NOT_FOUND")
+    def _(scenario: Scenario) -> httpx.Response:
+        scenario.good(slug)
+        return scenario.call(slug)
+
+
+_no_picture("delete_banner")
+_no_picture("delete_logo")
+
+
+@placeholder("site_id")
+def _(scenario: Scenario) -> str:
+    return str(scenario.good("create_site")["site_id"])
+
+
+@error_case("delete_site", "IN_USE")
+def _(scenario: Scenario) -> httpx.Response:
+    files = [{"path": "index.html", "content_length": 1}]
+    site = scenario.good("create_site", fields={"files": files})
+    _put(scenario, site["presigned_requests"][0], b"x")
+    scenario.good("complete_upload", path={"upload_id": site["upload_id"]})
+    scenario.good("create_version", fields={"config": {"cdn": {"site_id": site["site_id"]}}})
+    return scenario.call("delete_site", path={"site_id": site["site_id"]})
+
+
 def _too_large(slug: str, fields: Any) -> None:
     @error_case(slug, "UPLOAD_TOO_LARGE")
     def _(scenario: Scenario) -> httpx.Response:
@@ -107,17 +143,17 @@ def _(scenario: Scenario) -> httpx.Response:
     return scenario.call("delete_build")
 
 
-def _gone(slug: str, id_of: Callable[[Any], Any]) -> None:
+def _gone(slug: str, deletion: str, path: Callable[[Any], dict[str, str]]) -> None:
     @error_case(slug, "UPLOAD_NOT_FOUND")
     def _(scenario: Scenario) -> httpx.Response:
         key = {"idempotency-key": scenario.name}
         response = scenario.good(slug, headers=key)
-        scenario.good("delete_build", path={"build_id": id_of(response)})
+        scenario.good(deletion, path=path(response))
         return scenario.call(slug, headers=key)
 
 
-_gone("create_game_build", lambda build: build["build_id"])
-_gone("prepare_build", lambda build: build["build"]["id"])
+_gone("create_game_build", "delete_build", lambda build: {"build_id": build["build_id"]})
+_gone("prepare_build", "delete_build", lambda build: {"build_id": build["build"]["id"]})
 
 
 @error_case("list_builds", "QUERY_INVALID")

@@ -84,10 +84,15 @@ def _a_public_token(fixture: GameFixture, responses: Fields) -> Fields:
     }
 
 
+def _the_version(fixture: GameFixture, _: Fields) -> Fields:
+    return {**fixture.game, "version_id": fixture.unused_version}
+
+
 OF_GAMES: Final = (
     by_operation("create_game", _new_game, steps=FED),
     by_operation("create_version", _new_version),
     by_operation("reserve_version_name", _of_game),
+    by_operation("delete_version", _the_version, prepare=GameFixture.new_unused_version),
     by_operation("create_namespace", _new_namespace, steps=FED),
     by_operation("set_version", _other_version, steps=FED),
     by_operation("set_mm_config", _other_limit, steps=FED),
@@ -175,6 +180,19 @@ def _tags(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.environment, **fields}
 
 
+def _the_site(fixture: GameFixture, _: Fields) -> Fields:
+    return {**fixture.game, "site_id": fixture.unused_site}
+
+
+def _deleted(kind: str, fields: Callable[[GameFixture, Fields], Fields]) -> Change:
+    return by_operation(
+        f"delete_{kind}",
+        fields,
+        steps=REMOVED,
+        prepare=lambda fixture: fixture.new_complete_picture(kind),
+    )
+
+
 def _completed(kind: str) -> Change:
     return by_operation(
         f"complete_{kind}",
@@ -202,6 +220,10 @@ OF_FILES: Final = (
     *map(_completed, ("banner", "logo", "avatar")),
     by_operation("patch_build_tags", _tags, prepare=GameFixture.new_tagged_builds),
     by_operation("delete_build", _the_build, steps=REMOVED, prepare=GameFixture.new_complete_build),
+    by_operation("delete_site", _the_site, steps=REMOVED, prepare=GameFixture.new_unused_site),
+    _deleted("avatar", _the_picture),
+    _deleted("banner", _of_game),
+    _deleted("logo", _of_game),
 )
 
 

@@ -55,7 +55,7 @@ class GameFixture:
         self.kept_ids: set[str] = set()
         self.version_names: dict[str, str] = {}
         self.pictures: dict[str, bytes] = {}
-        self.next_game = ""
+        self.next_game = self.unused_version = self.unused_site = ""
         self.link_token = self.lobby_id = ""
         self.begin()
 
@@ -159,6 +159,22 @@ class GameFixture:
         self.site_id = response["site_id"]
         (request,) = response["presigned_requests"]
         await self._upload(response["upload_id"], request, PAGE)
+
+    async def new_unused_version(self) -> None:
+        config = {"matchmaker": {"game_modes": ARENA_MODES}}
+        self.unused_version = await self.developer.version(self.game_id, config, uuid4().hex)
+
+    async def new_unused_site(self) -> None:
+        """Creates a complete site that no version names. Its files are checked like an image."""
+        used = self.site_id
+        await self.new_site()
+        await self.developer.good("complete_upload", upload_id=self.upload_id)
+        self.unused_site, self.site_id = self.site_id, used
+        self.images[self.unused_site] = self.upload_id
+
+    async def new_complete_picture(self, kind: str) -> None:
+        await self.new_picture(kind)
+        await self.developer.good("complete_upload", upload_id=self.upload_id)
 
     async def new_picture(self, kind: str) -> None:
         content = png(len(self.pictures) + 1)
@@ -303,10 +319,11 @@ class GameFixture:
         assert [one["id"] for one in builds] == current
         assert len(current) <= 1
         kept_folder = self.full_service.data_dir / "control" / "objects" / "kept"
-        for build_id, upload_id in self.images.items():
+        listed |= {one["site_id"]: one for one in responses["list_sites"]["sites"]}
+        for owner_id, upload_id in self.images.items():
 
             async def is_as_reported(
-                folder: Any = kept_folder / upload_id, is_there: bool = build_id in listed
+                folder: Any = kept_folder / upload_id, is_there: bool = owner_id in listed
             ) -> bool:
                 return is_there == any(path.is_file() for path in folder.glob("*"))
 

@@ -29,6 +29,7 @@ from tests.support.killed_service import (
     KEPT,
     MOMENTS,
     RECORDS,
+    REMOVED,
     STARTED,
     UNPACKED,
     Rows,
@@ -210,6 +211,9 @@ FEW: Final = {
         ("destroy_server", RECORDS[2]),
         ("destroy a server in its time", ENDED[1]),
         ("create a server of a new build", UNPACKED[3]),
+        ("delete_version", RECORDS[2]),
+        ("delete_site", REMOVED[0]),
+        ("delete_logo", RECORDS[3]),
     ),
     "postgresql": (
         ("set_version", MOMENTS[7]),

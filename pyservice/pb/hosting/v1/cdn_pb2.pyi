@@ -67,3 +67,15 @@ class Site(_message.Message):
     content_length: int
     complete: bool
     def __init__(self, site_id: _Optional[str] = ..., upload_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ts: _Optional[str] = ..., content_length: _Optional[int] = ..., complete: _Optional[bool] = ...) -> None: ...
+
+class DeleteSiteRequest(_message.Message):
+    __slots__ = ("game_id", "site_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    SITE_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    site_id: str
+    def __init__(self, game_id: _Optional[str] = ..., site_id: _Optional[str] = ...) -> None: ...
+
+class DeleteSiteResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -45,6 +45,11 @@ class CdnStub:
                 request_serializer=hosting_dot_v1_dot_cdn__pb2.ListSitesRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_cdn__pb2.ListSitesResponse.FromString,
                 _registered_method=True)
+        self.DeleteSite = channel.unary_unary(
+                '/hosting.v1.Cdn/DeleteSite',
+                request_serializer=hosting_dot_v1_dot_cdn__pb2.DeleteSiteRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_cdn__pb2.DeleteSiteResponse.FromString,
+                _registered_method=True)
 
 
 class CdnServicer:
@@ -66,6 +71,13 @@ class CdnServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteSite(self, request, context):
+        """Deletes a site with its files. Fails with IN_USE while a version names it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CdnServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -78,6 +90,11 @@ def add_CdnServicer_to_server(servicer, server):
                     servicer.ListSites,
                     request_deserializer=hosting_dot_v1_dot_cdn__pb2.ListSitesRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_cdn__pb2.ListSitesResponse.SerializeToString,
+            ),
+            'DeleteSite': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSite,
+                    request_deserializer=hosting_dot_v1_dot_cdn__pb2.DeleteSiteRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_cdn__pb2.DeleteSiteResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -135,6 +152,33 @@ class Cdn:
             '/hosting.v1.Cdn/ListSites',
             hosting_dot_v1_dot_cdn__pb2.ListSitesRequest.SerializeToString,
             hosting_dot_v1_dot_cdn__pb2.ListSitesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSite(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Cdn/DeleteSite',
+            hosting_dot_v1_dot_cdn__pb2.DeleteSiteRequest.SerializeToString,
+            hosting_dot_v1_dot_cdn__pb2.DeleteSiteResponse.FromString,
             options,
             channel_credentials,
             insecure,

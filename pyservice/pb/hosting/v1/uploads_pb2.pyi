@@ -154,3 +154,35 @@ class CompleteGameLogoUploadRequest(_message.Message):
 class CompleteGameLogoUploadResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class DeleteCustomAvatarRequest(_message.Message):
+    __slots__ = ("game_id", "upload_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    upload_id: str
+    def __init__(self, game_id: _Optional[str] = ..., upload_id: _Optional[str] = ...) -> None: ...
+
+class DeleteCustomAvatarResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DeleteGameBannerRequest(_message.Message):
+    __slots__ = ("game_id",)
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+
+class DeleteGameBannerResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DeleteGameLogoRequest(_message.Message):
+    __slots__ = ("game_id",)
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+
+class DeleteGameLogoResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

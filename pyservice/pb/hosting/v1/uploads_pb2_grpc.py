@@ -126,6 +126,11 @@ class AvatarsStub:
                 request_serializer=hosting_dot_v1_dot_uploads__pb2.ListCustomAvatarsRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_uploads__pb2.ListCustomAvatarsResponse.FromString,
                 _registered_method=True)
+        self.DeleteCustomAvatar = channel.unary_unary(
+                '/hosting.v1.Avatars/DeleteCustomAvatar',
+                request_serializer=hosting_dot_v1_dot_uploads__pb2.DeleteCustomAvatarRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_uploads__pb2.DeleteCustomAvatarResponse.FromString,
+                _registered_method=True)
 
 
 class AvatarsServicer:
@@ -153,6 +158,13 @@ class AvatarsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteCustomAvatar(self, request, context):
+        """Deletes an avatar. Its URL answers 404 within 1 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AvatarsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -170,6 +182,11 @@ def add_AvatarsServicer_to_server(servicer, server):
                     servicer.ListCustomAvatars,
                     request_deserializer=hosting_dot_v1_dot_uploads__pb2.ListCustomAvatarsRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_uploads__pb2.ListCustomAvatarsResponse.SerializeToString,
+            ),
+            'DeleteCustomAvatar': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteCustomAvatar,
+                    request_deserializer=hosting_dot_v1_dot_uploads__pb2.DeleteCustomAvatarRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_uploads__pb2.DeleteCustomAvatarResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -264,6 +281,33 @@ class Avatars:
             metadata,
             _registered_method=True)
 
+    @staticmethod
+    def DeleteCustomAvatar(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Avatars/DeleteCustomAvatar',
+            hosting_dot_v1_dot_uploads__pb2.DeleteCustomAvatarRequest.SerializeToString,
+            hosting_dot_v1_dot_uploads__pb2.DeleteCustomAvatarResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
 
 class PicturesStub:
     """Pictures of a game.
@@ -294,6 +338,16 @@ class PicturesStub:
                 '/hosting.v1.Pictures/CompleteGameLogoUpload',
                 request_serializer=hosting_dot_v1_dot_uploads__pb2.CompleteGameLogoUploadRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_uploads__pb2.CompleteGameLogoUploadResponse.FromString,
+                _registered_method=True)
+        self.DeleteGameBanner = channel.unary_unary(
+                '/hosting.v1.Pictures/DeleteGameBanner',
+                request_serializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameBannerRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameBannerResponse.FromString,
+                _registered_method=True)
+        self.DeleteGameLogo = channel.unary_unary(
+                '/hosting.v1.Pictures/DeleteGameLogo',
+                request_serializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameLogoRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameLogoResponse.FromString,
                 _registered_method=True)
 
 
@@ -329,6 +383,20 @@ class PicturesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteGameBanner(self, request, context):
+        """Deletes the banner of the game, and all earlier banners. Their URLs answer 404 within 1 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteGameLogo(self, request, context):
+        """Deletes the logo of the game, and all earlier logos. Their URLs answer 404 within 1 s.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_PicturesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -351,6 +419,16 @@ def add_PicturesServicer_to_server(servicer, server):
                     servicer.CompleteGameLogoUpload,
                     request_deserializer=hosting_dot_v1_dot_uploads__pb2.CompleteGameLogoUploadRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_uploads__pb2.CompleteGameLogoUploadResponse.SerializeToString,
+            ),
+            'DeleteGameBanner': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGameBanner,
+                    request_deserializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameBannerRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameBannerResponse.SerializeToString,
+            ),
+            'DeleteGameLogo': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGameLogo,
+                    request_deserializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameLogoRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_uploads__pb2.DeleteGameLogoResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -462,6 +540,60 @@ class Pictures:
             '/hosting.v1.Pictures/CompleteGameLogoUpload',
             hosting_dot_v1_dot_uploads__pb2.CompleteGameLogoUploadRequest.SerializeToString,
             hosting_dot_v1_dot_uploads__pb2.CompleteGameLogoUploadResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGameBanner(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Pictures/DeleteGameBanner',
+            hosting_dot_v1_dot_uploads__pb2.DeleteGameBannerRequest.SerializeToString,
+            hosting_dot_v1_dot_uploads__pb2.DeleteGameBannerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGameLogo(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Pictures/DeleteGameLogo',
+            hosting_dot_v1_dot_uploads__pb2.DeleteGameLogoRequest.SerializeToString,
+            hosting_dot_v1_dot_uploads__pb2.DeleteGameLogoResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -430,3 +430,15 @@ class VersionRegion(_message.Message):
     idle_lobbies: VersionIdleLobbies
     tier: str
     def __init__(self, idle_lobbies: _Optional[_Union[VersionIdleLobbies, _Mapping]] = ..., tier: _Optional[str] = ...) -> None: ...
+
+class DeleteVersionRequest(_message.Message):
+    __slots__ = ("game_id", "version_id")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_ID_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    version_id: str
+    def __init__(self, game_id: _Optional[str] = ..., version_id: _Optional[str] = ...) -> None: ...
+
+class DeleteVersionResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -60,6 +60,11 @@ class VersionsStub:
                 request_serializer=hosting_dot_v1_dot_versions__pb2.ListVersionsRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_versions__pb2.ListVersionsResponse.FromString,
                 _registered_method=True)
+        self.DeleteVersion = channel.unary_unary(
+                '/hosting.v1.Versions/DeleteVersion',
+                request_serializer=hosting_dot_v1_dot_versions__pb2.DeleteVersionRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_versions__pb2.DeleteVersionResponse.FromString,
+                _registered_method=True)
 
 
 class VersionsServicer:
@@ -101,6 +106,13 @@ class VersionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteVersion(self, request, context):
+        """Deletes a version. Fails with IN_USE while a namespace or a lobby runs it. The version history keeps its id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_VersionsServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_VersionsServicer_to_server(servicer, server):
                     servicer.ListVersions,
                     request_deserializer=hosting_dot_v1_dot_versions__pb2.ListVersionsRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_versions__pb2.ListVersionsResponse.SerializeToString,
+            ),
+            'DeleteVersion': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteVersion,
+                    request_deserializer=hosting_dot_v1_dot_versions__pb2.DeleteVersionRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_versions__pb2.DeleteVersionResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +283,33 @@ class Versions:
             '/hosting.v1.Versions/ListVersions',
             hosting_dot_v1_dot_versions__pb2.ListVersionsRequest.SerializeToString,
             hosting_dot_v1_dot_versions__pb2.ListVersionsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteVersion(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Versions/DeleteVersion',
+            hosting_dot_v1_dot_versions__pb2.DeleteVersionRequest.SerializeToString,
+            hosting_dot_v1_dot_versions__pb2.DeleteVersionResponse.FromString,
             options,
             channel_credentials,
             insecure,
