@@ -300,7 +300,8 @@ class Feeder:
         try:
             async with asyncio.timeout(_CHECK_TIMEOUT_S):
                 message = await self._configuration_lane.compose(request, group_id)
-                if message is None:
+                if message is None or not message.versions:
+                    # The namespace or the version was deleted meanwhile. The change reports that.
                     return
                 response = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
         except (DataPlaneUnavailable, ServiceError, TimeoutError):
