@@ -254,7 +254,11 @@ class ControlPlane:
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(
-                database, data_plane, self._record_lookup, self._runtime.started_ms
+                database,
+                data_plane,
+                self._record_lookup,
+                self._runtime.started_ms,
+                self._runtime.ports.problem,
             ),
             rays=self._ray_store,
             builds=BuildOperations(records, uploading, deletions, self._runtime),
@@ -272,6 +276,7 @@ class ControlPlane:
                     settings.edge.node_address,
                     settings.runtime.host_ports.numbers,
                 ),
+                self._runtime.ports.problem,
             ),
             process_logs=self._runtime.logs,
             exports=self._exports,

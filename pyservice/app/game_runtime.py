@@ -30,6 +30,7 @@ from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Resources
 from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
 from pyservice.storage.database import Database
@@ -83,6 +84,7 @@ class GameRuntime:
         self.logs = ProcessLogOperations(
             database, topics, record_lookup, self.folder_of, self._follow
         )
+        self.ports = UnboundPorts()
         self._supervisor: RunSupervisor | None = None
         self._is_usable = False
         self._isolation = ""
@@ -161,6 +163,7 @@ class GameRuntime:
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
+        yield "ports", self.ports.run(self._supervisor)
 
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""

@@ -290,6 +290,7 @@ class LobbyRecordOperations:
     client: FactsClient
     record_lookup: LobbyRecordLookup
     started_ms: Callable[[str], int | None]
+    problem: Callable[[str], str | None]
     clock_ms: Callable[[], int] = now_ms
 
     async def list_(
@@ -350,6 +351,9 @@ class LobbyRecordOperations:
                 record.status.stopped.exit_code = _exit_code(row, run)
             if start_ms is not None:
                 record.start_ts = rfc3339(start_ms)
+            problem = self.problem(row.lobby_id)
+            if problem is not None:
+                record.problem = problem
             records.append(record)
         return records
 

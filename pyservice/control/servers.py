@@ -72,6 +72,7 @@ class ServerOperations:
     runs: ServerRuns
     capacity: ReservableCapacity
     node: ServerNode
+    problem: Callable[[str], str | None]
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
@@ -156,7 +157,7 @@ class ServerOperations:
     async def get(self, request: pb.GetServerRequest, caller: Caller) -> pb.GetServerResponse:
         async with self.records.database.read() as tx:
             row = await find_server(tx, caller, request)
-        return pb.GetServerResponse(server=server_message(row))
+        return pb.GetServerResponse(server=self._message(row))
 
     async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
         tags = parse_tag_filter(request.tags_json)
@@ -173,7 +174,7 @@ class ServerOperations:
             )
         page = rows[:PAGE]
         cursor = page[-1].server_id if len(rows) > PAGE else None
-        return pb.ListServersResponse(servers=map(server_message, page), cursor=cursor)
+        return pb.ListServersResponse(servers=map(self._message, page), cursor=cursor)
 
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller
@@ -272,6 +273,13 @@ class ServerOperations:
             tags=request.tags.entries,
             status="created",
         )
+
+    def _message(self, row: Record) -> pb.Server:
+        server = server_message(row)
+        problem = self.problem(row.server_id)
+        if problem is not None:
+            server.problem = problem
+        return server
 
     def _port(self, port: pb.NewServerPort, public: runtime_pb2.PublicPort | None) -> pb.ServerPort:
         server_port = pb.ServerPort(protocol=port.protocol)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -87,6 +88,17 @@ async def test_process_environment_is_exact(back_end: ServerBackEnd) -> None:
         *("PATH", "HOME", "TMPDIR", "LANG", "MAP", "PORT", "PORT_GAME"),
         *(name for name in ("LC_CTYPE",) if name in values),
     }
+
+
+@pytest.mark.full
+async def test_server_without_a_listener_has_a_problem(back_end: ServerBackEnd) -> None:
+    build_id = await back_end.build(game_programs.server_archive("sleep", "1000"))
+    server = await back_end.create(runtime={"build": build_id})
+
+    async def problem() -> Any:
+        return (await back_end.get(server["id"])).get("problem")
+
+    assert re.fullmatch(r"Nothing listens at PORT_GAME=\d+\.", await eventually(problem))
 
 
 @pytest.mark.full

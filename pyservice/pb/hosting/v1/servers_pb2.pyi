@@ -119,7 +119,7 @@ class GetServerLogsResponse(_message.Message):
     def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Server(_message.Message):
-    __slots__ = ("id", "environment", "datacenter", "created_at", "started_at", "destroyed_at", "lifecycle", "network", "resources", "runtime", "tags", "status", "exit_code", "failure")
+    __slots__ = ("id", "environment", "datacenter", "created_at", "started_at", "destroyed_at", "lifecycle", "network", "resources", "runtime", "tags", "status", "exit_code", "failure", "problem")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -141,6 +141,7 @@ class Server(_message.Message):
     STATUS_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     id: str
     environment: str
     datacenter: str
@@ -155,7 +156,8 @@ class Server(_message.Message):
     status: str
     exit_code: int
     failure: ServerFailure
-    def __init__(self, id: _Optional[str] = ..., environment: _Optional[str] = ..., datacenter: _Optional[str] = ..., created_at: _Optional[int] = ..., started_at: _Optional[int] = ..., destroyed_at: _Optional[int] = ..., lifecycle: _Optional[_Union[ServerLifecycle, _Mapping]] = ..., network: _Optional[_Union[ServerNetwork, _Mapping]] = ..., resources: _Optional[_Union[ServerResources, _Mapping]] = ..., runtime: _Optional[_Union[ServerRuntime, _Mapping]] = ..., tags: _Optional[_Mapping[str, str]] = ..., status: _Optional[str] = ..., exit_code: _Optional[int] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ...) -> None: ...
+    problem: str
+    def __init__(self, id: _Optional[str] = ..., environment: _Optional[str] = ..., datacenter: _Optional[str] = ..., created_at: _Optional[int] = ..., started_at: _Optional[int] = ..., destroyed_at: _Optional[int] = ..., lifecycle: _Optional[_Union[ServerLifecycle, _Mapping]] = ..., network: _Optional[_Union[ServerNetwork, _Mapping]] = ..., resources: _Optional[_Union[ServerResources, _Mapping]] = ..., runtime: _Optional[_Union[ServerRuntime, _Mapping]] = ..., tags: _Optional[_Mapping[str, str]] = ..., status: _Optional[str] = ..., exit_code: _Optional[int] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class ServerFailure(_message.Message):
     __slots__ = ("reason", "message")
