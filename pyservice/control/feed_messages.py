@@ -180,7 +180,11 @@ def refusal_error(
 ) -> ServiceError:
     """Returns VALIDATION_FAILED for a message that the data plane refused. Its problems name fields
     of the caller's request, not of `message`.
+
+    Returns QUOTA_EXCEEDED if the data plane has no memory for a new version.
     """
+    if refusal.HasField("quota"):
+        return _quota_error(refusal.quota, detail)
     problems: list[FieldProblem] = []
     for problem in refusal.problems:
         where, subject = _request_path(message, problem.path)
@@ -188,6 +192,20 @@ def refusal_error(
         word = _TAKEN if problem.held_by else _WORD
         problems.append(FieldProblem((*where, word), f"{subject} {problem.reason}{rest}"))
     return ServiceError("VALIDATION_FAILED", detail, errors=problems)
+
+
+def _quota_error(quota: feed_pb2.QuotaUse, detail: str) -> ServiceError:
+    return ServiceError(
+        "QUOTA_EXCEEDED",
+        f"{detail} All different versions that namespaces run may take {quota.limit:,} bytes, and {quota.use:,} are in "
+        "use. Run a smaller version, or a version that another namespace runs.",
+        metadata={
+            "quota": quota.quota,
+            "scope": "service",
+            "limit": str(quota.limit),
+            "use": str(quota.use),
+        },
+    )
 
 
 def _request_path(

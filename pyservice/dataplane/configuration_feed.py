@@ -41,6 +41,9 @@ RETAINED_BYTES_MAX: Final = 1024 * 1024
 disk.
 """
 
+HELD_BYTES_MAX: Final = 512 * 1024 * 1024
+"""Limit for the bytes of all versions in memory. Equal versions count once."""
+
 LiveVersions = Callable[[bytes], Collection[bytes]]
 
 
@@ -156,6 +159,8 @@ class _Decision(NamedTuple):
     answer: pb.ApplyResponse
     order: FeedOrder = (0, 0)
     namespace: PreparedNamespace | None = None
+    configuration: configuration_pb2.NamespaceConfiguration | None = None
+    growth: int = 0
     is_any_dropped: bool = False
 
 
@@ -167,7 +172,9 @@ class ConfigurationFeed:
         limits: OperatorLimits,
         counters: FeedMetrics,
         now_s: Callable[[], float] = time.time,
+        held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
+        self._held_bytes_max = held_bytes_max
         self._files = files
         self._namespaces = namespaces
         self._limits = limits
@@ -187,7 +194,8 @@ class ConfigurationFeed:
             if stored.configuration is None:
                 self._forget(stored.namespace_id, stored.order)
             else:
-                self._put(stored.order, prepare_namespace(stored.configuration))
+                namespace = prepare_namespace(stored.configuration, self._namespaces.held_versions)
+                self._put(stored.order, namespace)
 
     async def apply(self, request: pb.ApplyRequest) -> pb.ApplyResponse:
         """Stores and applies a configuration if it is valid and newer than the stored one. Raises
@@ -259,21 +267,23 @@ class ConfigurationFeed:
     def _decide_some(self, items: Sequence[pb.ManyItem]) -> list[_Decision]:
         decisions: list[_Decision] = []
         claimed_names: set[Hashable] = set()
+        growth = 0
         for item in items:
             claims = _claims(item.configuration)
             if not claimed_names.isdisjoint(claims):
                 break
-            decision = self._decide(item)
+            decision = self._decide(item, growth)
             decisions.append(decision)
+            growth += decision.growth
             if decision.namespace is not None:
                 claimed_names |= claims
                 # Names that the item releases become free only after it is applied.
-                stored = self._namespaces.configuration(raw_id(item.configuration.namespace_id))
+                stored = self._namespaces.header(raw_id(item.configuration.namespace_id))
                 if stored is not None:
                     claimed_names |= _claims(stored)
         return decisions
 
-    def _decide(self, item: pb.ManyItem) -> _Decision:
+    def _decide(self, item: pb.ManyItem, pending_growth: int) -> _Decision:
         """Decides whether a configuration is applied, stale or refused. A repeated message counts
         as applied.
 
@@ -292,8 +302,12 @@ class ConfigurationFeed:
             return _Decision(pb.ApplyResponse(stale=_stale(namespace_id, stored_order)))
         problems = self._problems(configuration, content)
         retention = RetainedVersions()
+        is_same_version = False
         if not problems:
             stored = self._namespaces.configuration(raw_id(namespace_id))
+            is_same_version = (
+                stored is not None and stored.current_version_id == configuration.current_version_id
+            )
             retention = retain_versions(
                 configuration, stored, self.live_lobbies.live_versions, int(self._now_s() * 1000)
             )
@@ -303,11 +317,16 @@ class ConfigurationFeed:
             )
         if problems:
             return _Decision(pb.ApplyResponse(refused=pb.Refused(problems=problems)))
+        complete = _with_retained(configuration, retention)
+        namespace = prepare_namespace(complete, self._namespaces.held_versions)
+        growth = self._namespaces.growth(namespace)
+        held_bytes = self._namespaces.held_versions.bytes_held + pending_growth
+        if growth > 0 and held_bytes + growth > self._held_bytes_max and not is_same_version:
+            return _Decision(_quota_refusal(self._held_bytes_max, held_bytes))
         response = pb.ApplyResponse(applied=pb.Applied())
         if item.is_check:
             return _Decision(response)
-        namespace = prepare_namespace(_with_retained(configuration, retention))
-        return _Decision(response, order, namespace, retention.is_any_dropped)
+        return _Decision(response, order, namespace, complete, growth, retention.is_any_dropped)
 
     def _problems(
         self, configuration: configuration_pb2.NamespaceConfiguration, content: bytes
@@ -341,7 +360,7 @@ class ConfigurationFeed:
 
     async def _store_all(self, decisions: Sequence[_Decision]) -> None:
         accepted = [
-            (decision.order, decision.namespace)
+            (decision.order, decision.namespace, decision.configuration)
             for decision in decisions
             if decision.namespace is not None
         ]
@@ -353,10 +372,10 @@ class ConfigurationFeed:
                 asyncio.get_running_loop().time() + _DURABLE_TIMEOUT_S
             )
         await self._save(
-            StoredNamespace(namespace.configuration.namespace_id, order, namespace.configuration)
-            for order, namespace in accepted
+            StoredNamespace(namespace.header.namespace_id, order, configuration)
+            for order, namespace, configuration in accepted
         )
-        for order, namespace in accepted:
+        for order, namespace, _ in accepted:
             self._put(order, namespace)
 
     async def _save(self, stored: Iterable[StoredNamespace]) -> None:
@@ -378,9 +397,9 @@ class ConfigurationFeed:
             )
 
     def _put(self, order: FeedOrder, namespace: PreparedNamespace) -> None:
-        self._order_of[namespace.configuration.namespace_id] = order
+        self._order_of[namespace.header.namespace_id] = order
         self._namespaces.put_namespace(namespace)
-        self._on_change(namespace.configuration.namespace_id)
+        self._on_change(namespace.header.namespace_id)
 
     def _forget(self, namespace_id: str, order: FeedOrder) -> None:
         self._order_of[namespace_id] = order
@@ -397,6 +416,13 @@ class ConfigurationFeed:
 
     def _count(self, outcome: str) -> None:
         self._counters.count(outcome, self._now_s())
+
+
+def _quota_refusal(limit: int, use: int) -> pb.ApplyResponse:
+    quota = pb.QuotaUse(quota="data_plane_configuration_bytes", limit=limit, use=use)
+    reason = f"needs memory of the service beyond {limit:,} bytes, of which {use:,} are in use"
+    problem = pb.Problem(path=["current_version_id"], reason=reason)
+    return pb.ApplyResponse(refused=pb.Refused(problems=[problem], quota=quota))
 
 
 def _order(configuration: configuration_pb2.NamespaceConfiguration) -> FeedOrder:

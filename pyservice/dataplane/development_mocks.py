@@ -175,7 +175,7 @@ class MockOperations:
         return ports
 
     def _development_token(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
-        configuration = self._namespaces.configuration(caller.namespace_id)
+        configuration = self._namespaces.header(caller.namespace_id)
         text = format_uuid(_token_id(caller))
         for token in configuration.development_tokens if configuration else ():
             if token.token_id == text:

@@ -355,7 +355,7 @@ def _owner(
     `namespace_id` is the value's owner, or None. If no other namespace owns the value, returns an
     empty string. Only the log has the owner's name, because it may belong to another developer.
     """
-    owner = stored_namespaces.configuration(namespace_id) if namespace_id else None
+    owner = stored_namespaces.header(namespace_id) if namespace_id else None
     if owner is None or owner.namespace_id == configuration.namespace_id:
         return ""
     _log.warning(

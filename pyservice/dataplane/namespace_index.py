@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyservice.auth.authorization import ServiceTokenGrant
-from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id, resolve_namespace
+from pyservice.dataplane.held_versions import HeldVersions
+from pyservice.dataplane.resolved_namespace import (
+    ResolvedNamespace,
+    VersionsById,
+    raw_id,
+    resolve_namespace,
+)
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
@@ -20,7 +26,9 @@ from pyservice.schema.message_digest import message_digest
 @dataclass(frozen=True, slots=True)
 class PreparedNamespace:
     resolved: ResolvedNamespace
-    configuration: pb.NamespaceConfiguration
+    header: pb.NamespaceConfiguration
+    """Configuration without the content of its versions."""
+    versions: VersionsById
     hosts: frozenset[str]
     grants: Mapping[bytes, ServiceTokenGrant]
     revoked: frozenset[bytes]
@@ -28,9 +36,13 @@ class PreparedNamespace:
     content: bytes
 
 
-def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNamespace:
-    """Prepares a configuration for the index. Takes time proportional to its size. Thread-safe."""
-    resolved = resolve_namespace(configuration)
+def prepare_namespace(
+    configuration: pb.NamespaceConfiguration, held: HeldVersions
+) -> PreparedNamespace:
+    """Prepares a configuration for the index. Takes time proportional to its size."""
+    header = header_of(configuration)
+    versions = held.resolve(configuration)
+    resolved = resolve_namespace(header, versions)
     grants = {
         token.sha256: ServiceTokenGrant(
             resolved.namespace_id,
@@ -41,13 +53,39 @@ def prepare_namespace(configuration: pb.NamespaceConfiguration) -> PreparedNames
     }
     return PreparedNamespace(
         resolved,
-        configuration,
+        header,
+        versions,
         frozenset(public_hosts(configuration)),
         grants,
         frozenset(map(raw_id, configuration.revoked_token_ids)),
         configuration.ByteSize(),
         content_digest(configuration),
     )
+
+
+def header_of(configuration: pb.NamespaceConfiguration) -> pb.NamespaceConfiguration:
+    """Returns a copy without the content of versions.
+
+    The copy is made field by field, because a cleared field of a message keeps its memory.
+    """
+    header = pb.NamespaceConfiguration()
+    for field, value in configuration.ListFields():
+        if field.name in ("versions", "retained_versions"):
+            for version in value:
+                copy = getattr(header, field.name).add(
+                    version_id=version.version_id,
+                    display_name=version.display_name,
+                    retired_ts_ms=version.retired_ts_ms,
+                )
+                if version.HasField("matchmaker"):
+                    copy.matchmaker.SetInParent()
+        elif field.is_repeated:
+            getattr(header, field.name).MergeFrom(value)
+        elif field.message_type is not None:
+            getattr(header, field.name).CopyFrom(value)
+        else:
+            setattr(header, field.name, value)
+    return header
 
 
 def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
@@ -62,6 +100,7 @@ def content_digest(configuration: pb.NamespaceConfiguration) -> bytes:
 class NamespaceIndex:
     def __init__(self) -> None:
         self._namespaces: dict[bytes, PreparedNamespace] = {}
+        self.held_versions = HeldVersions()
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
         self._by_host: dict[str, bytes] = {}
@@ -73,16 +112,18 @@ class NamespaceIndex:
         return len(self._namespaces)
 
     def __iter__(self) -> Iterator[pb.NamespaceConfiguration]:
-        return (namespace.configuration for namespace in self._namespaces.values())
+        """Iterates over the configurations, without the content of versions."""
+        return (namespace.header for namespace in self._namespaces.values())
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
-        self.put_namespace(prepare_namespace(configuration))
+        self.put_namespace(prepare_namespace(configuration, self.held_versions))
 
     def put_namespace(self, namespace: PreparedNamespace) -> None:
         resolved = namespace.resolved
         previous = self._namespaces.get(resolved.namespace_id)
         if previous is not None and previous.resolved.version_id != resolved.version_id:
             self.on_version_replaced(previous.resolved)
+        self.held_versions.replace(namespace.versions.values(), ())
         self.remove(resolved.namespace_id)
         self._namespaces[resolved.namespace_id] = namespace
         self._labels[resolved.namespace_id] = resolved.label
@@ -96,6 +137,7 @@ class NamespaceIndex:
         namespace = self._namespaces.pop(namespace_id, None)
         if namespace is None:
             return
+        self.held_versions.replace((), namespace.versions.values())
         del self._labels[namespace_id]
         self._by_name.pop((namespace.resolved.game_name, namespace.resolved.name), None)
         for game in _game_keys(namespace.resolved):
@@ -108,9 +150,29 @@ class NamespaceIndex:
         for token_hash in namespace.grants:
             self._grants.pop(token_hash, None)
 
-    def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
+    def header(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
+        """Returns the configuration without the content of versions."""
         namespace = self._namespaces.get(namespace_id)
-        return namespace.configuration if namespace else None
+        return namespace.header if namespace else None
+
+    def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
+        """Returns the complete configuration. Takes time proportional to its size."""
+        namespace = self._namespaces.get(namespace_id)
+        if namespace is None:
+            return None
+        configuration = pb.NamespaceConfiguration()
+        configuration.CopyFrom(namespace.header)
+        for version in (*configuration.retained_versions, *configuration.versions):
+            content = namespace.versions[version.version_id].content
+            if content:
+                version.matchmaker.MergeFromString(content)
+        return configuration
+
+    def growth(self, namespace: PreparedNamespace) -> int:
+        """Returns the bytes of versions that the index would hold more with this namespace."""
+        stored = self._namespaces.get(namespace.resolved.namespace_id)
+        removed = stored.versions.values() if stored else ()
+        return self.held_versions.growth(namespace.versions.values(), removed)
 
     def digest(self, namespace_id: bytes) -> bytes:
         namespace = self._namespaces.get(namespace_id)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -58,7 +59,7 @@ class AdmissionRules:
     captcha: CaptchaRule | None
     find: Mapping[str, VerificationRule]
     create: Mapping[str, VerificationRule]
-    joins: Mapping[tuple[bytes, str], JoinRules]
+    joins: Mapping[bytes, Mapping[str, JoinRules]]
     current_version: bytes
 
     def join(self, version: bytes, mode: str) -> JoinRules:
@@ -66,37 +67,108 @@ class AdmissionRules:
 
         For an unknown version, returns the rules of the current version.
         """
-        gate = self.joins.get((version, mode)) or self.joins.get((self.current_version, mode))
-        return gate or JoinRules(self.captcha, None)
+        for known in (version, self.current_version):
+            rules = self.joins.get(known, _NO_RULES).get(mode)
+            if rules is not None:
+                return rules
+        return JoinRules(self.captcha, None)
 
 
-def resolve_admission_rules(configuration: pb.NamespaceConfiguration) -> AdmissionRules | None:
-    joins: dict[tuple[bytes, str], JoinRules] = {}
-    captcha: CaptchaRule | None = None
+_NO_RULES: Final[Mapping[str, JoinRules]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class ResolvedVersion:
+    """Configuration of a version. All namespaces with equal content share one object.
+
+    `content` is the only copy of large values, such as environment variables. A retained version
+    has no `modes`.
+    """
+
+    content: bytes = field(repr=False)
+    modes: Mapping[str, ResolvedMode]
+    dev_hostname: str | None
+    captcha: CaptchaRule | None
+    find: Mapping[str, VerificationRule]
+    create: Mapping[str, VerificationRule]
+    joins: Mapping[str, JoinRules]
+    max_drain_ms: Mapping[str, int]
+
+    @property
+    def has_admission_rules(self) -> bool:
+        return self.captcha is not None or any(rule.verification for rule in self.joins.values())
+
+
+def version_content(matchmaker: pb.MatchmakerConfig) -> bytes:
+    return matchmaker.SerializeToString(deterministic=True)
+
+
+def resolve_version(content: bytes, *, is_retained: bool = False) -> ResolvedVersion:
+    matchmaker = pb.MatchmakerConfig.FromString(content)
+    captcha = _captcha_rule(matchmaker.captcha)
+    without_verification = JoinRules(captcha, None)
     find: dict[str, VerificationRule] = {}
     create: dict[str, VerificationRule] = {}
-    is_any = False
-    for version in (*configuration.retained_versions, *configuration.versions):
-        rule = _captcha_rule(version.matchmaker.captcha)
-        is_current = version.version_id == configuration.current_version_id
-        if is_current:
-            captcha = rule
-        version_id = parse_uuid(version.version_id) or b""
-        for name, mode in version.matchmaker.game_modes.items():
-            actions = mode.actions
-            joins[version_id, name] = JoinRules(rule, _verification_rule(actions.join))
-            if is_current:
-                _put(find, name, _verification_rule(actions.find))
-                _put(create, name, _verification_rule(actions.create))
-        is_any = is_any or rule is not None
-    is_any = is_any or bool(find or create or any(gate.verification for gate in joins.values()))
-    if not is_any:
-        return None
-    return AdmissionRules(
+    joins: dict[str, JoinRules] = {}
+    for name, mode in matchmaker.game_modes.items():
+        verification = _verification_rule(mode.actions.join)
+        joins[name] = JoinRules(captcha, verification) if verification else without_verification
+        _put(find, name, _verification_rule(mode.actions.find))
+        _put(create, name, _verification_rule(mode.actions.create))
+    modes = {}
+    if not is_retained:
+        modes = {
+            name: _resolve_mode(name, mode, matchmaker, content)
+            for name, mode in matchmaker.game_modes.items()
+        }
+    return ResolvedVersion(
+        content,
+        MappingProxyType(modes),
+        matchmaker.dev_hostname or None,
         captcha,
         MappingProxyType(find),
         MappingProxyType(create),
         MappingProxyType(joins),
+        MappingProxyType(
+            {
+                name: mode.max_drain_ms
+                for name, mode in matchmaker.game_modes.items()
+                if mode.HasField("max_drain_ms")
+            }
+        ),
+    )
+
+
+VersionsById = Mapping[str, ResolvedVersion]
+
+
+def resolved_versions(configuration: pb.NamespaceConfiguration) -> VersionsById:
+    """Returns the versions of a complete configuration, retained ones included."""
+    retained = {
+        version.version_id: resolve_version(version_content(version.matchmaker), is_retained=True)
+        for version in configuration.retained_versions
+    }
+    return retained | {
+        version.version_id: resolve_version(version_content(version.matchmaker))
+        for version in configuration.versions
+    }
+
+
+def resolve_admission_rules(
+    configuration: pb.NamespaceConfiguration, versions: VersionsById | None = None
+) -> AdmissionRules | None:
+    versions = resolved_versions(configuration) if versions is None else versions
+    current = versions.get(configuration.current_version_id)
+    is_any = any(version.has_admission_rules for version in versions.values())
+    if not is_any and (current is None or not (current.find or current.create)):
+        return None
+    return AdmissionRules(
+        current.captcha if current else None,
+        current.find if current else MappingProxyType({}),
+        current.create if current else MappingProxyType({}),
+        MappingProxyType(
+            {parse_uuid(name) or b"": version.joins for name, version in versions.items()}
+        ),
         parse_uuid(configuration.current_version_id) or b"",
     )
 
@@ -175,9 +247,24 @@ class LobbyRuntime:
     """
 
     image_id: str | None = None
-    args: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict, repr=False)
     network_mode: str = _NETWORK_MODE
+    content: bytes = field(default=b"", repr=False, compare=False)
+    """Content of the version, which `args` and `env` are read from when a lobby starts."""
+    mode: str = field(default="", repr=False, compare=False)
+
+    @property
+    def args(self) -> tuple[str, ...]:
+        return tuple(self._docker().args)
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Variables of the matchmaker and of the mode. Variables of the mode take precedence."""
+        return {**_parsed(self.content).docker.env, **self._docker().env}
+
+    def _docker(self) -> pb.DockerConfig:
+        matchmaker = _parsed(self.content)
+        mode = matchmaker.game_modes.get(self.mode)
+        return mode.docker if mode is not None and mode.HasField("docker") else matchmaker.docker
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,17 +352,15 @@ def raw_id(text: str) -> bytes:
     return raw
 
 
-def resolve_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
+def resolve_namespace(
+    configuration: pb.NamespaceConfiguration, versions: VersionsById | None = None
+) -> ResolvedNamespace:
+    """Returns the configuration with defaults. With `versions`, `configuration` needs no content of
+    versions.
+    """
+    versions = resolved_versions(configuration) if versions is None else versions
     current = configuration.current_version_id
-    modes: dict[str, ResolvedMode] = {}
-    dev_hostname = None
-    for version in configuration.versions:
-        if version.version_id == current:
-            dev_hostname = version.matchmaker.dev_hostname or None
-            modes = {
-                name: _resolve_mode(name, mode, version.matchmaker)
-                for name, mode in version.matchmaker.game_modes.items()
-            }
+    running = versions.get(current)
     return ResolvedNamespace(
         namespace_id=raw_id(configuration.namespace_id),
         game_id=raw_id(configuration.game.game_id),
@@ -283,29 +368,25 @@ def resolve_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNames
         game_name=configuration.game.name_id,
         name=configuration.name_id,
         version_id=raw_id(current),
-        modes=MappingProxyType(modes),
+        modes=running.modes if running else MappingProxyType({}),
         lobby_count_max=configuration.matchmaker.lobby_count_max,
         source_limit=configuration.matchmaker.max_players,
-        admission_rules=resolve_admission_rules(configuration),
-        dev_hostname=dev_hostname,
+        admission_rules=resolve_admission_rules(configuration, versions),
+        dev_hostname=running.dev_hostname if running else None,
         retired=MappingProxyType(
             {
-                raw_id(version.version_id): _retired(version)
+                raw_id(version.version_id): RetiredVersion(
+                    version.retired_ts_ms, versions[version.version_id].max_drain_ms
+                )
                 for version in configuration.retained_versions
             }
         ),
     )
 
 
-def _retired(version: pb.Version) -> RetiredVersion:
-    modes = version.matchmaker.game_modes
-    drains = {
-        name: mode.max_drain_ms for name, mode in modes.items() if mode.HasField("max_drain_ms")
-    }
-    return RetiredVersion(version.retired_ts_ms, MappingProxyType(drains))
-
-
-def _resolve_mode(name: str, mode: pb.GameMode, matchmaker: pb.MatchmakerConfig) -> ResolvedMode:
+def _resolve_mode(
+    name: str, mode: pb.GameMode, matchmaker: pb.MatchmakerConfig, content: bytes
+) -> ResolvedMode:
     max_players = _limit("max_players", mode, matchmaker, MAX_PLAYERS)
     actions = mode.actions
     regions = frozenset(mode.regions or matchmaker.regions) or None
@@ -328,7 +409,7 @@ def _resolve_mode(name: str, mode: pb.GameMode, matchmaker: pb.MatchmakerConfig)
         max_drain_ms=_own_field(mode, "max_drain_ms", MAX_DRAIN_MS),
         ports=MappingProxyType({name: _port(port) for name, port in docker.ports.items()}),
         dev_ports=MappingProxyType({name: _dev_port(port) for name, port in docker.ports.items()}),
-        runtime=_runtime(docker, matchmaker.docker),
+        runtime=_runtime(docker, name, content),
         default_settings=_region_settings([mode, matchmaker]),
         region_settings=MappingProxyType(
             {
@@ -383,18 +464,18 @@ def _port_range(port: pb.PortConfig, name: str) -> tuple[int, int] | None:
     return (ends.min, ends.max) if port.HasField(name) else None
 
 
-def _runtime(docker: pb.DockerConfig, matchmaker: pb.DockerConfig) -> LobbyRuntime:
-    """Returns the program of a mode from its docker section `docker`.
-
-    Adds the environment variables of `matchmaker`, the matchmaker's docker section. Variables of
-    the mode take precedence.
-    """
+def _runtime(docker: pb.DockerConfig, mode: str, content: bytes) -> LobbyRuntime:
     return LobbyRuntime(
         image_id=_own_field(docker, "image_id", None),
-        args=tuple(docker.args),
-        env=MappingProxyType({**matchmaker.env, **docker.env}),
         network_mode=_own_field(docker, "network_mode", _NETWORK_MODE),
+        content=content,
+        mode=mode,
     )
+
+
+@lru_cache(maxsize=1)
+def _parsed(content: bytes) -> pb.MatchmakerConfig:
+    return pb.MatchmakerConfig.FromString(content)
 
 
 def _region_settings_in(

@@ -22,7 +22,7 @@ from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import now_ms
-from pyservice.dataplane.configuration_feed import ConfigurationFeed
+from pyservice.dataplane.configuration_feed import HELD_BYTES_MAX, ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -58,6 +58,7 @@ class FedPlane:
         self.folder = folder
         self.socket = folder / "admin.sock"
         self.limit = LIMIT
+        self.held_bytes_max = HELD_BYTES_MAX
         (folder / "feed").mkdir()
         self.acknowledged: list[tuple[str, int]] = []
         self.received: list[str] = []
@@ -75,7 +76,13 @@ class FedPlane:
     async def start(self) -> None:
         limits = OperatorLimits(player_limit_max=self.limit, regions={"local"})
         self.namespaces, files = NamespaceIndex(), FeedFiles(self.folder / "feed")
-        self.feed = ConfigurationFeed(files, self.namespaces, limits, FeedMetrics())
+        self.feed = ConfigurationFeed(
+            files,
+            self.namespaces,
+            limits,
+            FeedMetrics(),
+            held_bytes_max=self.held_bytes_max,
+        )
         self.feed.load()
         name = "hosting.internal.v1.Feed"
         handlers: dict[str, Handler] = {

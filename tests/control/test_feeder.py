@@ -220,6 +220,28 @@ async def test_check_reports_the_refusal_before_a_change(feed: FeedScenario) -> 
     await feed.check_version(namespace_id, await feed.source.version(16))
 
 
+@each_database
+async def test_version_beyond_the_memory_quota_is_refused_and_reverted(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    before = await running_version(feed, namespace_id)
+    await feed.plane.stop()
+    feed.plane.held_bytes_max = 100_000
+    await feed.plane.start()
+    large = await feed.source.version(16, bulk=200_000)
+    with pytest.raises(ServiceError) as caught:
+        await feed.check_version(namespace_id, large)
+    assert caught.value.code == "QUOTA_EXCEEDED"
+    assert caught.value.metadata["quota"] == "data_plane_configuration_bytes"
+    assert caught.value.metadata["limit"] == "100000"
+    assert 0 < int(caught.value.metadata["use"]) < 100_000
+    await feed.source.set_version(namespace_id, large)
+    assert await code_of(feed, namespace_id, large) == "QUOTA_EXCEEDED"
+    await wait_until_running(feed, namespace_id, before)
+    assert await feed.source.history(namespace_id) == [before]
+    await feed.source.touch(namespace_id, 7)
+    assert await code_of(feed, namespace_id) == "OK"
+
+
 async def test_refused_version_fails_only_its_caller(feed: FeedScenario) -> None:
     namespace_id = await feed.namespace()
     runs, refused = (

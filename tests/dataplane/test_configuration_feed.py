@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration_feed import ConfigurationFeed
+from pyservice.dataplane.configuration_feed import HELD_BYTES_MAX, ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -39,12 +39,18 @@ NEXT_VERSION: dict[str, Any] = {
 
 
 class Plane:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, held_bytes_max: int = HELD_BYTES_MAX) -> None:
         self.folder = folder
         self.namespaces = NamespaceIndex()
         self.metrics = FeedMetrics()
         limits = OperatorLimits(player_limit_max=256, regions={"local"})
-        self.feed = ConfigurationFeed(FeedFiles(folder), self.namespaces, limits, self.metrics)
+        self.feed = ConfigurationFeed(
+            FeedFiles(folder),
+            self.namespaces,
+            limits,
+            self.metrics,
+            held_bytes_max=held_bytes_max,
+        )
         self.feed.load()
 
     def again(self) -> Plane:
@@ -371,3 +377,67 @@ async def test_name_moves_between_namespaces_in_one_message(plane: Plane) -> Non
     ):
         answer = await plane.feed.apply_many(pb.ApplyManyRequest(items=items))
         assert [one.WhichOneof("outcome") for one in answer.answers] == ["applied", "applied"]
+
+
+def program(filler: str, size: int = 500_000) -> dict[str, Any]:
+    env = {f"V{number}": filler * 8_000 for number in range(size // 8_010)}
+    return version(level={"docker": {"image_id": OTHER_NAMESPACE_ID, "env": env}}, duel={})
+
+
+def numbered(number: int, **changes: Any) -> dict[str, Any]:
+    namespace_id = f"0192f000-0000-7000-8000-{number:012x}"
+    return {"namespace_id": namespace_id, "name_id": f"n{number}", **changes}
+
+
+async def test_equal_versions_are_held_once(plane: Plane) -> None:
+    held = plane.namespaces.held_versions
+    for number in range(3):
+        # Another id and name of the version make no difference.
+        same = {**program("x"), "version_id": f"0192f000-0000-7000-8000-0000000001{number:02x}"}
+        changes = numbered(number, versions=[same], current_version_id=same["version_id"])
+        assert await plane.apply(**changes) == "applied"
+        assert 490_000 < held.bytes_held < 520_000
+        assert plane.namespaces.configuration(raw_id(changes["namespace_id"])) == configuration(
+            **changes
+        )
+    [duel, *others] = [namespace.modes["duel"] for namespace in plane.namespaces.in_game("arena")]
+    assert all(mode is duel for mode in others)
+    assert (len(duel.runtime.env), duel.runtime.env["V7"]) == (62, "x" * 8_000)
+    assert await plane.apply(revision=2, **numbered(0)) == "applied"
+    assert held.bytes_held > 490_000
+    for number in (1, 2):
+        assert await plane.apply(revision=2, **numbered(number)) == "applied"
+    assert held.bytes_held < 20_000
+
+
+async def test_versions_beyond_the_memory_quota_are_refused(tmp_path: Path) -> None:
+    plane = Plane(tmp_path / "feed", held_bytes_max=800_000)
+    assert await plane.apply(**numbered(1, versions=[program("x")])) == "applied"
+    held_bytes = plane.namespaces.held_versions.bytes_held
+    other = configuration(**numbered(2, versions=[program("y")]))
+    for request in (
+        plane.feed.check(other),
+        plane.feed.apply(pb.ApplyRequest(configuration=other)),
+    ):
+        refused = (await request).refused
+        assert [list(problem.path) for problem in refused.problems] == [["current_version_id"]]
+        assert (refused.quota.limit, refused.quota.use) == (800_000, held_bytes)
+    assert plane.namespaces.held_versions.bytes_held == held_bytes
+    assert set(await plane.revisions()) == {numbered(1)["namespace_id"]}
+    assert await plane.apply(**numbered(2, versions=[program("x")])) == "applied"
+    # A start, a repeated message and a change without another version ignore the quota.
+    plane = Plane(tmp_path / "feed", held_bytes_max=1)
+    assert plane.namespaces.held_versions.bytes_held == held_bytes
+    renamed = numbered(1, versions=[program("x")], display_name="Other")
+    for _ in range(2):
+        assert await plane.apply(revision=2, **renamed) == "applied"
+
+
+async def test_messages_applied_together_share_the_memory_quota(tmp_path: Path) -> None:
+    plane = Plane(tmp_path / "feed", held_bytes_max=30_000)
+    items = [
+        pb.ManyItem(configuration=configuration(**numbered(1, versions=[program("x", 20_000)]))),
+        pb.ManyItem(configuration=configuration(**numbered(2, versions=[program("y", 20_000)]))),
+    ]
+    answers = (await plane.feed.apply_many(pb.ApplyManyRequest(items=items))).answers
+    assert [one.WhichOneof("outcome") for one in answers] == ["applied", "refused"]

@@ -41,7 +41,7 @@ def test_empty_mode_has_documented_defaults() -> None:
         max_drain_ms=21_600_000,
         ports={},
         dev_ports={},
-        runtime=LobbyRuntime(image_id=None, args=(), env={}, network_mode="bridge"),
+        runtime=LobbyRuntime(image_id=None, network_mode="bridge"),
         default_settings=RegionSettings(tier="basic-1d8", idle_min=0, idle_max=0),
         region_settings={},
     )

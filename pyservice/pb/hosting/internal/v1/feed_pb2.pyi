@@ -55,10 +55,22 @@ class Stale(_message.Message):
     def __init__(self, held: _Optional[_Union[HeldConfiguration, _Mapping]] = ...) -> None: ...
 
 class Refused(_message.Message):
-    __slots__ = ("problems",)
+    __slots__ = ("problems", "quota")
     PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     problems: _containers.RepeatedCompositeFieldContainer[Problem]
-    def __init__(self, problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ...) -> None: ...
+    quota: QuotaUse
+    def __init__(self, problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ..., quota: _Optional[_Union[QuotaUse, _Mapping]] = ...) -> None: ...
+
+class QuotaUse(_message.Message):
+    __slots__ = ("quota", "limit", "use")
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    USE_FIELD_NUMBER: _ClassVar[int]
+    quota: str
+    limit: int
+    use: int
+    def __init__(self, quota: _Optional[str] = ..., limit: _Optional[int] = ..., use: _Optional[int] = ...) -> None: ...
 
 class Problem(_message.Message):
     __slots__ = ("path", "reason", "held_by")
