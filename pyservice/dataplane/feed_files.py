@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -47,13 +47,17 @@ class FeedFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def load(self) -> list[StoredNamespace]:
-        """Loads all files, and deletes temporary files that a crash left behind."""
+    def load(self) -> Iterator[StoredNamespace]:
+        """Yields the content of each file, and deletes temporary files that a crash left behind.
+
+        Reads one file at a time, because all of them together can take gigabytes.
+        """
         try:
             self._folder.mkdir(mode=0o700, exist_ok=True)
             for leftover in self._folder.glob(".*.tmp"):
                 leftover.unlink()
-            return [_read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+            for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+                yield _read(path)
         except OSError as error:
             raise FeedFileError(f"{self._folder} cannot be read: {error}") from None
 
