@@ -297,6 +297,10 @@ limits: [Set quotas](../how-to/set-quotas.md).
 - A limit is exact, also for concurrent requests. The check is in the transaction that creates the record.
 - The use is counted from what exists. So a deleted object, an ended token or an ended server frees its use at once.
 - A limit below the use refuses new objects and removes none.
+- The data plane counts `lobbies`, also while the control plane is down: lobbies of the service and attached ones, of
+  all namespaces of the group. At the limit, find returns a lobby with room if there is one. Idle lobbies stop at the
+  limit.
+  A namespace of a feed file has this quota only if the file names its group.
 - A repeated request with the same idempotency key gets its first response, also if the quota is full by now.
 - An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.
 - Requests of the operator, such as `pyservice token create`, are not refused. Their results count.

@@ -199,7 +199,7 @@ class ControlPlane:
                 self._database, owner.source_epoch, data_plane, self._feeder.compare_again
             ),
             self._keys,
-            QuotaAdministration(self._database, operations.quotas),
+            QuotaAdministration(self._database, operations.quotas, self._feeder),
         )
         self._wire_servers(operations, administration)
 

@@ -40,6 +40,7 @@ from pyservice.dataplane.health_monitors import (
     JournalStallMonitor,
 )
 from pyservice.dataplane.journal_compaction import JournalCompactor
+from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
@@ -227,6 +228,7 @@ class DataPlane:
                 heartbeat_grace_ms=settings.heartbeat_grace_ms,
                 can_access_game=self._cloud_tokens.reaches,
                 wait_served=self._processes.routes.wait_lobby_served,
+                quota_refusal=self._processes.lobby_templates.quota_refusal,
             ),
         )
         table = operation_table(
@@ -323,7 +325,7 @@ class DataPlane:
         }
 
     def reload(self, reread: Callable[[], Settings]) -> None:
-        """Reads the settings again after SIGHUP, and applies changed rate limits and tiers.
+        """Reads the settings again after SIGHUP, and applies changed rate limits, quotas and tiers.
 
         Also loads the feed file (`--feed`) again.
         """
@@ -334,6 +336,7 @@ class DataPlane:
         self._tiers = settings.tiers
         if self._readiness is not None:
             self._processes.set_tiers(self._tiers)
+            self._processes.quota.limit = settings.quotas.lobbies
         if self._static_feed is not None:
             self._static_feed.reload()
         _log.info("reloaded")
@@ -422,11 +425,13 @@ class LobbyProcesses:
             job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
         )
         self.runtime = RuntimeConnection(engine, namespaces, self.player_addresses)
+        self.quota = LobbyQuota(engine.counts, namespaces, settings.quotas.lobbies)
         self.lobby_templates = LobbyTemplates(
             self.runtime.can_start,
             has_job_domain=job is not None,
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
             availability=self.runtime,
+            quota=self.quota,
         )
         self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
         regions = [region.name_id for region in settings.regions]

@@ -17,7 +17,7 @@ from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
-from pyservice.storage import namespaces, tokens
+from pyservice.storage import namespaces, quotas, tokens
 from pyservice.storage.database import Record, Transaction
 
 _VERSIONS_MAX: Final = 1_024
@@ -65,6 +65,8 @@ class FeedComposer:
             for request in requests
             if request.namespace_id in rows
         }
+        groups = {row.game_group_id for row in records.namespaces}
+        lobby_limits = await quotas.lobby_limits(tx, groups)
         versions = await self._versions_of(tx, set(running.values()))
         composed: list[pb.NamespaceConfiguration | None] = []
         for request in requests:
@@ -73,6 +75,8 @@ class FeedComposer:
                 composed.append(None)
                 continue
             message = self._message(row, request, of_domains.get(request.namespace_id, ()))
+            if row.game_group_id in lobby_limits:
+                message.matchmaker.group_lobbies_max = lobby_limits[row.game_group_id]
             if running[request] in versions:
                 message.versions.append(versions[running[request]])
             for token in of_tokens.get(request.namespace_id, ()):

@@ -6,27 +6,21 @@ requests, also of several services on one database, never exceed a limit.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from functools import partial
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
+from pyservice.control.feeder import Feeder
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
-from pyservice.settings.quotas import QUOTAS, QuotaSettings, Unit
-from pyservice.storage import groups, quotas
+from pyservice.settings.quotas import QUOTAS, QuotaSettings
+from pyservice.storage import groups, namespaces, quotas
 from pyservice.storage.database import Database, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
-
-_UNIT_WORDS: Final[dict[Unit, str]] = {
-    "count": "",
-    "bytes": " bytes",
-    "millicores": " millicores",
-    "megabytes": " MB",
-}
 
 
 @dataclass(slots=True)
@@ -43,41 +37,32 @@ class QuotaChecks:
         *,
         game_id: str = "",
         namespace_id: str = "",
+        is_exact: bool = True,
     ) -> None:
         """Raises QUOTA_EXCEEDED if a quota has no room. `added` maps quotas to the added amounts.
 
-        Locks the group until the transaction ends. Call this method before the transaction locks a
+        An exact check locks the group until the transaction ends. Call this method before the transaction locks a
         game or namespace, so that two transactions never wait for each other.
         """
         keys = {"group": group_id, "game": game_id, "namespace": namespace_id}
-        await quotas.lock_group(tx, group_id)
+        if is_exact:
+            await quotas.lock_group(tx, group_id)
         limits = await self.limits(tx, group_id)
         for name, amount in added.items():
             use = await quotas.use(tx, name, keys[QUOTAS[name].scope], self.now_ms())
             if use + amount > limits[name]:
-                raise quota_exceeded(name, limits[name], use)
+                raise QUOTAS[name].exceeded(limits[name], use)
 
     async def require_group(self, tx: Transaction, identity_id: str) -> None:
         """Raises QUOTA_EXCEEDED if the identity owns as many groups as its quota allows."""
         await groups.lock_identity(tx, identity_id)
         use = await quotas.use(tx, "groups", identity_id, self.now_ms())
         if use >= self.defaults.groups:
-            raise quota_exceeded("groups", self.defaults.groups, use)
+            raise QUOTAS["groups"].exceeded(self.defaults.groups, use)
 
     async def limits(self, tx: Transaction, group_id: str) -> dict[str, int]:
         """Returns every limit of the group: its own, or the default."""
         return {**self.defaults.model_dump(), **await quotas.limits_of_group(tx, group_id)}
-
-
-def quota_exceeded(name: str, limit: int, use: int) -> ServiceError:
-    quota = QUOTAS[name]
-    unit = _UNIT_WORDS[quota.unit]
-    return ServiceError(
-        "QUOTA_EXCEEDED",
-        f"The quota {name} allows {limit:,}{unit} for each {quota.scope}, and {use:,} are in use. "
-        "Delete some that you no longer need, or ask the operator for a higher limit.",
-        metadata={"quota": name, "scope": quota.scope, "limit": str(limit), "use": str(use)},
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +105,7 @@ class QuotaAdministration:
 
     database: Database
     operations: QuotaOperations
+    feeder: Feeder
 
     async def list_(
         self, request: control_admin_pb2.ListQuotasRequest
@@ -138,7 +124,7 @@ class QuotaAdministration:
             for name, limit in sorted(request.limits.items()):
                 await quotas.set_limit(tx, request.group_id, name, limit)
 
-        await self._change(request.group_id, change)
+        await self._change(request.group_id, change, request.limits)
         return control_admin_pb2.SetQuotasResponse()
 
     async def reset(
@@ -150,19 +136,30 @@ class QuotaAdministration:
             for name in request.quotas or QUOTAS:
                 await quotas.reset_limit(tx, request.group_id, name)
 
-        await self._change(request.group_id, change)
+        await self._change(request.group_id, change, request.quotas or QUOTAS)
         return control_admin_pb2.ResetQuotasResponse()
 
     async def _change(
-        self, group_id: str, change: Callable[[Transaction], Awaitable[None]]
+        self,
+        group_id: str,
+        change: Callable[[Transaction], Awaitable[None]],
+        names: Collection[str],
     ) -> None:
         async def attempt() -> None:
             async with self.database.write() as tx:
                 await _require_known_group(tx, group_id)
                 await quotas.lock_group(tx, group_id)
                 await change(tx)
+                if quotas.LOBBIES in names:
+                    await self._feed_namespaces(tx, group_id)
 
         await retry_on_conflict(attempt)
+
+    async def _feed_namespaces(self, tx: Transaction, group_id: str) -> None:
+        """Sends the group's namespaces to the data plane, which checks the quota of lobbies."""
+        for row in await namespaces.ids_of_group(tx, group_id):
+            await namespaces.change(tx, row.namespace_id, {})
+            tx.after_commit(partial(self.feeder.enqueue, row.namespace_id, group_id))
 
 
 async def _require_known_group(tx: Transaction, group_id: str) -> None:

@@ -98,6 +98,10 @@ class ServerOperations:
         server_id = self.records.ids.new()
         async with self.records.database.read() as tx:
             namespace = await self._check_request(tx, request, caller)
+            # The exact check is in the transaction. This check spares the ports and the capacity.
+            await self.records.quotas.require(
+                tx, namespace.group_id, _added(request), is_exact=False
+            )
         resources = Resources(request.resources.cpu, request.resources.memory)
         if not self.capacity.reserve(server_id, resources):
             raise ServiceError("CAPACITY_EXHAUSTED")
@@ -122,6 +126,7 @@ class ServerOperations:
 
         async def change(tx: Transaction) -> pb.CreateServerResponse:
             found_namespace = await authorization.find_namespace(tx, caller, request)
+            await self.records.quotas.require(tx, found_namespace.group_id, _added(request))
             # The lock excludes concurrent deletion of the build.
             await games.lock(tx, found_namespace.game_id)
             namespace = await self._check_request(tx, request, caller)
@@ -146,6 +151,8 @@ class ServerOperations:
                 "record": record.SerializeToString(),
                 "create_ms": create_ms,
                 "is_placed": False,
+                "cpu_millicores": request.resources.cpu,
+                "memory_mb": request.resources.memory,
             }
             await servers.add(tx, row, dict(request.tags.entries), host_ports)
             tx.after_commit(lambda: self.runs.start(record, namespace.game_id))
@@ -328,6 +335,14 @@ def _status(row: Record) -> str:
     if row.start_ms is not None:
         return "running"
     return "starting" if row.is_placed else "created"
+
+
+def _added(request: pb.CreateServerRequest) -> dict[str, int]:
+    return {
+        "servers": 1,
+        "server_cpu_millicores": request.resources.cpu,
+        "server_memory_mb": request.resources.memory,
+    }
 
 
 def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:

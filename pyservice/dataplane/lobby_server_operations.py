@@ -38,6 +38,13 @@ async def _no_game_access(token: str, game_id: bytes) -> bool:
     return False
 
 
+QuotaRefusal = Callable[[ResolvedNamespace], ServiceError | None]
+
+
+def _no_quota(namespace: ResolvedNamespace) -> None:
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class LobbyServerContext:
     """Settings and dependencies of the operations. The `heartbeat_*` settings are defaults for
@@ -49,6 +56,7 @@ class LobbyServerContext:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     can_access_game: CanAccessGame = _no_game_access
     wait_served: WaitServed = _always_served
+    quota_refusal: QuotaRefusal = _no_quota
 
 
 class LobbyServerOperations:
@@ -155,6 +163,13 @@ class LobbyServerOperations:
             if before is None:
                 raise
             return _attach_response(*before)
+        full = self._context.quota_refusal(namespace)
+        if full is not None:
+            before = await self._engine.replayed_attach(idempotency, deadline)
+            if before is not None:
+                return _attach_response(*before)
+            await self._engine.wait_all_durable(deadline)
+            raise full
         lobby, token = await self._engine.attach(
             namespace.namespace_id,
             namespace.version_id,

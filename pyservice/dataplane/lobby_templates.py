@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import LobbyTemplate
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
@@ -75,13 +76,19 @@ class LobbyTemplates:
         has_job_domain: bool,
         heartbeat_grace_ms: int,
         availability: RuntimeConnection | None = None,
+        quota: LobbyQuota | None = None,
     ) -> None:
+        self._quota = quota
         self._can_start = can_start
         self._availability = availability
         self._has_job_domain = has_job_domain
         self._heartbeat_grace_ms = heartbeat_grace_ms
         self.capacity_refusals = CapacityRefusals()
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, LobbyTemplate]] = {}
+
+    def quota_refusal(self, namespace: ResolvedNamespace) -> ServiceError | None:
+        """Returns QUOTA_EXCEEDED if the namespace's group may have no further lobby."""
+        return None if self._quota is None else self._quota.refusal(namespace)
 
     def start_refusal(
         self, error: ServiceError, modes: Iterable[ResolvedMode], regions: Sequence[str]

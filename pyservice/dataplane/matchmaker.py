@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pyservice.calls import Caller, TokenKind
@@ -145,21 +145,28 @@ class Matchmaker:
                 request, caller, criteria, idempotency
             )
 
-        def place_players() -> Awaitable[Placed]:
-            return self._engine.find(
-                namespace.namespace_id,
-                namespace.version_id,
-                candidates.modes,
-                candidates.regions,
-                sorted(request.tags.items()),
-                party_size=request.party_size or 1,
-                source=source,
-                source_limit=namespace.source_limit,
-                idempotency=idempotency,
-                deadline=deadline,
-                channels=self._channels(request),
-                creation=self._lobby_creation(request, namespace, candidates),
-            )
+        async def place_players() -> Placed:
+            creation = self._lobby_creation(request, namespace, candidates)
+            full = self._quota_refusal(namespace) if creation is not None else None
+            try:
+                return await self._engine.find(
+                    namespace.namespace_id,
+                    namespace.version_id,
+                    candidates.modes,
+                    candidates.regions,
+                    sorted(request.tags.items()),
+                    party_size=request.party_size or 1,
+                    source=source,
+                    source_limit=namespace.source_limit,
+                    idempotency=idempotency,
+                    deadline=deadline,
+                    channels=self._channels(request),
+                    creation=None if full else creation,
+                )
+            except ServiceError as error:
+                if full is not None and error.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES":
+                    raise full from None
+                raise
 
         try:
             placement = await place_players()
@@ -197,6 +204,10 @@ class Matchmaker:
             await self._lobby_templates.wait_for_runtime([choice.mode])
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 return await self.create(request, caller)
+        full = self._quota_refusal(namespace)
+        if full is not None:
+            await self._engine.wait_all_durable(deadline)
+            raise full
         config = request.lobby_config if request.HasField("lobby_config") else None
         overrides = LobbyOverrides(request.tags, criteria.max_players, choice.publicity, config)
         try:
@@ -273,6 +284,10 @@ class Matchmaker:
             response.game_modes[mode].player_count += count
             response.game_modes[mode].regions[region].player_count += count
         return response
+
+    def _quota_refusal(self, namespace: ResolvedNamespace) -> ServiceError | None:
+        templates = self._lobby_templates
+        return None if templates is None else templates.quota_refusal(namespace)
 
     def _lobby_creation(
         self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, candidates: FindCandidates

@@ -339,6 +339,10 @@ class ResolvedNamespace:
     admission_rules: AdmissionRules | None = None
     dev_hostname: str | None = None
     retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
+    has_group: bool = False
+    """Whether a developer group is known. `tenant` is then the group."""
+    group_lobbies_max: int | None = None
+    """Limit of lobbies that the operator set for the group."""
 
     @property
     def label(self) -> str:
@@ -380,6 +384,12 @@ def resolve_namespace(
                 )
                 for version in configuration.retained_versions
             }
+        ),
+        has_group=configuration.game.HasField("developer_group_id"),
+        group_lobbies_max=(
+            configuration.matchmaker.group_lobbies_max
+            if configuration.matchmaker.HasField("group_lobbies_max")
+            else None
         ),
     )
 

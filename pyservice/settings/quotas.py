@@ -10,6 +10,8 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
+from pyservice.errors import ServiceError
+
 Scope = Literal["identity", "group", "game", "namespace"]
 """A limit of scope `game` or `namespace` applies to each game or namespace of a group."""
 Unit = Literal["count", "bytes", "millicores", "megabytes"]
@@ -17,6 +19,12 @@ Unit = Literal["count", "bytes", "millicores", "megabytes"]
 LIMIT_MAX: Final = 1 << 53
 """Largest limit. Up to this value JSON numbers are exact."""
 
+_UNIT_WORDS: Final[dict[Unit, str]] = {
+    "count": "",
+    "bytes": " bytes",
+    "millicores": " millicores",
+    "megabytes": " MB",
+}
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
 
@@ -47,6 +55,14 @@ class QuotaSettings(BaseModel):
         1_000, "namespace", "count", "valid `env_`, `pub_` and `dev_` tokens"
     )
     domains: int = _quota(100, "namespace", "count", "domains")
+    lobbies: int = _quota(1_000, "group", "count", "lobbies that have not ended")
+    servers: int = _quota(200, "group", "count", "dynamic servers that have not ended")
+    server_cpu_millicores: int = _quota(
+        64_000, "group", "millicores", "processor of dynamic servers that have not ended"
+    )
+    server_memory_mb: int = _quota(
+        262_144, "group", "megabytes", "memory of dynamic servers that have not ended"
+    )
 
 
 class Quota(NamedTuple):
@@ -55,6 +71,20 @@ class Quota(NamedTuple):
     unit: Unit
     default: int
     meaning: str
+
+    def exceeded(self, limit: int, use: int) -> ServiceError:
+        unit = _UNIT_WORDS[self.unit]
+        return ServiceError(
+            "QUOTA_EXCEEDED",
+            f"The quota {self.name} allows {limit:,}{unit} for each {self.scope}, and {use:,} are "
+            "in use. Delete some that you no longer need, or ask the operator for a higher limit.",
+            metadata={
+                "quota": self.name,
+                "scope": self.scope,
+                "limit": str(limit),
+                "use": str(use),
+            },
+        )
 
 
 def _declared() -> list[Quota]:

@@ -5,7 +5,7 @@ The use is counted from the existing records, so it cannot differ from them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -31,12 +31,16 @@ from pyservice.storage.tables import (
     games,
     group_quotas,
     groups,
+    lobbies,
     namespace_tokens,
     namespaces,
+    servers,
     uploads,
     versions,
 )
 
+LOBBIES: Final = "lobbies"
+"""The quota that the data plane checks. Its use here is that of the records, which follow."""
 _NOW_MS: Any = bindparam("now_ms")
 _COUNT: Final = func.count()
 _PICTURES: Final = ("avatar", "banner", "logo")
@@ -89,6 +93,13 @@ def _upload_bytes(*kinds: str) -> _Source:
     )
 
 
+def _live_servers(amount: ColumnElement[int]) -> _Source:
+    rows = _below_namespace(servers)
+    return _Source(
+        rows, games.c.group_id, rows, amount=amount, condition=servers.c.destroy_ms.is_(None)
+    )
+
+
 def _is_valid(table: Any) -> ColumnElement[bool]:
     expires_ms = table.c.expires_ms
     return and_(table.c.revoke_ms.is_(None), or_(expires_ms.is_(None), expires_ms > _NOW_MS))
@@ -125,6 +136,15 @@ _SOURCES: Final[Mapping[str, _Source]] = {
         condition=_is_valid(namespace_tokens),
     ),
     "domains": _Source(domains, domains.c.namespace_id, _below_namespace(domains)),
+    LOBBIES: _Source(
+        _below_namespace(lobbies),
+        games.c.group_id,
+        _below_namespace(lobbies),
+        condition=lobbies.c.stop_ms.is_(None),
+    ),
+    "servers": _live_servers(_COUNT),
+    "server_cpu_millicores": _live_servers(_sum(servers.c.cpu_millicores)),
+    "server_memory_mb": _live_servers(_sum(servers.c.memory_mb)),
 }
 
 
@@ -150,6 +170,10 @@ _LARGEST_USES: Final = {name: _largest_use_of(source) for name, source in _SOURC
 _LIMITS = select(group_quotas.c.name, group_quotas.c.quota_limit).where(
     group_quotas.c.group_id == bindparam("group_id")
 )
+_LIMITS_OF_LOBBIES = select(group_quotas.c.group_id, group_quotas.c.quota_limit).where(
+    group_quotas.c.name == LOBBIES,
+    group_quotas.c.group_id.in_(bindparam("group_ids", expanding=True)),
+)
 _LOCK = (
     select(groups.c.group_id)
     .where(groups.c.group_id == bindparam("group_id"))
@@ -170,6 +194,12 @@ async def lock_group(tx: Transaction, group_id: str) -> None:
 async def limits_of_group(tx: Transaction, group_id: str) -> dict[str, int]:
     """Returns the limits that the operator set for the group, by name."""
     return {row.name: row.quota_limit for row in await tx.all(_LIMITS, {"group_id": group_id})}
+
+
+async def lobby_limits(tx: Transaction, group_ids: Iterable[str]) -> dict[str, int]:
+    """Returns the limits of lobbies that the operator set, by group."""
+    rows = await tx.all(_LIMITS_OF_LOBBIES, {"group_ids": list(group_ids)})
+    return {row.group_id: row.quota_limit for row in rows}
 
 
 async def set_limit(tx: Transaction, group_id: str, name: str, limit: int) -> None:

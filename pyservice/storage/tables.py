@@ -368,6 +368,8 @@ servers: Final = Table(
     Column("exit_code", Integer, nullable=True),
     _text("failure", nullable=True),
     _text("failure_message", nullable=True),
+    Column("cpu_millicores", BigInteger, nullable=False, server_default="0"),
+    Column("memory_mb", BigInteger, nullable=False, server_default="0"),
     Index("ix_servers_namespace_id_server_id", "namespace_id", "server_id"),
     Index(
         "ix_servers_live",
@@ -378,7 +380,8 @@ servers: Final = Table(
     ),
 )
 """`record` has the immutable fields of the server as `hosting.v1.Server`. `stop_ms` is the time of
-the stop request, `stop_timeout_ms` its timeout. `is_placed` is true once the ports are assigned.
+the stop request, `stop_timeout_ms` its timeout. The resources of servers that ended before
+revision 0005 are 0. `is_placed` is true once the ports are assigned.
 """
 
 server_tags: Final = Table(

@@ -34,7 +34,13 @@ LIMITS = {
     "picture_bytes": 10_000,
     "namespace_tokens": 3,
     "domains": 2,
+    "lobbies": 1_000,
+    "servers": 200,
+    "server_cpu_millicores": 64_000,
+    "server_memory_mb": 262_144,
 }
+OF_PROCESSES = {"lobbies", "servers", "server_cpu_millicores", "server_memory_mb"}
+"""Quotas with tests in `test_process_quotas.py`."""
 CALLERS = 6
 
 full_service = service_fixture("module", runtime=game_programs.SETTINGS, quotas=LIMITS)
@@ -142,7 +148,7 @@ def _once(target: Target, creation: Creation, key: str | None = None) -> Awaitab
 
 
 def test_every_quota_has_a_creation() -> None:
-    assert list(CREATIONS) == list(QUOTAS)
+    assert {*CREATIONS, *OF_PROCESSES} == {*LIMITS} == {*QUOTAS}
 
 
 @pytest.mark.parametrize(

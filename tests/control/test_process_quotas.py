@@ -1,0 +1,169 @@
+"""Quotas of live lobbies and dynamic servers of a group."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.control.new_developers import new_developer
+from tests.control.service_fixtures import service_fixture
+from tests.support import game_programs
+from tests.support.command_line import output
+from tests.support.full_service import ARENA_MODES, Developer, ServiceResponse, eventually
+from tests.support.hosted_game import Hosted
+from tests.support.namespace_scenario import Records
+
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
+
+CALLERS = 6
+LIMITS = {
+    "lobbies": 3,
+    "servers": 2,
+    "server_cpu_millicores": 1_000,
+    "server_memory_mb": 1_000,
+}
+
+full_service = service_fixture("module", runtime=game_programs.SETTINGS, quotas=LIMITS)
+
+
+class QuotaGame:
+    """Game of a new group. Its namespaces `prod` and `staging` run modes with and without a build."""
+
+    def __init__(self, developer: Developer, group_id: str) -> None:
+        self.developer = developer
+        self.group_id = group_id
+
+    async def set_up(self) -> None:
+        developer = self.developer
+        self.game_id = await developer.game(developer_group_id=self.group_id)
+        self.hosted = Hosted(developer, self.game_id)
+        await self.hosted.upload()
+        idle = {"idle_lobbies": {"min": CALLERS, "max": CALLERS}}
+        self.modes = {**ARENA_MODES, "hosted": self.hosted.mode(), "other": self.hosted.mode()}
+        self.idle_modes = {"idle": {**self.hosted.mode(), **idle}}
+        await self.run_modes(self.modes)
+        self.token = await developer.public_token(self.game_id)
+
+    async def run_modes(self, modes: dict[str, Any]) -> None:
+        config = {"matchmaker": {"game_modes": modes}}
+        version_id = await self.developer.version(self.game_id, config)
+        for name in ("prod", "staging"):
+            target = {"game_id": self.game_id, "namespace_id": name, "version_id": version_id}
+            await self.developer.good("set_version", **target)
+
+    async def attach(self, namespace_id: str = "prod", key: str | None = None) -> ServiceResponse:
+        return await self.developer.call(
+            "attach",
+            key,
+            game_id=self.game_id,
+            namespace_id=namespace_id,
+            game_mode="arena",
+            ports={"game": {"address": "127.0.0.1", "port": 4000}},
+        )
+
+    async def play(self, slug: str, **fields: Any) -> ServiceResponse:
+        return await self.developer.client.call(slug, fields, token=self.token)
+
+    async def use_of(self, name: str) -> int:
+        rows = (await self.developer.good("get_quotas", group_id=self.group_id))["quotas"]
+        return int(next(row["use"] for row in rows if row["quota"] == name))
+
+
+@pytest.fixture
+async def game(developer: Developer, records: Records) -> AsyncIterator[QuotaGame]:
+    game = QuotaGame(*await new_developer(developer, records))
+    await game.set_up()
+    yield game
+    await game.run_modes({})
+
+
+def codes(answers: list[ServiceResponse]) -> list[str]:
+    return sorted(answer.code for answer in answers)
+
+
+async def test_lobbies_of_all_namespaces_count_exactly(game: QuotaGame) -> None:
+    first = await game.attach("staging", "first")
+    assert first.code == "OK"
+    answers = await asyncio.gather(*(game.attach() for _ in range(CALLERS)))
+    assert codes(answers) == ["OK"] * 2 + ["QUOTA_EXCEEDED"] * (CALLERS - 2)
+    expected = {"quota": "lobbies", "scope": "group", "limit": "3", "use": "3"}
+    assert next(one.metadata for one in answers if one.code != "OK") == expected
+    for slug, fields in (("create", {"game_mode": "hosted"}), ("find", {"game_modes": ["hosted"]})):
+        assert (await game.play(slug, **fields)).code == "QUOTA_EXCEEDED"
+
+    async def is_counted() -> bool:
+        return await game.use_of("lobbies") == LIMITS["lobbies"]
+
+    await eventually(is_counted)
+    again = await game.attach("staging", "first")
+    assert again.body == first.body
+    lobby_id = first.body["lobby_id"]
+    await game.developer.good("detach", game_id=game.game_id, lobby_id=lobby_id)
+    assert (await game.attach()).code == "OK"
+
+
+async def test_find_at_the_quota_returns_a_lobby_with_room(game: QuotaGame) -> None:
+    first = await game.play("find", game_modes=["hosted"])
+    assert first.code == "OK", first
+    assert codes(await asyncio.gather(*(game.attach() for _ in range(3)))) == [
+        *["OK"] * 2,
+        "QUOTA_EXCEEDED",
+    ]
+    again = await game.play("find", game_modes=["hosted"])
+    assert again.body["lobby"]["lobby_id"] == first.body["lobby"]["lobby_id"]
+    assert (await game.play("find", game_modes=["other"])).code == "QUOTA_EXCEEDED"
+    prevented = await game.play("find", game_modes=["other"], prevent_auto_create_lobby=True)
+    assert prevented.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+    words = ("quota", "set", "lobbies=4", "--group", game.group_id)
+    await output(game.developer.full_service.data_dir, *words)
+
+    async def has_room() -> bool:
+        return (await game.attach()).code == "OK"
+
+    await eventually(has_room)
+    assert (await game.attach()).metadata["limit"] == "4"
+
+
+async def test_idle_lobbies_stop_at_the_quota(game: QuotaGame) -> None:
+    await game.run_modes(game.idle_modes)
+
+    async def is_full() -> bool:
+        answer = await game.play("create", game_mode="idle")
+        return answer.code == "QUOTA_EXCEEDED" and await game.use_of("lobbies") == 3
+
+    await eventually(is_full)
+    await asyncio.sleep(1.5)  # The scaler retries each second.
+    assert await game.use_of("lobbies") == LIMITS["lobbies"]
+
+
+@pytest.mark.parametrize(
+    ("quota", "resources", "admitted"),
+    [
+        ("servers", {"cpu": 10, "memory": 64}, 2),
+        ("server_cpu_millicores", {"cpu": 600, "memory": 64}, 1),
+        ("server_memory_mb", {"cpu": 10, "memory": 600}, 1),
+    ],
+)
+async def test_servers_count_exactly(
+    game: QuotaGame, quota: str, resources: dict[str, int], admitted: int
+) -> None:
+    fields = {**game.hosted.server_fields(), "resources": resources}
+    calls = [game.developer.call("create_server", **fields) for _ in range(CALLERS)]
+    answers = await asyncio.gather(*calls)
+    assert codes(answers) == ["OK"] * admitted + ["QUOTA_EXCEEDED"] * (CALLERS - admitted)
+    assert {one.metadata["quota"] for one in answers if one.code != "OK"} == {quota}
+    used = {"servers": 1, "server_cpu_millicores": resources["cpu"]}
+    used["server_memory_mb"] = resources["memory"]
+    for name, amount in used.items():
+        assert await game.use_of(name) == admitted * amount
+    for server_id in [one.body["server"]["id"] for one in answers if one.code == "OK"]:
+        target = {"game_id": game.game_id, "environment_id": "prod", "server_id": server_id}
+        await game.developer.good("destroy_server", **target, override_kill_timeout=0)
+
+    async def is_free() -> bool:
+        return await game.use_of(quota) == 0
+
+    await eventually(is_free)
