@@ -23,9 +23,11 @@ from pyservice.runtime.isolation_trials import (
     choose_container_runtime,
     choose_isolation,
     needs_open_folders,
+    network_isolation_problem,
     open_folders,
     unenforced_by_isolation,
 )
+from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Resources
@@ -53,6 +55,8 @@ SYSTEM_PATHS: Final = tuple(
 _KNOWN_TIMEOUT_S: Final = 2.0
 _END_S: Final = 40.0
 """Timeout for the end of all game servers. Each of them has 30 s to end."""
+
+NETWORK_NOT_ISOLATED: Final = "the network of game servers is not isolated"
 
 _NOTICES_PIPE: Final = "notices"
 
@@ -115,6 +119,10 @@ class GameRuntime:
         in_containers = await self._choose_containers(folder)
         self._is_usable = isolation is not None
         self._isolation = isolation or ""
+        groups = ControlGroups.find(data_dir)
+        network_problem = await network_isolation_problem(groups, KEEPER_BINARY, folder)
+        if network_problem is not None:
+            _log.warning("network of game servers is not isolated", problem=network_problem)
         node = NodeSettings(
             KEEPER_BINARY,
             isolation,
@@ -122,12 +130,15 @@ class GameRuntime:
             settings.runtime.log_bytes_max,
             folder / _NOTICES_PIPE,
             settings.lobby_env_aliases or {},
-            ControlGroups.find(data_dir),
+            groups,
             in_containers,
             settings.storage_reserve_bytes,
             settings.runtime.process_ports.numbers,
+            self._network_policy() if network_problem is None else None,
         )
         unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
+        if network_problem is not None:
+            unenforced.append(f"{NETWORK_NOT_ISOLATED}: {network_problem}")
         self._unenforced = [*node.groups.unenforced, *unenforced, *self._refused_kinds()]
         self._supervisor = RunSupervisor(
             folder,
@@ -140,6 +151,10 @@ class GameRuntime:
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+
+    def _network_policy(self) -> NetworkPolicy:
+        runtime = self._settings.runtime
+        return NetworkPolicy(runtime.egress, runtime.egress_networks)
 
     async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
         kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]

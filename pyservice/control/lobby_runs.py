@@ -214,6 +214,7 @@ class LobbyRuns:
             env=dict(spec.env),
             own_env=own_env,
             ports={name: _port(port) for name, port in spec.ports.items()},
+            has_host_network=spec.network_mode == "host",
         )
 
     async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:

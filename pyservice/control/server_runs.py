@@ -177,6 +177,7 @@ class ServerRuns:
             },
             ports={name: _port(port) for name, port in record.network.ports.items()},
             kill_timeout_ms=record.lifecycle.kill_timeout,
+            has_host_network=record.network.mode == "host",
         )
 
     async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:

@@ -19,6 +19,8 @@ from pyservice.runtime.filesystem import FileChange, apply_changes
 from pyservice.runtime.run_requests import Resources
 
 _ROOT: Final = Path("/sys/fs/cgroup")
+_HYBRID: Final = "unified"
+"""Hierarchy of version 2 beside those of version 1."""
 _PROCS: Final = "cgroup.procs"
 _TRIAL: Final = "trial"
 _SHARES_OF_CORE: Final = 1024
@@ -35,22 +37,25 @@ class Membership(NamedTuple):
 class ControlGroups:
     """Control groups of one data directory.
 
-    `memory` and `cpu` are the folders of its parent groups. None: the service cannot create this
-    group.
+    `memory`, `cpu` and `network` are the folders of its parent groups. None: the service cannot
+    create this group. The network group is of version 2.
     """
 
     memory: Path | None
     cpu: Path | None
     is_unified: bool = False
+    network: Path | None = None
 
     @classmethod
     def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
         name = f"hosting-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
         if (root / "cgroup.controllers").exists():
             parent = _unified_parent(root, name)
-            return cls(parent, parent, is_unified=True)
+            network = parent or _usable(root, name, _PROCS)
+            return cls(parent, parent, is_unified=True, network=network)
         memory = _usable(root / "memory", name, "memory.limit_in_bytes")
-        return cls(memory, _usable(root / "cpu", name, "cpu.shares"))
+        cpu = _usable(root / "cpu", name, "cpu.shares")
+        return cls(memory, cpu, network=_usable(root / _HYBRID, name, _PROCS))
 
     @property
     def unenforced(self) -> list[str]:
@@ -72,6 +77,8 @@ class ControlGroups:
             joins.append(group / _PROCS)
         if self.cpu is not None:
             joins.append(self.cpu / run_id / _PROCS)
+        if self.network is not None:
+            joins.append(self.network / run_id / _PROCS)
         return Membership(tuple(dict.fromkeys(joins)), counter)
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
@@ -107,7 +114,8 @@ class ControlGroups:
 
     def make_parents(self) -> None:
         for parent in self._parents():
-            _make_parent(parent, is_unified=self.is_unified)
+            is_limiting = self.is_unified and parent == self.memory
+            _make_parent(parent, is_unified=is_limiting)
 
     def remove(self, run_id: str) -> None:
         """Removes the control group of an ended run, and the parent group if it is then empty.
@@ -127,16 +135,18 @@ class ControlGroups:
                         self.remove(group.name)
 
     def _parents(self) -> set[Path]:
-        return {parent for parent in (self.memory, self.cpu) if parent is not None}
+        parents = (self.memory, self.cpu, self.network)
+        return {parent for parent in parents if parent is not None}
 
 
 def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
-    """Returns the path of a usable parent group in a version 1 hierarchy, or None.
+    """Returns the path of a usable parent group in a hierarchy, or None.
 
     Prefers a group at the top of the hierarchy, because the next start finds it there. Otherwise
     the parent group is below the service's own group.
     """
-    own = _own_group(hierarchy.name)
+    is_version_2 = limit == _PROCS
+    own = _own_group("" if is_version_2 else hierarchy.name)
     if own is None or not hierarchy.is_dir():
         return None
     return _try_parent(hierarchy / name, limit) or _try_parent(

@@ -23,12 +23,15 @@ from pyservice.runtime.containers import (
     mount_point_outside,
     runtime_failure,
 )
+from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.filesystem import remove_tree
+from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import Isolation, KeeperFailed, KeeperSpec, RunFolder
 
 IsolationSetting = Literal["auto", "user", "namespace", "landlock", "none"]
 
+_NETWORK_TRIAL: Final = "network"
 _TRIAL_UID: Final = 1_999_999
 _TRIAL_PROGRAM: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
@@ -122,6 +125,34 @@ async def choose_container_runtime(
             problem = f"{runtime}: {trial_problem}"
             _log.warning("OCI runtime does not work", scratch=scratch, problem=problem)
     return None, problem
+
+
+async def network_isolation_problem(
+    groups: ControlGroups, keeper: Path, folder: Path
+) -> str | None:
+    """Returns why the kernel cannot isolate the network of game servers, or None if it can."""
+    if groups.network is None:
+        return "no control group of version 2 can be created"
+    group = groups.network / _NETWORK_TRIAL
+    trial = RunFolder(folder / f".trial-{_NETWORK_TRIAL}")
+    shutil.rmtree(trial.path, ignore_errors=True)
+    spec = KeeperSpec(
+        "trial",
+        ("/bin/true",),
+        trial.scratch,
+        cgroups=groups.membership(_NETWORK_TRIAL).joins,
+        network=NetworkPolicy("none").rules(group, {}, {}),
+    )
+    try:
+        groups.make_parents()
+        for joined in spec.cgroups:
+            joined.parent.mkdir(exist_ok=True)
+        trial.prepare(spec)
+        return await asyncio.to_thread(_run_trial, trial, keeper, lambda: None)
+    except OSError as error:
+        return str(error)
+    finally:
+        groups.remove(_NETWORK_TRIAL)
 
 
 def _runtimes() -> list[Path]:

@@ -85,7 +85,7 @@ class _LeftoverProcesses:
             *(f"{name}={scratch}" for name in ("HOME", "TMPDIR")),
         }
         self._variables = {os.fsencode(variable) for variable in variables}
-        parents = {parent for parent in (groups.memory, groups.cpu) if parent is not None}
+        parents = {parent for parent in (groups.memory, groups.cpu, groups.network) if parent}
         self._groups = tuple(os.fsencode(f"/{parent.name}/{run_id}") for parent in parents)
 
     def find(self) -> list[int]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
 from pyservice.runtime.filesystem import FileChange, apply_changes
+from pyservice.runtime.network_isolation import NetworkRules
 
 Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
 """Isolation of a run. `processes` isolates nothing: it makes a container end with its OCI runtime.
@@ -70,6 +71,8 @@ class KeeperSpec:
     oom_counter: Path | None = None
     nice: int = 0
     notify: Path | None = None
+    network: NetworkRules | None = None
+    """None: the network is not isolated."""
     note: str = ""
 
     def content(self) -> bytes:
@@ -82,6 +85,7 @@ class KeeperSpec:
         records += [(name, str(getattr(self, name))) for name in _NUMBERS]
         optional = (("oom_counter", self.oom_counter), ("notify", self.notify))
         records += [(name, str(path)) for name, path in optional if path is not None]
+        records += self.network.records() if self.network is not None else ()
         records.append((_NOTE, self.note))
         if any("\0" in value for _, value in records):
             raise ValueError("the command, a variable or a path contains a NUL")

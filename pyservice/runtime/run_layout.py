@@ -15,6 +15,7 @@ from pyservice.runtime import containers
 from pyservice.runtime.containers import ContainerRuntime
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.filesystem import FileChange, apply_changes, is_folder_empty, remove_tree
+from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.process_environment import (
     EnvironmentTooLong,
     expand_references,
@@ -52,6 +53,8 @@ class NodeSettings:
     containers: ContainerRuntime | None = None
     reserve_bytes: int = 0
     process_ports: range = PROCESS_PORTS
+    network: NetworkPolicy | None = None
+    """None: the kernel cannot isolate the network of runs."""
 
     @property
     def has_users(self) -> bool:
@@ -163,7 +166,10 @@ def _spec(
     isolation = node.isolation if inside is None else "processes"
     if isolation is None:
         raise CannotRun("no isolation of game servers works on this node")
-    membership = node.groups.membership(request.id)
+    membership, network = node.groups.membership(request.id), None
+    if node.network and node.groups.network and not request.has_host_network:
+        group = node.groups.network / request.id
+        network = node.network.rules(group, placement.ports, request.own_env)
     return KeeperSpec(
         request.id,
         command,
@@ -182,6 +188,7 @@ def _spec(
         oom_counter=membership.oom_counter,
         nice=0 if node.groups.cpu else _nice(request.resources.cpu_millicores),
         notify=node.notify,
+        network=network,
         note=json.dumps(asdict(placement)),
     )
 

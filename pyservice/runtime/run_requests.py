@@ -54,6 +54,8 @@ class RunRequest:
     """Variables of the service except the ports. They may contain a token."""
     ports: Mapping[str, PortRequest] = field(default_factory=dict)
     kill_timeout_ms: int = KILL_TIMEOUT_MS
+    has_host_network: bool = False
+    """Whether the network mode is `host`, which removes the network isolation."""
 
 
 @dataclass(frozen=True, slots=True)

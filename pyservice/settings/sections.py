@@ -389,6 +389,12 @@ class RuntimeSettings(_Section):
     """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])
     """Ports that game servers with host networking may bind."""
+    egress: Literal["internet", "none", "any"] = "internet"
+    """Networks that game servers reach besides the API. `internet`: public addresses. `none`: no
+    others. `any`: private networks too.
+    """
+    egress_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
+    """Networks that game servers reach in any case, also loopback addresses."""
     end_with_service: bool = False
     """Whether game servers and edge-guard end with the service. They survive a killed service in
     any case.

@@ -27,6 +27,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 UNLIMITED: Final = {
     "memory is watched twice a second, not limited",
     "processors are shared by nice values",
+    "the network of game servers is not isolated",
 }
 """Limits that the service reports as not enforced when it may not create control groups."""
 SIGNALS: Final = "game servers can signal all processes of this user, the service's too"

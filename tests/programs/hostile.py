@@ -66,7 +66,9 @@ async def live() -> None:
     )
     child.send_signal(signal.SIGKILL)
     assert await child.wait() == -signal.SIGKILL
-    server = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0)
+    server = await asyncio.start_server(
+        lambda _, writer: writer.close(), "127.0.0.1", int(os.environ["PORT"])
+    )
     _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
     writer.close()
     server.close()

@@ -21,6 +21,7 @@ mod isolation;
 mod launcher;
 mod log_lines;
 mod log_segments;
+mod network;
 mod process_title;
 mod process_tree;
 mod processes;

@@ -22,6 +22,7 @@ use rustix::process::{
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::isolation::{ExecError, Sandbox};
+use crate::network;
 use crate::processes::{self, pipe, run_with_shared_memory};
 use crate::run_spec::{Isolation, RunSpec};
 
@@ -81,6 +82,7 @@ struct ExecPlan {
     environment: Vec<CString>,
     workdir: PathBuf,
     cgroups: Vec<PathBuf>,
+    has_network_rules: bool,
     nice: i32,
     sandbox: Sandbox,
     has_separate_init: bool,
@@ -93,6 +95,7 @@ struct ExecPlan {
 /// if the returned [`Program::is_init`] is true.
 pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = ExecPlan::new(spec, sandbox)?;
+    spec.network.apply().map_err(|error| format!("network isolation: {error}"))?;
     let (out, out_end) = pipe().map_err(start_failure)?;
     let (err, err_end) = pipe().map_err(start_failure)?;
     for end in [&out, &err] {
@@ -150,6 +153,7 @@ impl ExecPlan {
             environment: environment.collect::<Result<_, _>>()?,
             workdir: spec.workdir.clone(),
             cgroups: spec.cgroups.clone(),
+            has_network_rules: spec.network.group.is_some(),
             nice: spec.nice,
             has_separate_init: spec.isolation.has_pid_namespace() && !spec.isolation.keeper_is_namespace_init(),
             namespaces: match spec.isolation {
@@ -216,6 +220,9 @@ impl ExecPlan {
         for path in &self.cgroups {
             let joined = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(b"0"));
             joined.map_err(|error| ExecError(format!("{}: {error}", path.display())))?;
+        }
+        if self.has_network_rules {
+            network::check_enforced().map_err(|error| ExecError(format!("network isolation: {error}")))?;
         }
         if self.nice != 0 {
             nice(self.nice).map_err(with_name("nice"))?;

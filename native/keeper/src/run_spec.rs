@@ -8,6 +8,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::network::{NetworkRules, parse_ports};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Isolation {
     None,
@@ -57,6 +59,7 @@ pub struct RunSpec {
     /// Control group file with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
     pub oom_counter: Option<PathBuf>,
     pub nice: i32,
+    pub network: NetworkRules,
 }
 
 impl RunSpec {
@@ -79,6 +82,7 @@ impl RunSpec {
             cgroups: Vec::new(),
             oom_counter: None,
             nice: 0,
+            network: NetworkRules::default(),
         };
         let Some(content) = content.strip_suffix(b"\0") else {
             return Err("spec is incomplete: it does not end with NUL".to_owned());
@@ -111,6 +115,11 @@ impl RunSpec {
             b"cgroup" => self.cgroups.push(value.into()),
             b"oom_counter" => self.oom_counter = Some(value.into()),
             b"nice" => self.nice = number(key, value)?,
+            b"network_group" => self.network.group = Some(value.into()),
+            b"network_port" => self.network.own_ports.push(parse_ports(&value.to_string_lossy())?),
+            b"network_allow" => self.network.allowed.push(value.to_string_lossy().parse()?),
+            b"network_refuse" => self.network.refused.push(value.to_string_lossy().parse()?),
+            b"network_allows_others" => self.network.allows_others = number::<u8>(key, value)? != 0,
             b"note" => {}
             _ => return Err(format!("spec: unknown key {:?}", OsStr::from_bytes(key))),
         }
@@ -133,7 +142,8 @@ impl RunSpec {
         if [self.uid, self.gid].contains(&u32::MAX) {
             return Err("spec: uid and gid must be below 4294967295".to_owned());
         }
-        let files = self.cgroups.iter().chain(&self.notify).chain(&self.oom_counter);
+        self.network.check()?;
+        let files = self.cgroups.iter().chain(&self.notify).chain(&self.oom_counter).chain(&self.network.group);
         if let Some(path) = self.read.iter().chain(&self.write).chain(files).find(|path| !path.is_absolute()) {
             return Err(format!("spec: {} must be an absolute path", path.display()));
         }

@@ -1,0 +1,157 @@
+//! Network isolation of a run: BPF programs on its control group of version 2.
+//!
+//! The programs belong to the group. They apply to each process in it, also after the end of the keeper, and end with
+//! the group. A packet of a player takes no further step on its way, and the network of the machine stays unchanged.
+
+mod assembler;
+mod programs;
+
+use std::ffi::CStr;
+use std::fs::File;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener};
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use programs::Program;
+
+/// Maximum number of rules. The jumps of a program reach over them.
+const RULES_MAX: usize = 512;
+const LICENSE: &CStr = c"Apache-2.0";
+const PROGRAM_LOAD: libc::c_int = 5;
+const PROGRAM_ATTACH: libc::c_int = 8;
+/// Attach flag: programs of a group below do not replace the program.
+const ALLOW_MULTI: u32 = 2;
+/// Port that no run has, because only root may bind it.
+const FOREIGN_PORT: u16 = 1;
+
+/// A network, and the ports in it if the rule names any.
+#[derive(Debug)]
+pub struct Destination {
+    pub address: IpAddr,
+    pub prefix_bits: u8,
+    pub ports: Option<RangeInclusive<u16>>,
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    /// Parses `<address>/<prefix>`, with ` <port>` or ` <first>-<last>` if the rule names ports.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (network, ports) = text.split_once(' ').map_or((text, None), |(network, ports)| (network, Some(ports)));
+        let parse = || {
+            let (address, prefix) = network.split_once('/')?;
+            let (address, prefix_bits): (IpAddr, u8) = (address.parse().ok()?, prefix.parse().ok()?);
+            let ports = ports.map_or(Some(None), |ports| parse_ports(ports).ok().map(Some))?;
+            let bits_max = if address.is_ipv4() { 32 } else { 128 };
+            (prefix_bits <= bits_max).then_some(Self { address, prefix_bits, ports })
+        };
+        parse().ok_or_else(|| format!("{text:?} is no network"))
+    }
+}
+
+pub fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    match (first.parse::<u16>(), last.parse::<u16>()) {
+        (Ok(first), Ok(last)) if 0 < first && first <= last => Ok(first..=last),
+        _ => Err(format!("{text:?} is no port")),
+    }
+}
+
+/// Rules of one run. An allowed destination is allowed even if it is in a refused network.
+#[derive(Debug, Default)]
+pub struct NetworkRules {
+    /// Folder of the run's control group. `None`: the network is not isolated.
+    pub group: Option<PathBuf>,
+    /// Ports that the run may bind.
+    pub own_ports: Vec<RangeInclusive<u16>>,
+    pub allowed: Vec<Destination>,
+    pub refused: Vec<Destination>,
+    /// True if the run reaches all networks that are not refused.
+    pub allows_others: bool,
+}
+
+impl NetworkRules {
+    pub fn check(&self) -> Result<(), String> {
+        let count = self.own_ports.len() + self.allowed.len() + self.refused.len();
+        if count > RULES_MAX { Err(format!("spec: more than {RULES_MAX} rules of the network")) } else { Ok(()) }
+    }
+
+    /// Attaches the programs to the control group of the run.
+    pub fn apply(&self) -> io::Result<()> {
+        let Some(path) = &self.group else { return Ok(()) };
+        let group = File::open(path)?;
+        for program in programs::all(self) {
+            attach(&load(&program)?, &group, program.attachment)?;
+        }
+        Ok(())
+    }
+}
+
+/// Tests in a process of the group that the kernel enforces the rules. It does not if the process is in another group.
+pub fn check_enforced() -> io::Result<()> {
+    match TcpListener::bind(SocketAddrV4::new(Ipv4Addr::LOCALHOST, FOREIGN_PORT)) {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
+        _ => Err(io::Error::other("the kernel does not apply the rules")),
+    }
+}
+
+/// Start of `union bpf_attr` for `BPF_PROG_LOAD`.
+#[repr(C)]
+#[derive(Default)]
+struct LoadRequest {
+    kind: u32,
+    instruction_count: u32,
+    instructions: u64,
+    license: u64,
+    log_level: u32,
+    log_size: u32,
+    log: u64,
+    kernel_version: u32,
+    flags: u32,
+    name: [u8; 16],
+    interface: u32,
+    expected_attachment: u32,
+}
+
+/// Start of `union bpf_attr` for `BPF_PROG_ATTACH`.
+#[repr(C)]
+struct AttachRequest {
+    target: u32,
+    program: u32,
+    attachment: u32,
+    flags: u32,
+}
+
+fn load(program: &Program) -> io::Result<OwnedFd> {
+    let mut request = LoadRequest {
+        kind: program.kind,
+        instruction_count: program.code.len() as u32,
+        instructions: program.code.as_ptr().expose_provenance() as u64,
+        license: LICENSE.as_ptr().expose_provenance() as u64,
+        expected_attachment: program.attachment,
+        ..LoadRequest::default()
+    };
+    request.name[..program.name.len()].copy_from_slice(program.name.as_bytes());
+    let descriptor = call(PROGRAM_LOAD, &request)?;
+    // SAFETY: the kernel has just created the descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
+}
+
+fn attach(program: &OwnedFd, group: &File, attachment: u32) -> io::Result<()> {
+    let request = AttachRequest {
+        target: group.as_raw_fd() as u32,
+        program: program.as_raw_fd() as u32,
+        attachment,
+        flags: ALLOW_MULTI,
+    };
+    call(PROGRAM_ATTACH, &request).map(drop)
+}
+
+fn call<Request>(command: libc::c_int, request: &Request) -> io::Result<libc::c_int> {
+    // SAFETY: the request has the layout of the kernel, and what it points to outlives the call.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, &raw const *request, size_of::<Request>()) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as libc::c_int) }
+}

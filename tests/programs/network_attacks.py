@@ -1,0 +1,146 @@
+"""Game server that tries each forbidden use of the network, and prints the result of each."""
+
+import errno
+import json
+import os
+import socket
+
+goals = json.loads(os.environ["GOALS"])
+PORT = int(os.environ["PORT"])
+V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
+MPTCP, UDP_LITE = 262, 136
+SO_MARK = 36
+SOURCE_ROUTE = bytes([131, 7, 4, 127, 0, 0, 1, 0])
+
+
+def report(what, attempt):
+    try:
+        attempt()
+        result = "ok"
+    except TimeoutError:
+        result = "timeout"
+    except OSError as error:
+        result = errno.errorcode.get(error.errno, str(error))
+    print(json.dumps([what, result]), flush=True)
+
+
+def family_of(host):
+    return V6 if ":" in host else V4
+
+
+def connect(host, port):
+    with socket.socket(family_of(host), TCP) as one:
+        one.settimeout(2)
+        one.connect((host, port))
+
+
+def send(host, port):
+    with socket.socket(family_of(host), UDP) as one:
+        one.sendto(b"x", (host, port))
+
+
+def send_connected(host, port):
+    with socket.socket(V4, UDP) as one:
+        one.connect(("127.0.0.1", PORT))
+        one.connect((host, port))
+        one.send(b"x")
+
+
+def fast_open(host, port):
+    with socket.socket(V4, TCP) as one:
+        one.sendto(b"x", socket.MSG_FASTOPEN, (host, port))
+
+
+def bind(kind, port, host="0.0.0.0", option=socket.SO_REUSEADDR):
+    with socket.socket(family_of(host), kind) as one:
+        one.setsockopt(socket.SOL_SOCKET, option, 1)
+        one.bind((host, port))
+
+
+def create(family, kind, protocol):
+    socket.socket(family, kind, protocol).close()
+
+
+def send_with_option(level, option, value, host, port):
+    with socket.socket(V4, UDP) as one:
+        one.setsockopt(level, option, value)
+        one.sendto(b"x", (host, port))
+
+
+def ask(host, port):
+    with socket.socket(V4, TCP) as one:
+        one.settimeout(2)
+        one.connect((host, port))
+        one.sendall(b"x")
+        assert one.recv(1) == b"y"
+
+
+def in_grandchild(attempt):
+    """Makes the attempt in a process of another session, which the keeper adopts."""
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            number = 0
+            try:
+                attempt()
+            except OSError as error:
+                number = error.errno or 255
+            os.write(writing, bytes([number]))
+        os._exit(0)
+    os.wait()
+    number = os.read(reading, 1)[0]
+    if number:
+        raise OSError(number, "in a grandchild")
+
+
+for host, port in goals["closed"]:
+    report(f"tcp {host}", lambda host=host, port=port: connect(host, port))
+    report(f"udp {host}", lambda host=host, port=port: send(host, port))
+if goals["closed"]:
+    host, port = goals["closed"][0]
+    report("fast open", lambda: fast_open(host, port))
+    report("connected datagram", lambda: send_connected(host, port))
+    report("grandchild", lambda: in_grandchild(lambda: connect(host, port)))
+    for what, option in {
+        "device": (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0"),
+        "source route": (socket.IPPROTO_IP, socket.IP_OPTIONS, SOURCE_ROUTE),
+        "mark": (socket.SOL_SOCKET, SO_MARK, 1),
+    }.items():
+        report(what, lambda option=option: send_with_option(*option, host, port))
+    for what, arguments in {
+        "raw": (V4, socket.SOCK_RAW, socket.IPPROTO_UDP),
+        "raw v6": (V6, socket.SOCK_RAW, socket.IPPROTO_UDP),
+        "ping": (V4, UDP, socket.IPPROTO_ICMP),
+        "mptcp": (V4, TCP, MPTCP),
+        "udp lite": (V4, UDP, UDP_LITE),
+        "packet": (socket.AF_PACKET, socket.SOCK_RAW, 0x0300),
+    }.items():
+        report(what, lambda arguments=arguments: create(*arguments))
+for port in goals["foreign_ports"]:
+    report("bind tcp", lambda port=port: bind(TCP, port))
+    report("bind udp", lambda port=port: bind(UDP, port))
+    report("bind v6", lambda port=port: bind(UDP, port, "::"))
+    report("bind mapped", lambda port=port: bind(UDP, port, "::ffff:127.0.0.1"))
+    report("bind shared", lambda port=port: bind(UDP, port, "127.0.0.1", socket.SO_REUSEPORT))
+report("own tcp", lambda: bind(TCP, PORT))
+report("own udp", lambda: bind(UDP, PORT))
+report("own v6", lambda: bind(UDP, PORT, "::"))
+report("any port", lambda: bind(UDP, 0))
+for what, (host, port) in goals["open"].items():
+    report(what, lambda host=host, port=port: ask(host, port))
+for host in goals["datagrams"]:
+    report(f"datagram {host}", lambda host=host: send(host, 9))
+
+listener = socket.socket(V4, TCP)
+listener.bind(("0.0.0.0", PORT))
+listener.listen()
+server = socket.socket(V4, UDP)
+server.bind(("0.0.0.0", PORT))
+print(json.dumps(["serving", "ok"]), flush=True)
+packet, peer = server.recvfrom(64)
+report("reply", lambda: server.sendto(packet, peer))
+connection, _ = listener.accept()
+report("accepted", lambda: connection.sendall(connection.recv(64)))
+packet, peer = server.recvfrom(64)
+report("reply to an unconnected peer", lambda: server.sendto(packet, peer))

@@ -1,0 +1,251 @@
+"""Network isolation of runs: what a game server reaches, what it binds, and what stays closed."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import json
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
+from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.isolation_trials import network_isolation_problem
+from pyservice.runtime.network_isolation import NetworkPolicy, refused_networks
+from pyservice.runtime.process_environment import ProcessPort
+from pyservice.runtime.run_folder import Isolation
+from pyservice.runtime.run_requests import PortRequest, RunRequest
+from tests.support.runtime_host import RuntimeHost
+from tests.support.upload_files import tar
+from tests.support.waiting import eventually
+
+PROGRAM: Final = Path(__file__).parent.parent / "programs" / "network_attacks.py"
+BUILD: Final = "0192f000-0000-7000-8000-0000000000e1"
+FOREIGN_PORT: Final = 11_999
+REFUSED: Final = "EPERM"
+CLOSED: Final = (
+    *("169.254.169.254", "10.1.2.3", "172.16.0.1", "192.168.0.1", "100.64.0.1", "0.0.0.0"),
+    *("224.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:10.1.2.3", "64:ff9b::a00:1"),
+    *("2002:a00:1::1", "fd00::1"),
+)
+OTHER_ERRORS: Final = {
+    *("ping", "mptcp", "udp 224.0.0.1", "udp 64:ff9b::a00:1", "udp 2002:a00:1::1"),
+    *("udp fd00::1", "udp ::ffff:10.1.2.3", "udp 0.0.0.0", "tcp 64:ff9b::a00:1"),
+}
+"""Attempts that a kernel can refuse with another error, for example without a route."""
+
+pytestmark = pytest.mark.anyio
+
+ISOLATIONS: Final[tuple[Isolation, ...]] = ("user", "namespace", "none")
+
+
+@pytest.fixture
+async def isolated(host: RuntimeHost, request: pytest.FixtureRequest) -> RuntimeHost:
+    groups = ControlGroups.find(host.folder)
+    problem = await network_isolation_problem(groups, KEEPER_BINARY, host.folder)
+    if problem is not None:
+        pytest.skip(problem)
+    isolation: Isolation = getattr(request, "param", "user")
+    host.node = dataclasses.replace(
+        host.node,
+        isolation=isolation,
+        shared_paths=(*SYSTEM_PATHS, Path(sys.base_prefix)),
+        groups=groups,
+        network=NetworkPolicy("internet"),
+    )
+    await host.anew()
+    return host
+
+
+@pytest.fixture
+def service() -> Iterator[tuple[str, int]]:
+    """Returns the address of a loopback service that answers `y` to each connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1)
+                    connection.sendall(b"y")
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield listener.getsockname()
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+def machine_addresses() -> list[str]:
+    """Returns the address from which this machine reaches others, if it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("1.1.1.1", 9))
+        except OSError:
+            return []
+        return [probe.getsockname()[0]]
+
+
+def want(
+    host: RuntimeHost, goals: dict[str, Any], env: dict[str, str] | None = None, **more: Any
+) -> RunRequest:
+    command = (os.path.realpath(sys.executable), "-S", "attack.py")
+    host.store.archives[BUILD] = tar(
+        {
+            "server.json": json.dumps({"command": command}).encode(),
+            "attack.py": PROGRAM.read_bytes(),
+        }
+    )
+    none: dict[str, Any] = {"closed": [], "foreign_ports": [], "open": {}, "datagrams": []}
+    return host.want(
+        "",
+        build_id=BUILD,
+        args=(),
+        env={"GOALS": json.dumps(none | goals)},
+        own_env=env or {},
+        ports={"game": PortRequest(is_datagram=True)},
+        **more,
+    )
+
+
+async def results(host: RuntimeHost, order: RunRequest, last: str) -> dict[str, set[str]]:
+    async def look() -> dict[str, set[str]] | None:
+        by_name: dict[str, set[str]] = {}
+        for line in host.of(order).lines():
+            assert line.stream == "std_out", [one.text for one in host.of(order).lines()]
+            what, result = json.loads(line.text)
+            by_name.setdefault(what, set()).add(result)
+        return by_name if last in by_name else None
+
+    found: dict[str, set[str]] = await eventually(look)
+    return found
+
+
+@pytest.mark.parametrize("isolated", ISOLATIONS, indirect=True)
+async def test_forbidden_uses_of_the_network_fail(
+    isolated: RuntimeHost, service: tuple[str, int]
+) -> None:
+    number = service[1]
+    closed = [service, *((address, number) for address in (*CLOSED, *machine_addresses()))]
+    order = want(
+        isolated,
+        {"closed": closed, "foreign_ports": [FOREIGN_PORT], "datagrams": ["203.0.114.1"]},
+    )
+    found = await results(isolated, order, "serving")
+    for what in ("own tcp", "own udp", "own v6", "any port", "serving"):
+        assert found.pop(what) == {"ok"}, what
+    # A machine without a route gives another error, but not that of the rules.
+    assert REFUSED not in found.pop("datagram 203.0.114.1")
+    if isolated.node.isolation == "none":
+        del found["packet"]  # only a program with capabilities of root has such a socket
+    unexpected = {what: result for what, result in found.items() if result != {REFUSED}}
+    assert set(unexpected) <= OTHER_ERRORS, unexpected
+    assert "ok" not in set().union(*unexpected.values()), unexpected
+
+
+async def test_a_server_reaches_its_api_and_answers_its_peers(
+    isolated: RuntimeHost, service: tuple[str, int]
+) -> None:
+    host, number = service
+    variables = {"HOSTING_API_URL": f"http://{host}:{number}"}
+    order = want(isolated, {"open": {"api": service}}, variables)
+    found = await results(isolated, order, "serving")
+    assert found["api"] == {"ok"}
+    placed = await isolated.reports.wait_for(order.id, "placed")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as player:
+        player.settimeout(10)
+        player.connect(placed["game"])
+        player.send(b"hello")
+        assert player.recv(64) == b"hello"
+    with socket.create_connection(placed["game"], timeout=10) as stream:
+        stream.sendall(b"hello")
+        assert stream.recv(64) == b"hello"
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other:
+        other.sendto(b"hello", placed["game"])
+        found = await results(isolated, order, "reply to an unconnected peer")
+    assert found["reply to an unconnected peer"] == {REFUSED}
+
+
+async def test_host_mode_removes_the_isolation(
+    isolated: RuntimeHost, service: tuple[str, int]
+) -> None:
+    order = want(isolated, {"open": {"service": service}}, has_host_network=True)
+    assert (await results(isolated, order, "serving"))["service"] == {"ok"}
+
+
+async def test_rules_outlive_the_service_and_end_with_the_run(
+    isolated: RuntimeHost, service: tuple[str, int]
+) -> None:
+    groups = isolated.node.groups
+    assert groups.network is not None
+    order = want(isolated, {"closed": [service]})
+    await results(isolated, order, "serving")
+    assert (groups.network / order.id).is_dir()
+    await isolated.anew()
+    assert isolated.supervisor.is_known(order.id)
+    isolated.supervisor.end(order.id, 0)
+    await isolated.reports.end(order.id)
+
+    async def is_removed() -> bool:
+        return not groups.network or not (groups.network / order.id).exists()
+
+    await eventually(is_removed)
+
+
+def test_refused_networks_contain_every_address_that_is_not_global() -> None:
+    networks = [ipaddress.ip_network(one) for one in refused_networks("internet")]
+    samples = [int(network.network_address) for network in networks if network.version == 4]
+    for base in (*samples, *(one - 1 for one in samples if one)):
+        address = ipaddress.IPv4Address(base)
+        is_refused = any(address in network for network in networks if network.version == 4)
+        assert is_refused or (address.is_global and not address.is_multicast), address
+
+
+@pytest.mark.parametrize(
+    ("egress", "address", "is_refused"),
+    [
+        ("internet", "10.0.0.1", True),
+        ("internet", "64:ff9b::a00:1", True),
+        ("internet", "64:ff9b::808:808", False),
+        ("internet", "8.8.8.8", False),
+        ("any", "10.0.0.1", False),
+        ("any", "fd00::1", False),
+        ("any", "127.0.0.1", True),
+        ("any", "169.254.169.254", True),
+        ("any", "64:ff9b::7f00:1", True),
+        ("any", "::ffff:127.0.0.1", True),
+    ],
+)
+def test_egress_selects_networks(egress: Any, address: str, is_refused: bool) -> None:
+    networks = map(ipaddress.ip_network, refused_networks(egress))
+    one = ipaddress.ip_address(address)
+    assert (
+        any(one in network for network in networks if network.version == one.version) == is_refused
+    )
+
+
+def test_rules_allow_the_api_resolvers_and_listed_networks(tmp_path: Path) -> None:
+    file = tmp_path / "resolv.conf"
+    file.write_text("search example.com\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n")
+    listed = (ipaddress.ip_network("10.9.0.0/16"),)
+    variables = {"HOSTING_API_URL": "http://0.0.0.0:8080", "HOSTING_GRPC_ADDRESS": "[::1]:9000"}
+    ports = {"game": ProcessPort(12_000)}
+    rules = NetworkPolicy("internet", listed, file).rules(tmp_path, ports, variables)
+    assert rules.ports == ["12000"]
+    assert rules.allowed == [
+        *("127.0.0.0/8 12000", "::1/128 12000"),
+        *("0.0.0.0/32 8080", "127.0.0.1/32 8080", "::1/128 9000"),
+        *("127.0.0.53/32 53", "fe80::1/128 53", "10.9.0.0/16"),
+    ]
+    alone = NetworkPolicy("none", (), file).rules(tmp_path, {}, {})
+    assert (alone.allowed, alone.allows_others) == ([], False)
