@@ -35,6 +35,7 @@ from pyservice.runtime.run_supervisor import RunSupervisor
 from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
+from pyservice.storage import builds
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
 from pyservice.watch import Topics
@@ -74,6 +75,7 @@ class GameRuntime:
         record_lookup: LobbyRecordLookup,
     ) -> None:
         self._settings = settings
+        self._database = database
         self.set_tiers(settings.tiers)
         self._capacity = _capacity(settings)
         self._builds = UnpackedBuilds(
@@ -103,15 +105,15 @@ class GameRuntime:
         """Prepares the runtime, and recovers the game servers that are still running."""
         settings = self._settings
         data_dir = settings.data_dir.resolve()
-        folder, builds = data_dir / "servers", data_dir / "builds"
-        for path in (folder, builds):
+        folder, build_folder = data_dir / "servers", data_dir / "builds"
+        for path in (folder, build_folder):
             path.mkdir(mode=0o700, exist_ok=True)
         shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
         isolation = await choose_isolation(
             settings.runtime.isolation, KEEPER_BINARY, folder, shared_paths
         )
         if isolation is not None and needs_open_folders(isolation):
-            open_folders(builds)
+            open_folders(build_folder)
         if isolation is None:
             _log.error(
                 "no game server can run: no isolation works", wanted=settings.runtime.isolation
@@ -136,6 +138,7 @@ class GameRuntime:
             settings.runtime.process_ports.numbers,
             self._network_policy() if network_problem is None else None,
         )
+        may_share = network_problem is None or settings.runtime.allow_shared_network
         unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
         if network_problem is not None:
             unenforced.append(f"{NETWORK_NOT_ISOLATED}: {network_problem}")
@@ -147,10 +150,15 @@ class GameRuntime:
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
             on_notice=self.logs.notify_growth,
+            group_of_build=None if may_share else self._group_of_build,
         )
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+
+    async def _group_of_build(self, build_id: str) -> str | None:
+        async with self._database.read() as tx:
+            return await builds.group_of(tx, build_id)
 
     def _network_policy(self) -> NetworkPolicy:
         runtime = self._settings.runtime

@@ -116,6 +116,10 @@ START_TIMED_OUT: Final = (
     "the game server did not start in time, and its start was cancelled: this node waited too long "
     "for a file that the game server opens or runs"
 )
+NETWORK_IS_SHARED: Final = (
+    "this node cannot isolate the network, and game servers of another developer group run on it: "
+    "ask the operator for network isolation or for runtime.allow_shared_network"
+)
 _POLL_INTERVAL_S: Final = 2.0
 _RETRY_DELAYS_S: Final = (0.1, 0.2, 0.5, 1.0)
 
@@ -262,6 +266,8 @@ class RunLifecycle:
     async def _preparing(self) -> RunState:
         request = self._request
         assert request is not None
+        if await self._context.has_earlier_run_of_other_group(self.id):
+            return self._over(RunEnd("exec_failed", message=NETWORK_IS_SHARED))
         self._build = self._context.builds.get_cached(request.build_id)
         if self._build is not None:
             return self._placing

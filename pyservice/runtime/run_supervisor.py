@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 import os
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -140,7 +141,13 @@ class RunSupervisor:
         reporters: Mapping[OwnerKind, RunReporter],
         *,
         on_notice: Callable[[str], None],
+        group_of_build: Callable[[str], Awaitable[str | None]] | None = None,
     ) -> None:
+        """`group_of_build` returns the developer group of a build.
+
+        If it is set, runs of different groups are never on this node at the same time.
+        """
+        self._group_of_build = group_of_build
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -284,6 +291,20 @@ class RunSupervisor:
 
     async def in_thread(self, work: Callable[[], _Result]) -> _Result:
         return await self._workers.do(work)
+
+    async def has_earlier_run_of_other_group(self, run_id: str) -> bool:
+        """Returns whether a run that began before this one belongs to another developer group.
+
+        Always False if groups may share this node.
+        """
+        if self._group_of_build is None:
+            return False
+        group = await self._group_of_build(self.runs[run_id].parameters.build_id)
+        earlier = itertools.takewhile(lambda run: run.id != run_id, list(self.runs.values()))
+        for build_id in {run.parameters.build_id for run in earlier}:
+            if await self._group_of_build(build_id) != group:
+                return True
+        return False
 
     def on_begin(self, run_id: str) -> None:
         self._notify(run_id)

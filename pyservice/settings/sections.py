@@ -395,6 +395,10 @@ class RuntimeSettings(_Section):
     """
     egress_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Networks that game servers reach in any case, also loopback addresses."""
+    allow_shared_network: bool = False
+    """Whether game servers of different developer groups run at the same time if the kernel cannot
+    isolate their network.
+    """
     end_with_service: bool = False
     """Whether game servers and edge-guard end with the service. They survive a killed service in
     any case.

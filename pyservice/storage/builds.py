@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import and_, bindparam, delete, exists, insert, select
 
 from pyservice.storage.database import Record, Transaction
-from pyservice.storage.tables import build_tags, builds, uploads
+from pyservice.storage.tables import build_tags, builds, games, uploads
 
 _ROWS = select(builds, uploads.c.content_length, uploads.c.complete_ms).join(
     uploads, uploads.c.upload_id == builds.c.upload_id
@@ -13,6 +13,11 @@ _ROWS = select(builds, uploads.c.content_length, uploads.c.complete_ms).join(
 _OF_GAME = _ROWS.where(builds.c.game_id == bindparam("game_id")).order_by(builds.c.build_id.desc())
 _ONE = _ROWS.where(
     builds.c.game_id == bindparam("game_id"), builds.c.build_id == bindparam("build_id")
+)
+_GROUP = (
+    select(games.c.group_id)
+    .join(builds, builds.c.game_id == games.c.game_id)
+    .where(builds.c.build_id == bindparam("build_id"))
 )
 _TAGS_OF_GAME = (
     select(build_tags)
@@ -61,6 +66,12 @@ async def add(
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
     """Returns the build's columns with `content_length` and `complete_ms` of its upload, or None."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
+
+
+async def group_of(tx: Transaction, build_id: str) -> str | None:
+    """Returns the developer group of a build's game, or None for an unknown build."""
+    row = await tx.first(_GROUP, {"build_id": build_id})
+    return None if row is None else str(row.group_id)
 
 
 async def of_game(

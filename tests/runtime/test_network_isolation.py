@@ -21,13 +21,15 @@ from pyservice.runtime.isolation_trials import network_isolation_problem
 from pyservice.runtime.network_isolation import NetworkPolicy, refused_networks
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_folder import Isolation
+from pyservice.runtime.run_lifecycle import NETWORK_IS_SHARED
 from pyservice.runtime.run_requests import PortRequest, RunRequest
-from tests.support.runtime_host import RuntimeHost
+from tests.support.runtime_host import SHELL, RuntimeHost, build_of
 from tests.support.upload_files import tar
 from tests.support.waiting import eventually
 
 PROGRAM: Final = Path(__file__).parent.parent / "programs" / "network_attacks.py"
-BUILD: Final = "0192f000-0000-7000-8000-0000000000e1"
+BUILD: Final = "0192f000-0000-7000-8000-00000000a0e1"
+OTHER_BUILD: Final = "0192f000-0000-7000-8000-00000000a0e2"
 FOREIGN_PORT: Final = 11_999
 REFUSED: Final = "EPERM"
 CLOSED: Final = (
@@ -200,6 +202,29 @@ async def test_rules_outlive_the_service_and_end_with_the_run(
         return not groups.network or not (groups.network / order.id).exists()
 
     await eventually(is_removed)
+
+
+async def test_groups_do_not_share_a_node_without_network_isolation(host: RuntimeHost) -> None:
+    async def group_of_build(build_id: str) -> str:
+        return "first" if build_id == SHELL else "second"
+
+    host.group_of_build = group_of_build
+    host.store.archives[OTHER_BUILD] = build_of("sh", "-c")
+    await host.anew()
+    first = await host.running()
+    await host.running()
+    refused = host.want(build_id=OTHER_BUILD)
+    end = await host.reports.end(refused.id)
+    assert (end.reason, end.message) == ("exec_failed", NETWORK_IS_SHARED)
+    for order in list(host.supervisor.runs):
+        host.supervisor.end(order, 0)
+    await host.reports.end(first.id)
+
+    async def is_idle() -> bool:
+        return not host.supervisor.runs
+
+    await eventually(is_idle)
+    await host.running(build_id=OTHER_BUILD)
 
 
 def test_refused_networks_contain_every_address_that_is_not_global() -> None:

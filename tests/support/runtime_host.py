@@ -11,7 +11,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -102,6 +102,7 @@ class RuntimeHost:
         self.node = NodeSettings(
             KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
+        self.group_of_build: Callable[[str], Awaitable[str | None]] | None = None
         self._builds = builds
         self._count = 0
         self._task: asyncio.Task[None] | None = None
@@ -114,6 +115,7 @@ class RuntimeHost:
             self.capacity,
             {"server": self.reports, "lobby": self.reports},
             on_notice=self.noticed.append,
+            group_of_build=self.group_of_build,
         )
         await self.supervisor.recover()
         self._task = asyncio.create_task(self.supervisor.run())
