@@ -25,7 +25,7 @@ from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
 from pyservice.control.game_pictures import GamePictureOperations
-from pyservice.control.games import GameOperations, game_topic
+from pyservice.control.games import GameDeletions, GameOperations, game_topic
 from pyservice.control.groups import GroupOperations, ServiceOwner, ensure_owner
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.lobby_exports import LobbyExportOperations
@@ -234,18 +234,31 @@ class ControlPlane:
         one = NamespaceChange(records, self._feeder)
         uploading = UploadLifecycle(records, self._files.objects)
         self._uploading = uploading
-        deletions = self._deletions = Deletions(database, uploading)
+        deletions = self._deletions = Deletions(
+            database, uploading, data_plane, self._owner.source_epoch, self._runtime.remove_run
+        )
+
+        def on_deleted() -> None:
+            self._gate.clear_cache()
+            self._runtime.servers.compare_again()
+            deletions.start_removal()
+
         self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
         self._exports = LobbyExportOperations(
             database, self._files.objects, self._ids, self._record_lookup, self._runtime
         )
         return Handlers(
             games=GameOperations(
-                records, self._feeder, self._counts, links, region_summaries(settings)
+                records,
+                self._feeder,
+                self._counts,
+                links,
+                region_summaries(settings),
+                GameDeletions(deletions, on_deleted),
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
             quotas=QuotaOperations(database, self._quotas),
-            namespaces=NamespaceOperations(records, self._feeder, one),
+            namespaces=NamespaceOperations(records, self._feeder, one, deletions, on_deleted),
             namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish

@@ -162,6 +162,7 @@ class DataPlane:
         self._processes.set_tiers(self._tiers)
         self._metrics.capacity_refusals = self._processes.lobby_templates.capacity_refusals.by_tier
         self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed
+        self._feed.end_lobbies = self._processes.lobby_scaler.end_all
         table = self._operations(regions, topics)
         store = store_over_socket(self._control_client)
         self._rays = RayExport(

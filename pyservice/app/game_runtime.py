@@ -28,6 +28,7 @@ from pyservice.runtime.isolation_trials import (
     unenforced_by_isolation,
 )
 from pyservice.runtime.network_isolation import NetworkPolicy
+from pyservice.runtime.run_cleanup import remove_ended_run
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Resources
@@ -244,6 +245,12 @@ class GameRuntime:
         """Returns when the game server of a run started, in Unix ms, or None before its start."""
         state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
+
+    async def remove_run(self, run_id: str) -> bool:
+        """Removes the folder of an ended run. Returns False if the run or its ports are in use."""
+        if self._supervisor is None or self._supervisor.is_known(run_id):
+            return False
+        return await asyncio.to_thread(remove_ended_run, self.folder_of(run_id))
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
         """Returns the tier and start time of each run that has not ended, by run id."""

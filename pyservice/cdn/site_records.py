@@ -15,7 +15,7 @@ from typing import Final
 from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.concurrency.single_flight import SingleFlight
-from pyservice.control.namespaces import site_topic
+from pyservice.control.games import site_topic
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.storage import namespaces, uploads

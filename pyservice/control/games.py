@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
 from pyservice.control.configuration_encoding import encode
+from pyservice.control.deletions import Deletions, require_no_players
 from pyservice.control.feeder import Feeder
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
@@ -36,8 +37,10 @@ from pyservice.control.resource_summaries import (
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import GAME_NAME_MAX
+from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
+from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Conflict, Record, Transaction
 
@@ -51,6 +54,12 @@ _SUFFIXES_BELOW: Final = (10**3, 10**5, 10**7, 10**9)
 """Upper bounds of random name suffixes. They are tried after the first suffixes in order, with
 equally many below each bound.
 """
+
+
+class GameDeletions(NamedTuple):
+    deletions: Deletions
+    on_deleted: Callable[[], None]
+    """Starts the removal of what a deletion leaves, and clears caches of tokens."""
 
 
 class PlayerCounter(Protocol):
@@ -69,6 +78,10 @@ def game_topic(game_id: str) -> str:
     return f"game:{game_id}"
 
 
+def site_topic(namespace_id: str) -> str:
+    return f"site:{namespace_id}"
+
+
 class _ListKey(NamedTuple):
     watch_index: str
     group_ids: tuple[str, ...]
@@ -83,6 +96,7 @@ class GameOperations:
         counts: PlayerCounter,
         links: PublicUrls,
         regions: Sequence[pb.RegionSummary],
+        deletions: GameDeletions,
     ) -> None:
         self._database = context.database
         self._changes = context.changes
@@ -92,6 +106,7 @@ class GameOperations:
         self._counts = counts
         self._links = links
         self._regions = regions
+        self._deletions, self._on_deleted = deletions
         self._now_ms = context.now_ms
         self._quotas = context.quotas
         self._game_lookups: SingleFlight[str, Record | None] = SingleFlight(
@@ -149,6 +164,28 @@ class GameOperations:
         ]
         await namespaces.add(tx, game_id, version_id, several, NEW_LIMITS, now)
         return game_id, [new.namespace_id for new in several]
+
+    async def delete(self, request: pb.DeleteGameRequest, caller: Caller) -> pb.DeleteGameResponse:
+        async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
+            game = await authorization.find_game(tx, caller, request.game_id)
+            await games.lock(tx, game.game_id)
+            rows = await namespaces.of_game(tx, game.game_id)
+            ids = [row.namespace_id for row in rows]
+            await require_no_players(tx, ids, is_forced=request.force)
+            for row in rows:
+                await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
+            await stored_deletions.remove_game(tx, game.game_id)
+            topics = [game_topic(game.game_id), group_topic(game.group_id)]
+            topics += [site_topic(namespace_id) for namespace_id in ids]
+            tx.after_commit(lambda: self._topics.bump(*topics))
+            tx.after_commit(self._on_deleted)
+            return remembered_pb2.NamespacesDeleted(namespace_ids=ids)
+
+        deleted = await self._changes.apply(
+            caller, request, remembered_pb2.NamespacesDeleted, change
+        )
+        await self._deletions.confirm(deleted.namespace_ids)
+        return pb.DeleteGameResponse()
 
     async def list_(
         self, request: pb.GetGamesRequest, caller: Caller

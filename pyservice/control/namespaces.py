@@ -14,8 +14,9 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
+from pyservice.control.deletions import Deletions, require_no_players
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder
-from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
+from pyservice.control.games import NEW_LIMITS, game_topic, group_topic, site_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
     display_name_problems,
@@ -29,14 +30,11 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import NAMESPACE_NAME_MAX
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
+from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Record, Transaction
 
 ResponseT = TypeVar("ResponseT", bound=Message)
-
-
-def site_topic(namespace_id: str) -> str:
-    return f"site:{namespace_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +134,9 @@ class NamespaceOperations:
     records: RecordContext
     feeder: Feeder
     namespace_change: NamespaceChange
+    deletions: Deletions
+    on_deleted: Callable[[], None]
+    """Starts the removal of what the deletion leaves, and ends game servers without a record."""
 
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller
@@ -257,6 +258,25 @@ class NamespaceOperations:
     async def _has_entry(self, row: Record, entry_id: str) -> bool:
         async with self.records.database.query() as tx:
             return await namespaces.has_entry(tx, row.namespace_id, entry_id)
+
+    async def delete(
+        self, request: pb.DeleteNamespaceRequest, caller: Caller
+    ) -> pb.DeleteNamespaceResponse:
+        async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
+            row = await authorization.find_namespace(tx, caller, request)
+            await games.lock(tx, row.game_id)
+            await require_no_players(tx, [row.namespace_id], is_forced=request.force)
+            await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
+            topics = game_topic(row.game_id), group_topic(row.group_id)
+            tx.after_commit(lambda: self.records.topics.bump(*topics, site_topic(row.namespace_id)))
+            tx.after_commit(self.on_deleted)
+            return remembered_pb2.NamespacesDeleted(namespace_ids=[row.namespace_id])
+
+        deleted = await self.records.changes.apply(
+            caller, request, remembered_pb2.NamespacesDeleted, change
+        )
+        await self.deletions.confirm(deleted.namespace_ids)
+        return pb.DeleteNamespaceResponse()
 
     async def history(
         self, request: pb.GetVersionHistoryRequest, caller: Caller

@@ -17,6 +17,7 @@ from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
 from pyservice.control.authorization import scope_of
+from pyservice.control.deletions import UploadBusy
 from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.games import game_topic, group_topic
 from pyservice.control.idempotent_changes import RecordContext
@@ -62,10 +63,6 @@ _CHECKS_AT_ONCE: Final = 4
 """Limit of build checks in progress. Decompression holds up to 128 MiB for each."""
 
 _log = get_logger("control")
-
-
-class UploadBusy(Exception):
-    """A check of the upload is running, so that its objects cannot be removed yet."""
 
 
 def object_key(kind: str, upload_id: str, path: str) -> str:
@@ -271,6 +268,13 @@ class UploadLifecycle:
         await self._objects.delete_prefix(upload_id)
         async with self._database.write() as tx:
             await uploads.remove(tx, upload_id)
+
+    async def remove_objects(self, upload_id: str) -> None:
+        """Removes the objects of an upload without a record. Raises UploadBusy."""
+        if upload_id in self._checks:
+            raise UploadBusy(f"upload {upload_id} is being checked")
+        self._forget(upload_id)
+        await self._objects.delete_prefix(upload_id)
 
     async def remove_abandoned(self) -> int:
         before_ms, count, last_id = self._now_ms() - ABANDONED_AFTER_MS, 0, ""

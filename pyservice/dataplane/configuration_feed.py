@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.dataplane.feed_files import FeedFiles, FeedOrder, StoredNamespace
@@ -155,6 +155,12 @@ class NoLiveLobbies:
         return None
 
 
+EndLobbies = Callable[[bytes], Awaitable[None]]
+
+
+async def _no_lobbies(namespace_id: bytes) -> None: ...
+
+
 class _Decision(NamedTuple):
     answer: pb.ApplyResponse
     order: FeedOrder = (0, 0)
@@ -186,6 +192,8 @@ class ConfigurationFeed:
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
         """Source of the versions with lobbies. It must be set before the first message."""
         self.on_namespace_changed: Callable[[bytes], None] = lambda namespace_id: None
+        self.end_lobbies: EndLobbies = _no_lobbies
+        """Ends the lobbies of a removed namespace. It must be set before the first message."""
         self._lock = asyncio.Lock()
 
     def load(self) -> None:
@@ -210,11 +218,14 @@ class ConfigurationFeed:
         return pb.ApplyManyResponse(answers=answers)
 
     async def remove(self, request: pb.RemoveRequest) -> pb.RemoveResponse:
-        """Removes a namespace. Stores the revision of the removal, so that an older message cannot
-        restore the namespace.
+        """Removes a namespace, and ends its lobbies. Stores the revision of the removal, so that an
+        older message cannot restore the namespace.
         """
         require_valid(request)
-        return await asyncio.shield(self._remove(request))
+        response = await asyncio.shield(self._remove(request))
+        if response.HasField("removed"):
+            await self.end_lobbies(raw_id(request.namespace_id))
+        return response
 
     async def held_configurations(self, request: pb.HeldRequest) -> pb.HeldResponse:
         if self._held_response is None:

@@ -185,6 +185,8 @@ class LobbyScaler:
         """Scales lobbies until it is cancelled. Retries failed commands."""
         for namespace in self._namespaces:
             self.namespace_changed(raw_id(namespace.namespace_id))
+        for namespace_id in self._namespaces.removed_ids():
+            self.namespace_changed(namespace_id)
         while True:
             await self.step()
             next_s = min(self._due.values(), default=_now_s() + _POLL_INTERVAL_S)
@@ -219,6 +221,9 @@ class LobbyScaler:
         if plan.recheck_ms is not None:
             self._schedule(key, plan.recheck_ms / 1000)
         try:
+            if self._namespaces.is_removed(namespace_id):
+                await self.end_all(namespace_id)
+                return
             if namespace is not None and mode is None and group.live:
                 await self._drain(key, namespace)
             for empty_lobby in plan.stop:
@@ -249,6 +254,13 @@ class LobbyScaler:
                 await self._stop(lobby_id, only_if_idle=False)
             else:
                 await self._end_attached(lobby)
+
+    async def end_all(self, namespace_id: bytes) -> None:
+        """Ends all lobbies of a removed namespace at once. Their player tokens become invalid."""
+        for version in self._source.live_versions(namespace_id):
+            for lobby_id in self._processes.lobbies_of_version(namespace_id, version):
+                with _ignore_ended_lobby():
+                    await self._source.detach([namespace_id], lobby_id, None)
 
     async def _stop(self, lobby: bytes, *, only_if_idle: bool = True) -> None:
         with _ignore_ended_lobby():

@@ -106,6 +106,7 @@ class NamespaceIndex:
         self._by_host: dict[str, bytes] = {}
         self._grants: dict[bytes, ServiceTokenGrant] = {}
         self._labels: dict[bytes, str] = {}
+        self._removed: set[bytes] = set()
         self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
 
     def __len__(self) -> int:
@@ -124,7 +125,8 @@ class NamespaceIndex:
         if previous is not None and previous.resolved.version_id != resolved.version_id:
             self.on_version_replaced(previous.resolved)
         self.held_versions.replace(namespace.versions.values(), ())
-        self.remove(resolved.namespace_id)
+        self._take_out(resolved.namespace_id)
+        self._removed.discard(resolved.namespace_id)
         self._namespaces[resolved.namespace_id] = namespace
         self._labels[resolved.namespace_id] = resolved.label
         self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
@@ -134,6 +136,17 @@ class NamespaceIndex:
         self._grants |= namespace.grants
 
     def remove(self, namespace_id: bytes) -> None:
+        self._take_out(namespace_id)
+        self._removed.add(namespace_id)
+
+    def is_removed(self, namespace_id: bytes) -> bool:
+        """Returns whether the configuration feed removed the namespace. Its lobbies must end."""
+        return namespace_id in self._removed
+
+    def removed_ids(self) -> list[bytes]:
+        return list(self._removed)
+
+    def _take_out(self, namespace_id: bytes) -> None:
         namespace = self._namespaces.pop(namespace_id, None)
         if namespace is None:
             return

@@ -299,6 +299,21 @@ class RunRetention:
         return len(ended_runs)
 
 
+def remove_ended_run(path: Path) -> bool:
+    """Removes the folder of a run that ended, and returns whether it is gone. Raises OSError.
+
+    Keeps the folder of a run without a reported end, and of a run with quarantined ports.
+    """
+    try:
+        reported_s = (path / REPORTED).stat().st_mtime
+    except FileNotFoundError:
+        return not path.exists()
+    if reported_s >= time.time() - PORT_QUARANTINE_S:
+        return False
+    _remove_run_folder(path)
+    return True
+
+
 def _remove_run_folder(path: Path) -> None:
     """Removes the folder of a run that was reported as ended.
 

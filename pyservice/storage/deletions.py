@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
-from sqlalchemy import Select, bindparam, delete, select, update
+from sqlalchemy import Select, bindparam, delete, insert, literal_column, select, update
 
-from pyservice.storage.database import Transaction
+from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import (
+    auth_users,
+    build_tags,
+    builds,
+    cloud_tokens,
+    device_links,
+    domains,
     games,
     lobbies,
+    lobby_runs,
+    namespace_tokens,
     namespaces,
+    removals,
+    server_host_ports,
+    server_tags,
     servers,
+    sites,
+    upload_files,
     uploads,
     version_builds,
+    version_history,
     versions,
 )
 from pyservice.storage.uploads import ABANDONED
@@ -42,6 +56,27 @@ _VERSIONS_OF_SITE = (
     select(versions.c.version_id.label("id"))
     .where(versions.c.game_id == bindparam("game_id"), versions.c.site_id == bindparam("id"))
     .order_by(versions.c.version_id)
+)
+_LIVE_LOBBIES = (
+    select(lobbies.c.lobby_id.label("id"))
+    .where(lobbies.c.stop_ms.is_(None), lobbies.c.namespace_id == bindparam("id"))
+    .order_by(lobbies.c.lobby_id)
+)
+_LIVE_SERVERS = (
+    select(servers.c.server_id.label("id"))
+    .where(servers.c.namespace_id == bindparam("id"), servers.c.destroy_ms.is_(None))
+    .order_by(servers.c.server_id)
+)
+_ENDED_LOBBIES = (
+    select(lobbies.c.lobby_id.label("id"))
+    .where(lobbies.c.stop_ms.is_not(None), lobbies.c.namespace_id == bindparam("id"))
+    .limit(bindparam("limit"))
+)
+_REMOVALS = (
+    select(removals)
+    .where(removals.c.subject_id > bindparam("after"))
+    .order_by(removals.c.subject_id)
+    .limit(bindparam("limit"))
 )
 _ABANDONED = (
     select(uploads.c.upload_id)
@@ -100,3 +135,73 @@ async def abandoned_uploads(tx: Transaction, after: str, limit: int) -> Sequence
     """Returns the sorted ids of abandoned uploads, starting after the id `after`."""
     rows = await tx.all(_ABANDONED, {"after": after, "limit": limit})
     return [row.upload_id for row in rows]
+
+
+async def live_lobbies(tx: Transaction, namespace_id: str) -> list[str]:
+    return await _ids(tx, _LIVE_LOBBIES, id=namespace_id)
+
+
+async def live_servers(tx: Transaction, namespace_id: str) -> list[str]:
+    return await _ids(tx, _LIVE_SERVERS, id=namespace_id)
+
+
+async def ended_lobbies(tx: Transaction, namespace_id: str, limit: int) -> list[str]:
+    rows = await tx.all(_ENDED_LOBBIES, {"id": namespace_id, "limit": limit})
+    return [row.id for row in rows]
+
+
+async def remove_lobbies(tx: Transaction, lobby_ids: Sequence[str]) -> None:
+    for table in (lobby_runs, lobbies):
+        await tx.run(delete(table).where(table.c.lobby_id.in_(list(lobby_ids))))
+
+
+async def remove_namespace(tx: Transaction, namespace_id: str, revision: int) -> None:
+    """Removes a namespace with its servers, tokens and settings, and adds their removals.
+
+    `revision` must be greater than each revision of the namespace. Raises Conflict if a concurrent
+    transaction added a record to the namespace.
+    """
+    of_namespace = select(servers.c.server_id).where(servers.c.namespace_id == namespace_id)
+    runs = select(servers.c.server_id, literal_column("'run'"), literal_column("0")).where(
+        servers.c.namespace_id == namespace_id
+    )
+    await tx.run(insert(removals).from_select(["subject_id", "kind", "revision"], runs))
+    for child in (server_tags, server_host_ports):
+        await tx.run(delete(child).where(child.c.server_id.in_(of_namespace)))
+    for table in (servers, namespace_tokens, domains, auth_users, version_history, namespaces):
+        await tx.run(delete(table).where(table.c.namespace_id == namespace_id))
+    values = {"subject_id": namespace_id, "kind": "namespace", "revision": revision}
+    await tx.run(insert(removals), values)
+
+
+async def remove_game(tx: Transaction, game_id: str) -> None:
+    """Removes a game without namespaces, with its content, and adds the removals of its objects.
+
+    Raises Conflict if a concurrent transaction added a record to the game.
+    """
+    objects = select(uploads.c.upload_id, literal_column("'upload'"), literal_column("0")).where(
+        uploads.c.game_id == game_id
+    )
+    await tx.run(insert(removals).from_select(["subject_id", "kind", "revision"], objects))
+    of_versions = select(versions.c.version_id).where(versions.c.game_id == game_id)
+    of_builds = select(builds.c.build_id).where(builds.c.game_id == game_id)
+    of_uploads = select(uploads.c.upload_id).where(uploads.c.game_id == game_id)
+    await tx.run(delete(version_builds).where(version_builds.c.version_id.in_(of_versions)))
+    await tx.run(delete(build_tags).where(build_tags.c.build_id.in_(of_builds)))
+    await tx.run(delete(upload_files).where(upload_files.c.upload_id.in_(of_uploads)))
+    for table in (versions, builds, sites, uploads, cloud_tokens, device_links, games):
+        await tx.run(delete(table).where(table.c.game_id == game_id))
+
+
+async def removals_after(tx: Transaction, after: str, limit: int) -> Sequence[Record]:
+    """Returns removals in the order of their `subject_id`, starting after the id `after`."""
+    return await tx.all(_REMOVALS, {"after": after, "limit": limit})
+
+
+async def removals_of(tx: Transaction, subject_ids: Collection[str]) -> Sequence[Record]:
+    statement = select(removals).where(removals.c.subject_id.in_(list(subject_ids)))
+    return await tx.all(statement) if subject_ids else ()
+
+
+async def finish_removal(tx: Transaction, subject_id: str) -> None:
+    await tx.run(delete(removals).where(removals.c.subject_id == subject_id))

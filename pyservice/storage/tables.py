@@ -420,3 +420,16 @@ exports: Final = Table(
     _ms("expires_ms", index=True),
 )
 """Lobby exports. The file of an export is the object `exports/<id>/csv`."""
+
+removals: Final = Table(
+    "removals",
+    metadata,
+    _id("subject_id", primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+)
+"""Remains of deleted records that the background job removes.
+
+`kind` is `namespace` (in the data plane, lobby records), `upload` (objects) or `run` (folder).
+`revision` orders the removal of a namespace after its changes, and is 0 for other kinds.
+"""

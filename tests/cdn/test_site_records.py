@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.cdn.site_records import SiteRecords
-from pyservice.control.namespaces import site_topic
+from pyservice.control.games import site_topic
 from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -28,6 +28,10 @@ from tests.support.upload_files import tar
 
 IDS = RecordIds()
 NOW_MS = 1_800_000_000_000
+
+
+def deletions_without_planes(database: Database, uploading: UploadLifecycle) -> Deletions:
+    return Deletions(database, uploading, cast(Any, None), 1, cast(Any, None))
 
 
 class AcceptedKinds:
@@ -56,7 +60,10 @@ class BuildUploads:
         context = RecordContext(self.database, self.changes, IDS, Topics(), lambda: self.now_ms)
         self.uploading = UploadLifecycle(context, self.objects)
         self.builds = BuildOperations(
-            context, self.uploading, Deletions(self.database, self.uploading), AcceptedKinds(kind)
+            context,
+            self.uploading,
+            deletions_without_planes(self.database, self.uploading),
+            AcceptedKinds(kind),
         )
         self.uploads = UploadOperations(self.uploading)
 

@@ -15,8 +15,7 @@ from sqlalchemy import Connection, insert
 
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
-from pyservice.control.deletions import Deletions
-from pyservice.control.games import GameOperations
+from pyservice.control.games import GameDeletions, GameOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.namespaces import NamespaceOperations
 from pyservice.control.sites import FILES_MAX, SiteOperations
@@ -33,6 +32,7 @@ from pyservice.storage.signed_urls import UrlSigner
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.uploads import NewFile
 from pyservice.watch import Topics
+from tests.control.build_uploads import deletions_without_planes
 from tests.control.bulk_records import add_domains, add_users, add_versions
 from tests.control.service_fixtures import each_database
 from tests.support.namespace_scenario import Records
@@ -103,10 +103,15 @@ class Plane:
         self.blobs = FolderBlobStore(folder, signer, URL, 0)
         context = RecordContext(database, IdempotentChanges(database), self._ids, topics)
         self.uploading = UploadLifecycle(context, Objects(self.blobs, signer, URL))
-        self.sites = SiteOperations(context, self.uploading, Deletions(database, self.uploading))
+        deletions = deletions_without_planes(database, self.uploading)
+        self.sites = SiteOperations(context, self.uploading, deletions)
         self.versions = VersionOperations(context, data_plane, data_plane)
-        self.games = GameOperations(context, data_plane, data_plane, data_plane, [])
-        self.namespaces = NamespaceOperations(context, data_plane, data_plane)
+        self.games = GameOperations(
+            context, data_plane, data_plane, data_plane, [], GameDeletions(deletions, lambda: None)
+        )
+        self.namespaces = NamespaceOperations(
+            context, data_plane, data_plane, deletions, lambda: None
+        )
 
     async def prepare(self) -> None:
         identity_id, (self.group_id,) = await self.records.identity("Ours")

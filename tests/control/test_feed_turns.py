@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from time import perf_counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -40,7 +40,9 @@ class Developer:
         self.feed, self.source = feed, source
         context = RecordContext(source.database, IdempotentChanges(source.database), IDS, Topics())
         change = NamespaceChange(context, feed.feeder)
-        self._operations = NamespaceOperations(context, feed.feeder, change)
+        self._operations = NamespaceOperations(
+            context, feed.feeder, change, cast(Any, None), lambda: None
+        )
         self._access = NamespaceAccessOperations(source.database, change)
         client = DataPlaneClient(feed._client)
         self._tokens = TokenOperations(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from sqlalchemy import update
@@ -364,7 +364,13 @@ async def test_refused_version_is_set_again_under_its_key(feed: FeedScenario) ->
     )
     changes = IdempotentChanges(source.database)
     context = RecordContext(source.database, changes, RecordIds(), Topics())
-    operations = NamespaceOperations(context, feed.feeder, NamespaceChange(context, feed.feeder))
+    operations = NamespaceOperations(
+        context,
+        feed.feeder,
+        NamespaceChange(context, feed.feeder),
+        cast(Any, None),
+        lambda: None,
+    )
     async with source.database.read() as tx:
         game = await games.find(tx, source.game_id)
     assert game is not None

@@ -130,7 +130,8 @@ def _of_cloud(row: Row, bearer: Bearer) -> str:
         case Callers.GROUP if bearer.width == "game":
             return "FORBIDDEN"
         case Callers.GROUP:
-            return OK if bearer.covers_group else "GROUP_NOT_FOUND"
+            missing = row.missing if row.slug == "delete_game" else "GROUP_NOT_FOUND"
+            return OK if bearer.covers_group else missing
         case Callers.GAME | Callers.ENVIRONMENT:
             return OK if bearer.covers_game else row.missing
         case Callers.LOBBY_STATE:

@@ -61,6 +61,19 @@ async def _unused_version(scenario: NamespaceScenario) -> Fields:
     return fields
 
 
+async def _unused_namespace(scenario: NamespaceScenario) -> Fields:
+    target = {"game_id": scenario.game_id, "name_id": _new(), "display_name": "x"}
+    response = await scenario.owner.good(
+        "create_namespace", **target, version_id=scenario.version_id
+    )
+    return {"game_id": scenario.game_id, "namespace_id": response["namespace_id"]}
+
+
+async def _unused_game(scenario: NamespaceScenario) -> Fields:
+    fields = {"developer_group_id": scenario.group_id, "display_name": _new()}
+    return dict(await scenario.owner.good("create_game", **fields))
+
+
 _limits = iter(range(1000, 1_000_000))
 
 
@@ -271,6 +284,8 @@ _GAMES = (
         changes=frozenset({"games", "versions", "namespaces", "version_history"})),
     Row("get_games", Callers.ANY_CLOUD, _given(lambda _: {}), shows=lambda scenario: scenario.game_id),
     Row("get_game", Callers.GAME, _of_game(), shows=lambda scenario: scenario.game_id),
+    Row("delete_game", Callers.GROUP, _unused_game,
+        changes=frozenset({"games", "versions", "namespaces", "version_history"})),
 )  # fmt: skip
 _GROUPS = (
     Row("create_group", Callers.IDENTITY, _given(lambda _: {"display_name": _new()}),
@@ -298,6 +313,8 @@ _NAMESPACES = (
     Row("create_namespace", Callers.GAME,
         _given(lambda scenario: {"game_id": scenario.game_id, "display_name": "x", "name_id": _new(),
                               "version_id": scenario.version_id}),
+        changes=frozenset({"namespaces", "version_history"})),
+    Row("delete_namespace", Callers.GAME, _unused_namespace,
         changes=frozenset({"namespaces", "version_history"})),
     Row("list_namespaces", Callers.GAME, _of_game(), shows=lambda scenario: scenario.namespace_id),
     Row("get_namespace", Callers.GAME, _of_namespace(), shows=lambda scenario: scenario.domain),

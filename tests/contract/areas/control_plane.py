@@ -8,6 +8,9 @@ import httpx
 
 from tests.contract.error_cases import error_case
 from tests.contract.scenario import Scenario, before, placeholder
+from tests.support.supervised_service import until
+
+_PORTS = {"game": {"protocol": "tcp"}}
 
 
 @placeholder("group_id")
@@ -28,6 +31,51 @@ def _(scenario: Scenario) -> str:
 @error_case("delete_version", "IN_USE")
 def _(scenario: Scenario) -> httpx.Response:
     return scenario.call("delete_version", path={"version_id": scenario.served_game.version_id})
+
+
+@placeholder("unused_namespace")
+def _(scenario: Scenario) -> str:
+    name = f"old-{scenario.name}"
+    fields = {"name_id": name, "version_id": scenario.served_game.version_id}
+    scenario.good("create_namespace", fields=fields)
+    # The response means that the data plane has the namespace.
+    scenario.good("set_mm_config", path={"namespace_id": name})
+    return name
+
+
+@placeholder("unused_game")
+def _(scenario: Scenario) -> str:
+    name = f"old-{scenario.name}"
+    fields = {"developer_group_id": scenario.served_game.group_id, "name_id": name}
+    scenario.good("create_game", fields=fields)
+    scenario.good("set_mm_config", path={"game_id": name, "namespace_id": "prod"})
+    return name
+
+
+def _live_lobby(scenario: Scenario, game: str, namespace: str) -> None:
+    path = {"game_id": game, "namespace_id": namespace}
+    fields = {"game_mode": "duel", "tags": None, "region": None}
+    lobby = scenario.good("attach", token="cloud", path=path, fields=fields)
+    path["lobby_id"] = lobby["lobby_id"]
+    until(lambda: scenario.call("get_lobby_record", path=path).status_code == 200)
+
+
+@error_case("delete_namespace", "IN_USE")
+def _(scenario: Scenario) -> httpx.Response:
+    name = scenario.value("unused_namespace")
+    _live_lobby(scenario, scenario.value("game_id"), name)
+    return scenario.call("delete_namespace")
+
+
+@error_case("delete_game", "IN_USE")
+def _(scenario: Scenario) -> httpx.Response:
+    game = {"game_id": scenario.value("unused_game")}
+    config = {"matchmaker": {"game_modes": {"duel": {"docker": {"ports": _PORTS}}}}}
+    version = scenario.good("create_version", path=game, fields={"config": config})
+    target = {**game, "namespace_id": "prod"}
+    scenario.good("set_version", path=target, fields={"version_id": version["version_id"]})
+    _live_lobby(scenario, game["game_id"], "prod")
+    return scenario.call("delete_game")
 
 
 @placeholder("new_name_id")
@@ -84,7 +132,7 @@ def _wider_than_a_game(slug: str) -> None:
 
 
 for _slug in (
-    *("create_game", "create_group", "get_group", "get_billing", "get_quotas"),
+    *("create_game", "delete_game", "create_group", "get_group", "get_billing", "get_quotas"),
     *("list_group_tokens", "revoke_group_token"),
 ):
     _wider_than_a_game(_slug)

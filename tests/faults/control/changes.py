@@ -88,10 +88,22 @@ def _the_version(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.game, "version_id": fixture.unused_version}
 
 
+def _the_namespace(fixture: GameFixture, _: Fields) -> Fields:
+    return {**fixture.game, "namespace_id": fixture.unused_namespace}
+
+
+def _the_game(fixture: GameFixture, _: Fields) -> Fields:
+    return {"game_id": fixture.unused_game}
+
+
 OF_GAMES: Final = (
     by_operation("create_game", _new_game, steps=FED),
     by_operation("create_version", _new_version),
     by_operation("reserve_version_name", _of_game),
+    by_operation(
+        "delete_namespace", _the_namespace, steps=FED, prepare=GameFixture.new_unused_namespace
+    ),
+    by_operation("delete_game", _the_game, steps=FED, prepare=GameFixture.new_unused_game),
     by_operation("delete_version", _the_version, prepare=GameFixture.new_unused_version),
     by_operation("create_namespace", _new_namespace, steps=FED),
     by_operation("set_version", _other_version, steps=FED),

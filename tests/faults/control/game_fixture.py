@@ -56,6 +56,7 @@ class GameFixture:
         self.version_names: dict[str, str] = {}
         self.pictures: dict[str, bytes] = {}
         self.next_game = self.unused_version = self.unused_site = ""
+        self.unused_namespace = self.unused_game = ""
         self.link_token = self.lobby_id = ""
         self.begin()
 
@@ -163,6 +164,19 @@ class GameFixture:
     async def new_unused_version(self) -> None:
         config = {"matchmaker": {"game_modes": ARENA_MODES}}
         self.unused_version = await self.developer.version(self.game_id, config, uuid4().hex)
+
+    async def new_unused_namespace(self) -> None:
+        name = f"n{uuid4().hex[:12]}"
+        named = {"name_id": name, "display_name": name, "version_id": self.versions[0]}
+        response = await self.developer.good("create_namespace", **self.game, **named)
+        self.unused_namespace = response["namespace_id"]
+        target = {**self.game, "namespace_id": name}
+        await self.developer.good("set_mm_config", **target, lobby_count_max=8, max_players=8)
+        await self.developer.good("create_public_token", **target)
+
+    async def new_unused_game(self) -> None:
+        self.unused_game = await self.developer.arena()
+        await self.developer.good("create_game_token", game_id=self.unused_game)
 
     async def new_unused_site(self) -> None:
         """Creates a complete site that no version names. Its files are checked like an image."""

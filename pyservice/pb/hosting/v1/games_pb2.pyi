@@ -158,3 +158,15 @@ class RegionSummary(_message.Message):
     provider_display_name: str
     region_display_name: str
     def __init__(self, region_id: _Optional[str] = ..., region_name_id: _Optional[str] = ..., provider: _Optional[str] = ..., universal_region: _Optional[str] = ..., provider_display_name: _Optional[str] = ..., region_display_name: _Optional[str] = ...) -> None: ...
+
+class DeleteGameRequest(_message.Message):
+    __slots__ = ("game_id", "force")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    force: bool
+    def __init__(self, game_id: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DeleteGameResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -55,6 +55,11 @@ class GamesStub:
                 request_serializer=hosting_dot_v1_dot_games__pb2.GetGameRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_games__pb2.GetGameResponse.FromString,
                 _registered_method=True)
+        self.DeleteGame = channel.unary_unary(
+                '/hosting.v1.Games/DeleteGame',
+                request_serializer=hosting_dot_v1_dot_games__pb2.DeleteGameRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_games__pb2.DeleteGameResponse.FromString,
+                _registered_method=True)
 
 
 class GamesServicer:
@@ -89,6 +94,14 @@ class GamesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteGame(self, request, context):
+        """Deletes a game with everything in it. Fails with IN_USE while a lobby or server is live, unless force is true. Needs a
+        token of the group. 503 means that the game is deleted and that the data plane has not confirmed it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GamesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -111,6 +124,11 @@ def add_GamesServicer_to_server(servicer, server):
                     servicer.GetGame,
                     request_deserializer=hosting_dot_v1_dot_games__pb2.GetGameRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_games__pb2.GetGameResponse.SerializeToString,
+            ),
+            'DeleteGame': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteGame,
+                    request_deserializer=hosting_dot_v1_dot_games__pb2.DeleteGameRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_games__pb2.DeleteGameResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -222,6 +240,33 @@ class Games:
             '/hosting.v1.Games/GetGame',
             hosting_dot_v1_dot_games__pb2.GetGameRequest.SerializeToString,
             hosting_dot_v1_dot_games__pb2.GetGameResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteGame(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Games/DeleteGame',
+            hosting_dot_v1_dot_games__pb2.DeleteGameRequest.SerializeToString,
+            hosting_dot_v1_dot_games__pb2.DeleteGameResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -328,3 +328,17 @@ class RemoveAuthUserRequest(_message.Message):
 class RemoveAuthUserResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class DeleteNamespaceRequest(_message.Message):
+    __slots__ = ("game_id", "namespace_id", "force")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    namespace_id: str
+    force: bool
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class DeleteNamespaceResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -110,6 +110,11 @@ class NamespacesStub:
                 request_serializer=hosting_dot_v1_dot_namespaces__pb2.RemoveAuthUserRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_namespaces__pb2.RemoveAuthUserResponse.FromString,
                 _registered_method=True)
+        self.DeleteNamespace = channel.unary_unary(
+                '/hosting.v1.Namespaces/DeleteNamespace',
+                request_serializer=hosting_dot_v1_dot_namespaces__pb2.DeleteNamespaceRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_namespaces__pb2.DeleteNamespaceResponse.FromString,
+                _registered_method=True)
 
 
 class NamespacesServicer:
@@ -224,6 +229,14 @@ class NamespacesServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DeleteNamespace(self, request, context):
+        """Deletes a namespace with its tokens, domains, lobby records and logs. Fails with IN_USE while a lobby or server is
+        live, unless force is true. 503 means that the namespace is deleted and that the data plane has not confirmed it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_NamespacesServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -301,6 +314,11 @@ def add_NamespacesServicer_to_server(servicer, server):
                     servicer.RemoveAuthUser,
                     request_deserializer=hosting_dot_v1_dot_namespaces__pb2.RemoveAuthUserRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_namespaces__pb2.RemoveAuthUserResponse.SerializeToString,
+            ),
+            'DeleteNamespace': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteNamespace,
+                    request_deserializer=hosting_dot_v1_dot_namespaces__pb2.DeleteNamespaceRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_namespaces__pb2.DeleteNamespaceResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -709,6 +727,33 @@ class Namespaces:
             '/hosting.v1.Namespaces/RemoveAuthUser',
             hosting_dot_v1_dot_namespaces__pb2.RemoveAuthUserRequest.SerializeToString,
             hosting_dot_v1_dot_namespaces__pb2.RemoveAuthUserResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteNamespace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Namespaces/DeleteNamespace',
+            hosting_dot_v1_dot_namespaces__pb2.DeleteNamespaceRequest.SerializeToString,
+            hosting_dot_v1_dot_namespaces__pb2.DeleteNamespaceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$hosting/internal/v1/remembered.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\";\n\x0ePreparedUpload\x12\x19\n\tupload_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\"\x1e\n\nVersionSet\x12\x10\n\x08\x65ntry_id\x18\x01 \x01(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$hosting/internal/v1/remembered.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\";\n\x0ePreparedUpload\x12\x19\n\tupload_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0e\n\x06\x61nswer\x18\x02 \x01(\x0c\"\x1e\n\nVersionSet\x12\x10\n\x08\x65ntry_id\x18\x01 \x01(\t\"*\n\x11NamespacesDeleted\x12\x15\n\rnamespace_ids\x18\x01 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,4 +38,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PREPAREDUPLOAD']._serialized_end=149
   _globals['_VERSIONSET']._serialized_start=151
   _globals['_VERSIONSET']._serialized_end=181
+  _globals['_NAMESPACESDELETED']._serialized_start=183
+  _globals['_NAMESPACESDELETED']._serialized_end=225
 # @@protoc_insertion_point(module_scope)

@@ -1,6 +1,8 @@
 from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -18,3 +20,9 @@ class VersionSet(_message.Message):
     ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
     entry_id: str
     def __init__(self, entry_id: _Optional[str] = ...) -> None: ...
+
+class NamespacesDeleted(_message.Message):
+    __slots__ = ("namespace_ids",)
+    NAMESPACE_IDS_FIELD_NUMBER: _ClassVar[int]
+    namespace_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, namespace_ids: _Optional[_Iterable[str]] = ...) -> None: ...
