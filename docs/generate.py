@@ -301,6 +301,7 @@ limits: [Set quotas](../how-to/set-quotas.md).
   all namespaces of the group. At the limit, find returns a lobby with room if there is one. Idle lobbies stop at the
   limit.
   A namespace of a feed file has this quota only if the file names its group.
+- An export is written until its group has no room left. It is then removed, and the request fails.
 - A repeated request with the same idempotency key gets its first response, also if the quota is full by now.
 - An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.
 - Requests of the operator, such as `pyservice token create`, are not refused. Their results count.

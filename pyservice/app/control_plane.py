@@ -245,7 +245,12 @@ class ControlPlane:
 
         self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
         self._exports = LobbyExportOperations(
-            database, self._files.objects, self._ids, self._record_lookup, self._runtime
+            database,
+            self._files.objects,
+            self._ids,
+            self._record_lookup,
+            self._runtime,
+            quotas=self._quotas,
         )
         return Handlers(
             games=GameOperations(

@@ -18,6 +18,7 @@ from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.control.name_rules import require_valid
+from pyservice.control.quotas import QuotaChecks, Room
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import ServiceError, field_problem
@@ -60,7 +61,9 @@ class LobbyExportOperations:
         record_lookup: LobbyRecordLookup,
         node: LocalRuns,
         clock_ms: Callable[[], int] = now_ms,
+        quotas: QuotaChecks | None = None,
     ) -> None:
+        self._quotas = quotas or QuotaChecks()
         self._database = database
         self._objects = objects
         self._ids = ids
@@ -83,7 +86,7 @@ class LobbyExportOperations:
         stream = cast(LogStream, request.stream)
         folder = RunFolder(self._node.folder_of(row.lobby_id))
 
-        async def write(writer: ObjectWriter, run: RunStep) -> None:
+        async def write(writer: _BoundedWriter, run: RunStep) -> None:
             end = await run(folder.end)
             turn = partial(_write_log_page, folder.lines(), end, stream)
             await writer.write(csv_rows([_LOG_COLUMNS]))
@@ -106,7 +109,7 @@ class LobbyExportOperations:
         async with self._database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
 
-        async def write(writer: ObjectWriter, run: RunStep) -> None:
+        async def write(writer: _BoundedWriter, run: RunStep) -> None:
             await writer.write(csv_rows([HISTORY_COLUMNS]))
             after, is_more = "", True
             while is_more:
@@ -148,18 +151,24 @@ class LobbyExportOperations:
         self,
         group_id: str,
         filename: str,
-        write: Callable[[ObjectWriter, RunStep], Awaitable[None]],
+        write: Callable[[_BoundedWriter, RunStep], Awaitable[None]],
     ) -> str:
         async with self._permits.permit(None, group_id):
             export_id = self._ids.new()
             expires_ms = self._now_ms() + EXPORT_URL_EXPIRES_S * 1000 + _LATE_MS
             # The record comes first, because files without a record are never deleted.
             async with self._database.write() as tx:
-                await uploads.add_export(tx, export_id, expires_ms)
+                room = await self._quotas.room(tx, group_id, "export_bytes")
+                await uploads.add_export(tx, export_id, expires_ms, group_id)
             key = f"{_folder(export_id)}/csv"
             writer = self._objects.writer(key)
+            bounded = _BoundedWriter(writer, room)
             try:
-                await write(writer, partial(self._threads.run, group_id))
+                await write(bounded, partial(self._threads.run, group_id))
+                async with self._database.write() as tx:
+                    added = {"export_bytes": bounded.written}
+                    await self._quotas.require(tx, group_id, added)
+                    await uploads.set_export_length(tx, export_id, bounded.written)
                 await writer.commit()
             except BaseException:
                 with contextlib.suppress(ServiceError):
@@ -168,6 +177,20 @@ class LobbyExportOperations:
         return self._objects.presign_get(
             key, EXPORT_URL_EXPIRES_S, filename=filename, content_type="text/csv; charset=utf-8"
         )
+
+
+class _BoundedWriter:
+    """Writer that raises QUOTA_EXCEEDED as soon as an export exceeds its room."""
+
+    def __init__(self, writer: ObjectWriter, room: Room) -> None:
+        self._writer = writer
+        self._room = room
+        self.written = 0
+
+    async def write(self, content: bytes) -> None:
+        self.written += len(content)
+        self._room.require(self.written)
+        await self._writer.write(content)
 
 
 def _folder(export_id: str) -> str:

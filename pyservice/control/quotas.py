@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
@@ -21,6 +22,19 @@ from pyservice.settings.quotas import QUOTAS, QuotaSettings
 from pyservice.storage import groups, namespaces, quotas
 from pyservice.storage.database import Database, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
+
+
+class Room(NamedTuple):
+    """Limit and use of a quota at one time, for an amount that is not known before."""
+
+    quota: str
+    limit: int
+    use: int
+
+    def require(self, added: int) -> None:
+        """Raises QUOTA_EXCEEDED if the added amount exceeds the limit."""
+        if self.use + added > self.limit:
+            raise QUOTAS[self.quota].exceeded(self.limit, self.use)
 
 
 @dataclass(slots=True)
@@ -52,6 +66,13 @@ class QuotaChecks:
             use = await quotas.use(tx, name, keys[QUOTAS[name].scope], self.now_ms())
             if use + amount > limits[name]:
                 raise QUOTAS[name].exceeded(limits[name], use)
+
+    async def room(self, tx: Transaction, group_id: str, name: str) -> Room:
+        """Returns the room of a group's quota. Raises QUOTA_EXCEEDED if there is none."""
+        limits = await self.limits(tx, group_id)
+        room = Room(name, limits[name], await quotas.use(tx, name, group_id, self.now_ms()))
+        room.require(1)
+        return room
 
     async def require_group(self, tx: Transaction, identity_id: str) -> None:
         """Raises QUOTA_EXCEEDED if the identity owns as many groups as its quota allows."""

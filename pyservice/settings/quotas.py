@@ -57,6 +57,7 @@ class QuotaSettings(BaseModel):
     domains: int = _quota(100, "namespace", "count", "domains")
     lobbies: int = _quota(1_000, "group", "count", "lobbies that have not ended")
     servers: int = _quota(200, "group", "count", "dynamic servers that have not ended")
+    export_bytes: int = _quota(_GIB, "group", "bytes", "exports that have not expired")
     server_cpu_millicores: int = _quota(
         64_000, "group", "millicores", "processor of dynamic servers that have not ended"
     )

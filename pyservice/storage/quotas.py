@@ -28,6 +28,7 @@ from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import (
     cloud_tokens,
     domains,
+    exports,
     games,
     group_quotas,
     groups,
@@ -141,6 +142,13 @@ _SOURCES: Final[Mapping[str, _Source]] = {
         games.c.group_id,
         _below_namespace(lobbies),
         condition=lobbies.c.stop_ms.is_(None),
+    ),
+    "export_bytes": _Source(
+        exports,
+        exports.c.group_id,
+        exports,
+        exports.c.group_id,
+        amount=_sum(exports.c.content_length),
     ),
     "servers": _live_servers(_COUNT),
     "server_cpu_millicores": _live_servers(_sum(servers.c.cpu_millicores)),

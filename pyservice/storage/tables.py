@@ -418,6 +418,8 @@ exports: Final = Table(
     metadata,
     _id("export_id", primary_key=True),
     _ms("expires_ms", index=True),
+    _id("group_id", nullable=True, index=True),
+    Column("content_length", BigInteger, nullable=False, server_default="0"),
 )
 """Lobby exports. The file of an export is the object `exports/<id>/csv`."""
 

@@ -298,8 +298,16 @@ async def site_files(tx: Transaction, site_id: str) -> Sequence[Record]:
     return await tx.all(_SITE_FILES, {"site_id": site_id})
 
 
-async def add_export(tx: Transaction, export_id: str, expires_ms: int) -> None:
-    await tx.run(insert(exports), {"export_id": export_id, "expires_ms": expires_ms})
+async def add_export(
+    tx: Transaction, export_id: str, expires_ms: int, group_id: str | None = None
+) -> None:
+    values = {"export_id": export_id, "expires_ms": expires_ms, "group_id": group_id}
+    await tx.run(insert(exports), values)
+
+
+async def set_export_length(tx: Transaction, export_id: str, content_length: int) -> None:
+    statement = update(exports).where(exports.c.export_id == export_id)
+    await tx.run(statement.values(content_length=content_length))
 
 
 async def expired_exports(tx: Transaction, now_ms: int) -> Sequence[str]:

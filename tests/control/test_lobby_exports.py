@@ -15,8 +15,10 @@ from pyservice.control.authorization import GrantedScope
 from pyservice.control.lobby_exports import EXPORT_URL_EXPIRES_S, LobbyExportOperations
 from pyservice.control.lobby_records import LobbyFactReader, LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess
+from pyservice.control.quotas import QuotaChecks
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
+from pyservice.settings.quotas import QuotaSettings
 from pyservice.storage import games, groups, lobbies, namespaces, objects, uploads
 from pyservice.storage.local_objects import DiskReserve
 from pyservice.storage.signed_urls import PREFIX
@@ -41,8 +43,15 @@ class ExportScenario:
         self._groups: tuple[str, ...] = ()
         history = LobbyFactReader(builds.database, UnusedDataPlane(), lambda: None)
         recorded = LobbyRecordLookup(builds.database, UnusedDataPlane(), history)
+        self.quotas = QuotaChecks()
         self.exports = LobbyExportOperations(
-            builds.database, builds.objects, IDS, recorded, self, lambda: builds.now_ms
+            builds.database,
+            builds.objects,
+            IDS,
+            recorded,
+            self,
+            lambda: builds.now_ms,
+            self.quotas,
         )
 
     def folder_of(self, run_id: str) -> Path:
@@ -104,8 +113,11 @@ class ExportScenario:
     def start_export(self, game_id: str, lobby_id: str) -> asyncio.Task[str]:
         return asyncio.create_task(self.logs(game_id, lobby_id))
 
+    async def blocks(self, key: str) -> list[bytes]:
+        return [block async for block in self.builds.objects.read(key)]
+
     async def table(self, key: str) -> list[dict[str, str]]:
-        content = b"".join([block async for block in self.builds.objects.read(key)])
+        content = b"".join(await self.blocks(key))
         return list(csv.DictReader(io.StringIO(content.decode())))
 
     async def first_pieces(self) -> None:
@@ -179,6 +191,27 @@ async def test_failed_export_leaves_nothing(exports: ExportScenario) -> None:
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
         await export
     assert await exports.pieces() == []
+
+
+@each_database
+async def test_export_beyond_the_quota_of_its_group_is_refused(exports: ExportScenario) -> None:
+    game_id = await exports.game()
+    large, small = await exports.lobby(game_id, LINES), await exports.lobby(game_id)
+    kept = await exports.logs(game_id, small)
+    pieces = await exports.pieces()
+    exports.quotas.defaults = QuotaSettings(export_bytes=2_000)
+    with pytest.raises(ServiceError, match="QUOTA_EXCEEDED"):
+        await exports.logs(game_id, large)
+    assert await exports.pieces() == pieces
+    exports.quotas.defaults = QuotaSettings(export_bytes=len(b"".join(await exports.blocks(kept))))
+    with pytest.raises(ServiceError, match="QUOTA_EXCEEDED"):
+        await exports.logs(game_id, small)
+    # Exports of other groups do not count.
+    other_id = await exports.game()
+    await exports.logs(other_id, await exports.lobby(other_id))
+    exports.builds.now_ms += 2 * EXPORT_URL_EXPIRES_S * 1_000 + 1
+    assert await exports.exports.delete_expired() > 0
+    await exports.logs(game_id, small)
 
 
 @each_database

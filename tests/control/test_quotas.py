@@ -36,11 +36,12 @@ LIMITS = {
     "domains": 2,
     "lobbies": 1_000,
     "servers": 200,
+    "export_bytes": 1 << 30,
     "server_cpu_millicores": 64_000,
     "server_memory_mb": 262_144,
 }
-OF_PROCESSES = {"lobbies", "servers", "server_cpu_millicores", "server_memory_mb"}
-"""Quotas with tests in `test_process_quotas.py`."""
+OF_PROCESSES = {"export_bytes", "lobbies", "servers", "server_cpu_millicores", "server_memory_mb"}
+"""Quotas with tests in `test_process_quotas.py` and `test_lobby_exports.py`."""
 CALLERS = 6
 
 full_service = service_fixture("module", runtime=game_programs.SETTINGS, quotas=LIMITS)
