@@ -138,6 +138,8 @@ class GameRuntime:
             settings.storage_reserve_bytes,
             settings.runtime.process_ports.numbers,
             self._network_policy() if network_problem is None else None,
+            settings.runtime.log_lines_per_second,
+            settings.runtime.log_bytes_per_second,
         )
         may_share = network_problem is None or settings.runtime.allow_shared_network
         unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)

@@ -37,6 +37,7 @@ _NOTE: Final = "note"
 _READ_BYTES: Final = 4_096
 _NUMBERS: Final = (
     *("uid", "gid", "kill_timeout_ms", "log_bytes_max", "reserve_bytes", "memory_max_bytes"),
+    *("log_lines_per_s", "log_bytes_per_s"),
     "nice",
 )
 STREAMS: Final[Mapping[str, LogStream]] = {
@@ -64,6 +65,8 @@ class KeeperSpec:
     write: Sequence[Path] = ()
     kill_timeout_ms: int = 30_000
     log_bytes_max: int = 64 << 20
+    log_lines_per_s: int = 0
+    log_bytes_per_s: int = 0
     reserve_bytes: int = 0
     memory_max_bytes: int = 0
     """Memory limit that the keeper enforces. 0 if a control group enforces it."""

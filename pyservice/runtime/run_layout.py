@@ -55,6 +55,8 @@ class NodeSettings:
     process_ports: range = PROCESS_PORTS
     network: NetworkPolicy | None = None
     """None: the kernel cannot isolate the network of runs."""
+    log_lines_per_s: int = 0
+    log_bytes_per_s: int = 0
 
     @property
     def has_users(self) -> bool:
@@ -182,6 +184,8 @@ def _spec(
         write=[folder.scratch],
         kill_timeout_ms=request.kill_timeout_ms,
         log_bytes_max=node.log_bytes_max,
+        log_lines_per_s=node.log_lines_per_s,
+        log_bytes_per_s=node.log_bytes_per_s,
         reserve_bytes=node.reserve_bytes,
         memory_max_bytes=0 if membership.oom_counter else request.resources.memory_mb << 20,
         cgroups=membership.joins,

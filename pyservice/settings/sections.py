@@ -385,6 +385,12 @@ class RuntimeSettings(_Section):
     """
     log_bytes_max: int = Field(default=64 << 20, ge=1 << 20)
     """Limit of the log on disk for each server. The oldest lines are removed."""
+    log_lines_per_second: int = Field(default=10_000, ge=0)
+    """Limit of the lines that each server may log in a second, with a burst of ten seconds. Lines
+    above it are dropped. 0: no limit.
+    """
+    log_bytes_per_second: int = Field(default=4 << 20, ge=0)
+    """The same limit in bytes. 0: no limit."""
     process_ports: Ports = PortRange(PROCESS_PORTS[0], PROCESS_PORTS[-1])
     """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])

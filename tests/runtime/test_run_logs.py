@@ -173,6 +173,22 @@ async def test_one_response_searches_a_limited_part_of_a_log(
     assert rest.position == host.of(order).end()
 
 
+async def test_output_above_the_rate_limit_is_dropped_and_counted(
+    host: RuntimeHost, logs: LogReader
+) -> None:
+    host.node = replace(host.node, log_lines_per_s=10)
+    await host.anew()
+    order = host.want("seq 1 100000")
+    await host.reports.end(order.id)
+    path = host.of(order).path
+    first = await logs.after(path, "std_out", 0)
+    reports = (await logs.newest(path, "std_err")).lines
+    assert first is not None
+    assert [line.text for line in first.lines][:100] == [str(number) for number in range(1, 101)]
+    assert all(line.text.endswith("dropped: the log has a rate limit]") for line in reports)
+    assert sum(int(line.text.removeprefix("[").split()[0]) for line in reports) > 10_000
+
+
 async def test_partial_line_is_returned_only_when_complete(tmp_path: Path, logs: LogReader) -> None:
     log = tmp_path / "log"
     log.mkdir()

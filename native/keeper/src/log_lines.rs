@@ -26,9 +26,30 @@ pub struct LineSplitter {
 struct PartialLine {
     text: Vec<u8>,
     is_continuation: bool,
+    /// True if the beginning of the line was dropped.
+    is_dropped: bool,
 }
 
 impl LineSplitter {
+    /// Drops a chunk, the line that ends in it, and the line that begins in it. Returns the number of dropped bytes.
+    pub fn drop_chunk(&mut self, stream: OutputStream, chunk: &[u8]) -> usize {
+        let line = &mut self.partial_lines[stream as usize];
+        let bytes = line.text.len() + chunk.len();
+        *line = PartialLine { is_dropped: !chunk.ends_with(b"\n"), ..PartialLine::default() };
+        bytes
+    }
+
+    /// Returns the number of bytes at the beginning of a chunk that belong to a dropped line.
+    pub fn dropped_beginning(&mut self, stream: OutputStream, chunk: &[u8]) -> usize {
+        let line = &mut self.partial_lines[stream as usize];
+        if !line.is_dropped {
+            return 0;
+        }
+        let end = chunk.iter().position(|&byte| byte == b'\n');
+        line.is_dropped = end.is_none();
+        end.map_or(chunk.len(), |at| at + 1)
+    }
+
     pub fn take(
         &mut self,
         stream: OutputStream,
@@ -190,6 +211,20 @@ mod tests {
         assert_eq!(collector.text(), format!("2 e oh\n3 o hello\n3 o \n{end}"));
         collector.finish(5);
         assert!(collector.text().ends_with(&end));
+    }
+
+    #[test]
+    fn dropped_chunks_leave_only_whole_lines() {
+        let mut collector = LineCollector::default();
+        collector.take(OutputStream::Out, b"one\nbeg", 1);
+        assert_eq!(collector.lines.drop_chunk(OutputStream::Out, b"inning\ntwo\nth"), 16);
+        assert_eq!(collector.lines.dropped_beginning(OutputStream::Out, b"re"), 2);
+        assert_eq!(collector.lines.dropped_beginning(OutputStream::Err, b"other"), 0);
+        assert_eq!(collector.lines.dropped_beginning(OutputStream::Out, b"e\nfour\n"), 2);
+        collector.take(OutputStream::Out, b"four\n", 2);
+        assert_eq!(collector.lines.drop_chunk(OutputStream::Out, b"five\n"), 5);
+        assert_eq!(collector.lines.dropped_beginning(OutputStream::Out, b"six\n"), 0);
+        assert_eq!(collector.text(), "1 o one\n2 o four\n");
     }
 
     #[test]

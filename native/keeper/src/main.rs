@@ -20,6 +20,7 @@ mod disk_writer;
 mod isolation;
 mod launcher;
 mod log_lines;
+mod log_rate;
 mod log_segments;
 mod network;
 mod process_title;

@@ -41,6 +41,9 @@ pub struct RunSpec {
     /// Time between SIGTERM and SIGKILL for the program if a signal to the keeper ends the run.
     pub kill_timeout: Duration,
     pub log_bytes_max: u64,
+    /// Rate limits of the output. 0 is no limit.
+    pub log_lines_per_s: u64,
+    pub log_bytes_per_s: u64,
     pub reserve_bytes: u64,
     /// FIFO to which the keeper writes `<id> log` and `<id> state` lines as notifications.
     pub notify: Option<PathBuf>,
@@ -70,6 +73,8 @@ impl RunSpec {
             workdir: PathBuf::new(),
             kill_timeout: Duration::from_secs(30),
             log_bytes_max: 64 << 20,
+            log_lines_per_s: 0,
+            log_bytes_per_s: 0,
             reserve_bytes: 0,
             notify: None,
             id: String::new(),
@@ -103,6 +108,8 @@ impl RunSpec {
             b"workdir" => self.workdir = value.into(),
             b"kill_timeout_ms" => self.kill_timeout = Duration::from_millis(number(key, value)?),
             b"log_bytes_max" => self.log_bytes_max = number(key, value)?,
+            b"log_lines_per_s" => self.log_lines_per_s = number(key, value)?,
+            b"log_bytes_per_s" => self.log_bytes_per_s = number(key, value)?,
             b"reserve_bytes" => self.reserve_bytes = number(key, value)?,
             b"notify" => self.notify = Some(value.into()),
             b"id" => self.id = value.to_string_lossy().into_owned(),

@@ -226,6 +226,63 @@ fn gigabyte_of_log_stays_within_disk_and_memory_limits() {
     assert!(!is_alive(run.number("pid")));
 }
 
+/// Returns the processor time that a process has used, in seconds.
+fn processor_s(pid: i32) -> f64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("runs");
+    let (_, fields) = stat.rsplit_once(") ").expect("a name");
+    let ticks: u64 = fields.split(' ').skip(11).take(2).map(|field| field.parse::<u64>().expect("a number")).sum();
+    ticks as f64 / rustix::param::clock_ticks_per_second() as f64
+}
+
+/// Returns the sums of lines and bytes in reports of dropped output.
+fn dropped_output(run: &Run) -> (u64, u64) {
+    let reports = run.log().into_iter().filter(|line| line.starts_with("e [") && line.ends_with("a rate limit]"));
+    reports.fold((0, 0), |(lines, bytes), report| {
+        let numbers: Vec<u64> = report.split([' ', '[']).filter_map(|word| word.parse().ok()).collect();
+        (lines + numbers[0], bytes + numbers[1])
+    })
+}
+
+#[test]
+fn log_rate_limit_reports_what_it_dropped() {
+    let script = "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); echo \"line $i\"; done; echo end >&2";
+    let run = Run::new(NONE, script, &["log_lines_per_s=20"]).started();
+    run.wait_ended();
+    let log = run.log();
+    let lines: Vec<&String> = log.iter().filter(|line| line.starts_with("o ")).collect();
+    let (dropped_lines, dropped_bytes) = dropped_output(&run);
+    let is_end_logged = u64::from(log.iter().any(|line| line == "e end"));
+    assert_eq!(lines.len() as u64 + dropped_lines + is_end_logged, 5_001);
+    let bytes: usize = lines.iter().map(|line| line.len() - 1).sum();
+    let all_bytes: usize = (1..=5_000).map(|i| format!("line {i}\n").len()).sum();
+    assert_eq!(bytes as u64 + dropped_bytes + 4 * is_end_logged, all_bytes as u64 + 4);
+    assert!(dropped_lines > 0 && lines.len() >= 200, "{dropped_lines} {}", lines.len());
+    let numbers = lines.iter().map(|line| line.strip_prefix("o line ").expect("a whole line").parse::<u32>());
+    assert!(numbers.map(|number| number.expect("a number")).is_sorted());
+}
+
+#[test]
+fn flood_of_log_lines_costs_the_keeper_little_and_does_not_stop_the_program() {
+    let script = "exec perl -e '$line = qq(a line of a flood\\n); $count = 1_000_000; \
+                  syswrite STDOUT, $line while $count--; open FILE, q(>), q(over); sleep 1000'";
+    let limits = ["log_lines_per_s=1000", "log_bytes_per_s=100000"];
+    let run = Run::new(NONE, script, &limits).started();
+    let begun = Instant::now();
+    let (keeper, program) = (run.number("keeper_pid"), run.number("pid"));
+    wait_until(
+        || fs::read_to_string(format!("/proc/{program}/wchan")).is_ok_and(|at| at.contains("nanosleep")),
+        "over",
+    );
+    let (keeper_s, program_s) = (processor_s(keeper), processor_s(program));
+    eprintln!("a million lines in {:?}: keeper {keeper_s} s, program {program_s} s", begun.elapsed());
+    // A build without optimisation counts the lines slowly. The release build needs a tenth.
+    assert!(keeper_s < 0.5 * program_s.max(1.0), "{keeper_s} {program_s}");
+    run.send_command("stop 0");
+    run.wait_ended();
+    let (dropped_lines, _) = dropped_output(&run);
+    assert!((900_000..=1_000_000).contains(&dropped_lines), "{dropped_lines}");
+}
+
 #[test]
 fn silent_program_costs_one_thread_and_no_log_folder() {
     for mode in available_modes() {
