@@ -373,3 +373,27 @@ def parent_of(pid: int) -> int:
 
 def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+async def test_container_is_in_the_group_of_its_network_rules(
+    back_end: ContainerServers, full_service: FullService
+) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root for a control group of version 2")
+    record = await back_end.reached(await back_end.image())
+    server_id = record["id"]
+    first = process_of(full_service, server_id)
+    namespace = os.readlink(f"/proc/{first}/ns/pid_for_children")
+    processes = [pid for pid in Path("/proc").glob("[0-9]*") if is_in(pid, namespace)]
+    assert len(processes) > 1, "the first process and the container"
+    for process in processes:
+        groups = (process / "cgroup").read_text().splitlines()
+        [version_2] = [line for line in groups if line.startswith("0::")]
+        assert version_2.endswith(f"/{server_id}"), process
+
+
+def is_in(process: Path, namespace: str) -> bool:
+    try:
+        return os.readlink(process / "ns/pid") == namespace
+    except OSError:
+        return False
