@@ -17,7 +17,11 @@ MAX_FUNCTION_LINES = 60
 # Files over the limit, with the reason.
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {
+    "native/keeper/tests/runs/system_calls.rs:forbidden_calls": (
+        "a table with a line for each refused system call and its documented error"
+    ),
     "native/core/src/journal_event.rs:event_bytes_never_change": "one row for each event kind with its bytes",
+    "pyservice/app/control_plane.py:_operations": "one constructor call for each group of operations",
     "pyservice/control/operations.py:operation_table": "one row for each operation",
     "pyservice/storage/migrations/versions/0001_first_tables.py:upgrade": "a list of tables, one after the other",
 }

@@ -311,3 +311,28 @@ async def feed(source: Source, plane: FedPlane) -> AsyncIterator[FeedScenario]:
     feed.run()
     yield feed
     await feed.close()
+
+
+async def code_of(feed: FeedScenario, namespace_id: str, version_id: str | None = None) -> str:
+    try:
+        await feed.enqueue_and_confirm(namespace_id, version_id)
+    except ServiceError as error:
+        return error.code
+    return "OK"
+
+
+async def unconfirmed(feed: FeedScenario, namespace_id: str, wait_s: float = 0.05) -> ServiceError:
+    with pytest.raises(ServiceError) as caught:
+        await feed.feeder.enqueue_and_confirm(namespace_id, feed.source.group_id, wait_s=wait_s)
+    assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
+    return caught.value
+
+
+async def running_version(feed: FeedScenario, namespace_id: str) -> str:
+    return str((await feed.source.row(namespace_id)).version_id)
+
+
+async def wait_until_running(feed: FeedScenario, namespace_id: str, version_id: str) -> None:
+    await feed.wait_until_equal(namespace_id)
+    assert await running_version(feed, namespace_id) == version_id
+    await feed.wait_until_idle()

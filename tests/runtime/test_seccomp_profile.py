@@ -16,7 +16,7 @@ import pytest
 
 from pyservice.app.game_runtime import KEEPER_BINARY
 from pyservice.runtime.isolation_trials import choose_container_runtime
-from tests.runtime.test_container_limits import output_lines, start_container
+from tests.support.bare_containers import output_lines, start_container
 from tests.support.container_images import needs_oci_runtime
 
 ROOT: Final = Path(__file__).parents[2]
