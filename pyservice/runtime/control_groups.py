@@ -1,8 +1,8 @@
-"""Memory and CPU limits of runs through kernel control groups, versions 1 and 2.
+"""Limits of memory, CPU and processes of runs through kernel control groups, versions 1 and 2.
 
-Memory is limited, and CPU is shared by weight. A data directory has one parent group, and each run
-has a child group. The program joins its group before it starts. If the service may not create
-groups, these limits do not apply.
+Memory and the number of processes are limited, and CPU is shared by weight. A data directory has
+one parent group, and each run has a child group. The program joins its group before it starts. If
+the service may not create groups, these limits do not apply.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from pyservice.runtime.containers import PROCESSES_MAX
 from pyservice.runtime.filesystem import FileChange, apply_changes
 from pyservice.runtime.run_requests import Resources
 
@@ -37,7 +38,7 @@ class Membership(NamedTuple):
 class ControlGroups:
     """Control groups of one data directory.
 
-    `memory`, `cpu` and `network` are the folders of its parent groups. None: the service cannot
+    `memory`, `cpu`, `network` and `processes` are the folders of its parent groups. None: the service cannot
     create this group. The network group is of version 2.
     """
 
@@ -45,6 +46,7 @@ class ControlGroups:
     cpu: Path | None
     is_unified: bool = False
     network: Path | None = None
+    processes: Path | None = None
 
     @classmethod
     def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
@@ -52,10 +54,11 @@ class ControlGroups:
         if (root / "cgroup.controllers").exists():
             parent = _unified_parent(root, name)
             network = parent or _usable(root, name, _PROCS)
-            return cls(parent, parent, is_unified=True, network=network)
+            return cls(parent, parent, is_unified=True, network=network, processes=parent)
         memory = _usable(root / "memory", name, "memory.limit_in_bytes")
         cpu = _usable(root / "cpu", name, "cpu.shares")
-        return cls(memory, cpu, network=_usable(root / _HYBRID, name, _PROCS))
+        processes = _usable(root / "pids", name, "pids.max")
+        return cls(memory, cpu, network=_usable(root / _HYBRID, name, _PROCS), processes=processes)
 
     @property
     def unenforced(self) -> list[str]:
@@ -77,6 +80,8 @@ class ControlGroups:
             joins.append(group / _PROCS)
         if self.cpu is not None:
             joins.append(self.cpu / run_id / _PROCS)
+        if self.processes is not None:
+            joins.append(self.processes / run_id / _PROCS)
         if self.network is not None:
             joins.append(self.network / run_id / _PROCS)
         return Membership(tuple(dict.fromkeys(joins)), counter)
@@ -110,6 +115,9 @@ class ControlGroups:
             else:
                 shares = max(2, _SHARES_OF_CORE * resources.cpu_millicores // 1000)
                 steps.append(_put(f"{group}/cpu.shares", str(shares)))
+        if self.processes is not None:
+            limit_file = f"{self.processes}/{run_id}/pids.max"
+            steps.append(_put_if_present(limit_file, str(PROCESSES_MAX)))
         return steps
 
     def make_parents(self) -> None:
@@ -135,7 +143,7 @@ class ControlGroups:
                         self.remove(group.name)
 
     def _parents(self) -> set[Path]:
-        parents = (self.memory, self.cpu, self.network)
+        parents = (self.memory, self.cpu, self.network, self.processes)
         return {parent for parent in parents if parent is not None}
 
 
@@ -180,6 +188,9 @@ def _make_parent(parent: Path, *, is_unified: bool) -> None:
     if is_unified:
         groups = (parent.parent, parent)
         apply_changes([_put(f"{group}/cgroup.subtree_control", "+memory +cpu") for group in groups])
+        apply_changes(
+            [_put_if_present(f"{group}/cgroup.subtree_control", "+pids") for group in groups]
+        )
 
 
 def _own_group(controller: str) -> str | None:

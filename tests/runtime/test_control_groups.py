@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
+from pyservice.runtime.containers import PROCESSES_MAX
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_requests import Resources, RunRequest
 from tests.support.runtime_host import RuntimeHost, until
@@ -123,3 +125,21 @@ async def test_leak_in_one_run_does_not_affect_others(host: RuntimeHost, groups:
     assert groups.oom_kills(well) == 0
     host.supervisor.end(well.id, 0)
     await host.reports.end(well.id)
+
+
+FORKS = (
+    "exec perl -e '$| = 1; while (defined($pid = fork)) { $pid or sleep 1000; $made++ } "
+    'print "$made ", $! + 0, "\\n"; sleep 1000\''
+)
+
+
+@pytest.mark.full
+async def test_processes_of_a_run_end_at_its_limit(host: RuntimeHost, groups: Groups) -> None:
+    if host.node.groups.processes is None:
+        pytest.skip("no control group of processes can be created")
+    order = await host.running(FORKS, resources=Resources(1_000, 1_024))
+    made, error = (await host.lines(order, 1))[0].split()
+    assert PROCESSES_MAX - 2 <= int(made) < PROCESSES_MAX
+    assert int(error) == errno.EAGAIN
+    host.supervisor.end(order.id, 0)
+    await host.reports.end(order.id)
