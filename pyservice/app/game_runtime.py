@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,7 +123,10 @@ class GameRuntime:
         in_containers = await self._choose_containers(folder)
         self._is_usable = isolation is not None
         self._isolation = isolation or ""
-        groups = ControlGroups.find(data_dir)
+        groups = replace(
+            ControlGroups.find(data_dir),
+            cpu_limit_millicores=settings.runtime.cpu_limit_millicores,
+        )
         network_problem = await network_isolation_problem(groups, KEEPER_BINARY, folder)
         if network_problem is not None:
             _log.warning("network of game servers is not isolated", problem=network_problem)

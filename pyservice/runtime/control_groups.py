@@ -25,6 +25,7 @@ _HYBRID: Final = "unified"
 _PROCS: Final = "cgroup.procs"
 _TRIAL: Final = "trial"
 _SHARES_OF_CORE: Final = 1024
+_CPU_PERIOD_US: Final = 100_000
 _WEIGHT_OF_CORE: Final = 100
 _WEIGHTS: Final = (1, 10_000)
 
@@ -47,6 +48,8 @@ class ControlGroups:
     is_unified: bool = False
     network: Path | None = None
     processes: Path | None = None
+    cpu_limit_millicores: int = 0
+    """Processor time that each run may use at most. A larger tier counts instead. 0: no limit."""
 
     @classmethod
     def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
@@ -115,10 +118,23 @@ class ControlGroups:
             else:
                 shares = max(2, _SHARES_OF_CORE * resources.cpu_millicores // 1000)
                 steps.append(_put(f"{group}/cpu.shares", str(shares)))
+            steps += self._cpu_limit(group, resources)
         if self.processes is not None:
             limit_file = f"{self.processes}/{run_id}/pids.max"
             steps.append(_put_if_present(limit_file, str(PROCESSES_MAX)))
         return steps
+
+    def _cpu_limit(self, group: str, resources: Resources) -> list[FileChange]:
+        """Returns the limit of a run, and a burst of unused time for garbage collectors."""
+        if not self.cpu_limit_millicores:
+            return []
+        millicores = max(self.cpu_limit_millicores, resources.cpu_millicores)
+        quota_us = millicores * _CPU_PERIOD_US // 1000
+        if self.is_unified:
+            limits = (("cpu.max", f"{quota_us} {_CPU_PERIOD_US}"), ("cpu.max.burst", f"{quota_us}"))
+        else:
+            limits = (("cpu.cfs_quota_us", f"{quota_us}"), ("cpu.cfs_burst_us", f"{quota_us}"))
+        return [_put_if_present(f"{group}/{name}", text) for name, text in limits]
 
     def make_parents(self) -> None:
         for parent in self._parents():

@@ -391,6 +391,10 @@ class RuntimeSettings(_Section):
     """
     log_bytes_per_second: int = Field(default=4 << 20, ge=0)
     """The same limit in bytes. 0: no limit."""
+    cpu_limit_millicores: int = Field(default=0, ge=0)
+    """Processor time that each server may use at most, even if processors are idle. A server with
+    a larger tier may use its tier. 0: no limit.
+    """
     process_ports: Ports = PortRange(PROCESS_PORTS[0], PROCESS_PORTS[-1])
     """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])

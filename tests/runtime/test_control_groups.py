@@ -15,6 +15,7 @@ import pytest
 
 from pyservice.runtime.containers import PROCESSES_MAX
 from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.filesystem import apply_changes
 from pyservice.runtime.run_requests import Resources, RunRequest
 from tests.support.runtime_host import RuntimeHost, until
 
@@ -143,3 +144,16 @@ async def test_processes_of_a_run_end_at_its_limit(host: RuntimeHost, groups: Gr
     assert int(error) == errno.EAGAIN
     host.supervisor.end(order.id, 0)
     await host.reports.end(order.id)
+
+
+async def test_processor_limit_is_that_of_the_setting_or_a_larger_tier(tmp_path: Path) -> None:
+    found = ControlGroups.find(tmp_path)
+    if found.cpu is None:
+        pytest.skip("; ".join(found.unenforced))
+    groups = dataclasses.replace(found, cpu_limit_millicores=1_000)
+    name = "cpu.max" if groups.is_unified else "cpu.cfs_quota_us"
+    for run_id, millicores, quota_us in (("small", 125, 100_000), ("large", 2_000, 200_000)):
+        groups.make_parents()
+        apply_changes(groups.steps(run_id, Resources(millicores, 64)))
+        assert (found.cpu / run_id / name).read_text().split()[0] == str(quota_us)
+        groups.remove(run_id)
