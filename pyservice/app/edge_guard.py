@@ -381,6 +381,7 @@ def _version() -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
+_TIMEOUTS: Final = ("first_byte_ms", "stream_idle_ms", "datagram_idle_ms")
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
 
 
@@ -403,7 +404,7 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
         "backends": [],
         "nice": edge.nice,
         "limits": limits,
-        "timeouts": {name: limits.pop(name) for name in ("stream_idle_ms", "datagram_idle_ms")},
+        "timeouts": {name: limits.pop(name) for name in _TIMEOUTS},
     }
     if edge.workers is not None:
         config["workers"] = edge.workers

@@ -315,13 +315,25 @@ class EdgeLimits(_Section):
     connections_per_route: int = Field(default=16_384, ge=1, le=10_000_000)
     """Limit of connections for each public port."""
     connections_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
-    """Limit of connections for each client address (IPv6: /64)."""
+    """Limit of connections for each client address (IPv6: /64). Wider networks have multiples."""
     datagram_sessions: int = Field(default=16_384, ge=1, le=10_000_000)
     """Limit of all UDP sessions, shared equally among the threads."""
     datagram_sessions_per_route: int = Field(default=4_096, ge=1, le=10_000_000)
     """Limit of UDP sessions for each port, within the share of its thread."""
     datagram_sessions_per_address: int = Field(default=1_024, ge=1, le=10_000_000)
     """Limit of UDP sessions for each client address (IPv6: /64) and thread."""
+    datagram_session_packets_per_second: int = Field(default=20_000, ge=1, le=10_000_000)
+    """Limit of packets from one player to one UDP port."""
+    datagram_session_bytes_per_second: int = Field(
+        default=25_000_000, ge=65_536, le=100_000_000_000
+    )
+    """Limit of bytes from one player to one UDP port."""
+    datagram_port_packets_per_second: int = Field(default=200_000, ge=1, le=10_000_000)
+    """Limit of packets from all players to one UDP port."""
+    datagram_port_bytes_per_second: int = Field(default=250_000_000, ge=65_536, le=100_000_000_000)
+    """Limit of bytes from all players to one UDP port."""
+    first_byte_ms: int = Field(default=10_000, ge=1_000, le=604_800_000)
+    """A new connection without a byte in either direction is closed after this time."""
     stream_idle_ms: int = Field(default=7_200_000, ge=1_000, le=604_800_000)
     """A stream without data is closed after this time."""
     datagram_idle_ms: int = Field(default=60_000, ge=1_000, le=3_600_000)

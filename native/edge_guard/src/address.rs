@@ -1,6 +1,6 @@
 //! Addresses: backends, networks of clients, and the key that identifies one client.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -87,6 +87,42 @@ pub fn client_key(address: IpAddr) -> IpAddr {
         IpAddr::V4(address) => IpAddr::V4(address),
         IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
     }
+}
+
+/// Maximum number of networks in which one client counts.
+pub const NETWORKS_MAX: usize = 4;
+
+/// Network of clients that share a connection limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ClientNetwork {
+    address: IpAddr,
+    weight: u8,
+}
+
+impl ClientNetwork {
+    /// Returns the factor of the limit of one client that applies to this network.
+    #[must_use]
+    pub fn weight(&self) -> usize {
+        self.weight.into()
+    }
+}
+
+/// Returns the networks in which a client counts, the narrowest first.
+///
+/// One customer can have a /56 or a /48 of IPv6, and a hosting company a /32. The factors limit a whole network to a
+/// quarter of all connections with the default settings.
+pub fn client_networks(address: IpAddr) -> impl Iterator<Item = ClientNetwork> {
+    const IPV4: &[(u32, u8)] = &[(32, 1), (24, 4), (16, 16)];
+    const IPV6: &[(u32, u8)] = &[(64, 1), (56, 2), (48, 4), (32, 16)];
+    let address = canonical_ip(address);
+    let networks = if address.is_ipv4() { IPV4 } else { IPV6 };
+    networks.iter().map(move |(prefix, weight)| {
+        let network = match address {
+            IpAddr::V4(address) => Ipv4Addr::from_bits(address.to_bits() & (u32::MAX << (32 - prefix))).into(),
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & (u128::MAX << (128 - prefix))).into(),
+        };
+        ClientNetwork { address: network, weight: *weight }
+    })
 }
 
 #[cfg(test)]

@@ -175,6 +175,8 @@ impl AdminServer {
         gauge(&mut page, "routes_version", "Version of the routes", status.version);
         gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_saved.into());
         gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
+        let silent = self.workers.iter().next().map_or(0, |worker| worker.shared.limits.silent_count());
+        gauge(&mut page, "connections_silent", "Open connections without a byte in either direction", silent as u64);
         gauge(&mut page, "descriptors_max", "Limit of descriptors", status.descriptors);
         gauge(&mut page, "datagram_sessions_max", "Limit of UDP sessions", status.datagram_sessions as u64);
         page.write_counters(&all);

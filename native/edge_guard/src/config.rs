@@ -97,6 +97,16 @@ pub struct LimitSettings {
     pub datagram_sessions_per_address: usize,
     #[serde(deserialize_with = "limit")]
     pub datagram_sessions_per_second: usize,
+    /// Maximum packets and bytes from one player to one UDP port in a second.
+    #[serde(deserialize_with = "limit")]
+    pub datagram_session_packets_per_second: usize,
+    #[serde(deserialize_with = "rate")]
+    pub datagram_session_bytes_per_second: usize,
+    /// Maximum packets and bytes from all players to one UDP port in a second.
+    #[serde(deserialize_with = "limit")]
+    pub datagram_port_packets_per_second: usize,
+    #[serde(deserialize_with = "rate")]
+    pub datagram_port_bytes_per_second: usize,
     #[serde(deserialize_with = "number::<_, usize, 8_192, 1_048_576>")]
     pub head_bytes: usize,
 }
@@ -108,6 +118,9 @@ pub struct Timeouts {
     pub connect: Duration,
     #[serde(rename = "handshake_ms", deserialize_with = "milliseconds")]
     pub handshake: Duration,
+    /// Longest time in which neither the client nor its server sends a byte on a new connection.
+    #[serde(rename = "first_byte_ms", deserialize_with = "milliseconds")]
+    pub first_byte: Duration,
     /// Timeout of a request header, from its first byte.
     #[serde(rename = "head_ms", deserialize_with = "milliseconds")]
     pub head: Duration,
@@ -165,6 +178,10 @@ impl Default for LimitSettings {
             datagram_sessions_per_route: 4_096,
             datagram_sessions_per_address: 1_024,
             datagram_sessions_per_second: 10_000,
+            datagram_session_packets_per_second: 20_000,
+            datagram_session_bytes_per_second: 25_000_000,
+            datagram_port_packets_per_second: 200_000,
+            datagram_port_bytes_per_second: 250_000_000,
             head_bytes: 32_768,
         }
     }
@@ -176,6 +193,7 @@ impl Default for Timeouts {
         Self {
             connect: Duration::from_secs(5),
             handshake: Duration::from_secs(10),
+            first_byte: Duration::from_secs(10),
             head: Duration::from_secs(15),
             keep_alive: Duration::from_secs(75),
             response: Duration::from_secs(120),
@@ -351,6 +369,10 @@ fn number<'de, D: Deserializer<'de>, T: TryFrom<i64>, const LEAST: i64, const MO
 
 fn limit<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     number::<D, usize, 1, 10_000_000>(from)
+}
+
+fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
+    number::<D, usize, 65_536, 100_000_000_000>(from)
 }
 
 fn milliseconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {

@@ -6,14 +6,18 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::backend_pool::BackendPool;
 use crate::config::{Config, Timeouts};
-use crate::connection_limits::{ConnectionLimits, ConnectionPermit};
+use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Destination, Speech};
 use crate::host_routes::HostRoutes;
-use crate::metrics::{ConnectionKind, ThreadCounters};
+use crate::live_route::LiveRoute;
+use crate::metrics::{ConnectionKind, ConnectionRefusal, ThreadCounters};
+use crate::proxy_protocol;
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
 
@@ -107,16 +111,70 @@ impl ConnectionWorkers {
 pub struct OpenConnection {
     worker: Arc<ConnectionWorker>,
     kind: ConnectionKind,
-    _permit: Option<ConnectionPermit>,
+    permit: ConnectionPermit,
 }
 
 impl OpenConnection {
-    #[must_use]
-    pub fn new(worker: &Arc<ConnectionWorker>, kind: ConnectionKind, permit: Option<ConnectionPermit>) -> Self {
+    /// Admits a connection and serves it in a task of its route. Counts a refusal, also one that `serve` returns.
+    pub fn admit<F>(
+        worker: &Arc<ConnectionWorker>,
+        kind: ConnectionKind,
+        client: Option<IpAddr>,
+        destination: Destination,
+        live: &Arc<LiveRoute>,
+        serve: impl FnOnce(Arc<Self>) -> F,
+    ) where
+        F: Future<Output = Result<(), ConnectionRefusal>> + Send + 'static,
+    {
+        let permit = match worker.shared.limits.admit(client, destination) {
+            Ok(permit) => permit,
+            Err(refusal) => return worker.counters.refused.with_label(refusal).increment(),
+        };
         worker.load.fetch_add(1, Relaxed);
         worker.counters.open.with_label(kind).increment();
         worker.counters.opened.with_label(kind).increment();
-        Self { worker: worker.clone(), kind, _permit: permit }
+        let open = Arc::new(Self { worker: worker.clone(), kind, permit });
+        let (serving, counting) = (serve(open.clone()), worker.clone());
+        let task = live.spawn(&worker.handle, async move {
+            if let Err(refusal) = serving.await {
+                counting.counters.refused.with_label(refusal).increment();
+            }
+        });
+        if let Some(task) = task {
+            open.permit.set_task(task);
+        }
+    }
+
+    #[must_use]
+    pub fn permit(&self) -> &ConnectionPermit {
+        &self.permit
+    }
+
+    /// Reads the PROXY header of a trusted proxy, and counts the client that it names. Returns client and server.
+    pub async fn read_proxy_header(
+        &self,
+        client: &TcpStream,
+        peer: SocketAddr,
+    ) -> Result<Option<(SocketAddr, SocketAddr)>, ConnectionRefusal> {
+        let shared = &self.worker.shared;
+        if !shared.is_trusted(peer) {
+            return Ok(None);
+        }
+        let header = timeout(shared.timeouts().head, proxy_protocol::read_header(client)).await;
+        let Ok(Ok(header)) = header else { return Err(ConnectionRefusal::Proxy) };
+        if let Some(client) = header.and_then(|(client, _)| shared.client(client)) {
+            self.permit.count_client(client)?;
+        }
+        Ok(header)
+    }
+
+    /// Waits for the first byte of a client that speaks first.
+    pub async fn wait_first_byte(&self, client: &TcpStream) -> Result<(), ConnectionRefusal> {
+        let first_byte = self.worker.shared.timeouts().first_byte;
+        // A closed connection is readable as well. The caller notices its end.
+        timeout(first_byte, client.readable()).await.map_err(|_| ConnectionRefusal::FirstByte)?.ok();
+        self.permit.record(Speech::Spoken);
+        Ok(())
     }
 }
 
@@ -124,5 +182,26 @@ impl Drop for OpenConnection {
     fn drop(&mut self) {
         self.worker.load.fetch_sub(1, Relaxed);
         self.worker.counters.open.with_label(self.kind).decrement();
+    }
+}
+
+/// Count of an upgraded connection, beside the one of its HTTP connection.
+#[derive(Debug)]
+pub struct OpenTunnel(Arc<ConnectionWorker>);
+
+impl OpenTunnel {
+    #[must_use]
+    pub fn new(worker: &Arc<ConnectionWorker>) -> Self {
+        worker.load.fetch_add(1, Relaxed);
+        worker.counters.open.with_label(ConnectionKind::WebSocket).increment();
+        worker.counters.opened.with_label(ConnectionKind::WebSocket).increment();
+        Self(worker.clone())
+    }
+}
+
+impl Drop for OpenTunnel {
+    fn drop(&mut self) {
+        self.0.load.fetch_sub(1, Relaxed);
+        self.0.counters.open.with_label(ConnectionKind::WebSocket).decrement();
     }
 }

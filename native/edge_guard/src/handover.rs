@@ -18,7 +18,7 @@ mod framing;
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -166,14 +166,55 @@ pub fn receive(stream: &UnixStream) -> io::Result<ReceivedState> {
 
 /// Sends `ready` to the older process, and waits until it confirms that it stops serving. A dead process need not
 /// confirm.
-pub fn accept(stream: &UnixStream) -> io::Result<()> {
+///
+/// After an error the older process serves, and this process must not.
+pub fn accept(stream: &UnixStream, older: &OlderProcess) -> io::Result<()> {
     framing::send(stream, &HandoverMessage::Ready, &[])?;
-    match framing::receive(stream) {
+    let mut received = framing::receive(stream);
+    if received.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
+        // The older process can no longer confirm after this call, but its message may have arrived just before.
+        stream.shutdown(std::net::Shutdown::Read)?;
+        received = framing::receive(stream);
+    }
+    match received {
         Ok((HandoverMessage::Confirmed, _)) => Ok(()),
         Ok((other, _)) => Err(io::Error::other(format!("`yours` was expected and not {other:?}"))),
-        // The older process has died, so no other process can serve.
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        // The older process closed the connection: it gave up and serves, or it died and no other process can serve.
+        Err(_) if older.is_dead_within(DEATH_TIMEOUT) => Ok(()),
         Err(error) => Err(error),
+    }
+}
+
+/// Time between the end of a dying process's connections and the end of the process.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The process at the other end of a handover, by a PID file descriptor.
+#[derive(Debug)]
+pub struct OlderProcess(OwnedFd);
+
+impl OlderProcess {
+    pub fn of(stream: &UnixStream) -> io::Result<Self> {
+        let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
+        let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+        // SAFETY: `peer` and `length` outlive the call, and the descriptor is open. A new descriptor has no other owner.
+        unsafe {
+            let (socket, value) = (stream.as_raw_fd(), (&raw mut peer).cast());
+            if libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let descriptor = libc::syscall(libc::SYS_pidfd_open, peer.pid, 0);
+            if descriptor < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Self(OwnedFd::from_raw_fd(descriptor as RawFd)))
+        }
+    }
+
+    fn is_dead_within(&self, limit: Duration) -> bool {
+        let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: `wanted` outlives the call.
+        unsafe { libc::poll(&raw mut wanted, 1, limit_ms) == 1 }
     }
 }
 
@@ -199,7 +240,18 @@ mod tests {
 
     fn receive_and_accept(stream: &UnixStream) -> io::Result<ReceivedState> {
         let received = receive(stream)?;
-        accept(stream).map(|()| received)
+        accept(stream, &OlderProcess::of(stream)?).map(|()| received)
+    }
+
+    /// Returns a process that has ended. Both ends of the connections in these tests are in one living process.
+    fn dead_process() -> OlderProcess {
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        // SAFETY: the child was not waited for, so its PID is its own.
+        let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, child.id(), 0) };
+        assert!(descriptor >= 0);
+        child.wait().unwrap();
+        // SAFETY: the descriptor is new.
+        OlderProcess(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
     }
 
     #[test]
@@ -253,9 +305,31 @@ mod tests {
     #[test]
     fn death_after_the_offer_completes_the_handover() {
         let (older, newer) = UnixStream::pair().unwrap();
-        let taking = std::thread::spawn(move || receive_and_accept(&newer));
+        let taking = std::thread::spawn(move || receive(&newer).and_then(|_| accept(&newer, &dead_process())));
         send_offer(&older, &HandoverOffer::default()).unwrap();
         drop(older);
         assert!(taking.join().unwrap().is_ok());
+    }
+
+    #[test]
+    fn older_process_that_gives_up_serves_alone() {
+        // With an unread `ready`, the newer process sees a reset. Otherwise it sees the end of the stream.
+        let attempts = [true, false].map(|reads_ready| {
+            let (older, newer) = UnixStream::pair().unwrap();
+            framing::send(&older, &HandoverMessage::End, &[]).unwrap();
+            let taking = std::thread::spawn(move || receive_and_accept(&newer));
+            if reads_ready {
+                framing::receive(&older).unwrap();
+            } else {
+                let mut waiting = [0_u8; 1];
+                // SAFETY: the buffer has room for one byte.
+                let peeked = unsafe { libc::recv(older.as_raw_fd(), waiting.as_mut_ptr().cast(), 1, libc::MSG_PEEK) };
+                assert_eq!(peeked, 1);
+            }
+            taking
+        });
+        for taking in attempts {
+            assert!(taking.join().unwrap().is_err(), "the older process lives");
+        }
     }
 }

@@ -18,7 +18,7 @@ impl HostRoutes {
     pub fn new(backends: &[Backend]) -> Self {
         let mut configured = HashMap::new();
         for backend in backends {
-            let live = LiveRoute::new(false, Some(backend.address.clone()), backend.proxy_protocol);
+            let live = LiveRoute::for_backend(backend.address.clone(), backend.proxy_protocol);
             for host in &backend.hosts {
                 configured.insert(host.clone(), live.clone());
             }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn reassigned_host_is_not_removed_by_its_former_route() {
-        let (first, second) = (LiveRoute::new(false, None, false), LiveRoute::new(false, None, false));
+        let (first, second) = (LiveRoute::new(false, None), LiveRoute::new(false, None));
         let mut hosts = HostRoutes::default();
         hosts.put(false, "a", &first);
         hosts.put(false, "a", &second);

@@ -19,11 +19,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::address::BackendAddress;
 use crate::backend_pool::DedicatedConnection;
+use crate::connection_limits::Destination;
 use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
-use crate::proxy_protocol;
 use crate::request_body::{BackendSender, RequestBody};
 use connection_activity::{ActivityTracker, TimeoutCheck, TrackedStream};
 use response_body::BackendConnection;
@@ -33,6 +33,10 @@ const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 const READ_BUFFER_BYTES: usize = 64 * 1024;
 
 const HTTP2_STREAMS_MAX: u32 = 100;
+/// Budget of request bytes that one HTTP/2 connection buffers for slow backends. The windows of all streams share it.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
+/// Window of one stream. A stream with a slow backend leaves half of the budget to the others.
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// Maximum bytes of a response that one HTTP/2 stream buffers for a slow reader.
 const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 
@@ -54,28 +58,34 @@ struct PlayerConnection {
     tracker: Arc<ActivityTracker>,
     /// Idle backend connection that began with the PROXY header of this player.
     dedicated: DedicatedConnection<RequestBody>,
-    _open: OpenConnection,
+    open: Arc<OpenConnection>,
 }
 
 impl ConnectionHandler for HttpHandler {
     fn serve(&self, client: TcpStream, peer: SocketAddr, worker: &Arc<ConnectionWorker>) {
         let kind = if self.live.is_tls { ConnectionKind::Https } else { ConnectionKind::Http };
-        let of_route = (!self.by_host).then_some(&self.live.connections);
-        match worker.shared.limits.admit(worker.shared.client(peer), of_route) {
-            Ok(permit) => {
-                let open = OpenConnection::new(worker, kind, Some(permit));
-                let route = (!self.by_host).then(|| self.live.clone());
-                let connection =
-                    AcceptedConnection { worker: worker.clone(), route, is_tls: self.live.is_tls, peer, open };
-                let task_worker = worker.clone();
-                self.live.spawn(&worker.handle, async move {
-                    if let Err(refusal) = connection.serve(client).await {
-                        task_worker.counters.refused.with_label(refusal).increment();
-                    }
-                });
-            }
-            Err(refusal) => worker.counters.refused.with_label(refusal).increment(),
+        let destination = if self.by_host { Destination::Hosts } else { Destination::Game(self.live.number) };
+        OpenConnection::admit(worker, kind, worker.shared.client(peer), destination, &self.live, |open| {
+            let route = (!self.by_host).then(|| self.live.clone());
+            let worker = worker.clone();
+            AcceptedConnection { worker, route, is_tls: self.live.is_tls, peer, open }.serve(client)
+        });
+    }
+}
+
+/// Reports whether a connection begins with the preface of HTTP/2, which may arrive in parts.
+async fn begins_with_http2(client: &tokio::net::TcpStream) -> std::io::Result<bool> {
+    let mut begin = [0; HTTP2_PREFACE.len()];
+    loop {
+        let available = client.peek(&mut begin).await?;
+        if available == 0 || begin[..available] != HTTP2_PREFACE[..available] {
+            return Ok(false);
         }
+        if available == HTTP2_PREFACE.len() {
+            return Ok(true);
+        }
+        // A peek would return at once.
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
 
@@ -84,7 +94,7 @@ struct AcceptedConnection {
     route: Option<Arc<LiveRoute>>,
     is_tls: bool,
     peer: SocketAddr,
-    open: OpenConnection,
+    open: Arc<OpenConnection>,
 }
 
 impl AcceptedConnection {
@@ -93,21 +103,15 @@ impl AcceptedConnection {
         let timeouts = worker.shared.timeouts();
         let Ok(client) = prepare(client) else { return Ok(()) };
         let Ok(mut local) = client.local_addr() else { return Ok(()) };
-        if worker.shared.is_trusted(self.peer) {
-            let forwarded = timeout(timeouts.head, proxy_protocol::read_header(&client))
-                .await
-                .map_err(|_| ConnectionRefusal::Proxy)?;
-            if let Some((client, server)) = forwarded.map_err(|_| ConnectionRefusal::Proxy)? {
-                (self.peer, local) = (client, server);
-            }
+        if let Some((client, server)) = self.open.read_proxy_header(&client, self.peer).await? {
+            (self.peer, local) = (client, server);
         }
+        self.open.wait_first_byte(&client).await?;
         // A client that is named in a PROXY header may only name others if it is a trusted proxy itself.
         let is_proxied = worker.shared.is_trusted(self.peer);
         if !self.is_tls {
-            let mut begin = [0; HTTP2_PREFACE.len()];
-            let Ok(Ok(_)) = timeout(timeouts.head, client.peek(&mut begin)).await else { return Ok(()) };
-            let front = self.into_front(local, is_proxied);
-            front.run(client, begin == HTTP2_PREFACE).await;
+            let Ok(Ok(is_http2)) = timeout(timeouts.head, begins_with_http2(&client)).await else { return Ok(()) };
+            self.into_front(local, is_proxied).run(client, is_http2).await;
             return Ok(());
         }
         let accepting = worker.shared.certificates.http().accept(client);
@@ -130,7 +134,7 @@ impl AcceptedConnection {
             is_proxied,
             tracker: Arc::default(),
             dedicated: DedicatedConnection::default(),
-            _open: self.open,
+            open: self.open,
         })
     }
 }
@@ -166,6 +170,8 @@ impl PlayerConnection {
             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
             builder
                 .max_concurrent_streams(HTTP2_STREAMS_MAX)
+                .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+                .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
                 .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
                 .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES);
             let connection = builder.serve_connection(io, service);

@@ -123,10 +123,12 @@ impl EdgeGuard {
             }
             Err(error) => Ok(Err(error)),
         };
-        // Until this message is sent, this process can still continue. Afterwards it reads nothing more.
+        // Until this message is sent, this process can still continue. Afterwards it reads nothing more. So the message
+        // is the last step that can fail.
         let confirmed = sent_offer.map_err(std::io::Error::other).and_then(|result| result).and_then(|stream| {
-            handover::confirm(&stream)?;
-            to_async(stream)
+            let confirming = stream.try_clone()?;
+            let stream = to_async(stream)?;
+            handover::confirm(&confirming).map(|()| stream)
         });
         let stream = match confirmed {
             Ok(stream) => stream,

@@ -17,6 +17,10 @@ use crate::udp;
 
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// Number of connections that a listener accepts before other tasks of its thread run. A flood of connections would
+/// otherwise delay the others by the length of the kernel's queue.
+const ACCEPTS_PER_TURN: usize = 16;
+
 /// Size of UDP receive buffers. The kernel doubles the size and counts a small datagram as 768 bytes.
 ///
 /// So 4 MiB hold 10,900 datagrams, or 110 ms at 100,000 per second. A thread may wait that long for a busy core. Only
@@ -87,6 +91,7 @@ impl Listener {
         socket: TcpListener,
         live: &Arc<LiveRoute>,
         workers: &ConnectionWorkers,
+        is_game: bool,
         serve: impl ConnectionHandler,
     ) -> Self {
         let (open, closed) = oneshot::channel();
@@ -97,7 +102,7 @@ impl Listener {
         live.spawn(&runtime, async move {
             tokio::select! {
                 _ = closed => {}
-                () = accept_connections(task_socket, &own, &workers, serve) => {}
+                () = accept_connections(task_socket, &own, &workers, is_game, serve) => {}
             }
         });
         Self { socket, _open: open }
@@ -118,6 +123,7 @@ async fn accept_connections(
     socket: Arc<TcpListener>,
     own: &Arc<ConnectionWorker>,
     workers: &ConnectionWorkers,
+    is_game: bool,
     serve: impl ConnectionHandler,
 ) {
     let socket = loop {
@@ -127,16 +133,27 @@ async fn accept_connections(
             Err(_) => tokio::time::sleep(PAUSE).await,
         }
     };
+    let mut accepted = 0;
     loop {
-        if own.shared.limits.is_full() {
+        if own.shared.limits.is_full(is_game) {
             own.counters.refused.with_label(ConnectionRefusal::All).increment();
-            while own.shared.limits.is_full() {
+            while own.shared.limits.is_full(is_game) {
                 tokio::time::sleep(PAUSE).await;
             }
         }
         let Ok(mut ready) = socket.readable().await else { return };
+        // The silent connections that the new one could have replaced may have spoken meanwhile.
+        if own.shared.limits.is_full(is_game) {
+            continue;
+        }
         match ready.try_io(|socket| socket.get_ref().accept()) {
-            Ok(Ok((client, peer))) => serve.serve(client, peer, workers.least_loaded(own)),
+            Ok(Ok((client, peer))) => {
+                serve.serve(client, peer, workers.least_loaded(own));
+                accepted += 1;
+                if accepted % ACCEPTS_PER_TURN == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
             Ok(Err(error)) if is_client_error(&error) => {}
             Ok(Err(_)) => {
                 // Out of descriptors or memory. New connections stay in the socket's queue.

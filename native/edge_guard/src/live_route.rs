@@ -1,6 +1,6 @@
 //! Route that is being served: its backend, and the tasks of its connections. The end of the route aborts these tasks.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use slab::Slab;
@@ -15,9 +15,9 @@ pub struct LiveRoute {
     /// Number of the route, unique in this process.
     pub number: u64,
     pub is_tls: bool,
-    /// Number of open client connections.
-    pub connections: Arc<AtomicUsize>,
     pub sends_proxy_header: bool,
+    /// True for the API and sites, for which a share of the connections is reserved.
+    pub is_reserved: bool,
     state: Mutex<State>,
     all_tasks_ended: Notify,
 }
@@ -31,13 +31,23 @@ struct State {
 
 impl LiveRoute {
     #[must_use]
-    pub fn new(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool) -> Arc<Self> {
+    pub fn new(is_tls: bool, backend: Option<BackendAddress>) -> Arc<Self> {
+        Self::with(is_tls, backend, false, false)
+    }
+
+    /// Creates the route of a configured backend, such as the API.
+    #[must_use]
+    pub fn for_backend(backend: BackendAddress, sends_proxy_header: bool) -> Arc<Self> {
+        Self::with(false, Some(backend), sends_proxy_header, true)
+    }
+
+    fn with(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool, is_reserved: bool) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             number: NEXT.fetch_add(1, Relaxed),
             is_tls,
-            connections: Arc::default(),
             sends_proxy_header,
+            is_reserved,
             state: Mutex::new(State { backend, ..State::default() }),
             all_tasks_ended: Notify::new(),
         })
@@ -54,10 +64,14 @@ impl LiveRoute {
     }
 
     /// Spawns a task that the end of the route aborts. Does nothing if the route has ended.
-    pub fn spawn(self: &Arc<Self>, runtime: &Handle, task: impl Future<Output = ()> + Send + 'static) {
+    pub fn spawn(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> Option<AbortHandle> {
         let mut state = self.state();
         if state.is_ended {
-            return;
+            return None;
         }
         // The lock is held until the handle is stored, so a task that ends at once finds its entry.
         let index = state.tasks.insert(None);
@@ -67,6 +81,7 @@ impl LiveRoute {
             task.await;
         });
         state.tasks[index] = Some(handle.abort_handle());
+        Some(handle.abort_handle())
     }
 
     pub fn end(&self) {
@@ -110,10 +125,11 @@ impl Drop for TaskGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::AtomicUsize;
 
     #[tokio::test]
     async fn end_aborts_all_tasks() {
-        let live = LiveRoute::new(false, None, false);
+        let live = LiveRoute::new(false, None);
         let drop_count = Arc::new(AtomicUsize::new(0));
         struct DropCounter(Arc<AtomicUsize>);
         impl Drop for DropCounter {
@@ -137,7 +153,7 @@ mod tests {
 
     #[tokio::test]
     async fn ended_task_is_removed() {
-        let live = LiveRoute::new(false, None, false);
+        let live = LiveRoute::new(false, None);
         live.spawn(&Handle::current(), async {});
         live.wait_ended().await;
         assert!(live.state().tasks.is_empty());

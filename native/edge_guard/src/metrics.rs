@@ -50,6 +50,8 @@ labels! {
         Unreachable = "backend_unreachable",
         Handshake = "handshake",
         Proxy = "proxy_header",
+        /// The connection stayed silent for too long.
+        FirstByte = "first_byte",
     }
 }
 labels! {
@@ -81,6 +83,8 @@ labels! {
         Route = "sessions_per_route",
         Address = "sessions_per_address",
         Rate = "sessions_rate",
+        SessionRate = "session_rate",
+        PortRate = "port_rate",
         Descriptors = "descriptors",
         Backend = "backend_full",
         Client = "client_full",
@@ -127,7 +131,7 @@ impl Counter {
 
 /// Counters of one metric, one for each value of its label. The array fits the largest label set.
 #[derive(Debug, Default)]
-pub struct LabelledCounters([Counter; 8]);
+pub struct LabelledCounters([Counter; 10]);
 
 impl LabelledCounters {
     pub fn with_label(&self, label: impl LabelSet) -> &Counter {

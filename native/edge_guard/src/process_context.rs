@@ -33,7 +33,7 @@ impl ProcessContext {
     pub fn start(config: Config, path: PathBuf, certificates: Certificates) -> std::io::Result<Self> {
         let bounds = SessionLimits::from(&config);
         let shared = Arc::new(SharedState {
-            limits: Arc::new(ConnectionLimits::new(&config.limits)),
+            limits: Arc::new(ConnectionLimits::new(&config.limits, !config.backends.is_empty())),
             hosts: RwLock::new(HostRoutes::new(&config.backends)),
             certificates,
             leave_signal: watch::Sender::new(false),
@@ -65,8 +65,8 @@ impl ProcessContext {
 
     pub fn open_host_listeners(&self, sockets: [Option<TcpListener>; 2]) -> [Option<Listener>; 2] {
         let open = |socket: TcpListener, is_tls| {
-            let live = LiveRoute::new(is_tls, None, false);
-            Listener::open(socket, &live, &self.workers, HttpHandler { live: live.clone(), by_host: true })
+            let live = LiveRoute::new(is_tls, None);
+            Listener::open(socket, &live, &self.workers, false, HttpHandler { live: live.clone(), by_host: true })
         };
         let [http, https] = sockets;
         [http.map(|socket| open(socket, false)), https.map(|socket| open(socket, true))]

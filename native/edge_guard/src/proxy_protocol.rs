@@ -1,36 +1,34 @@
-//! PROXY protocol, version 2.
+//! PROXY protocol, versions 1 and 2.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
+use ppp::HeaderResult;
+use ppp::v2::{Addresses, Builder, Command, IPv4, IPv6, Protocol, Version};
 use tokio::net::TcpStream;
 
 use crate::address::canonical_ip;
 
-const SIGNATURE: [u8; 12] = *b"\r\n\r\n\0\r\nQUIT\n";
+const SIGNATURE: &[u8] = ppp::v2::PROTOCOL_PREFIX;
 
-const COMMAND_PROXY: u8 = 0x21;
+const V1_SIGNATURE: &[u8] = b"PROXY ";
 
-/// Returns the PROXY header for a connection from `client` to `server`.
+/// Largest header of version 1, with its line end.
+const V1_BYTES_MAX: usize = 107;
+
+/// Bytes of version 2 before the addresses.
+const V2_FIXED_BYTES: usize = 16;
+
+const V2_BYTES_MAX: usize = 4_096;
+
+/// Returns the PROXY header of version 2 for a connection from `client` to `server`.
 #[must_use]
 pub fn encode_header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
-    let mut header = SIGNATURE.to_vec();
-    header.push(COMMAND_PROXY);
-    match (canonical_ip(client.ip()), canonical_ip(server.ip())) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            header.extend([0x11, 0, 12]);
-            header.extend(from.octets());
-            header.extend(to.octets());
-        }
-        (from, to) => {
-            header.extend([0x21, 0, 36]);
-            header.extend(to_ipv6(from).octets());
-            header.extend(to_ipv6(to).octets());
-        }
-    }
-    header.extend(client.port().to_be_bytes());
-    header.extend(server.port().to_be_bytes());
-    header
+    let addresses: Addresses = match (canonical_ip(client.ip()), canonical_ip(server.ip())) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => IPv4::new(from, to, client.port(), server.port()).into(),
+        (from, to) => IPv6::new(to_ipv6(from), to_ipv6(to), client.port(), server.port()).into(),
+    };
+    Builder::with_addresses(Version::Two | Command::Proxy, Protocol::Stream, addresses).build().unwrap_or_default()
 }
 
 fn to_ipv6(address: IpAddr) -> Ipv6Addr {
@@ -44,41 +42,72 @@ fn to_ipv6(address: IpAddr) -> Ipv6Addr {
 ///
 /// Returns `None` if the stream starts without a header, or if the header has no addresses.
 pub async fn read_header(stream: &TcpStream) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
-    let mut begin = [0; SIGNATURE.len()];
-    loop {
+    let length = loop {
+        let mut begin = [0; V1_BYTES_MAX];
         let available = stream.peek(&mut begin).await?;
-        if available == 0 || begin[..available] != SIGNATURE[..available] {
-            return Ok(None);
+        match header_length(&begin[..available])? {
+            HeaderLength::Absent => return Ok(None),
+            HeaderLength::Known(length) => break length,
+            // A part of the header has arrived, and a peek would return at once.
+            HeaderLength::Incomplete => tokio::time::sleep(std::time::Duration::from_millis(5)).await,
         }
-        if available == SIGNATURE.len() {
-            break;
-        }
-        // Half of the signature has arrived, and a peek would return at once.
-        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-    }
-    let mut head = [0; 16];
-    read_exact(stream, &mut head).await?;
-    let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
-    if length > 4_096 {
-        return Err(io::ErrorKind::InvalidData.into());
-    }
-    let mut body = vec![0; length];
-    read_exact(stream, &mut body).await?;
-    Ok(addresses(head[12], head[13], &body))
+    };
+    let mut header = vec![0; length];
+    read_exact(stream, &mut header).await?;
+    addresses(&header)
 }
 
-fn addresses(command: u8, family: u8, body: &[u8]) -> Option<(SocketAddr, SocketAddr)> {
-    let port = |at: usize| Some(u16::from_be_bytes([*body.get(at)?, *body.get(at + 1)?]));
-    let ipv4_at = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(body.get(at..at + 4)?).ok()?));
-    let ipv6_at = |at: usize| Some(Ipv6Addr::from(<[u8; 16]>::try_from(body.get(at..at + 16)?).ok()?));
-    match (command, family) {
-        (COMMAND_PROXY, 0x11) => {
-            Some((SocketAddr::from((ipv4_at(0)?, port(8)?)), SocketAddr::from((ipv4_at(4)?, port(10)?))))
-        }
-        (COMMAND_PROXY, 0x21) => {
-            Some((SocketAddr::from((ipv6_at(0)?, port(32)?)), SocketAddr::from((ipv6_at(16)?, port(34)?))))
-        }
-        _ => None,
+#[derive(Debug, PartialEq, Eq)]
+enum HeaderLength {
+    Absent,
+    Incomplete,
+    Known(usize),
+}
+
+fn header_length(begin: &[u8]) -> io::Result<HeaderLength> {
+    let matches = |signature: &[u8]| {
+        let length = begin.len().min(signature.len());
+        length > 0 && begin[..length] == signature[..length]
+    };
+    let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+    if matches(SIGNATURE) {
+        let Some(fixed) = begin.get(..V2_FIXED_BYTES) else { return Ok(HeaderLength::Incomplete) };
+        let length = V2_FIXED_BYTES + usize::from(u16::from_be_bytes([fixed[14], fixed[15]]));
+        return if length <= V2_BYTES_MAX { Ok(HeaderLength::Known(length)) } else { Err(invalid()) };
+    }
+    if !matches(V1_SIGNATURE) {
+        return Ok(HeaderLength::Absent);
+    }
+    match begin.iter().position(|byte| *byte == b'\n') {
+        Some(end) => Ok(HeaderLength::Known(end + 1)),
+        None if begin.len() >= V1_BYTES_MAX => Err(invalid()),
+        None => Ok(HeaderLength::Incomplete),
+    }
+}
+
+fn addresses(header: &[u8]) -> io::Result<Option<(SocketAddr, SocketAddr)>> {
+    let ipv4 = |all: IPv4| {
+        let client = SocketAddr::from((all.source_address, all.source_port));
+        (client, SocketAddr::from((all.destination_address, all.destination_port)))
+    };
+    let ipv6 = |all: IPv6| {
+        let client = SocketAddr::from((all.source_address, all.source_port));
+        (client, SocketAddr::from((all.destination_address, all.destination_port)))
+    };
+    match HeaderResult::parse(header) {
+        HeaderResult::V1(Ok(header)) => Ok(match header.addresses {
+            ppp::v1::Addresses::Tcp4(all) => Some(ipv4(all)),
+            ppp::v1::Addresses::Tcp6(all) => Some(ipv6(all)),
+            ppp::v1::Addresses::Unknown => None,
+        }),
+        // A health check of the proxy itself has the command `LOCAL`.
+        HeaderResult::V2(Ok(header)) if header.command == Command::Local => Ok(None),
+        HeaderResult::V2(Ok(header)) => Ok(match header.addresses {
+            Addresses::IPv4(all) => Some(ipv4(all)),
+            Addresses::IPv6(all) => Some(ipv6(all)),
+            Addresses::Unspecified | Addresses::Unix(_) => None,
+        }),
+        HeaderResult::V1(Err(_)) | HeaderResult::V2(Err(_)) => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -106,15 +135,35 @@ mod tests {
         {
             let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
             let header = encode_header(client, server);
-            assert_eq!(header[..12], SIGNATURE);
-            assert_eq!(usize::from(header[15]), header.len() - 16);
-            assert_eq!(addresses(header[12], header[13], &header[16..]), Some((client, server)));
+            assert_eq!(header_length(&header).unwrap(), HeaderLength::Known(header.len()));
+            assert_eq!(addresses(&header).unwrap(), Some((client, server)));
         }
     }
 
     #[test]
-    fn local_command_has_no_client() {
-        assert_eq!(addresses(0x20, 0, &[]), None);
-        assert_eq!(addresses(COMMAND_PROXY, 0x11, &[1, 2, 3]), None, "too short");
+    fn version_1_is_read() {
+        let header = b"PROXY TCP4 198.51.100.7 203.0.113.1 5000 443\r\n";
+        assert_eq!(header_length(b"PROXY TCP4").unwrap(), HeaderLength::Incomplete);
+        assert_eq!(header_length(&[header, &b"data"[..]].concat()).unwrap(), HeaderLength::Known(header.len()));
+        let named = ("198.51.100.7:5000".parse().unwrap(), "203.0.113.1:443".parse().unwrap());
+        assert_eq!(addresses(header).unwrap(), Some(named));
+        assert_eq!(addresses(b"PROXY UNKNOWN\r\n").unwrap(), None);
+        assert!(addresses(b"PROXY TCP4 here there 1 2\r\n").is_err());
+        assert!(header_length(&[b"PROXY ", &[b'x'; 101][..]].concat()).is_err(), "a line without an end");
+    }
+
+    #[test]
+    fn other_streams_have_no_header() {
+        for begin in [&b""[..], b"GET / HTTP/1.1", b"PRI * HTTP/2.0", b"\x16\x03\x01", b"\r\n\r\nx"] {
+            assert_eq!(header_length(begin).unwrap(), HeaderLength::Absent, "{begin:?}");
+        }
+    }
+
+    #[test]
+    fn version_2_without_client_or_with_a_wrong_length() {
+        let fixed = |command, length| [SIGNATURE, &[command, 0, 0, length]].concat();
+        assert_eq!(addresses(&fixed(0x20, 0)).unwrap(), None, "LOCAL");
+        assert!(addresses(&[SIGNATURE, &[0x21, 0x11, 0, 3, 1, 2, 3]].concat()).is_err(), "too short");
+        assert!(header_length(&[SIGNATURE, &[0x21, 0x11, 0xff, 0xff]].concat()).is_err(), "too long");
     }
 }

@@ -17,6 +17,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::connection_limits::{ConnectionPermit, Speech};
 use crate::metrics::{Direction, ThreadCounters};
 use one_way_socket::OneWaySocketRelay;
 
@@ -28,22 +29,36 @@ thread_local! {
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_BYTES].into_boxed_slice());
 }
 
-/// Relays bytes between two sockets. Fails on a socket error, or after the duration `idle` without traffic.
+/// Time limits of a relay.
+#[derive(Clone, Copy)]
+pub struct RelayLimits<'a> {
+    /// Longest time without traffic.
+    pub idle: Duration,
+    /// Longest time before the first byte, and the permit that records which side has sent bytes.
+    pub first: Option<(Duration, &'a ConnectionPermit)>,
+}
+
+impl RelayLimits<'_> {
+    pub fn idle(idle: Duration) -> Self {
+        Self { idle, first: None }
+    }
+}
+
+/// Relays bytes between two sockets. Fails on a socket error, or after a time without traffic.
 pub async fn relay_sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
-    idle: Duration,
+    limits: RelayLimits<'_>,
     counters: &ThreadCounters,
 ) -> io::Result<()> {
     let (mut to_backend, mut to_client) = (OneWaySocketRelay::default(), OneWaySocketRelay::default());
     let mut is_over = (false, false);
-    until_idle(idle, |cx| {
-        let before = to_backend.relayed_bytes() + to_client.relayed_bytes();
+    until_idle(limits, |cx| {
         let (in_before, out_before) = (to_backend.relayed_bytes(), to_client.relayed_bytes());
         is_over.0 = is_over.0 || to_backend.poll(cx, client, backend)?.is_ready();
         is_over.1 = is_over.1 || to_client.poll(cx, backend, client)?.is_ready();
         count(counters, to_backend.relayed_bytes() - in_before, to_client.relayed_bytes() - out_before);
-        let has_relayed = to_backend.relayed_bytes() + to_client.relayed_bytes() != before;
+        let has_relayed = (to_backend.relayed_bytes() != in_before, to_client.relayed_bytes() != out_before);
         Ok(RelayProgress { has_relayed, is_over: is_over.0 && is_over.1 })
     })
     .await
@@ -52,7 +67,7 @@ pub async fn relay_sockets(
 pub async fn relay_streams<A, B>(
     client: &mut A,
     backend: &mut B,
-    idle: Duration,
+    limits: RelayLimits<'_>,
     counters: &ThreadCounters,
 ) -> io::Result<()>
 where
@@ -60,12 +75,12 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut to_backend, mut to_client) = (OneWayStreamRelay::default(), OneWayStreamRelay::default());
-    until_idle(idle, |cx| {
+    until_idle(limits, |cx| {
         let (in_before, out_before) = (to_backend.relayed_bytes, to_client.relayed_bytes);
         let _ = to_backend.poll(cx, client, backend)?;
         let _ = to_client.poll(cx, backend, client)?;
         count(counters, to_backend.relayed_bytes - in_before, to_client.relayed_bytes - out_before);
-        let has_relayed = (to_backend.relayed_bytes, to_client.relayed_bytes) != (in_before, out_before);
+        let has_relayed = (to_backend.relayed_bytes != in_before, to_client.relayed_bytes != out_before);
         Ok(RelayProgress { has_relayed, is_over: to_backend.is_over() && to_client.is_over() })
     })
     .await
@@ -81,21 +96,32 @@ fn count(counters: &ThreadCounters, received_bytes: u64, sent_bytes: u64) {
 }
 
 struct RelayProgress {
-    has_relayed: bool,
+    /// Whether bytes have moved to the backend, and to the client.
+    has_relayed: (bool, bool),
     is_over: bool,
 }
 
 async fn until_idle(
-    idle: Duration,
+    RelayLimits { idle, first }: RelayLimits<'_>,
     mut step_relay: impl FnMut(&mut Context<'_>) -> io::Result<RelayProgress>,
 ) -> io::Result<()> {
-    let timer = tokio::time::sleep(idle);
+    let timer = tokio::time::sleep(first.map_or(idle, |(first_byte, _)| first_byte));
     tokio::pin!(timer);
     // The timer is not reset with each byte. When it fires, the loop checks whether bytes have moved.
     let mut has_relayed = false;
+    let mut recorded = Speech::Silent;
     poll_fn(|cx| {
         let result = step_relay(cx)?;
-        has_relayed |= result.has_relayed;
+        let speech = match result.has_relayed {
+            (true, _) => Speech::Spoken,
+            (false, true) => Speech::Listening,
+            (false, false) => Speech::Silent,
+        };
+        has_relayed |= speech != Speech::Silent;
+        if let Some((_, permit)) = first.filter(|_| speech > recorded) {
+            permit.record(speech);
+            recorded = speech;
+        }
         if result.is_over {
             return Poll::Ready(Ok(()));
         }

@@ -215,7 +215,7 @@ impl RouteListeners {
     }
 
     fn try_serve(&mut self, route: Route) -> ServedRoute {
-        let live = LiveRoute::new(route.is_tls, route.backend.map(Into::into), false);
+        let live = LiveRoute::new(route.is_tls, route.backend.map(Into::into));
         let socket_owner = self.serve(&route, &live).unwrap_or_else(ServedBy::Failed);
         ServedRoute { route, live, socket_owner }
     }
@@ -264,10 +264,10 @@ impl RouteListeners {
         };
         let listener = match route.protocol {
             Protocol::Http | Protocol::Https => {
-                Listener::open(socket, live, &self.workers, HttpHandler { live: live.clone(), by_host: false })
+                Listener::open(socket, live, &self.workers, true, HttpHandler { live: live.clone(), by_host: false })
             }
             Protocol::Tcp | Protocol::TcpTls | Protocol::Udp => {
-                Listener::open(socket, live, &self.workers, TcpHandler { live: live.clone() })
+                Listener::open(socket, live, &self.workers, true, TcpHandler { live: live.clone() })
             }
         };
         Ok(ServedBy::Listener(listener))

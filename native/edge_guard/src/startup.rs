@@ -16,7 +16,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::admin_server;
 use crate::config::{Config, Listen};
 use crate::folder_lock::FolderLock;
-use crate::handover::{self, InheritedSockets, ReceivedState};
+use crate::handover::{self, InheritedSockets, OlderProcess, ReceivedState};
 use crate::listener::bind_stream;
 use crate::operator_log;
 use crate::predecessor::Predecessor;
@@ -72,10 +72,11 @@ impl Startup {
     pub fn take_over(config: &Config) -> Result<Self, String> {
         let takeover_error = |error: std::io::Error| format!("cannot take over: {error}");
         let stream = handover::connect(&config.folder).map_err(takeover_error)?;
+        let older = OlderProcess::of(&stream).map_err(takeover_error)?;
         let mut received = handover::receive(&stream).map_err(takeover_error)?;
         let lock = received.lock.take().ok_or("cannot take over: the older process sent no lock")?;
         let opened = OpenedSockets::new(config, &mut received.hosts)?;
-        if let Err(error) = handover::accept(&stream) {
+        if let Err(error) = handover::accept(&stream, &older) {
             opened.admin.discard();
             return Err(takeover_error(error));
         }

@@ -9,11 +9,16 @@ use tokio::time::timeout;
 
 use crate::address::BackendAddress;
 use crate::backend_connect;
+use crate::connection_limits::Destination;
 use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
-use crate::relay;
+use crate::relay::{self, RelayLimits};
+
+/// Time that a trusted proxy has to begin a PROXY header. Afterwards the stream is taken for one without a header, in
+/// which the server speaks first.
+const PROXY_HEADER_WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
 pub struct TcpHandler {
@@ -27,44 +32,48 @@ impl ConnectionHandler for TcpHandler {
         let Some(BackendAddress::Port(backend)) = self.live.backend() else {
             return worker.counters.refused.with_label(ConnectionRefusal::NoBackend).increment();
         };
-        match worker.shared.limits.admit(worker.shared.client(peer), Some(&self.live.connections)) {
-            Ok(permit) => {
-                let open = OpenConnection::new(worker, kind, Some(permit));
-                let (live, task_worker) = (self.live.clone(), worker.clone());
-                self.live.spawn(&worker.handle, async move {
-                    let _open = open;
-                    if let Err(refusal) = relay_connection(client, backend, &live, &task_worker).await {
-                        task_worker.counters.refused.with_label(refusal).increment();
-                    }
-                });
-            }
-            Err(refusal) => worker.counters.refused.with_label(refusal).increment(),
-        }
+        let destination = Destination::Game(self.live.number);
+        OpenConnection::admit(worker, kind, worker.shared.client(peer), destination, &self.live, |open| {
+            let (live, worker) = (self.live.clone(), worker.clone());
+            async move { relay_connection((client, peer), backend, &live, &worker, &open).await }
+        });
     }
 }
 
 async fn relay_connection(
-    client: TcpStream,
+    (client, peer): (TcpStream, SocketAddr),
     backend: SocketAddr,
     live: &LiveRoute,
     worker: &ConnectionWorker,
+    open: &OpenConnection,
 ) -> Result<(), ConnectionRefusal> {
     let timeouts = worker.shared.timeouts();
     let Ok(mut client) = prepare(client) else { return Ok(()) };
+    let is_proxy_silent =
+        !live.is_tls && worker.shared.is_trusted(peer) && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
+    if !is_proxy_silent {
+        open.read_proxy_header(&client, peer).await?;
+    }
     if live.is_tls {
+        open.wait_first_byte(&client).await?;
         let acceptor = worker.shared.certificates.tcp();
         let Ok(Ok(mut client)) = timeout(timeouts.handshake, acceptor.accept(client)).await else {
             return Err(ConnectionRefusal::Handshake);
         };
         let mut backend = connect(backend, timeouts.connect).await?;
-        if relay::relay_streams(&mut client, &mut backend, timeouts.stream_idle, &worker.counters).await.is_err() {
+        let limits = RelayLimits::idle(timeouts.stream_idle);
+        if relay::relay_streams(&mut client, &mut backend, limits, &worker.counters).await.is_err() {
             reset(client.get_ref().0, &backend);
         }
         return Ok(());
     }
     let mut backend = connect(backend, timeouts.connect).await?;
-    if relay::relay_sockets(&mut client, &mut backend, timeouts.stream_idle, &worker.counters).await.is_err() {
+    let limits = RelayLimits { idle: timeouts.stream_idle, first: Some((timeouts.first_byte, open.permit())) };
+    if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, &worker.counters).await {
         reset(&client, &backend);
+        if error.kind() == std::io::ErrorKind::TimedOut && open.permit().is_silent() {
+            return Err(ConnectionRefusal::FirstByte);
+        }
     }
     Ok(())
 }

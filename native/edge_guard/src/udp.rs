@@ -3,6 +3,7 @@
 //! One thread serves each public port. The player's address and the public port identify a session. On a port that is
 //! bound to a wildcard address, the local address that the player uses also belongs to the identity.
 
+mod datagram_rate;
 mod epoll;
 mod event_loop;
 mod local_address;
@@ -21,6 +22,7 @@ use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::metrics::ThreadCounters;
+pub use datagram_rate::RateLimit;
 use epoll::Waker;
 pub use local_address::{LocalAddress, is_wildcard, request_destination_address};
 pub use session_table::Rank;
@@ -60,6 +62,8 @@ pub struct SessionLimits {
     pub sessions_per_route: usize,
     pub sessions_per_address: usize,
     pub sessions_per_second: usize,
+    pub session_rate: RateLimit,
+    pub port_rate: RateLimit,
     pub idle: Duration,
 }
 
@@ -80,6 +84,14 @@ impl From<&Config> for SessionLimits {
             sessions_per_route: config.limits.datagram_sessions_per_route,
             sessions_per_address: config.limits.datagram_sessions_per_address,
             sessions_per_second: config.limits.datagram_sessions_per_second,
+            session_rate: RateLimit {
+                packets_per_second: config.limits.datagram_session_packets_per_second,
+                bytes_per_second: config.limits.datagram_session_bytes_per_second,
+            },
+            port_rate: RateLimit {
+                packets_per_second: config.limits.datagram_port_packets_per_second,
+                bytes_per_second: config.limits.datagram_port_bytes_per_second,
+            },
             idle: config.timeouts.datagram_idle,
         }
     }

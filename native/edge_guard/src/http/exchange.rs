@@ -18,9 +18,11 @@ use super::connection_activity::TrackedStream;
 use super::response_body::{BackendConnection, Exchange, ResponseBody};
 use super::{PlayerConnection, headers};
 use crate::address::BackendAddress;
-use crate::connection_workers::OpenConnection;
+use crate::connection_limits::{Destination, Speech};
+use crate::connection_workers::OpenTunnel;
 use crate::live_route::LiveRoute;
-use crate::metrics::{ConnectionKind, RequestProblem, StatusClass};
+use crate::metrics::{RequestProblem, StatusClass};
+use crate::relay::RelayLimits;
 use crate::request_body::{BackendSender, BodyProgress, RequestBody};
 use crate::{backend_connect, proxy_protocol, relay};
 
@@ -47,8 +49,13 @@ async fn forward(
     if exchange.is_concurrent && request.version() == Version::HTTP_2 {
         // Each concurrent HTTP/2 request counts as the connection that it would be in HTTP/1.1.
         let client = front.worker.shared.client(front.peer);
-        let permit = front.worker.shared.limits.admit(client, Some(&live.connections));
-        exchange.permit = Some(permit.map_err(|_| RequestProblem::TooManyRequests)?);
+        let permit = front.worker.shared.limits.admit(client, Destination::Game(live.number));
+        let permit = permit.map_err(|_| RequestProblem::TooManyRequests)?;
+        permit.record(Speech::Spoken);
+        exchange.permit = Some(permit);
+    }
+    if !live.is_reserved {
+        front.open.permit().count_game().map_err(|_| RequestProblem::TooManyRequests)?;
     }
     let backend = live.backend().ok_or(RequestProblem::NoBackend)?;
     let is_upgrade = headers::is_upgrade(&request);
@@ -220,7 +227,7 @@ where
 
 async fn tunnel(front: Arc<PlayerConnection>, of_client: OnUpgrade, of_backend: OnUpgrade) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
-    let _open = OpenConnection::new(&front.worker, ConnectionKind::WebSocket, None);
+    let _open = OpenTunnel::new(&front.worker);
     let _ = match (front.is_tls, backend.downcast::<TokioIo<TcpStream>>()) {
         (true, Ok(backend)) => set_backend_connection::<TlsStream<TcpStream>, _>(&front, client, backend).await,
         (false, Ok(backend)) => between_sockets(&front, client, backend).await,
@@ -241,8 +248,13 @@ async fn between_sockets(
     backend: Parts<TokioIo<TcpStream>>,
 ) -> std::io::Result<()> {
     let (mut client, mut backend) = into_streams::<TcpStream, _>(client, backend).await?;
-    relay::relay_sockets(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters)
-        .await
+    relay::relay_sockets(
+        &mut client,
+        &mut backend,
+        RelayLimits::idle(front.worker.shared.timeouts().stream_idle),
+        &front.worker.counters,
+    )
+    .await
 }
 
 async fn set_backend_connection<C, B>(
@@ -255,8 +267,13 @@ where
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (mut client, mut backend) = into_streams::<C, _>(client, backend).await?;
-    relay::relay_streams(&mut client, &mut backend, front.worker.shared.timeouts().stream_idle, &front.worker.counters)
-        .await
+    relay::relay_streams(
+        &mut client,
+        &mut backend,
+        RelayLimits::idle(front.worker.shared.timeouts().stream_idle),
+        &front.worker.counters,
+    )
+    .await
 }
 
 /// Returns the raw streams of client and backend after an upgrade. First forwards the bytes that were read ahead.

@@ -23,7 +23,7 @@ async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
     let counters = Arc::new(ThreadCounters::default());
     let counted = counters.clone();
     let relay = tokio::spawn(async move {
-        let idle = Duration::from_secs(60);
+        let idle = RelayLimits::idle(Duration::from_secs(60));
         if is_spliced {
             relay_sockets(&mut front, &mut to_client, idle, &counted).await
         } else {
@@ -73,10 +73,9 @@ async fn idle_relay_ends_and_active_relay_stays() {
     let (mut to_client, server) = tokio::io::duplex(64);
     let (mut player, mut server) = (player, server);
     let counters = Arc::new(ThreadCounters::default());
-    let relay =
-        tokio::spawn(
-            async move { relay_streams(&mut front, &mut to_client, Duration::from_secs(60), &counters).await },
-        );
+    let relay = tokio::spawn(async move {
+        relay_streams(&mut front, &mut to_client, RelayLimits::idle(Duration::from_secs(60)), &counters).await
+    });
     let started = tokio::time::Instant::now();
     for _ in 0..4 {
         tokio::time::sleep(Duration::from_secs(40)).await;

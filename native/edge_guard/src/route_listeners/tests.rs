@@ -20,7 +20,7 @@ fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
     let config = Config::parse(r#"{"folder": "/nowhere", "source": "/nowhere/source.sock", "workers": 1}"#).unwrap();
     let bounds = SessionLimits::from(&config);
     let shared = Arc::new(SharedState {
-        limits: Arc::new(ConnectionLimits::new(&config.limits)),
+        limits: Arc::new(ConnectionLimits::new(&config.limits, false)),
         hosts: RwLock::new(HostRoutes::new(&config.backends)),
         certificates: Certificates::read(&config).unwrap(),
         leave_signal: watch::Sender::new(false),

@@ -11,6 +11,7 @@ use std::time::Instant;
 use slab::Slab;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::datagram_rate::DatagramRate;
 use super::epoll::{Epoll, Waker};
 use super::local_address::{self, LocalAddress};
 use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
@@ -36,6 +37,7 @@ struct ServedPort {
     socket: Arc<UdpSocket>,
     backend: Option<SocketAddr>,
     is_wildcard: bool,
+    rate: DatagramRate,
 }
 
 pub struct EventLoop {
@@ -135,10 +137,15 @@ impl EventLoop {
                     while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
                         end += 1;
                     }
-                    let to = self.sessions.at(session).socket.as_raw_fd();
-                    let sent = self.batch.send(to, index..end, true);
-                    self.sessions.record_player_packet(session, self.now_ms);
-                    self.count(Direction::In, sent, DatagramDrop::Backend);
+                    match self.exceeded_rate(port, session, index..end) {
+                        Some(reason) => self.counters.dropped.with_label(reason).add((end - index) as u64),
+                        None => {
+                            let to = self.sessions.at(session).socket.as_raw_fd();
+                            let sent = self.batch.send(to, index..end, true);
+                            self.sessions.record_player_packet(session, self.now_ms);
+                            self.count(Direction::In, sent, DatagramDrop::Backend);
+                        }
+                    }
                     index = end;
                 }
                 Err(reason) => {
@@ -147,6 +154,17 @@ impl EventLoop {
                 }
             }
         }
+    }
+
+    /// Counts datagrams of a player. Returns the reason to drop them if they exceed the rate of the session or port.
+    fn exceeded_rate(&mut self, port: usize, session: usize, indices: std::ops::Range<usize>) -> Option<DatagramDrop> {
+        let (packets, bytes) = (indices.len(), self.batch.bytes(indices));
+        if !self.sessions.rate(session).admit(self.bounds.session_rate, self.now_ms, packets, bytes) {
+            return Some(DatagramDrop::SessionRate);
+        }
+        let served = self.ports.get_mut(port)?;
+        let is_admitted = served.rate.admit(self.bounds.port_rate, self.now_ms, packets, bytes);
+        (!is_admitted).then_some(DatagramDrop::PortRate)
     }
 
     fn receive_from_backends(&mut self, events: &[libc::epoll_event]) {
@@ -200,15 +218,22 @@ impl EventLoop {
         player: (SocketAddr, Option<LocalAddress>),
         backend: SocketAddr,
     ) -> Result<usize, DatagramDrop> {
-        if self.sessions.address_count(player.0.ip()) >= self.bounds.sessions_per_address {
-            return Err(DatagramDrop::Address);
-        }
+        let address = player.0.ip();
+        // Spoofed source ports must not keep the owner of the address out.
+        let own = if self.sessions.address_count(address) >= self.bounds.sessions_per_address {
+            Some(self.sessions.evictable_of_address(address).ok_or(DatagramDrop::Address)?)
+        } else {
+            None
+        };
         // Checked first, so that a full port takes nothing from the session rate of others.
-        let evicted = self.choose_eviction(port)?;
-        if !self.may_open_session(self.has_many_sessions(port, evicted)) {
+        let other = match own {
+            Some(own) if self.sessions.at(own).port == port => None,
+            _ => self.choose_eviction(port)?.filter(|other| Some(*other) != own),
+        };
+        if !self.may_open_session(self.has_many_sessions(port, own.or(other))) {
             return Err(DatagramDrop::Rate);
         }
-        if let Some(evicted) = evicted {
+        for evicted in own.into_iter().chain(other) {
             self.end(evicted, SessionEnd::Evicted);
         }
         let socket = connect_backend(backend).map_err(|_| DatagramDrop::Descriptors)?;
@@ -327,7 +352,8 @@ impl EventLoop {
         if is_wildcard {
             local_address::request_destination_address(&*socket);
         }
-        let index = self.ports.insert(ServedPort { number, socket, backend, is_wildcard });
+        let index =
+            self.ports.insert(ServedPort { number, socket, backend, is_wildcard, rate: DatagramRate::default() });
         self.by_number.insert(number, index);
         for MigratedSession { client, local, backend: session_backend, rank, socket, .. } in sessions {
             // The new socket may not receive datagrams for that local address.

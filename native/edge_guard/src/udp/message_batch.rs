@@ -105,6 +105,11 @@ impl MessageBatch {
         self.locals[index]
     }
 
+    /// Returns the number of bytes in these datagrams.
+    pub fn bytes(&self, indices: std::ops::Range<usize>) -> usize {
+        self.lengths[indices].iter().sum()
+    }
+
     pub fn set_recipient(&mut self, index: usize, client: SocketAddr, local: Option<LocalAddress>) {
         let length = write_address(&mut self.names[index], client);
         let message = &mut self.messages[index].msg_hdr;

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
+use super::datagram_rate::DatagramRate;
 use super::local_address::LocalAddress;
 use super::port_session_counts::PortSessionCounts;
 use crate::address::client_key;
@@ -58,6 +59,10 @@ pub struct Session {
     last_turn: u64,
     previous: Option<usize>,
     next: Option<usize>,
+    /// Neighbours in the queue of its client address. Unused in established sessions.
+    address_previous: Option<usize>,
+    address_next: Option<usize>,
+    pub rate: DatagramRate,
 }
 
 impl Session {
@@ -72,13 +77,20 @@ pub struct SessionTable {
     // Two maps, so that lookups on single-address ports stay cheap.
     by_client: HashMap<(usize, SocketAddr), usize>,
     by_local: HashMap<(usize, SocketAddr, LocalAddress), usize>,
-    by_address: HashMap<IpAddr, usize>,
+    by_address: HashMap<IpAddr, AddressSessions>,
     // For each port and rank, in the order of last use.
     queues: Vec<[PortQueues; 3]>,
     // The first two ranks, and the highest.
     unestablished: PortSessionCounts,
     established: PortSessionCounts,
     uses: u32,
+}
+
+/// Sessions of one client address, with a queue of those that are not established, in the order of their start.
+#[derive(Debug, Default)]
+struct AddressSessions {
+    count: usize,
+    unestablished: PortQueues,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -93,7 +105,12 @@ impl SessionTable {
     }
 
     pub fn address_count(&self, client: IpAddr) -> usize {
-        self.by_address.get(&client_key(client)).copied().unwrap_or(0)
+        self.by_address.get(&client_key(client)).map_or(0, |sessions| sessions.count)
+    }
+
+    /// Returns the oldest session of a client address that is not established.
+    pub fn evictable_of_address(&self, client: IpAddr) -> Option<usize> {
+        self.by_address.get(&client_key(client))?.unestablished.first
     }
 
     pub fn port_count(&self, port: usize) -> usize {
@@ -127,6 +144,10 @@ impl SessionTable {
         &self.all[index]
     }
 
+    pub fn rate(&mut self, index: usize) -> &mut DatagramRate {
+        &mut self.all[index].rate
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
         self.all.iter()
     }
@@ -152,12 +173,18 @@ impl SessionTable {
             last_turn: 0,
             previous: None,
             next: None,
+            address_previous: None,
+            address_next: None,
+            rate: DatagramRate::default(),
         });
         match local {
             Some(local) => self.by_local.insert((port, client, local), index),
             None => self.by_client.insert((port, client), index),
         };
-        *self.by_address.entry(client_key(client.ip())).or_default() += 1;
+        self.by_address.entry(client_key(client.ip())).or_default().count += 1;
+        if rank != Rank::Established {
+            self.enqueue_at_address(index);
+        }
         if port >= self.queues.len() {
             self.queues.resize(port + 1, [PortQueues::default(); 3]);
         }
@@ -184,6 +211,9 @@ impl SessionTable {
 
     pub fn remove(&mut self, index: usize) -> Session {
         self.dequeue(index);
+        if self.all[index].rank != Rank::Established {
+            self.dequeue_at_address(index);
+        }
         let session = self.all.remove(index);
         self.counts_of(session.rank).remove(session.port);
         match session.local {
@@ -191,9 +221,9 @@ impl SessionTable {
             None => self.by_client.remove(&(session.port, session.client)),
         };
         let address = client_key(session.client.ip());
-        if let Some(count) = self.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(sessions) = self.by_address.get_mut(&address) {
+            sessions.count -= 1;
+            if sessions.count == 0 {
                 self.by_address.remove(&address);
             }
         }
@@ -250,6 +280,9 @@ impl SessionTable {
         if previous != rank {
             self.counts_of(previous).remove(port);
             self.counts_of(rank).add(port);
+            if rank == Rank::Established {
+                self.dequeue_at_address(index);
+            }
             self.all[index].rank = rank;
         }
         self.enqueue(index);
@@ -265,6 +298,29 @@ impl SessionTable {
         }
         self.all[index].previous = previous;
         self.all[index].next = None;
+    }
+
+    fn enqueue_at_address(&mut self, index: usize) {
+        let sessions = self.by_address.entry(client_key(self.all[index].client.ip())).or_default();
+        let previous = sessions.unestablished.last.replace(index);
+        match previous {
+            Some(previous) => self.all[previous].address_next = Some(index),
+            None => sessions.unestablished.first = Some(index),
+        }
+        self.all[index].address_previous = previous;
+    }
+
+    fn dequeue_at_address(&mut self, index: usize) {
+        let Session { client, address_previous, address_next, .. } = self.all[index];
+        let Some(sessions) = self.by_address.get_mut(&client_key(client.ip())) else { return };
+        match address_previous {
+            Some(previous) => self.all[previous].address_next = address_next,
+            None => sessions.unestablished.first = address_next,
+        }
+        match address_next {
+            Some(next) => self.all[next].address_previous = address_previous,
+            None => sessions.unestablished.last = address_previous,
+        }
     }
 
     fn dequeue(&mut self, index: usize) {

@@ -12,6 +12,8 @@ fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (Ud
         sessions_per_route: 9,
         sessions_per_address: 9,
         sessions_per_second: 9,
+        session_rate: RateLimit { packets_per_second: 9, bytes_per_second: 999 },
+        port_rate: RateLimit { packets_per_second: 9, bytes_per_second: 999 },
         idle: Duration::from_secs(60),
     };
     let threads = UdpThreads::start(1, bounds).unwrap();

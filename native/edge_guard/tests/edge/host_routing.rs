@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use serde_json::json;
 
 use crate::backends::{connect, tcp};
-use crate::edge_process::{EdgeProcess, route};
+use crate::edge_process::{EdgeProcess, free_port, route};
 use crate::http_client::{get, mirror, read, server};
 use crate::wire::{OutcomeKind, Route};
 
@@ -95,6 +95,41 @@ fn own_backends_receive_the_client_address() {
     from_elsewhere.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], port)).into()).unwrap();
     let mut player = TcpStream::from(from_elsewhere);
     assert!(get(&mut player, "api.example", "/").text().starts_with("127.7.7.7:"));
+}
+
+#[test]
+fn proxy_header_of_both_versions_is_read_at_every_kind_of_port() {
+    let settings = json!({"proxies": ["127.0.0.1/32"], "limits": {"connections_per_address": 1}});
+    let guard = EdgeProcess::start_with(settings);
+    let (bytes, requests) = (free_port(), free_port());
+    guard.source.serve_route(&route("a", "tcp", bytes, Some(crate::backends::tcp_echo())));
+    guard.source.serve_route(&route("b", "http", requests, Some(crate::http_client::mirror())));
+    let v1 = |client: &str| format!("PROXY TCP4 {client} 127.0.0.1 5000 80\r\n").into_bytes();
+    let v2 = |last: u8| {
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c\xcb\x00\x71"[..], &[last, 127, 0, 0, 1, 19, 136, 0, 80]].concat()
+    };
+    let mut first = connect(bytes);
+    first.write_all(&v1("203.0.113.1")).unwrap();
+    crate::backends::echo(&mut first, "the backend sees no header");
+    let mut again = connect(bytes);
+    again.write_all(&v2(1)).unwrap();
+    assert!(crate::backends::is_closed(&mut again), "the named client counts");
+    assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_address\"}"), 1);
+    let mut second = connect(bytes);
+    second.write_all(&v2(2)).unwrap();
+    crate::backends::echo(&mut second, "another client");
+    let mut third = connect(requests);
+    third.write_all(&v1("203.0.113.3")).unwrap();
+    assert!(get(&mut third, "localhost", "/").text().contains("x-forwarded-for=203.0.113.3\n"));
+    let mut wrong = connect(bytes);
+    wrong.write_all(b"PROXY TCP4 here there 1 2\r\n").unwrap();
+    assert!(crate::backends::is_closed(&mut wrong));
+    assert_eq!(guard.figure("connections_refused_total{reason=\"proxy_header\"}"), 1);
+    // Only `proxies` may send the header. For other clients it is data.
+    let from_elsewhere = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    from_elsewhere.bind(&std::net::SocketAddr::from(([127, 7, 7, 8], 0)).into()).unwrap();
+    from_elsewhere.connect(&std::net::SocketAddr::from(([127, 0, 0, 1], bytes)).into()).unwrap();
+    crate::backends::echo(&mut TcpStream::from(from_elsewhere), "PROXY TCP4 1.1.1.1 127.0.0.1 1 2\r\n");
 }
 
 #[test]

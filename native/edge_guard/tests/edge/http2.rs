@@ -40,6 +40,42 @@ fn http2_works_without_tls() {
 }
 
 #[test]
+fn http2_preface_may_arrive_in_parts() {
+    let (_guard, port) = mirrored(json!({}));
+    let mut client = connect(port);
+    client.write_all(b"PRI * H").unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(50));
+    client.write_all(b"TTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let mut head = [0; 9];
+    client.read_exact(&mut head).unwrap();
+    assert_eq!(head[3], 4, "no settings frame: {head:?}");
+}
+
+#[test]
+fn http2_windows_have_a_budget() {
+    let (_guard, port) = mirrored(json!({}));
+    let mut client = connect(port);
+    client.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let (mut of_connection, mut of_stream) = (65_535, 65_535);
+    while of_stream == 65_535 || of_connection == 65_535 {
+        let mut head = [0; 9];
+        client.read_exact(&mut head).unwrap();
+        let mut body = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+        client.read_exact(&mut body).unwrap();
+        let number = |bytes: &[u8]| u32::from_be_bytes(bytes.try_into().unwrap());
+        match (head[3], head[4]) {
+            (4, 0) => {
+                let mut all = body.chunks(6).filter(|setting| setting[..2] == [0, 4]);
+                of_stream = all.next().map_or(of_stream, |setting| number(&setting[2..]));
+            }
+            (8, _) => of_connection += number(&body),
+            _ => {}
+        }
+    }
+    assert_eq!((of_stream, of_connection), (128 * 1024, 256 * 1024));
+}
+
+#[test]
 fn too_large_http2_head_is_refused_alone() {
     let (_guard, port) = mirrored(json!({}));
     runtime().block_on(async {

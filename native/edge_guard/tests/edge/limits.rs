@@ -66,6 +66,68 @@ fn connections_above_the_total_limit_wait() {
 }
 
 #[test]
+fn silent_connections_leave_room_for_players_and_the_api() {
+    let api = crate::backends::tcp(|mut stream| {
+        let _ = stream.read(&mut [0; 4_096]);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok");
+        let _ = stream.read(&mut [0; 1]);
+    });
+    let guard = EdgeProcess::start_with(json!({
+        "http": "127.0.0.1:0",
+        "backends": [{"hosts": ["api.example"], "address": api, "proxy_protocol": false}],
+        "limits": {"connections": 64, "connections_per_address": 256},
+    }));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut player = connect(port);
+    echo(&mut player, "before");
+    let silent: Vec<_> = (0..300).map(|n| from([127, 9, (n / 200) as u8, (n % 200) as u8 + 1], port)).collect();
+    let started = Instant::now();
+    echo(&mut connect(port), "a new player");
+    assert!(crate::http_client::get(&mut connect(guard.listener("http").port()), "api.example", "/").text() == "ok");
+    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    echo(&mut player, "not replaced");
+    drop(silent);
+}
+
+#[test]
+fn game_connections_leave_a_share_to_the_api() {
+    let guard = EdgeProcess::start_with(json!({
+        "http": "127.0.0.1:0",
+        "backends": [{"hosts": ["api.example"], "address": crate::http_client::mirror(), "proxy_protocol": false}],
+        "limits": {"connections": 16},
+    }));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut players: Vec<_> = (0..14).map(|_| connect(port)).collect();
+    players.iter_mut().for_each(|player| echo(player, "in"));
+    let _waits_in_the_kernel = connect(port);
+    guard.wait_for_figure("connections_refused_total{reason=\"connections\"}", |refused| refused > 0);
+    let mut api = connect(guard.listener("http").port());
+    assert_eq!(crate::http_client::get(&mut api, "api.example", "/").status(), 200);
+}
+
+#[test]
+fn silent_connection_ends_unless_its_server_speaks() {
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"first_byte_ms": 300}}));
+    let (echoes, greets) = (free_port(), free_port());
+    guard.source.serve_route(&route("a", "tcp", echoes, Some(tcp_echo())));
+    guard.source.serve_route(&route("b", "tcp", greets, Some(crate::backends::tcp_named("welcome"))));
+    let mut listens = connect(greets);
+    listens.read_exact(&mut [0; 7]).unwrap();
+    let mut speaks = connect(echoes);
+    echo(&mut speaks, "in");
+    let begun = Instant::now();
+    assert!(is_closed(&mut connect(echoes)));
+    assert!(begun.elapsed() >= Duration::from_millis(250), "{:?}", begun.elapsed());
+    guard.wait_for_figure("connections_refused_total{reason=\"first_byte\"}", |refused| refused == 1);
+    echo(&mut speaks, "stays");
+    listens.set_nonblocking(true).unwrap();
+    let waits = listens.read(&mut [0; 1]).unwrap_err();
+    assert_eq!(waits.kind(), std::io::ErrorKind::WouldBlock, "a client that only listens was closed");
+}
+
+#[test]
 fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     let mut guard = EdgeProcess::start_with(json!({
         "workers": 1,
@@ -78,7 +140,8 @@ fn sighup_applies_limits_and_timeouts_without_closing_connections() {
     held.iter_mut().for_each(|player| echo(player, "in"));
     assert!(is_closed(&mut connect(bytes)));
     let speakers = [connect_datagram(datagrams), connect_datagram(datagrams), connect_datagram(datagrams)];
-    speakers[..2].iter().for_each(|player| echo_datagram(player, "in"));
+    // The second packet of a player confirms its session, which then cannot be replaced.
+    speakers[..2].iter().for_each(|player| (0..2).for_each(|_| echo_datagram(player, "in")));
     speakers[2].send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
 

@@ -273,10 +273,44 @@ fn sessions_per_address_are_limited() {
     let port = free_port();
     guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
     let players: Vec<_> = (0..3).map(|_| connect_datagram(port)).collect();
-    players.iter().for_each(|player| echo_datagram(player, "in"));
+    players.iter().for_each(|player| (0..2).for_each(|_| echo_datagram(player, "in")));
     connect_datagram(port).send(b"one too many").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"sessions_per_address\"}", |dropped| dropped == 1);
     echo_datagram(&speak_from("127.4.4.4", port), "another client");
+}
+
+#[test]
+fn spoofed_source_ports_do_not_keep_their_address_out() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": {"datagram_sessions_per_address": 8}}));
+    let (port, other) = (free_port(), free_port());
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    guard.source.serve_route(&route("b", "udp", other, Some(udp_echo())));
+    let player = connect_datagram(port);
+    (0..2).for_each(|_| echo_datagram(&player, "confirmed"));
+    let spoofed: Vec<_> = (0..40).map(|n| connect_datagram(if n % 2 == 0 { port } else { other })).collect();
+    spoofed.iter().for_each(|source| assert_eq!(source.send(b"spoofed").unwrap(), 7));
+    guard.wait_for_figure("datagram_sessions_ended_total{reason=\"displaced\"}", |ended| ended == 33);
+    assert_eq!(guard.figure("datagram_sessions"), 8);
+    let late = connect_datagram(other);
+    (0..2).for_each(|_| echo_datagram(&late, "a late player of this address"));
+    echo_datagram(&player, "still there");
+    assert_eq!(guard.figure("datagrams_dropped_total{reason=\"sessions_per_address\"}"), 0);
+}
+
+#[test]
+fn packets_of_a_session_and_a_port_are_limited() {
+    for (limit, reason) in [("session", "session_rate"), ("port", "port_rate")] {
+        let name = format!("datagram_{limit}_packets_per_second");
+        let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": {name: 20}}));
+        let (port, other) = (free_port(), free_port());
+        guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+        guard.source.serve_route(&route("b", "udp", other, Some(udp_echo())));
+        let player = connect_datagram(port);
+        (0..100).for_each(|_| assert_eq!(player.send(b"flood").unwrap(), 5));
+        guard.wait_for_figure(&format!("datagrams_dropped_total{{reason=\"{reason}\"}}"), |dropped| dropped >= 60);
+        echo_datagram(&connect_datagram(other), "another port");
+        assert_eq!(ask_datagram(&player, "flood"), "flood", "a later second");
+    }
 }
 
 #[test]
