@@ -1,9 +1,13 @@
 """Game server that tries each forbidden use of the network, and prints the result of each."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
 import socket
+from collections.abc import Callable
+from typing import Any
 
 goals = json.loads(os.environ["GOALS"])
 PORT = int(os.environ["PORT"])
@@ -13,61 +17,61 @@ SO_MARK = 36
 SOURCE_ROUTE = bytes([131, 7, 4, 127, 0, 0, 1, 0])
 
 
-def report(what, attempt):
+def report(what: str, attempt: Callable[..., object], *arguments: Any) -> None:
     try:
-        attempt()
+        attempt(*arguments)
         result = "ok"
     except TimeoutError:
         result = "timeout"
     except OSError as error:
-        result = errno.errorcode.get(error.errno, str(error))
+        result = errno.errorcode.get(error.errno or 0, str(error))
     print(json.dumps([what, result]), flush=True)
 
 
-def family_of(host):
+def family_of(host: str) -> socket.AddressFamily:
     return V6 if ":" in host else V4
 
 
-def connect(host, port):
+def connect(host: str, port: int) -> None:
     with socket.socket(family_of(host), TCP) as one:
         one.settimeout(2)
         one.connect((host, port))
 
 
-def send(host, port):
+def send(host: str, port: int) -> None:
     with socket.socket(family_of(host), UDP) as one:
         one.sendto(b"x", (host, port))
 
 
-def send_connected(host, port):
+def send_connected(host: str, port: int) -> None:
     with socket.socket(V4, UDP) as one:
         one.connect(("127.0.0.1", PORT))
         one.connect((host, port))
         one.send(b"x")
 
 
-def fast_open(host, port):
+def fast_open(host: str, port: int) -> None:
     with socket.socket(V4, TCP) as one:
         one.sendto(b"x", socket.MSG_FASTOPEN, (host, port))
 
 
-def bind(kind, port, host="0.0.0.0", option=socket.SO_REUSEADDR):
+def bind(kind: int, port: int, host: str = "0.0.0.0", option: int = socket.SO_REUSEADDR) -> None:
     with socket.socket(family_of(host), kind) as one:
         one.setsockopt(socket.SOL_SOCKET, option, 1)
         one.bind((host, port))
 
 
-def create(family, kind, protocol):
+def create(family: int, kind: int, protocol: int) -> None:
     socket.socket(family, kind, protocol).close()
 
 
-def send_with_option(level, option, value, host, port):
+def send_with_option(level: int, option: int, value: Any, host: str, port: int) -> None:
     with socket.socket(V4, UDP) as one:
         one.setsockopt(level, option, value)
         one.sendto(b"x", (host, port))
 
 
-def ask(host, port):
+def ask(host: str, port: int) -> None:
     with socket.socket(V4, TCP) as one:
         one.settimeout(2)
         one.connect((host, port))
@@ -75,7 +79,7 @@ def ask(host, port):
         assert one.recv(1) == b"y"
 
 
-def in_grandchild(attempt):
+def in_grandchild(attempt: Callable[[], object]) -> None:
     """Makes the attempt in a process of another session, which the keeper adopts."""
     reading, writing = os.pipe()
     if os.fork() == 0:
@@ -95,19 +99,19 @@ def in_grandchild(attempt):
 
 
 for host, port in goals["closed"]:
-    report(f"tcp {host}", lambda host=host, port=port: connect(host, port))
-    report(f"udp {host}", lambda host=host, port=port: send(host, port))
+    report(f"tcp {host}", connect, host, port)
+    report(f"udp {host}", send, host, port)
 if goals["closed"]:
     host, port = goals["closed"][0]
-    report("fast open", lambda: fast_open(host, port))
-    report("connected datagram", lambda: send_connected(host, port))
+    report("fast open", fast_open, host, port)
+    report("connected datagram", send_connected, host, port)
     report("grandchild", lambda: in_grandchild(lambda: connect(host, port)))
     for what, option in {
         "device": (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0"),
         "source route": (socket.IPPROTO_IP, socket.IP_OPTIONS, SOURCE_ROUTE),
         "mark": (socket.SOL_SOCKET, SO_MARK, 1),
     }.items():
-        report(what, lambda option=option: send_with_option(*option, host, port))
+        report(what, send_with_option, *option, host, port)
     for what, arguments in {
         "raw": (V4, socket.SOCK_RAW, socket.IPPROTO_UDP),
         "raw v6": (V6, socket.SOCK_RAW, socket.IPPROTO_UDP),
@@ -116,21 +120,21 @@ if goals["closed"]:
         "udp lite": (V4, UDP, UDP_LITE),
         "packet": (socket.AF_PACKET, socket.SOCK_RAW, 0x0300),
     }.items():
-        report(what, lambda arguments=arguments: create(*arguments))
+        report(what, create, *arguments)
 for port in goals["foreign_ports"]:
-    report("bind tcp", lambda port=port: bind(TCP, port))
-    report("bind udp", lambda port=port: bind(UDP, port))
-    report("bind v6", lambda port=port: bind(UDP, port, "::"))
-    report("bind mapped", lambda port=port: bind(UDP, port, "::ffff:127.0.0.1"))
-    report("bind shared", lambda port=port: bind(UDP, port, "127.0.0.1", socket.SO_REUSEPORT))
-report("own tcp", lambda: bind(TCP, PORT))
-report("own udp", lambda: bind(UDP, PORT))
-report("own v6", lambda: bind(UDP, PORT, "::"))
-report("any port", lambda: bind(UDP, 0))
+    report("bind tcp", bind, TCP, port)
+    report("bind udp", bind, UDP, port)
+    report("bind v6", bind, UDP, port, "::")
+    report("bind mapped", bind, UDP, port, "::ffff:127.0.0.1")
+    report("bind shared", bind, UDP, port, "127.0.0.1", socket.SO_REUSEPORT)
+report("own tcp", bind, TCP, PORT)
+report("own udp", bind, UDP, PORT)
+report("own v6", bind, UDP, PORT, "::")
+report("any port", bind, UDP, 0)
 for what, (host, port) in goals["open"].items():
-    report(what, lambda host=host, port=port: ask(host, port))
+    report(what, ask, host, port)
 for host in goals["datagrams"]:
-    report(f"datagram {host}", lambda host=host: send(host, 9))
+    report(f"datagram {host}", send, host, 9)
 
 listener = socket.socket(V4, TCP)
 listener.bind(("0.0.0.0", PORT))
