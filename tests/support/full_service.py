@@ -38,6 +38,8 @@ BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.v
 UNLIMITED: Final = {"per_second": 0, "burst": 1}
 SHARED_QUOTAS: Final = {
     **dict.fromkeys(("groups", "games", "namespaces", "versions", "cloud_tokens"), 100_000),
+    **dict.fromkeys(("lobbies", "servers"), 100_000),
+    **dict.fromkeys(("server_cpu_millicores", "server_memory_mb"), 1 << 40),
     **dict.fromkeys(("build_bytes", "site_bytes", "version_bytes", "picture_bytes"), 1 << 50),
     "domains": 10_000,
     "namespace_tokens": 100_000,

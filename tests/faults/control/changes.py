@@ -48,6 +48,11 @@ def _other_limit(fixture: GameFixture, responses: Fields) -> Fields:
     return {**fixture.namespace_fields, "lobby_count_max": before + 1, "max_players": before + 2}
 
 
+def _one_other_limit(fixture: GameFixture, responses: Fields) -> Fields:
+    before = responses["get_namespace"]["namespace"]["config"]["matchmaker"]["lobby_count_max"]
+    return {**fixture.namespace_fields, "lobby_count_max": before + 1}
+
+
 def _other_public_auth(fixture: GameFixture, responses: Fields) -> Fields:
     cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
     return {**fixture.namespace_fields, "enabled": not cdn["enable_domain_public_auth"]}
@@ -108,6 +113,7 @@ OF_GAMES: Final = (
     by_operation("create_namespace", _new_namespace, steps=FED),
     by_operation("set_version", _other_version, steps=FED),
     by_operation("set_mm_config", _other_limit, steps=FED),
+    by_operation("patch_mm_config", _one_other_limit, steps=FED),
     by_operation("set_domain_public_auth", _other_public_auth, steps=FED),
     by_operation("add_domain", _of_domain, steps=FED),
     by_operation("remove_domain", _of_domain, steps=FED, prepare=GameFixture.new_domain),
@@ -288,6 +294,10 @@ def _paid(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.group, "event": event, "ts_ms": next(_MOMENTS_OF_PAYMENT)}
 
 
+def _other_quota(fixture: GameFixture, _: Fields) -> Fields:
+    return {**fixture.group, "limits": {"builds": 1_000}}
+
+
 def _of_namespace(token_kind: int) -> Callable[[GameFixture, Fields], Fields]:
     def fields(_: GameFixture, responses: Fields) -> Fields:
         namespace = f"{responses['games'][0]['name_id']}/prod"
@@ -327,6 +337,8 @@ COMMANDS: Final = (
     by_command("group add-member", "AddMember", _the_person, prepare=GameFixture.new_person),
     by_command("group remove-member", "RemoveMember", _the_person, prepare=GameFixture.new_member),
     by_command("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
+    by_command("quota set", "SetQuotas", _other_quota, prepare=GameFixture.reset_quotas),
+    by_command("quota reset", "ResetQuotas", _of_group, prepare=GameFixture.set_quota),
     *_token_commands(),
 )
 CHANGES: Final = (

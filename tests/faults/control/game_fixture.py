@@ -220,6 +220,12 @@ class GameFixture:
         person = self.people.pop()
         self.people.append(Person(person.identity_id, person.token, of_group))
 
+    async def set_quota(self) -> None:
+        await self.commanded("SetQuotas", **self.group, limits={"builds": 1_000})
+
+    async def reset_quotas(self) -> None:
+        await self.commanded("ResetQuotas", **self.group)
+
     async def new_server(self, *, is_contained: bool = False) -> None:
         self.server_id = await self.servers.add(is_contained=is_contained)
 

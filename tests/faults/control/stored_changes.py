@@ -130,6 +130,22 @@ async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     return {"lobby_count_max": 1, "max_players": 7}, effect
 
 
+@change("patch_mm_config")
+async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
+    token = await fixture.developer.public_token(fixture.game_id)
+    service_token = await fixture.developer.service_token(fixture.game_id)
+
+    async def effect(_: Any) -> None:
+        lobby = await fixture.developer.lobby(fixture.game_id, service_token)
+        joins = [
+            (await fixture.outer.call("join", {"lobby_id": lobby["lobby_id"]}, token=token)).code
+            for _ in range(2)
+        ]
+        assert joins == ["OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"]
+
+    return {"max_players_per_client": 1}, effect
+
+
 @change("set_domain_public_auth")
 async def _(fixture: ChangeFixture) -> tuple[Fields, Effect]:
     page = {"origin": f"https://{fixture.domain}"}
