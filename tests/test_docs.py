@@ -580,7 +580,9 @@ def test_codes_on_pages_are_in_the_table() -> None:
     listed names of the system.
     """
     slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
-    variable = re.compile(r"(HOSTING|PYSERVICE|PORT)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN")
+    variable = re.compile(
+        r"(HOSTING|PYSERVICE|PORT)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN|(AF|CLONE|NETLINK)_\w+"
+    )
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
     system = {"RLIMIT_AS", "SCHED_BATCH", "SO_REUSEADDR"}
     edge_guard = {"SERVER_NOT_THERE", "SERVER_UNREACHABLE", "SERVER_LATE", "REQUEST_INVALID"}

@@ -33,13 +33,15 @@ def _code_and_test(item: tuple[tuple[str, SharedErrorTest], set[str]]) -> tuple[
 async def test_shared_tests_cover_only_unreachable_codes() -> None:
     """Several operations share one test only for an error that requests alone cannot cause.
 
-    These are errors of the data plane, INTERNAL, and STORAGE_FULL of operations that write nothing.
+    These are errors of the data plane, INTERNAL, STORAGE_FULL of operations that write nothing, and
+    QUOTA_EXCEEDED, because all tests share one group with large quotas.
     """
     slugs_by_code: defaultdict[str, set[str]] = defaultdict(set)
     for (code, one), slugs in sorted(shown_for_all().items(), key=_code_and_test):
         print(f"\n{code}, {len(slugs)} operations, {one}\n  {', '.join(sorted(slugs))}")
         slugs_by_code[code] |= slugs
     assert slugs_by_code.pop("INTERNAL") == BY_SLUG.keys()
+    assert slugs_by_code.pop("QUOTA_EXCEEDED")
     of_data_plane = {slug for slug, method in BY_SLUG.items() if not is_passed(method)}
     idle = {slug for slug in BY_SLUG if slug.startswith("validate_")}
     assert slugs_by_code.pop("STORAGE_FULL") <= of_data_plane | idle

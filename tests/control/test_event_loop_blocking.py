@@ -24,7 +24,7 @@ from pyservice.control.versions import VersionOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2, games_pb2, namespaces_pb2, versions_pb2
-from pyservice.storage import games, namespaces, tables, uploads
+from pyservice.storage import games, namespaces, quotas, tables, uploads
 from pyservice.storage.database import Conflict, Database
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
@@ -243,6 +243,7 @@ async def test_shared_game_name_costs_as_much_as_any(plane: Plane) -> None:
     ]
     async with plane.database.write() as tx:
         await tx.run(insert(tables.games), rows)
+        await quotas.set_limit(tx, plane.group_id, "games", 2 * TAKEN_NAME_COUNT)
     with measured(plane.database) as rare:
         await plane.game("Another")
     with measured(plane.database) as common:

@@ -112,6 +112,8 @@ async def test_malformed_or_unknown_id_is_refused(request_of: Request) -> None:
             assert (await request_of.call(**{name: unknown})).code == f"{noun}_NOT_FOUND", unknown
 
 
+WITHOUT_REQUIRED: Final = {"patch_mm_config"}
+"""Operations with a body in which every field is optional."""
 MALFORMED: Final[tuple[Any, ...]] = (
     *(b"{", b"\xff", b'{"a": NaN}', b"{} x", b"[" * 100 + b"]" * 100, [], "x", 7),
 )
@@ -131,7 +133,7 @@ async def test_malformed_body_is_refused(request_of: Request) -> None:
         status, code, paths = await request_of.send(wrong)
         assert (status, code) == (400, "BODY_INVALID")
         assert set(paths) == {f"{name}.wrong-type" for name in good}
-        for nothing in (dict.fromkeys(good), {}):
+        for nothing in (dict.fromkeys(good), {}) if request_of.slug not in WITHOUT_REQUIRED else ():
             status, code, paths = await request_of.send(nothing)
             assert (status, code) == (400, "BODY_INVALID")
             assert set(paths) == {f"{name}.required" for name in good}

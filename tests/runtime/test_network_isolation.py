@@ -53,7 +53,7 @@ async def isolated(host: RuntimeHost, request: pytest.FixtureRequest) -> Runtime
     groups = ControlGroups.find(host.folder)
     problem = await network_isolation_problem(groups, KEEPER_BINARY, host.folder)
     if problem is not None:
-        pytest.skip(problem)
+        pytest.skip(f"this kernel cannot isolate the network: {problem}")
     isolation: Isolation = getattr(request, "param", "user")
     host.node = dataclasses.replace(
         host.node,
