@@ -21,6 +21,7 @@ from pyservice.schema.methods import METHODS, Method
 from tests.contract.admission_servers import AdmissionServers, open_admission_servers
 from tests.support import game_programs
 from tests.support.data_plane_service import GAME, UNLIMITED, document
+from tests.support.full_service import SHARED_QUOTAS
 from tests.support.supervised_service import SupervisedService
 
 PORTS: Final = {"game": {"protocol": "tcp"}}
@@ -62,6 +63,7 @@ SETTINGS: Final[dict[str, Any]] = {
     "find_wait_ms": 3_000,
     "empty_lobby_grace_ms": 0,
     "runtime": game_programs.SETTINGS,
+    "quotas": SHARED_QUOTAS,
 }
 ORIGIN: Final = "https://play.example.com"
 CLAIMED: Final = "claimed.example.com"
