@@ -86,7 +86,10 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
             )
             returned[row.slug] = answer.code
             after = await scenario.records.tables()
-            if {one for one in before if before[one] != after[one]} != row.changes:
+            changed = {one for one in before if before[one] != after[one]}
+            # A job removes the rest of a deleted object, before or after the response.
+            is_deletion = row.slug.startswith("delete_")
+            if not (changed if is_deletion else row.changes <= changed):
                 idle.append(row.slug)
     await client.close()
     assert returned == dict.fromkeys(returned, OK)
