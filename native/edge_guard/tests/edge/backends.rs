@@ -30,7 +30,11 @@ pub fn tcp_named(name: &'static str) -> SocketAddr {
 }
 
 pub fn tcp(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    // `TcpListener::bind` has a queue of 128. A burst of connections overflows it, and the kernel repeats a lost one after 1 s.
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+    socket.listen(4_096).unwrap();
+    let listener = TcpListener::from(socket);
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for stream in listener.incoming() {
