@@ -338,6 +338,7 @@ class ControlPlane:
             self._files.objects.counts,
             cdn.answers,
             cdn.bytes,
+            self._files.cdn_cache_bytes,
             unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
             is_database_up=not problem,
         )

@@ -49,6 +49,10 @@ class ObjectsAndCdn:
     def cdn_counts(self) -> CdnCounts:
         return self._cdn.counts if self._cdn is not None else CdnCounts()
 
+    @property
+    def cdn_cache_bytes(self) -> int:
+        return self._cdn.cache_bytes if self._cdn is not None else 0
+
     def picture(self, name: str) -> str:
         """Returns the signed URL of a picture. `name` is its upload id, followed by `.png` or
         `.jpeg`.

@@ -135,6 +135,11 @@ class Cdn:
         self._signed_objects = SignedObjects(objects, self._files)
         self.counts = CdnCounts()
 
+    @property
+    def cache_bytes(self) -> int:
+        """Bytes of site records and compressed files that the CDN holds in memory."""
+        return self._sites.cache_bytes + self._compressor.cache_bytes
+
     def close(self) -> None:
         self._compressor.close()
         self._credentials.close()

@@ -7,7 +7,6 @@ import gzip
 import re
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from email.utils import formatdate, parsedate_to_datetime
 from math import ceil
 from typing import Final
 
+from pyservice.cdn.byte_cache import ByteCache
 from pyservice.cdn.content_types import is_compressible
 from pyservice.cdn.responses import Response, error_page
 from pyservice.storage.objects import Objects
@@ -120,8 +120,13 @@ class GzipCache:
     def __init__(self, threads: int = 2) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="gzip")
         self._free = threads
-        self._cache: OrderedDict[str, bytes] = OrderedDict()
-        self._cache_bytes = 0
+        self._cache: ByteCache[str, bytes] = ByteCache(
+            _CACHE_MAX_BYTES, lambda tag, content: len(content)
+        )
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.size_bytes
 
     def close(self) -> None:
         self._threads.shutdown()
@@ -130,10 +135,7 @@ class GzipCache:
         return _FILE_MIN_BYTES <= length <= _FILE_MAX_BYTES
 
     def get(self, tag: str) -> bytes | None:
-        content = self._cache.get(tag)
-        if content is not None:
-            self._cache.move_to_end(tag)
-        return content
+        return self._cache.get(tag)
 
     def try_acquire_thread(self) -> bool:
         if not self._free:
@@ -149,7 +151,7 @@ class GzipCache:
         compressed = await loop.run_in_executor(
             self._threads, lambda: gzip.compress(content, _LEVEL, mtime=0)
         )
-        self._remember(tag, compressed)
+        self._cache.put(tag, compressed)
         return compressed
 
     async def compress_pieces(self, blocks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -160,12 +162,6 @@ class GzipCache:
             if compressed:
                 yield compressed
         yield await loop.run_in_executor(self._threads, state.flush)
-
-    def _remember(self, tag: str, compressed: bytes) -> None:
-        self._cache_bytes += len(compressed) - len(self._cache.pop(tag, b""))
-        self._cache[tag] = compressed
-        while self._cache_bytes > _CACHE_MAX_BYTES:
-            self._cache_bytes -= len(self._cache.popitem(last=False)[1])
 
 
 _SMALL_BYTES: Final = 256 << 10

@@ -6,12 +6,14 @@ version never change, so they are cached for longer.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable
+import asyncio
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
+from pyservice.cdn.byte_cache import ByteCache
 from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.concurrency.single_flight import SingleFlight
@@ -23,38 +25,89 @@ from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import file_key
 from pyservice.watch import Topics
 
+CACHE_MAX_BYTES: Final = 64 << 20
 _CACHE_TTL_S: Final = 0.5
-_NAMES_MAX: Final = 10_000
-_FILES_MAX: Final = 200_000
-_ROUTES_MAX: Final = 2_000
-
-Files = dict[str, SiteFile]
 
 
 @dataclass(frozen=True, slots=True)
-class _CachedSite:
-    """Cached site of a namespace. The site may have changed if the watch index of `topic` is no
-    longer `index`.
+class _SiteFiles:
+    by_path: dict[str, SiteFile]
+    size_bytes: int
+
+
+class _FilesKey(NamedTuple):
+    """A site, and the time since which a namespace shows it."""
+
+    site_id: str
+    since_ms: int
+
+
+class _RoutesKey(NamedTuple):
+    version_id: str
+
+
+class _NameKey(NamedTuple):
+    game: str
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class _NamespaceSite:
+    """Site of a namespace, without the files and routes, which namespaces share."""
+
+    files: _FilesKey | None
+    routes: _RoutesKey
+    users: dict[str, bytes] | None
+    namespace_id: bytes
+    group_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class _CachedName:
+    """Lookup of a name. The result may have changed if the watch index of `topic` is no longer
+    `index`.
     """
 
-    site: Site | None
+    site: _NamespaceSite | None
     found_at_s: float
     topic: str | None
     index: str
 
+    @property
+    def size_bytes(self) -> int:
+        users = (self.site.users if self.site is not None else None) or {}
+        return 1_000 + sum(
+            sys.getsizeof(user) + sys.getsizeof(password) for user, password in users.items()
+        )
+
+
+_Key = _NameKey | _FilesKey | _RoutesKey
+_Value = _CachedName | _SiteFiles | SiteRoutes
+
+
+def _size_of(key: _Key, value: _Value) -> int:
+    return sum(map(sys.getsizeof, key)) + value.size_bytes
+
 
 class SiteRecords:
+    """Cached sites. One limit in bytes holds for everything in the cache."""
+
     def __init__(
-        self, database: Database, topics: Topics, clock_s: Callable[[], float] = monotonic
+        self,
+        database: Database,
+        topics: Topics,
+        clock_s: Callable[[], float] = monotonic,
+        cache_max_bytes: int = CACHE_MAX_BYTES,
     ) -> None:
         self._database = database
         self._topics = topics
         self._now_s = clock_s
-        self._sites: OrderedDict[tuple[str, str], _CachedSite] = OrderedDict()
-        self._lookups: SingleFlight[tuple[str, str], Site | None] = SingleFlight(is_kept=True)
-        self._files: OrderedDict[tuple[str, int], Files] = OrderedDict()
-        self._files_count = 0
-        self._routes: OrderedDict[str, SiteRoutes] = OrderedDict()
+        self._cache: ByteCache[_Key, _Value] = ByteCache(cache_max_bytes, _size_of)
+        self._lookups: SingleFlight[_NameKey, Site | None] = SingleFlight(is_kept=True)
+
+    @property
+    def cache_bytes(self) -> int:
+        return self._cache.size_bytes
 
     async def find(self, game: str, namespace: str) -> Site | None:
         """Returns the current site of a namespace, at most 1 s old, or None for an unknown
@@ -62,74 +115,100 @@ class SiteRecords:
 
         Raises CONTROL_PLANE_UNAVAILABLE if the database is unavailable.
         """
-        name = (game, namespace)
-        cached = self._sites.get(name)
-        if cached is not None and self._is_good(cached):
-            return cached.site
+        name = _NameKey(game, namespace)
+        cached = self._cache.get(name)
+        if isinstance(cached, _CachedName) and self._is_good(cached):
+            if cached.site is None:
+                return None
+            files = self._cached_files(cached.site.files)
+            routes = self._cached_routes(cached.site.routes)
+            if files is not None and routes is not None:
+                return _site(cached.site, files, routes)
         return await self._lookups.run(name, lambda: self._look_up(name))
 
-    def _is_good(self, cached: _CachedSite) -> bool:
+    def _is_good(self, cached: _CachedName) -> bool:
         if self._now_s() - cached.found_at_s > _CACHE_TTL_S:
             return False
         return cached.topic is None or self._topics.index_of(cached.topic) == cached.index
 
-    async def _look_up(self, name: tuple[str, str]) -> Site | None:
+    async def _look_up(self, name: _NameKey) -> Site | None:
         found_at_s = self._now_s()
         sequence = self._topics.sequence
         async with self._database.read() as tx:
             row = await uploads.namespace_site(tx, *name)
-            site = None
+            found, site = None, None
             if row is not None:
-                is_guarded = row.cdn_auth_type == "basic"
-                users = await uploads.site_users(tx, row.namespace_id) if is_guarded else None
-                site_files = await self._files_of(tx, row)
-                routes = await self._routes_of(tx, row)
-                namespace_id = parse_uuid(row.namespace_id) or b""
-                site = Site(site_files, routes, users, namespace_id, row.group_id)
+                found = await _namespace_site(tx, row)
+                files = await self._files_of(tx, found.files)
+                routes = await self._routes_of(tx, found.routes)
+                site = _site(found, files, routes)
         topic = None if row is None else site_topic(row.namespace_id)
         index = self._topics.index_of(topic) if topic else ""
-        if topic and (self._topics.parse(index) or 0) > sequence:
-            return site
-        self._sites[name] = _CachedSite(site, found_at_s, topic, index)
-        self._sites.move_to_end(name)
-        if len(self._sites) > _NAMES_MAX:
-            self._sites.popitem(last=False)
+        if not topic or (self._topics.parse(index) or 0) <= sequence:
+            self._cache.put(name, _CachedName(found, found_at_s, topic, index))
         return site
 
-    async def _files_of(self, tx: Transaction, row: Record) -> Files:
-        if row.site_id is None:
-            return {}
-        # An upload is new to this site when it is deployed, even if the upload itself is old.
-        deployed = await namespaces.history(tx, row.namespace_id, None, 1)
-        since_ms = deployed[0].deploy_ms if deployed else 0
-        key = (row.site_id, since_ms)
-        files = self._files.get(key)
+    def _cached_files(self, key: _FilesKey | None) -> _SiteFiles | None:
+        if key is None:
+            return _SiteFiles({}, 0)
+        files = self._cache.get(key)
+        return files if isinstance(files, _SiteFiles) else None
+
+    def _cached_routes(self, key: _RoutesKey) -> SiteRoutes | None:
+        routes = self._cache.get(key)
+        return routes if isinstance(routes, SiteRoutes) else None
+
+    async def _files_of(self, tx: Transaction, key: _FilesKey | None) -> _SiteFiles:
+        files = self._cached_files(key)
         if files is None:
-            files = {
-                file.path: SiteFile(
-                    file_key(file.upload_id, file.path),
-                    file.content_length,
-                    max(file.complete_ms, since_ms) / 1000,
-                    file.content_type,
-                )
-                for file in await uploads.site_files(tx, row.site_id)
-            }
-            self._files[key] = files
-            self._files_count += len(files)
-            while self._files_count > _FILES_MAX and len(self._files) > 1:
-                self._files_count -= len(self._files.popitem(last=False)[1])
-        self._files.move_to_end(key)
+            assert key is not None
+            rows = await uploads.site_files(tx, key.site_id)
+            # A site has up to 10,000 files. On the event loop they would delay other requests.
+            files = await asyncio.to_thread(_site_files, rows, key.since_ms)
+            self._cache.put(key, files)
         return files
 
-    async def _routes_of(self, tx: Transaction, row: Record) -> SiteRoutes:
-        routes = self._routes.get(row.version_id)
+    async def _routes_of(self, tx: Transaction, key: _RoutesKey) -> SiteRoutes:
+        routes = self._cached_routes(key)
         if routes is None:
-            routes = _routes(await uploads.version_config(tx, row.version_id))
-            self._routes[row.version_id] = routes
-            if len(self._routes) > _ROUTES_MAX:
-                self._routes.popitem(last=False)
-        self._routes.move_to_end(row.version_id)
+            routes = _routes(await uploads.version_config(tx, key.version_id))
+            self._cache.put(key, routes)
         return routes
+
+
+async def _namespace_site(tx: Transaction, row: Record) -> _NamespaceSite:
+    files = None
+    if row.site_id is not None:
+        # An upload is new to this site when it is deployed, even if the upload itself is old.
+        deployed = await namespaces.history(tx, row.namespace_id, None, 1)
+        files = _FilesKey(row.site_id, deployed[0].deploy_ms if deployed else 0)
+    is_guarded = row.cdn_auth_type == "basic"
+    users = await uploads.site_users(tx, row.namespace_id) if is_guarded else None
+    namespace_id = parse_uuid(row.namespace_id) or b""
+    return _NamespaceSite(files, _RoutesKey(row.version_id), users, namespace_id, row.group_id)
+
+
+def _site(found: _NamespaceSite, files: _SiteFiles, routes: SiteRoutes) -> Site:
+    return Site(files.by_path, routes, found.users, found.namespace_id, found.group_id)
+
+
+def _site_files(rows: Sequence[Record], since_ms: int) -> _SiteFiles:
+    by_path = {
+        row.path: SiteFile(
+            file_key(row.upload_id, row.path),
+            row.content_length,
+            max(row.complete_ms, since_ms) / 1000,
+            row.content_type,
+        )
+        for row in rows
+    }
+    size_bytes = sys.getsizeof(by_path) + sum(map(_file_bytes, by_path, by_path.values()))
+    return _SiteFiles(by_path, size_bytes)
+
+
+def _file_bytes(path: str, file: SiteFile) -> int:
+    fields = (file.key, file.length, file.modified_s, file.content_type)
+    return sys.getsizeof(path) + sys.getsizeof(file) + sum(map(sys.getsizeof, fields))
 
 
 def _routes(config: bytes) -> SiteRoutes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,8 @@ from pyservice.network.reserved_names import (
 _Test = Callable[[str], bool]
 _MASKS_MAX: Final = 512
 _STEPS_MAX: Final = 1024
+_STATE_BYTES: Final = 300
+"""Estimate of the memory of one state of a pattern, and of one memorized step."""
 
 
 class Glob:
@@ -32,6 +35,18 @@ class Glob:
         self._start = self._spread(1)
         self._masks: dict[str, tuple[int, int]] = {}
         self._steps: dict[tuple[int, str], int] = {}
+
+    @property
+    def size_bytes(self) -> int:
+        """Estimate of the memory of the pattern, including memorized steps."""
+        states = len(self._tests)
+        # A memorized step has integers with a bit for each state.
+        step_bytes = _STATE_BYTES + states // 2
+        return states * _STATE_BYTES + (len(self._masks) + len(self._steps)) * step_bytes
+
+    def forget_steps(self) -> None:
+        self._masks.clear()
+        self._steps.clear()
 
     def matches(self, path: str) -> bool:
         states, steps = self._start, self._steps
@@ -173,7 +188,8 @@ class _Builder:
 
 
 _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
-_REMEMBERED_MAX: Final = 2048
+_MEMORY_MAX_BYTES: Final = 1 << 20
+"""Limit of the memorized steps and results of one site, beside its patterns and headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +206,13 @@ class SiteRoutes:
         ordered = sorted(routes, key=lambda route: -route.priority)
         self._routes = [(Glob(route.glob), _settable_headers(route.headers)) for route in ordered]
         self._merged: dict[str, dict[str, str]] = {}
+        self._merged_bytes = 0
+        self._headers_bytes = sum(
+            sys.getsizeof(name) + sys.getsizeof(value)
+            for _, headers in self._routes
+            for name, value in headers.items()
+        )
+        self.size_bytes = self._least_bytes = self._measure()
 
     def headers(self, path: str) -> dict[str, str]:
         """Returns the response headers that the routes set for a path.
@@ -204,10 +227,23 @@ class SiteRoutes:
             for glob, headers in self._routes:
                 if glob.matches(path):
                     merged = headers | merged
-            if len(self._merged) >= _REMEMBERED_MAX:
-                self._merged.clear()
-            self._merged[path] = merged
+            self._memorize(path, merged)
         return merged
+
+    def _memorize(self, path: str, merged: dict[str, str]) -> None:
+        self._merged[path] = merged
+        self._merged_bytes += sys.getsizeof(path) + sys.getsizeof(merged)
+        self.size_bytes = self._measure()
+        if self.size_bytes - self._least_bytes > _MEMORY_MAX_BYTES:
+            self._merged.clear()
+            self._merged_bytes = 0
+            for glob, _ in self._routes:
+                glob.forget_steps()
+            self.size_bytes = self._measure()
+
+    def _measure(self) -> int:
+        globs_bytes = sum(glob.size_bytes for glob, _ in self._routes)
+        return self._headers_bytes + globs_bytes + self._merged_bytes
 
 
 def _settable_headers(headers: Sequence[tuple[str, str]]) -> dict[str, str]:

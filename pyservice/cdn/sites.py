@@ -58,6 +58,9 @@ class Site:
 class SiteSource(Protocol):
     """Lookup of sites. Implementations cache, because each request calls `find`."""
 
+    @property
+    def cache_bytes(self) -> int: ...
+
     async def find(self, game: str, namespace: str) -> Site | None:
         """Returns the site for the names of a game and a namespace, or None for an unknown
         namespace.

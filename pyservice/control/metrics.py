@@ -14,6 +14,7 @@ def render_metrics(
     objects: ObjectCounts,
     cdn_answers: Mapping[str, int],
     cdn_bytes: int,
+    cdn_cache_bytes: int,
     *,
     unexpected_errors: Mapping[str, int],
     is_database_up: bool,
@@ -40,6 +41,7 @@ def render_metrics(
         *_counter("object_failures", "Uploads and reads that failed.", objects.failures, "code"),
         *_counter("cdn_answers", "Responses of the CDN.", cdn_answers, "status_class"),
         *_counter("cdn_bytes", "Bytes of the responses of the CDN.", cdn_bytes),
+        *_gauge("cdn_cache_bytes", "Memory of the caches of the CDN.", cdn_cache_bytes),
         *_gauge(
             "database_up", "Whether the database accepts reads and changes.", int(is_database_up)
         ),

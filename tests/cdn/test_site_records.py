@@ -1,13 +1,16 @@
-"""Age of a site's files: counted from the time when the site shows them, not only from the upload."""
+"""Sites from the database: the age of their files, and the memory of the cache."""
 
 from __future__ import annotations
 
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from pyservice.cdn.site_records import SiteRecords
+from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.control.games import site_topic
 from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Database, Transaction, open_database
@@ -23,7 +26,7 @@ NAMESPACES = ("prod", "staging")
 
 class DeployedSite:
     def __init__(self, database: Database) -> None:
-        self._database = database
+        self.database = database
         self._topics = Topics()
         self._records = SiteRecords(database, self._topics)
         self._entries = 0
@@ -31,14 +34,14 @@ class DeployedSite:
     async def deploy(self, version: str, now_ms: int) -> str:
         self._entries += 1
         entry = f"entry-{self._entries}"
-        async with self._database.write() as tx:
+        async with self.database.write() as tx:
             await namespaces.change(tx, "prod", {"version_id": version})
             await namespaces.add_history(tx, entry, "prod", version, now_ms)
         self._topics.bump(site_topic("prod"))
         return entry
 
     async def take_back(self, refused: str, version: str, entry: str) -> None:
-        async with self._database.write() as tx:
+        async with self.database.write() as tx:
             assert await namespaces.restore_version(tx, "prod", refused, version, entry)
         self._topics.bump(site_topic("prod"))
 
@@ -97,3 +100,60 @@ async def test_withdrawn_version_keeps_the_age_of_the_current_one(
     assert await deployed_site.age() == ("new", BEGIN_MS + 10_000)
     await deployed_site.take_back("new", "old", entry)
     assert await deployed_site.age() == before
+
+
+CACHE_BYTES = 1 << 20
+FILES = 500
+SITES = 30
+
+
+async def _add_large_site(tx: Transaction, name: str, files: int) -> None:
+    new_files = [uploads.NewFile(f"{number}/{'x' * 400}.js", 4) for number in range(files)]
+    await uploads.add(tx, uploads.NewUpload(f"upload-{name}", "game", "site", name, 0, new_files))
+    await uploads.complete(tx, f"upload-{name}", "site", BEGIN_MS)
+    await uploads.add_site(tx, f"site-{name}", "game", f"upload-{name}", name, 0)
+    version = games.NewVersion(name, "game", name, 0, site_id=f"site-{name}")
+    await games.add_version(tx, version)
+    added = [namespaces.NewNamespace(name, name, name, f"first-{name}")]
+    await namespaces.add(tx, "game", name, added, (1, 1), BEGIN_MS)
+
+
+async def test_cache_of_many_large_sites_is_limited_in_bytes(deployed_site: DeployedSite) -> None:
+    names = [f"large-{number}" for number in range(SITES)]
+    async with deployed_site.database.write() as tx:
+        for name in names:
+            await _add_large_site(tx, name, FILES)
+    records = SiteRecords(deployed_site.database, Topics(), cache_max_bytes=CACHE_BYTES)
+    tracemalloc.start()
+    try:
+        for name in names:
+            site = await records.find("arena", name)
+            assert site is not None
+            assert len(site.files) == FILES
+        del site
+        gc.collect()
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert CACHE_BYTES / 2 < records.cache_bytes <= CACHE_BYTES
+    assert held_bytes < 2 * CACHE_BYTES
+
+
+async def test_evicted_files_are_read_again(deployed_site: DeployedSite) -> None:
+    names = ["large-0", "large-1"]
+    async with deployed_site.database.write() as tx:
+        for name in names:
+            await _add_large_site(tx, name, FILES)
+    records = SiteRecords(deployed_site.database, Topics(), cache_max_bytes=CACHE_BYTES // 2)
+    for name in names * 3:
+        site = await records.find("arena", name)
+        assert site is not None
+        assert len(site.files) == FILES
+
+
+async def test_memorized_routes_are_limited_in_bytes() -> None:
+    routes = SiteRoutes([Route(f"{number}/**/*{{a,b}}*.js", number, []) for number in range(50)])
+    least_bytes = routes.size_bytes
+    for number in range(20_000):
+        routes.headers(f"{number % 50}/{number}/{chr(200 + number % 600) * 20}.js")
+        assert routes.size_bytes - least_bytes <= 1 << 20

@@ -32,6 +32,7 @@ KEY = b"k" * 32
 @dataclass
 class MemorySites:
     by_name: dict[tuple[str, str], Site] = field(default_factory=dict)
+    cache_bytes: int = 0
 
     async def find(self, game: str, namespace: str) -> Site | None:
         return self.by_name.get((game, namespace))
