@@ -25,7 +25,8 @@ from pyservice.control.name_rules import (
 )
 from pyservice.control.quotas import QuotaAdministration
 from pyservice.control.signing_keys import SigningKeyFile
-from pyservice.control.tokens import NewToken, TokenOperations
+from pyservice.control.tokens import TokenOperations
+from pyservice.control.undelivered_secrets import NewToken
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2

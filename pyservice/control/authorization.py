@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 from pyservice.auth.bearer_token import bearer_token, forbidden
@@ -17,7 +17,7 @@ from pyservice.calls import Call, Caller, Scope, TokenKind
 from pyservice.control.batching import Batcher
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
-from pyservice.storage import games, groups, namespaces, tokens
+from pyservice.storage import games, groups, namespaces, token_lineage, tokens
 from pyservice.storage.database import Database, Record, Transaction
 
 _CACHE_TTL_S: Final = 0.9
@@ -91,7 +91,7 @@ class CallAuthenticator:
             found = await tokens.service_token_by_hash(tx, _hash(token))
         if found is None:
             raise ServiceError("TOKEN_INVALID")
-        self._require_valid_token(found.revoke_ms, found.expires_ms)
+        require_valid_token(found, self._now_ms())
         namespace_id = UUID(found.namespace_id).bytes
         token_id = UUID(found.token_id).bytes
         return Caller(TokenKind.SERVICE, namespace_id, b"", namespace_id + token_id, call)
@@ -108,7 +108,7 @@ class CallAuthenticator:
             raise ServiceError("TOKEN_INVALID")
         if cloud_token.is_orphaned:
             raise ServiceError("TOKEN_REVOKED", "The token's identity left the token's group.")
-        self._require_valid_token(cloud_token.revoke_ms, cloud_token.expires_ms)
+        require_valid_token(cloud_token, self._now_ms())
         return cloud_token
 
     def clear_cache(self) -> None:
@@ -138,11 +138,19 @@ class CallAuthenticator:
         scope = (await self.check(token)).scope
         return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
 
-    def _require_valid_token(self, revoke_ms: int | None, expires_ms: int | None) -> None:
-        if revoke_ms is not None:
-            raise ServiceError("TOKEN_REVOKED")
-        if expires_ms is not None and expires_ms <= self._now_ms():
-            raise ServiceError("TOKEN_EXPIRED")
+
+class TokenEnds(Protocol):
+    @property
+    def revoke_ms(self) -> int | None: ...
+    @property
+    def expires_ms(self) -> int | None: ...
+
+
+def require_valid_token(token: TokenEnds, now_ms: int) -> None:
+    if token.revoke_ms is not None:
+        raise ServiceError("TOKEN_REVOKED")
+    if token.expires_ms is not None and token.expires_ms <= now_ms:
+        raise ServiceError("TOKEN_EXPIRED")
 
 
 def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
@@ -161,6 +169,19 @@ def scope_of(caller: Caller) -> GrantedScope:
     if not isinstance(caller.scope, GrantedScope):
         raise TypeError("this operation is for cloud_ tokens")
     return caller.scope
+
+
+async def lock_creator(tx: Transaction, caller: Caller, now_ms: int) -> Record:
+    """Returns the caller's token, which creates another token in this transaction.
+
+    A concurrent revocation waits for the end of the transaction, and then also ends the new token.
+    Raises TOKEN_INVALID, TOKEN_REVOKED, TOKEN_EXPIRED.
+    """
+    row = await token_lineage.lock_creator(tx, scope_of(caller).token_id)
+    if row is None:
+        raise ServiceError("TOKEN_INVALID")
+    require_valid_token(row, now_ms)
+    return row
 
 
 async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:

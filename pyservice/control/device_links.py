@@ -19,7 +19,6 @@ from uuid import UUID
 
 from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
-from pyservice.control.authorization import scope_of
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.retrying_job import RetryingJob
@@ -213,6 +212,7 @@ class DeviceLinkOperations:
         device_link_id = self._verified_id(request.device_link_token)
 
         async def change(tx: Transaction) -> None:
+            creator = await authorization.lock_creator(tx, caller, self._now_ms())
             game = await authorization.find_game(tx, caller, request.game_id)
             link = await _find(tx, device_link_id)
             await self._quotas.require(tx, game.group_id, {"cloud_tokens": 1})
@@ -225,9 +225,15 @@ class DeviceLinkOperations:
             ):
                 raise ServiceError("DEVICE_LINK_USED")
             token_hash = sha256(token.encode()).digest()
-            identity_id = scope_of(caller).identity_id
             new = tokens.NewCloudToken(
-                token_id, token_hash, now, identity_id, game.group_id, game.game_id
+                token_id,
+                token_hash,
+                now,
+                creator.identity_id,
+                game.group_id,
+                game.game_id,
+                creator.expires_ms,
+                creator.token_id,
             )
             await tokens.add_cloud(tx, new)
             tx.after_commit(lambda: self._topics.bump(_topic(device_link_id)))

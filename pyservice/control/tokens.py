@@ -1,8 +1,7 @@
 """Operations on tokens: create, list, revoke, inspect.
 
 `cloud_` and `env_` tokens are random and stored as hashes. The data plane signs `pub_` and `dev_`
-tokens. A new token is revoked if the client disconnects, the data plane does not confirm the token,
-or an error occurs after the commit.
+tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -18,19 +17,25 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import GrantedScope, scope_of
 from pyservice.control.configuration_validation import PROTOCOLS
-from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder, unconfirmed_error
+from pyservice.control.feeder import Feeder
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import require_valid
-from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import rfc3339
+from pyservice.control.undelivered_secrets import (
+    NewToken,
+    NoteStored,
+    RunToCompletion,
+    StoredToken,
+    UndeliveredSecrets,
+    raise_revision,
+)
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import PORT_NAME_MAX, is_name_id
 from pyservice.network.hosts import is_host
-from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
-from pyservice.storage import namespaces, tokens
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage import token_lineage, tokens
+from pyservice.storage.database import Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
@@ -42,7 +47,10 @@ revocations of a namespace.
 """
 
 
-_log = get_logger("control")
+_FOREIGN_TOKEN: Final = (
+    "This token is for all groups of its identity. Use such a token of the same identity, or ask the "
+    "operator to remove the member."
+)
 
 
 class Secret(NamedTuple):
@@ -86,25 +94,39 @@ class TokenOperations:
     ) -> pb.CreateServiceTokenResponse:
         async with self._database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-        new = await self.issue_service_token(row.namespace_id, row.group_id)
+        new = await self.issue_service_token(row.namespace_id, row.group_id, caller=caller)
         return pb.CreateServiceTokenResponse(token=new.token, token_id=new.token_id)
 
     async def issue_service_token(
-        self, namespace_id: str, group_id: str, expires_in_ms: int | None = None
+        self,
+        namespace_id: str,
+        group_id: str,
+        expires_in_ms: int | None = None,
+        *,
+        caller: Caller | None = None,
     ) -> NewToken:
+        """Creates an `env_` token. `caller` is None for a command of the operator."""
         # These operations ignore idempotency keys, so the token is never sent again.
         return await self._undelivered.deliver(
-            lambda note: self._issue_service_token(namespace_id, group_id, expires_in_ms, note)
+            lambda note: self._issue_service_token(
+                namespace_id, group_id, expires_in_ms, caller, note
+            )
         )
 
     async def _issue_service_token(
-        self, namespace_id: str, group_id: str, expires_in_ms: int | None, note: NoteStored
+        self,
+        namespace_id: str,
+        group_id: str,
+        expires_in_ms: int | None,
+        caller: Caller | None,
+        note: NoteStored,
     ) -> NewToken:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
 
         async def add() -> None:
             async with self._database.write() as tx:
+                creator_id = await self._creator_id(tx, caller)
                 await self._require_below_quota(tx, group_id, namespace_id)
                 await raise_revision(tx, namespace_id, group_id, self._feeder)
                 await self._require_below_limit(tx, namespace_id, "env")
@@ -116,6 +138,7 @@ class TokenOperations:
                     now,
                     sha256=secret.sha256,
                     expires_ms=expires_ms,
+                    creator_token_id=creator_id,
                 )
                 note(StoredToken(token_id, namespace_id, group_id))
 
@@ -139,8 +162,9 @@ class TokenOperations:
         self, request: pb.CreatePublicTokenRequest, caller: Caller, note: NoteStored
     ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
+            creator_id = await self._creator_id(tx, caller)
             row = await authorization.find_namespace(tx, caller, request)
-            token_id = await self._add_public(tx, row.namespace_id, row.group_id, note)
+            token_id = await self._add_public(tx, row.namespace_id, row.group_id, creator_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         response = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)
@@ -155,7 +179,7 @@ class TokenOperations:
         async def create(note: NoteStored) -> NewToken:
             async def add() -> str:
                 async with self._database.write() as tx:
-                    return await self._add_public(tx, namespace_id, group_id, note)
+                    return await self._add_public(tx, namespace_id, group_id, None, note)
 
             token_id = await retry_on_conflict(add)
             return await self._sign_public(namespace_id, group_id, token_id, is_kept=False)
@@ -163,12 +187,19 @@ class TokenOperations:
         return await self._undelivered.deliver(create)
 
     async def _add_public(
-        self, tx: Transaction, namespace_id: str, group_id: str, note: NoteStored
+        self,
+        tx: Transaction,
+        namespace_id: str,
+        group_id: str,
+        creator_id: str | None,
+        note: NoteStored,
     ) -> str:
         await self._require_below_quota(tx, group_id, namespace_id)
         await self._require_below_limit(tx, namespace_id, "pub")
         token_id = self._ids.new()
-        await tokens.add_of_namespace(tx, token_id, namespace_id, "pub", self._now_ms())
+        await tokens.add_of_namespace(
+            tx, token_id, namespace_id, "pub", self._now_ms(), creator_token_id=creator_id
+        )
         note(StoredToken(token_id, namespace_id, group_id))
         return token_id
 
@@ -197,6 +228,7 @@ class TokenOperations:
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: NoteStored
     ) -> NewToken:
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
+            creator_id = await self._creator_id(tx, caller)
             row = await authorization.find_namespace(tx, caller, request)
             require_valid(development_problems(request))
             await self._require_below_quota(tx, row.group_id, row.namespace_id)
@@ -212,6 +244,7 @@ class TokenOperations:
                 now,
                 answers=mock_answers(request, token_id, expires_ms).SerializeToString(),
                 expires_ms=expires_ms,
+                creator_token_id=creator_id,
             )
             note(StoredToken(token_id, row.namespace_id, row.group_id))
             return pb.CreateDevelopmentTokenResponse(
@@ -234,6 +267,13 @@ class TokenOperations:
             is_kept=_has_key(caller),
         )
         return NewToken(token, response.token_id, expires_ms, row.namespace_id)
+
+    async def _creator_id(self, tx: Transaction, caller: Caller | None) -> str | None:
+        if caller is None:
+            return None
+        row = await authorization.lock_creator(tx, caller, self._now_ms())
+        creator_id: str = row.token_id
+        return creator_id
 
     async def _require_below_quota(self, tx: Transaction, group_id: str, namespace_id: str) -> None:
         await self._quotas.require(tx, group_id, {"namespace_tokens": 1}, namespace_id=namespace_id)
@@ -259,7 +299,7 @@ class TokenOperations:
         async with self._database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
             rows = await tokens.of_namespace(tx, row.namespace_id)
-        return pb.ListNamespaceTokensResponse(tokens=[_record(row, row.kind) for row in rows])
+        return pb.ListNamespaceTokensResponse(tokens=[_namespace_record(row) for row in rows])
 
     async def revoke_of_namespace(
         self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
@@ -291,13 +331,24 @@ class TokenOperations:
         self, request: pb.CreateGameTokenRequest, caller: Caller
     ) -> pb.CreateGameTokenResponse:
         async def add(tx: Transaction) -> NewToken:
+            creator = await authorization.lock_creator(tx, caller, self._now_ms())
             game = await authorization.find_game(tx, caller, request.game_id)
             await self._quotas.require(tx, game.group_id, {"cloud_tokens": 1})
-            identity_id = scope_of(caller).identity_id
-            return await self.add_cloud(tx, identity_id, game.group_id, game.game_id)
+            return await self._add_cloud(
+                tx,
+                creator.identity_id,
+                game.group_id,
+                game.game_id,
+                creator.expires_ms,
+                creator.token_id,
+            )
 
         new = await self.issue_cloud_token(add)
-        return pb.CreateGameTokenResponse(token=new.token, token_id=new.token_id)
+        return pb.CreateGameTokenResponse(
+            token=new.token,
+            token_id=new.token_id,
+            expires_ts=None if new.expires_ms is None else rfc3339(new.expires_ms),
+        )
 
     async def issue_cloud_token(
         self, add: Callable[[Transaction], Awaitable[NewToken]]
@@ -318,10 +369,21 @@ class TokenOperations:
         game_id: str | None,
         expires_in_ms: int | None = None,
     ) -> NewToken:
+        expires_ms = None if expires_in_ms is None else self._now_ms() + expires_in_ms
+        return await self._add_cloud(tx, identity_id, group_id, game_id, expires_ms, None)
+
+    async def _add_cloud(
+        self,
+        tx: Transaction,
+        identity_id: str,
+        group_id: str | None,
+        game_id: str | None,
+        expires_ms: int | None,
+        creator_id: str | None,
+    ) -> NewToken:
         secret, token_id, now = new_secret("cloud"), self._ids.new(), self._now_ms()
-        expires_ms = None if expires_in_ms is None else now + expires_in_ms
         new = tokens.NewCloudToken(
-            token_id, secret.sha256, now, identity_id, group_id, game_id, expires_ms
+            token_id, secret.sha256, now, identity_id, group_id, game_id, expires_ms, creator_id
         )
         await tokens.add_cloud(tx, new)
         return NewToken(secret.token, token_id, expires_ms)
@@ -331,22 +393,64 @@ class TokenOperations:
     ) -> pb.ListGroupTokensResponse:
         async with self._database.read() as tx:
             await authorization.find_group(tx, caller, request.group_id)
-            rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
-        records = [_record(row, "cloud", row.game_id) for row in rows]
-        return pb.ListGroupTokensResponse(tokens=records)
+            rows = await tokens.of_group(tx, request.group_id)
+        return pb.ListGroupTokensResponse(tokens=[_cloud_record(row) for row in rows])
 
     async def revoke_of_group(
         self, request: pb.RevokeGroupTokenRequest, caller: Caller
     ) -> pb.RevokeGroupTokenResponse:
+        scope = scope_of(caller)
+
         async def change(tx: Transaction) -> None:
             await authorization.find_group(tx, caller, request.group_id)
-            rows = await tokens.of_group(tx, request.group_id, _all_groups_of(caller))
-            if request.token_id not in {row.token_id for row in rows}:
+            row = await tokens.find_of_group(tx, request.group_id, request.token_id)
+            if row is None:
                 raise ServiceError("TOKEN_NOT_FOUND")
-            await tokens.revoke_cloud(tx, request.token_id, self._now_ms())
-            tx.after_commit(self._clear_token_cache)
+            if row.group_id is None and not _acts_for_all_groups(scope, row.identity_id):
+                raise ServiceError("FORBIDDEN", _FOREIGN_TOKEN)
+            await self.revoke_cloud(tx, row.token_id, scope.groups, cascade=request.cascade)
 
-        return await self._changes.apply(caller, request, pb.RevokeGroupTokenResponse, change)
+        response = await self._changes.apply(caller, request, pb.RevokeGroupTokenResponse, change)
+        if request.cascade:
+            await self.confirm_cascade(request.token_id, scope.groups)
+        return response
+
+    async def revoke_cloud(
+        self, tx: Transaction, token_id: str, group_ids: Collection[str] | None, *, cascade: bool
+    ) -> None:
+        """Revokes a `cloud_` token and the `cloud_` tokens below it.
+
+        With `cascade`, also revokes the tokens that they created in namespaces of `group_ids`, or
+        of all groups for None.
+        """
+        await token_lineage.revoke_with_descendants(tx, token_id, self._now_ms())
+        tx.after_commit(self._clear_token_cache)
+        if not cascade:
+            return
+        reached = await token_lineage.namespaces_of_created(tx, token_id, group_ids)
+        namespace_ids = [row.namespace_id for row in reached]
+        await token_lineage.revoke_created(tx, token_id, namespace_ids, self._now_ms())
+        for row in reached:
+            await raise_revision(
+                tx, row.namespace_id, row.group_id, self._feeder, is_revocation=True
+            )
+
+    async def confirm_cascade(self, token_id: str, group_ids: Collection[str] | None) -> None:
+        """Waits until the data plane has the revocations of `revoke_cloud` with `cascade`.
+
+        Raises CONTROL_PLANE_UNAVAILABLE, and VALIDATION_FAILED if the data plane refuses a
+        namespace.
+        """
+        async with self._database.read() as tx:
+            reached = await token_lineage.namespaces_of_created(tx, token_id, group_ids)
+        confirmations = [
+            self._feeder.enqueue_and_confirm(row.namespace_id, row.group_id, is_revocation=True)
+            for row in reached
+        ]
+        results = await asyncio.gather(*confirmations, return_exceptions=True)
+        for error in results:
+            if error is not None:
+                raise error
 
     async def inspect(
         self, request: pb.InspectTokenRequest, caller: Caller
@@ -375,19 +479,34 @@ def _has_key(caller: Caller) -> bool:
     return caller.call.idempotency_key is not None
 
 
-def _all_groups_of(caller: Caller) -> str:
-    scope = scope_of(caller)
-    return scope.identity_id if scope.group_id is None else ""
+def _acts_for_all_groups(scope: GrantedScope, identity_id: str) -> bool:
+    return scope.group_id is None and scope.identity_id == identity_id
 
 
-def _record(row: Record, kind: str, game_id: str | None = None) -> pb.TokenRecord:
+def _cloud_record(row: Record) -> pb.TokenRecord:
+    record = _record(row, "cloud", row.identity_id)
+    record.identity_id = row.identity_id
+    if row.group_id is not None:
+        record.group_id = row.group_id
+    if row.game_id is not None:
+        record.game_id = row.game_id
+    return record
+
+
+def _namespace_record(row: Record) -> pb.TokenRecord:
+    return _record(row, row.kind, row.creator_identity_id)
+
+
+def _record(row: Record, kind: str, creator_identity_id: str | None) -> pb.TokenRecord:
     return pb.TokenRecord(
         token_id=row.token_id,
         kind=kind,
         create_ts=rfc3339(row.create_ms),
         expires_ts=None if row.expires_ms is None else rfc3339(row.expires_ms),
         revoke_ts=None if row.revoke_ms is None else rfc3339(row.revoke_ms),
-        game_id=game_id,
+        creator=None
+        if row.creator_token_id is None
+        else pb.TokenCreator(token_id=row.creator_token_id, identity_id=creator_identity_id),
     )
 
 
@@ -428,163 +547,3 @@ def mock_answers(
             target.port_range.min = port.port_range.min
             target.port_range.max = port.port_range.max
     return answers
-
-
-# Undelivered tokens -------------------------------------------------------------------------------
-
-_NOT_CREATED: Final = (
-    "No token was created: the data plane did not confirm it in time. "
-    "Repeating the request is harmless."
-)
-_RETRIES_S: Final = (0.05, 1.0)
-_REVOKE_TIMEOUT_S: Final = 60.0
-"""The retries also stop at shutdown."""
-
-
-class RunToCompletion(Protocol):
-    def __call__(self, name: str, work: Coroutine[Any, Any, None]) -> None: ...
-
-
-class NewToken(NamedTuple):
-    """A created token. `expires_ms` is None if the token does not expire. `namespace_id` is empty
-    for a `cloud_` token.
-    """
-
-    token: str
-    token_id: str
-    expires_ms: int | None = None
-    namespace_id: str = ""
-
-
-class StoredToken(NamedTuple):
-    """A token that a transaction has added. The commit may have failed. `namespace_id` and
-    `group_id` are empty for a `cloud_` token.
-    """
-
-    token_id: str
-    namespace_id: str = ""
-    group_id: str = ""
-
-
-NoteStored = Callable[[StoredToken], None]
-
-
-class UndeliveredSecrets:
-    def __init__(self, database: Database, feeder: Feeder, finish: RunToCompletion) -> None:
-        self._database = database
-        self._feeder = feeder
-        self._finish = finish
-        self.job = RetryingJob(
-            "tokens", "an undelivered token is not revoked yet", pauses_s=_RETRIES_S
-        )
-
-    async def deliver(
-        self,
-        create: Callable[[NoteStored], Coroutine[Any, Any, NewToken]],
-        *,
-        is_kept: bool = False,
-    ) -> NewToken:
-        """Runs `create` to its end and returns its token. Revokes all stored tokens after an error
-        or cancellation.
-
-        `create` calls its argument with each token that it stores. For a request with an
-        idempotency key, `is_kept` is True: no token is revoked, because a repeated request gets the
-        same token.
-        """
-        stored_tokens: list[StoredToken] = []
-        creation = asyncio.ensure_future(
-            create((lambda _token: None) if is_kept else stored_tokens.append)
-        )
-        try:
-            return await asyncio.shield(creation)
-        except asyncio.CancelledError:
-            self._finish(
-                "revocation of undelivered tokens", self._revoke_after(creation, stored_tokens)
-            )
-            raise
-        except Exception:
-            if stored_tokens:
-                first_attempt = asyncio.Event()
-                work = self._revoke(stored_tokens, first_attempt)
-                self._finish("revocation of undelivered tokens", work)
-                await first_attempt.wait()
-            raise
-
-    async def deliver_confirmed(
-        self,
-        namespace_id: str,
-        group_id: str,
-        sign: Callable[[], Awaitable[str]],
-        *,
-        is_kept: bool = False,
-    ) -> str:
-        """Waits until the data plane has confirmed the new token, and then returns the token from
-        `sign`.
-
-        Raises VALIDATION_FAILED if the data plane refuses the namespace. Raises
-        CONTROL_PLANE_UNAVAILABLE after a second without confirmation.
-        """
-        until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
-        try:
-            await self._feeder.enqueue_and_confirm(namespace_id, group_id)
-            async with asyncio.timeout_at(until):
-                return await sign()
-        except TimeoutError:
-            error = unconfirmed_error()
-        except ServiceError as failure:
-            if failure.code != "CONTROL_PLANE_UNAVAILABLE":
-                raise
-            error = unconfirmed_error()
-        raise error if is_kept else ServiceError(error.code, _NOT_CREATED)
-
-    async def _revoke_after(
-        self, creation: asyncio.Future[NewToken], stored_tokens: Sequence[StoredToken]
-    ) -> None:
-        await asyncio.wait({creation})
-        if not creation.cancelled():
-            # Retrieve the error, so that asyncio does not log it.
-            creation.exception()
-        if stored_tokens:
-            await self._revoke(stored_tokens, asyncio.Event())
-
-    async def _revoke(
-        self, stored_tokens: Sequence[StoredToken], first_attempt: asyncio.Event
-    ) -> None:
-        async def remove() -> None:
-            try:
-                async with self._database.write() as tx:
-                    for stored_token in stored_tokens:
-                        await self._remove(tx, stored_token)
-            finally:
-                first_attempt.set()
-
-        token_ids = [stored_token.token_id for stored_token in stored_tokens]
-        try:
-            async with asyncio.timeout(_REVOKE_TIMEOUT_S):
-                await self.job.retry_until_done(remove, token_ids=token_ids)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            _log.warning("undelivered token not revoked", token_ids=token_ids)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-
-    async def _remove(self, tx: Transaction, token: StoredToken) -> None:
-        if token.namespace_id:
-            await tokens.remove_of_namespace(tx, token.token_id)
-            await raise_revision(
-                tx, token.namespace_id, token.group_id, self._feeder, is_revocation=True
-            )
-        else:
-            await tokens.remove_cloud(tx, token.token_id)
-
-
-async def raise_revision(
-    tx: Transaction,
-    namespace_id: str,
-    group_id: str,
-    feeder: Feeder,
-    *,
-    is_revocation: bool = False,
-) -> None:
-    """Raises the namespace's revision, and sends the namespace to the data plane after the commit."""
-    await namespaces.change(tx, namespace_id, {})
-    tx.after_commit(lambda: feeder.enqueue(namespace_id, group_id, is_revocation=is_revocation))

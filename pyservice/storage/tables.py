@@ -59,7 +59,9 @@ identities: Final = Table(
     _id("identity_id", primary_key=True),
     _text("display_name"),
     _ms("create_ms"),
+    _ms("disable_ms", nullable=True),
 )
+"""`disable_ms` is set while the tokens of the identity are refused."""
 
 groups: Final = Table(
     "groups",
@@ -186,9 +188,10 @@ cloud_tokens: Final = Table(
     _ms("create_ms"),
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
+    _id("creator_token_id", nullable=True, index=True),
 )
 """Without group and game, the token covers all groups of the identity. A token of one game has
-both.
+both. The operator's command creates tokens without a creator.
 """
 
 namespace_tokens: Final = Table(
@@ -202,6 +205,7 @@ namespace_tokens: Final = Table(
     _ms("create_ms"),
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
+    _id("creator_token_id", nullable=True, index=True),
 )
 """`kind` is env, pub or dev. `sha256` is for env only. `answers` has the mock responses of dev."""
 

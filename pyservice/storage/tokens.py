@@ -14,7 +14,7 @@ from pyservice.storage.database import (
     next_number,
 )
 from pyservice.storage.database_errors import retry_on_conflict
-from pyservice.storage.tables import cloud_tokens, device_links, namespace_tokens
+from pyservice.storage.tables import cloud_tokens, device_links, members, namespace_tokens
 
 _BY_HASHES = select(cloud_tokens).where(
     cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True))
@@ -22,8 +22,14 @@ _BY_HASHES = select(cloud_tokens).where(
 _SERVICE_TOKEN_BY_HASH = select(namespace_tokens).where(
     namespace_tokens.c.sha256 == bindparam("sha256")
 )
+_CREATORS = cloud_tokens.alias("creators")
 _OF_NAMESPACE = (
-    select(namespace_tokens)
+    select(namespace_tokens, _CREATORS.c.identity_id.label("creator_identity_id"))
+    .outerjoin_from(
+        namespace_tokens,
+        _CREATORS,
+        _CREATORS.c.token_id == namespace_tokens.c.creator_token_id,
+    )
     .where(namespace_tokens.c.namespace_id == bindparam("namespace_id"))
     .order_by(namespace_tokens.c.token_id.desc())
 )
@@ -79,18 +85,18 @@ _COUNTS = select(
     namespace_tokens.c.namespace_id == bindparam("namespace_id"),
     namespace_tokens.c.kind == bindparam("kind"),
 )
-_OF_GROUP = (
-    select(cloud_tokens)
-    .where(
-        or_(
-            cloud_tokens.c.group_id == bindparam("group_id"),
-            and_(
-                cloud_tokens.c.group_id.is_(None),
-                cloud_tokens.c.identity_id == bindparam("identity_id"),
-            ),
-        )
-    )
-    .order_by(cloud_tokens.c.token_id.desc())
+_ACTS_ON_GROUP = or_(
+    cloud_tokens.c.group_id == bindparam("group_id"),
+    and_(
+        cloud_tokens.c.group_id.is_(None),
+        cloud_tokens.c.identity_id.in_(
+            select(members.c.identity_id).where(members.c.group_id == bindparam("group_id"))
+        ),
+    ),
+)
+_OF_GROUP = select(cloud_tokens).where(_ACTS_ON_GROUP).order_by(cloud_tokens.c.token_id.desc())
+_ONE_OF_GROUP = select(cloud_tokens).where(
+    _ACTS_ON_GROUP, cloud_tokens.c.token_id == bindparam("token_id")
 )
 _LINK_NUMBER = device_links.c.uncompleted_number
 _ADD_LINK = insert(device_links).values(uncompleted_number=next_number(_LINK_NUMBER))
@@ -114,6 +120,7 @@ class NewCloudToken(NamedTuple):
     group_id: str | None = None
     game_id: str | None = None
     expires_ms: int | None = None
+    creator_token_id: str | None = None
 
 
 async def add_cloud(tx: Transaction, new: NewCloudToken) -> None:
@@ -125,18 +132,16 @@ async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[by
     return {row.sha256: row for row in rows}
 
 
-async def of_group(tx: Transaction, group_id: str, identity_id: str) -> Sequence[Record]:
-    """Returns the cloud tokens of the group and its games, newest first.
+async def of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
+    """Returns the cloud tokens that can act on the group, newest first.
 
-    The result includes the tokens that are valid for all groups of `identity_id`.
+    These are the tokens of the group and its games, and the tokens of members for all groups.
     """
-    return await tx.all(_OF_GROUP, {"group_id": group_id, "identity_id": identity_id})
+    return await tx.all(_OF_GROUP, {"group_id": group_id})
 
 
-async def revoke_cloud(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Revokes a cloud token, unless it is already revoked."""
-    condition = and_(cloud_tokens.c.token_id == token_id, cloud_tokens.c.revoke_ms.is_(None))
-    await tx.run(update(cloud_tokens).where(condition).values(revoke_ms=now_ms))
+async def find_of_group(tx: Transaction, group_id: str, token_id: str) -> Record | None:
+    return await tx.first(_ONE_OF_GROUP, {"group_id": group_id, "token_id": token_id})
 
 
 async def remove_cloud(tx: Transaction, token_id: str) -> None:
@@ -153,6 +158,7 @@ async def add_of_namespace(
     sha256: bytes | None = None,
     answers: bytes | None = None,
     expires_ms: int | None = None,
+    creator_token_id: str | None = None,
 ) -> None:
     await tx.run(
         insert(namespace_tokens),
@@ -164,6 +170,7 @@ async def add_of_namespace(
             "answers": answers,
             "create_ms": now_ms,
             "expires_ms": expires_ms,
+            "creator_token_id": creator_token_id,
         },
     )
 

@@ -11,7 +11,7 @@ import pytest
 
 from pyservice.control.authorization import CallAuthenticator
 from pyservice.errors import ServiceError
-from pyservice.storage import tokens
+from pyservice.storage import token_lineage
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
 from tests.support.namespace_scenario import Records
@@ -85,7 +85,7 @@ async def test_token_read_before_a_change_is_read_again(counted: Counted) -> Non
     early = asyncio.create_task(code_of(authenticator, token))
     await counted.is_done.wait()
     async with counted.database.write() as tx:
-        await tokens.revoke_cloud(tx, token_id, 1)
+        await token_lineage.revoke_with_descendants(tx, token_id, 1)
     authenticator.clear_cache()
     counted.may_end.set()
     assert await early == "OK"

@@ -76,14 +76,11 @@ class Developer:
         await self._operations.set_limits(request, self._caller)
 
     async def new_token(self, namespace_id: str) -> str:
-        request = tokens_pb2.CreateServiceTokenRequest(
-            game_id=self.source.game_id, environment_id=namespace_id
-        )
-        return (await self._tokens.create_service(request, self._caller)).token_id
+        return (await self._tokens.issue_service_token(namespace_id, self.source.group_id)).token_id
 
     async def revoke(self, namespace_id: str, token_id: str) -> None:
         request = tokens_pb2.RevokeNamespaceTokenRequest(
-            **self._path(namespace_id), token_id=token_id
+            game_id=self.source.game_id, namespace_id=namespace_id, token_id=token_id
         )
         await self._tokens.revoke_of_namespace(request, self._caller)
 

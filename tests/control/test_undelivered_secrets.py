@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 from pyservice.app.data_plane_client import DataPlaneClient
 from pyservice.app.plane_process import BackgroundTasks
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control import tokens as token_operations
+from pyservice.control import undelivered_secrets
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.timestamps import now_ms
@@ -94,9 +94,11 @@ class TokenScenario:
 
     async def open(self) -> TokenScenario:
         self.namespace_id = await self.feed.namespace()
-        self.identity_id = IDS.new()
+        self.identity_id, self.own_token_id = IDS.new(), IDS.new()
         async with self.database.write() as tx:
             await groups.add_identity(tx, self.identity_id, "Somebody", now_ms())
+            own = rows.NewCloudToken(self.own_token_id, b"", now_ms(), self.identity_id)
+            await rows.add_cloud(tx, own)
             game = await games.find(tx, self.feed.source.game_id)
         assert game is not None
         self.group_id = str(game.group_id)
@@ -104,7 +106,7 @@ class TokenScenario:
 
     def caller(self, key: str | None = None) -> Caller:
         call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key=key)
-        reach = GrantedScope(self.identity_id, "token", None, None, (self.group_id,))
+        reach = GrantedScope(self.identity_id, self.own_token_id, None, None, (self.group_id,))
         return Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, reach)
 
     async def create_token(self, token_kind: str, key: str | None = None) -> Any:
@@ -126,7 +128,7 @@ class TokenScenario:
     async def token_ids(self) -> list[str]:
         async with self.feed.source.database.read() as tx:
             tokens = await rows.of_namespace(tx, self.namespace_id)
-            of_group = await rows.of_group(tx, self.group_id, self.identity_id)
+            of_group = await rows.of_group(tx, self.group_id)
         return [row.token_id for row in (*tokens, *of_group)]
 
     async def wait_until_none(self) -> None:
@@ -325,7 +327,7 @@ async def test_token_kept_by_a_lost_database_is_logged(
     capsys: pytest.CaptureFixture[str],
     tried_s: float,
 ) -> None:
-    monkeypatch.setattr(token_operations, "_REVOKE_TIMEOUT_S", tried_s)
+    monkeypatch.setattr(undelivered_secrets, "_REVOKE_TIMEOUT_S", tried_s)
     token_scenario.after_commit.act = token_scenario.hide_database
     assert await outcome(token_scenario.create_token("dev")) == "CONTROL_PLANE_UNAVAILABLE"
     async with asyncio.timeout(PATIENCE_S):

@@ -376,11 +376,11 @@ class Developer:
         )
         return str(response["version_id"])
 
-    async def arena(self) -> str:
+    async def arena(self, **fields: Any) -> str:
         """Creates a game with the namespace `prod` and the game mode `arena`. Returns the id of
         the game.
         """
-        game_id = await self.game()
+        game_id = await self.game(**fields)
         version_id = await self.version(game_id)
         await self.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
         return game_id

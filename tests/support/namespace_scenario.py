@@ -15,7 +15,7 @@ from sqlalchemy import Select, Table, delete, insert, select, update
 from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.ids import RecordIds
-from pyservice.storage import groups, namespaces, tokens
+from pyservice.storage import groups, namespaces, token_lineage, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
@@ -91,7 +91,7 @@ class Records:
             )
             await tokens.add_cloud(tx, new)
             if is_revoked:
-                await tokens.revoke_cloud(tx, token_id, now_ms())
+                await token_lineage.revoke_with_descendants(tx, token_id, now_ms())
         return secret.token, token_id
 
     async def service_token(self, namespace_id: str, expires_ms: int) -> str:

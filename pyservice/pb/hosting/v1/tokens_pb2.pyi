@@ -109,30 +109,46 @@ class ListNamespaceTokensResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ...) -> None: ...
 
 class TokenRecord(_message.Message):
-    __slots__ = ("token_id", "kind", "create_ts", "expires_ts", "revoke_ts", "game_id")
+    __slots__ = ("token_id", "kind", "create_ts", "expires_ts", "revoke_ts", "game_id", "creator", "identity_id", "group_id")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CREATE_TS_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_TS_FIELD_NUMBER: _ClassVar[int]
     REVOKE_TS_FIELD_NUMBER: _ClassVar[int]
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     token_id: str
     kind: str
     create_ts: str
     expires_ts: str
     revoke_ts: str
     game_id: str
-    def __init__(self, token_id: _Optional[str] = ..., kind: _Optional[str] = ..., create_ts: _Optional[str] = ..., expires_ts: _Optional[str] = ..., revoke_ts: _Optional[str] = ..., game_id: _Optional[str] = ...) -> None: ...
+    creator: TokenCreator
+    identity_id: str
+    group_id: str
+    def __init__(self, token_id: _Optional[str] = ..., kind: _Optional[str] = ..., create_ts: _Optional[str] = ..., expires_ts: _Optional[str] = ..., revoke_ts: _Optional[str] = ..., game_id: _Optional[str] = ..., creator: _Optional[_Union[TokenCreator, _Mapping]] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ...) -> None: ...
+
+class TokenCreator(_message.Message):
+    __slots__ = ("token_id", "identity_id")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    identity_id: str
+    def __init__(self, token_id: _Optional[str] = ..., identity_id: _Optional[str] = ...) -> None: ...
 
 class RevokeNamespaceTokenRequest(_message.Message):
-    __slots__ = ("game_id", "namespace_id", "token_id")
+    __slots__ = ("game_id", "namespace_id", "token_id", "cascade")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    CASCADE_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_id: str
     token_id: str
-    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+    cascade: bool
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., token_id: _Optional[str] = ..., cascade: _Optional[bool] = ...) -> None: ...
 
 class RevokeNamespaceTokenResponse(_message.Message):
     __slots__ = ()
@@ -167,12 +183,14 @@ class ListGroupTokensResponse(_message.Message):
     def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ...) -> None: ...
 
 class RevokeGroupTokenRequest(_message.Message):
-    __slots__ = ("group_id", "token_id")
+    __slots__ = ("group_id", "token_id", "cascade")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    CASCADE_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     token_id: str
-    def __init__(self, group_id: _Optional[str] = ..., token_id: _Optional[str] = ...) -> None: ...
+    cascade: bool
+    def __init__(self, group_id: _Optional[str] = ..., token_id: _Optional[str] = ..., cascade: _Optional[bool] = ...) -> None: ...
 
 class RevokeGroupTokenResponse(_message.Message):
     __slots__ = ()

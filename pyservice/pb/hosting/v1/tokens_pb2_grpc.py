@@ -126,21 +126,24 @@ class TokensServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateGameToken(self, request, context):
-        """Creates a cloud_ token that covers only this game.
+        """Creates a cloud_ token that covers only this game. It expires with your token and ends when yours is revoked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListGroupTokens(self, request, context):
-        """Lists the cloud_ tokens of a group and its games without their secrets, newest first.
+        """Lists the cloud_ tokens that can act on a group without their secrets, newest first. These are the tokens of the
+        group and its games, and the tokens of members for all their groups.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeGroupToken(self, request, context):
-        """Revokes a cloud_ token within a second. Repeats succeed.
+        """Revokes a cloud_ token, and the cloud_ tokens that it created, within a second. Repeats succeed. FORBIDDEN means
+        that the token is for all groups of another identity. VALIDATION_FAILED means that the data plane refuses a
+        namespace.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
