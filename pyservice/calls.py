@@ -60,6 +60,16 @@ class Scope:
     game_id: str | None
 
 
+class Subject(NamedTuple):
+    """Records that a call to the control plane is about, as far as its authorization found them."""
+
+    group_id: str = ""
+    game_id: str | None = None
+    namespace_id: str | None = None
+    object: tuple[str, str] | None = None
+    """Type and id of the changed object. None: the request or the response names the object."""
+
+
 @dataclass(slots=True)
 class Caller:
     """Sender of a request after its authorization.
@@ -74,6 +84,8 @@ class Caller:
     identity: bytes
     call: Call
     scope: Scope | None = None
+    subject: Subject | None = None
+    """The control plane sets it for the audit log."""
 
 
 class WaitForChange(NamedTuple):

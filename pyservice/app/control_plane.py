@@ -16,6 +16,7 @@ from pyservice.app.public_servers import bound_address, listen
 from pyservice.app.ray_export import CDN_SERVICE, CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.control import metrics
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
+from pyservice.control.audit_log import AuditLog, AuditLogOperations
 from pyservice.control.authorization import CallAuthenticator
 from pyservice.control.builds import BuildOperations
 from pyservice.control.configuration_validation import Completeness, ValidationContext
@@ -103,6 +104,7 @@ class ControlPlane:
         self._metrics = RequestMetrics(inner_plane="control")
         self._topics = Topics()
         self._ids = RecordIds()
+        self._audit = AuditLog(self._ids, self._topics)
         self._client = InternalClient(settings.admin_socket)
         self._is_wired = False
         self._reload_due: Callable[[], Settings] | None = None
@@ -184,24 +186,26 @@ class ControlPlane:
             self._topics,
             self._record_lookup,
         )
-        changes = self._changes = IdempotentChanges(self._database, mac_key=self._keys.now.hash_key)
+        hash_key = self._keys.now.hash_key
+        self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)
         self._quotas = QuotaChecks(settings.quotas)
         self._records = RecordContext(
-            self._database, changes, self._ids, self._topics, quotas=self._quotas
+            self._database, self._changes, self._ids, self._topics, quotas=self._quotas
         )
         operations = self._operations(links, data_plane)
         self._tokens = operations.tokens
-        administration = AdminOperations(
+        self._wire_servers(operations, self._administration(operations, data_plane))
+
+    def _administration(self, operations: Handlers, data_plane: DataPlaneClient) -> AdminOperations:
+        database, epoch = self._database, self._owner.source_epoch
+        return AdminOperations(
             self._records,
             self._gate,
             operations.tokens,
-            OrphanedNamespaces(
-                self._database, owner.source_epoch, data_plane, self._feeder.compare_again
-            ),
+            OrphanedNamespaces(database, epoch, data_plane, self._feeder.compare_again),
             self._keys,
-            QuotaAdministration(self._database, operations.quotas, self._feeder),
+            QuotaAdministration(database, operations.quotas, self._feeder, self._audit),
         )
-        self._wire_servers(operations, administration)
 
     def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:
         settings = self._settings
@@ -251,6 +255,7 @@ class ControlPlane:
             self._record_lookup,
             self._runtime,
             quotas=self._quotas,
+            audit=self._audit,
         )
         return Handlers(
             games=GameOperations(
@@ -263,6 +268,7 @@ class ControlPlane:
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
             quotas=QuotaOperations(database, self._quotas),
+            audit=AuditLogOperations(database, self._topics),
             namespaces=NamespaceOperations(records, self._feeder, one, deletions, on_deleted),
             namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),
             tokens=TokenOperations(

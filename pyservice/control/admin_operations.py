@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 
 from google.protobuf.message import Message
 
+from pyservice.calls import Subject
+from pyservice.control.audit_log import AuditLog
 from pyservice.control.authorization import CallAuthenticator, scope_covers
 from pyservice.control.feed_comparison import find_orphans
 from pyservice.control.feeder import DataPlaneUnavailable
@@ -60,6 +62,10 @@ class AdminOperations:
     keys: SigningKeyFile
     quotas: QuotaAdministration
 
+    @property
+    def audit(self) -> AuditLog:
+        return self.records.changes.audit
+
     def handlers(self) -> dict[str, Any]:
         handlers: dict[str, Any] = {
             "ControlAdmin.CreateIdentity": self.create_identity,
@@ -87,7 +93,9 @@ class AdminOperations:
         identity_id = self.records.ids.new()
         async with self.records.database.write() as tx:
             await groups.add_identity(tx, identity_id, request.display_name, self.records.now_ms())
-        return pb.CreateIdentityResponse(identity_id=identity_id)
+            response = pb.CreateIdentityResponse(identity_id=identity_id)
+            await self.audit.add_of_operator(tx, request, response)
+        return response
 
     async def list_identities(self, request: pb.ListIdentitiesRequest) -> pb.ListIdentitiesResponse:
         async with self.records.database.read() as tx:
@@ -119,7 +127,9 @@ class AdminOperations:
                 owner_id = await _service_owner(tx)
             await groups.add(tx, group_id, request.display_name, owner_id, self.records.now_ms())
             self._members_change(tx, group_id, owner_id)
-        return pb.AdminCreateGroupResponse(group_id=group_id)
+            response = pb.AdminCreateGroupResponse(group_id=group_id)
+            await self.audit.add_of_operator(tx, request, response)
+        return response
 
     async def update_group(self, request: pb.UpdateGroupRequest) -> pb.UpdateGroupResponse:
         async with self.records.database.write() as tx:
@@ -128,6 +138,7 @@ class AdminOperations:
             require_valid(
                 problem for name in values for problem in _OF_GROUP[name](values[name], name)
             )
+            await self.audit.add_of_operator(tx, request)
             if any(getattr(group, name) != value for name, value in values.items()):
                 await groups.change(tx, group.group_id, values)
                 tx.after_commit(lambda: self.records.topics.bump(group_topic(group.group_id)))
@@ -159,6 +170,7 @@ class AdminOperations:
             async with self.records.database.write() as tx:
                 await _group(tx, request.group_id)
                 await _identity(tx, request.identity_id)
+                await self.audit.add_of_operator(tx, request)
                 if await groups.is_member(tx, request.group_id, request.identity_id):
                     return
                 await groups.add_member(
@@ -174,6 +186,7 @@ class AdminOperations:
             group = await _group(tx, request.group_id)
             if group.owner_identity_id == request.identity_id:
                 raise ServiceError("IN_USE", "The owner of a group cannot be removed.")
+            await self.audit.add_of_operator(tx, request)
             if await groups.remove_member(tx, request.group_id, request.identity_id):
                 self._members_change(tx, request.group_id, request.identity_id)
         return pb.RemoveMemberResponse()
@@ -191,7 +204,11 @@ class AdminOperations:
             group_id, game_id = await _scope(tx, request)
             identity_id = await _bearer(tx, request, group_id)
             expires_in_ms = _expires_in_ms(request)
-            return await self.tokens.add_cloud(tx, identity_id, group_id, game_id, expires_in_ms)
+            new = await self.tokens.add_cloud(tx, identity_id, group_id, game_id, expires_in_ms)
+            response = pb.CreateCloudTokenResponse(token_id=new.token_id)
+            subject = Subject(group_id or "", game_id)
+            await self.audit.add_of_operator(tx, request, response, subject)
+            return new
 
         new = await self.tokens.issue_cloud_token(add)
         return pb.CreateCloudTokenResponse(
@@ -204,14 +221,20 @@ class AdminOperations:
         async with self.records.database.read() as tx:
             namespace = await _namespace(tx, request.namespace)
         namespace_id, group_id = namespace.namespace_id, namespace.group_id
+
+        async def record(tx: Transaction, token_id: str) -> None:
+            response = pb.CreateNamespaceTokenResponse(token_id=token_id)
+            subject = Subject(group_id, namespace.game_id, namespace_id)
+            await self.audit.add_of_operator(tx, request, response, subject)
+
         if request.kind == admin_pb2.TOKEN_KIND_ENVIRONMENT:
             new = await self.tokens.issue_service_token(
-                namespace_id, group_id, _expires_in_ms(request)
+                namespace_id, group_id, record, _expires_in_ms(request)
             )
             return pb.CreateNamespaceTokenResponse(
                 token=new.token, token_id=new.token_id, expires_ms=new.expires_ms
             )
-        new = await self.tokens.issue_public_token(namespace_id, group_id)
+        new = await self.tokens.issue_public_token(namespace_id, group_id, record)
         return pb.CreateNamespaceTokenResponse(token=new.token, token_id=new.token_id)
 
     async def check_token(
@@ -236,6 +259,7 @@ class AdminOperations:
             times = {_BILLING[request.event]: request.ts_ms}
             if not await groups.record_billing(tx, request.group_id, times):
                 raise ServiceError("GROUP_NOT_FOUND")
+            await self.audit.add_of_operator(tx, request)
             tx.after_commit(lambda: self.records.topics.bump(billing_topic(request.group_id)))
         return pb.RecordBillingResponse()
 
@@ -243,6 +267,9 @@ class AdminOperations:
         self, request: pb.RotateControlKeysRequest
     ) -> pb.RotateControlKeysResponse:
         rotated = await self.keys.rotate(drop_unused=request.drop_unused)
+        # The keys are in a file, so this entry cannot be part of their change.
+        async with self.records.database.write() as tx:
+            await self.audit.add_of_operator(tx, request)
         return pb.RotateControlKeysResponse(
             current_key=rotated.current,
             kept_keys=rotated.kept_keys,
@@ -254,6 +281,10 @@ class AdminOperations:
 
     async def remove_orphans(self, request: pb.RemoveOrphansRequest) -> pb.RemoveOrphansResponse:
         removed = await self.orphans.remove(None if request.all else request.namespace_ids)
+        async with self.records.database.write() as tx:
+            for orphan in removed:
+                subject = Subject("", None, orphan.namespace_id)
+                await self.audit.add_of_operator(tx, request, orphan, subject)
         return pb.RemoveOrphansResponse(removed=map(_orphan, removed))
 
 

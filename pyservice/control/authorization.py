@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from pyservice.auth.bearer_token import bearer_token, forbidden
-from pyservice.calls import Call, Caller, Scope, TokenKind
+from pyservice.calls import Call, Caller, Scope, Subject, TokenKind
 from pyservice.control.batching import Batcher
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
@@ -188,6 +188,7 @@ async def find_group(tx: Transaction, caller: Caller, group_id: str) -> Record:
     found = await groups.find(tx, group_id)
     if found is None or group_id not in scope_of(caller).groups:
         raise ServiceError("GROUP_NOT_FOUND")
+    caller.subject = Subject(found.group_id)
     return found
 
 
@@ -195,6 +196,7 @@ async def find_game(tx: Transaction, caller: Caller, text: str) -> Record:
     found = await games.find(tx, text)
     if found is None or not await _covers_game(tx, caller, found):
         raise ServiceError("GAME_NOT_FOUND")
+    caller.subject = Subject(found.group_id, found.game_id)
     return found
 
 
@@ -215,7 +217,13 @@ async def find_namespace(
         raise ServiceError("GAME_NOT_FOUND")
     if not _covers_namespace(caller, found):
         raise ServiceError("NAMESPACE_NOT_FOUND")
+    caller.subject = Subject(found.group_id, found.game_id, found.namespace_id)
     return found
+
+
+def name_object(caller: Caller, object_type: str, object_id: str) -> None:
+    """Names the object of a change for the audit log, if neither request nor response names it."""
+    caller.subject = (caller.subject or Subject())._replace(object=(object_type, object_id))
 
 
 def scope_covers(scope: GrantedScope, game_id: str, group_id: str) -> bool:

@@ -236,6 +236,7 @@ class DeviceLinkOperations:
                 creator.token_id,
             )
             await tokens.add_cloud(tx, new)
+            authorization.name_object(caller, "token", token_id)
             tx.after_commit(lambda: self._topics.bump(_topic(device_link_id)))
 
         return await self._changes.apply(caller, request, pb.CompleteDeviceLinkResponse, change)

@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, TokenKind
+from pyservice.control.audit_log import AuditLog
 from pyservice.control.quotas import QuotaChecks
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
@@ -51,6 +52,7 @@ class IdempotentChanges:
         clock_ms: Callable[[], int] = now_ms,
         *,
         mac_key: bytes | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`mac_key` is the key of the request hashes that detect reuse of an idempotency key.
 
@@ -59,6 +61,7 @@ class IdempotentChanges:
         self._database = database
         self._now_ms = clock_ms
         self._mac_key = secrets.token_bytes(_KEY_BYTES) if mac_key is None else mac_key
+        self.audit = audit or AuditLog(now_ms=clock_ms)
         self._in_flight: dict[bytes, tuple[bytes, asyncio.Task[Any]]] = {}
         self.job = RetryingJob(
             "answers", "expired responses not deleted", pauses_s=_RETRIES_S, is_worth_a_warning=True
@@ -80,7 +83,11 @@ class IdempotentChanges:
         `check_replay`.
         """
         return await self._once(
-            caller, request, lambda key: self._change(key, response_type, change, check_replay)
+            caller,
+            request,
+            lambda key: self._change(
+                key, response_type, self._with_audit(caller, request, change), check_replay
+            ),
         )
 
     async def apply_with_resource(
@@ -105,7 +112,8 @@ class IdempotentChanges:
                     if self._is_replayable(before):
                         return await _stored_response(tx, before, key, response_type, check_replay)
             async with open_change() as change:
-                return await self._change(key, response_type, change, check_replay)
+                audited = self._with_audit(caller, request, change)
+                return await self._change(key, response_type, audited, check_replay)
 
         return await self._once(caller, request, work)
 
@@ -146,6 +154,16 @@ class IdempotentChanges:
             task = running[1]
         response: ResponseT = await _await_shielded(task)
         return response
+
+    def _with_audit(
+        self, caller: Caller, request: Message, change: Change[ResponseT]
+    ) -> Change[ResponseT]:
+        async def change_and_log(tx: Transaction) -> ResponseT | None:
+            response = await change(tx)
+            await self.audit.add(tx, caller, request, response)
+            return response
+
+        return change_and_log
 
     async def _change(
         self,

@@ -14,6 +14,7 @@ from pyservice.calls import Caller
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.control import authorization
+from pyservice.control.audit_log import AuditLog
 from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess
@@ -26,7 +27,7 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder
 from pyservice.storage import lobbies, uploads
-from pyservice.storage.database import Database, Record
+from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import Objects, ObjectWriter, RunStep
 
 EXPORT_URL_EXPIRES_S: Final = 3_600
@@ -62,8 +63,10 @@ class LobbyExportOperations:
         node: LocalRuns,
         clock_ms: Callable[[], int] = now_ms,
         quotas: QuotaChecks | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         self._quotas = quotas or QuotaChecks()
+        self._audit = audit or AuditLog()
         self._database = database
         self._objects = objects
         self._ids = ids
@@ -95,7 +98,9 @@ class LobbyExportOperations:
                 content, is_more = await run(turn)
                 await writer.write(content)
 
-        url = await self._write_export(game.group_id, f"{row.lobby_id}-{stream}.csv", write)
+        record = partial(self._audit.add, caller=caller, request=request)
+        filename = f"{row.lobby_id}-{stream}.csv"
+        url = await self._write_export(game.group_id, filename, write, record)
         return pb.ExportLobbyLogsResponse(url=url)
 
     async def lobby_history(
@@ -121,7 +126,9 @@ class LobbyExportOperations:
                 is_more = len(page) == _PAGE_ROWS
                 after = page[-1].lobby_id if page else after
 
-        url = await self._write_export(game.group_id, f"{game.name_id}-lobbies.csv", write)
+        record = partial(self._audit.add, caller=caller, request=request)
+        filename = f"{game.name_id}-lobbies.csv"
+        url = await self._write_export(game.group_id, filename, write, record)
         return pb.ExportLobbyHistoryResponse(url=url)
 
     async def _runs(self, lobby_ids: list[str]) -> Mapping[str, LobbyProcess | Record]:
@@ -152,6 +159,7 @@ class LobbyExportOperations:
         group_id: str,
         filename: str,
         write: Callable[[_BoundedWriter, RunStep], Awaitable[None]],
+        record: Callable[[Transaction], Awaitable[None]],
     ) -> str:
         async with self._permits.permit(None, group_id):
             export_id = self._ids.new()
@@ -169,6 +177,7 @@ class LobbyExportOperations:
                     added = {"export_bytes": bounded.written}
                     await self._quotas.require(tx, group_id, added)
                     await uploads.set_export_length(tx, export_id, bounded.written)
+                    await record(tx)
                 await writer.commit()
             except BaseException:
                 with contextlib.suppress(ServiceError):

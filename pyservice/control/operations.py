@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pyservice.calls import Authorize, Operation, Run
+from pyservice.control.audit_log import AuditLogOperations
 from pyservice.control.authorization import CallAuthenticator
 from pyservice.control.builds import BuildOperations
 from pyservice.control.device_links import DeviceLinkOperations
@@ -33,6 +34,7 @@ class Handlers:
     games: GameOperations
     groups: GroupOperations
     quotas: QuotaOperations
+    audit: AuditLogOperations
     namespaces: NamespaceOperations
     namespace_access: NamespaceAccessOperations
     tokens: TokenOperations
@@ -66,6 +68,7 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Groups.CreateGroup", identity, handlers.groups.create),
         ("Groups.GetGroup", group, handlers.groups.get),
         ("Groups.GetGroupQuotas", group, handlers.quotas.get),
+        ("Groups.GetGroupAudit", group, handlers.audit.get),
         ("Groups.GetGroupBilling", group, handlers.groups.billing),
         ("Versions.CreateVersion", cloud, handlers.versions.create),
         ("Versions.ValidateVersion", cloud, handlers.versions.validate),

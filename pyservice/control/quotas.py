@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
+from pyservice.control.audit_log import AuditLog
 from pyservice.control.feeder import Feeder
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError, field_problem
@@ -127,6 +128,7 @@ class QuotaAdministration:
     database: Database
     operations: QuotaOperations
     feeder: Feeder
+    audit: AuditLog
 
     async def list_(
         self, request: control_admin_pb2.ListQuotasRequest
@@ -145,7 +147,7 @@ class QuotaAdministration:
             for name, limit in sorted(request.limits.items()):
                 await quotas.set_limit(tx, request.group_id, name, limit)
 
-        await self._change(request.group_id, change, request.limits)
+        await self._change(request, change, request.limits)
         return control_admin_pb2.SetQuotasResponse()
 
     async def reset(
@@ -157,20 +159,23 @@ class QuotaAdministration:
             for name in request.quotas or QUOTAS:
                 await quotas.reset_limit(tx, request.group_id, name)
 
-        await self._change(request.group_id, change, request.quotas or QUOTAS)
+        await self._change(request, change, request.quotas or QUOTAS)
         return control_admin_pb2.ResetQuotasResponse()
 
     async def _change(
         self,
-        group_id: str,
+        request: control_admin_pb2.SetQuotasRequest | control_admin_pb2.ResetQuotasRequest,
         change: Callable[[Transaction], Awaitable[None]],
         names: Collection[str],
     ) -> None:
+        group_id = request.group_id
+
         async def attempt() -> None:
             async with self.database.write() as tx:
                 await _require_known_group(tx, group_id)
                 await quotas.lock_group(tx, group_id)
                 await change(tx)
+                await self.audit.add_of_operator(tx, request)
                 if quotas.LOBBIES in names:
                     await self._feed_namespaces(tx, group_id)
 

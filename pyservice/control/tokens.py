@@ -53,6 +53,10 @@ _FOREIGN_TOKEN: Final = (
 )
 
 
+RecordToken = Callable[[Transaction, str], Awaitable[None]]
+"""Adds the audit entry of a new token to its transaction. Receives the id of the token."""
+
+
 class Secret(NamedTuple):
     token: str
     sha256: bytes
@@ -82,6 +86,7 @@ class TokenOperations:
         self.job = self._undelivered.job
         self._database = context.database
         self._changes = context.changes
+        self._audit = context.changes.audit
         self._ids = context.ids
         self._feeder = feeder
         self._signer = signer
@@ -94,13 +99,19 @@ class TokenOperations:
     ) -> pb.CreateServiceTokenResponse:
         async with self._database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-        new = await self.issue_service_token(row.namespace_id, row.group_id, caller=caller)
+
+        async def record(tx: Transaction, token_id: str) -> None:
+            response = pb.CreateServiceTokenResponse(token_id=token_id)
+            await self._audit.add(tx, caller, request, response)
+
+        new = await self.issue_service_token(row.namespace_id, row.group_id, record, caller=caller)
         return pb.CreateServiceTokenResponse(token=new.token, token_id=new.token_id)
 
     async def issue_service_token(
         self,
         namespace_id: str,
         group_id: str,
+        record: RecordToken,
         expires_in_ms: int | None = None,
         *,
         caller: Caller | None = None,
@@ -109,7 +120,7 @@ class TokenOperations:
         # These operations ignore idempotency keys, so the token is never sent again.
         return await self._undelivered.deliver(
             lambda note: self._issue_service_token(
-                namespace_id, group_id, expires_in_ms, caller, note
+                namespace_id, group_id, record, expires_in_ms, caller, note
             )
         )
 
@@ -117,6 +128,7 @@ class TokenOperations:
         self,
         namespace_id: str,
         group_id: str,
+        record: RecordToken,
         expires_in_ms: int | None,
         caller: Caller | None,
         note: NoteStored,
@@ -140,6 +152,7 @@ class TokenOperations:
                     expires_ms=expires_ms,
                     creator_token_id=creator_id,
                 )
+                await record(tx, token_id)
                 note(StoredToken(token_id, namespace_id, group_id))
 
         await retry_on_conflict(add)
@@ -175,11 +188,15 @@ class TokenOperations:
             row.namespace_id, row.group_id, response.token_id, is_kept=_has_key(caller)
         )
 
-    async def issue_public_token(self, namespace_id: str, group_id: str) -> NewToken:
+    async def issue_public_token(
+        self, namespace_id: str, group_id: str, record: RecordToken
+    ) -> NewToken:
         async def create(note: NoteStored) -> NewToken:
             async def add() -> str:
                 async with self._database.write() as tx:
-                    return await self._add_public(tx, namespace_id, group_id, None, note)
+                    token_id = await self._add_public(tx, namespace_id, group_id, None, note)
+                    await record(tx, token_id)
+                    return token_id
 
             token_id = await retry_on_conflict(add)
             return await self._sign_public(namespace_id, group_id, token_id, is_kept=False)
@@ -334,7 +351,7 @@ class TokenOperations:
             creator = await authorization.lock_creator(tx, caller, self._now_ms())
             game = await authorization.find_game(tx, caller, request.game_id)
             await self._quotas.require(tx, game.group_id, {"cloud_tokens": 1})
-            return await self._add_cloud(
+            new = await self._add_cloud(
                 tx,
                 creator.identity_id,
                 game.group_id,
@@ -342,6 +359,9 @@ class TokenOperations:
                 creator.expires_ms,
                 creator.token_id,
             )
+            response = pb.CreateGameTokenResponse(token_id=new.token_id)
+            await self._audit.add(tx, caller, request, response)
+            return new
 
         new = await self.issue_cloud_token(add)
         return pb.CreateGameTokenResponse(

@@ -12,10 +12,11 @@ from uuid import uuid4
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller
+from pyservice.calls import Caller, Subject
 from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
+from pyservice.control.audit_log import changed_object
 from pyservice.control.authorization import scope_of
 from pyservice.control.deletions import UploadBusy
 from pyservice.control.fair_thread_pool import FairThreadPool
@@ -136,6 +137,7 @@ class UploadLifecycle:
             )
             await uploads.add(tx, new)
             response = await plan.add_records(tx, game.game_id, upload_id, now)
+            authorization.name_object(caller, *changed_object(response))
             return remembered_pb2.PreparedUpload(
                 upload_id=upload_id, answer=response.SerializeToString()
             )
@@ -331,6 +333,7 @@ class UploadOperations:
                 or not authorization.scope_covers(scope_of(caller), row.game_id, row.group_id)
             ):
                 raise ServiceError("UPLOAD_NOT_FOUND")
+            caller.subject = Subject(row.group_id, row.game_id)
             return row
 
         return await self.uploading.complete(caller, request, pb.CompleteUploadResponse, find)

@@ -38,6 +38,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "create_group": Example(token='cloud', body='{"display_name": "Arena Makers"}'),
     "get_group": Example(token='cloud'),
     "get_quotas": Example(token='cloud'),
+    "get_audit": Example(token='cloud'),
     "get_billing": Example(token='cloud'),
     "list_lobby_records": Example(token='cloud'),
     "get_lobby_record": Example(token='cloud'),

@@ -439,3 +439,25 @@ removals: Final = Table(
 `kind` is `namespace` (in the data plane, lobby records), `upload` (objects) or `run` (folder).
 `revision` orders the removal of a namespace after its changes, and is 0 for other kinds.
 """
+
+audit_log: Final = Table(
+    "audit_log",
+    metadata,
+    # No foreign keys, because an entry outlives its objects.
+    _id("group_id", primary_key=True),
+    _id("audit_id", primary_key=True),
+    _ms("create_ms", index=True),
+    Column("actor", String(16), nullable=False),
+    _id("identity_id", nullable=True),
+    _id("token_id", nullable=True),
+    Column("address", String(45), nullable=True),
+    Column("operation", String(64), nullable=False),
+    Column("outcome", String(64), nullable=False),
+    _id("game_id", nullable=True),
+    _id("namespace_id", nullable=True),
+    Column("object_type", String(16), nullable=True),
+    _text("object_id", nullable=True),
+)
+"""`audit_id` is ordered by time. `group_id` is empty if a change belongs to no group. `outcome` is
+`OK` or an error code.
+"""

@@ -33,7 +33,7 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.storage import games, groups, namespaces
-from pyservice.storage.database import Database
+from pyservice.storage.database import Database, Transaction
 from pyservice.storage.tables import namespaces as namespaces_table
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -336,3 +336,7 @@ async def wait_until_running(feed: FeedScenario, namespace_id: str, version_id: 
     await feed.wait_until_equal(namespace_id)
     assert await running_version(feed, namespace_id) == version_id
     await feed.wait_until_idle()
+
+
+async def without_entry(_tx: Transaction, _token_id: str) -> None:
+    """Adds no audit entry for a new token."""

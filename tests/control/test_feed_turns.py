@@ -21,7 +21,7 @@ from pyservice.control.tokens import TokenOperations
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import namespaces_pb2, tokens_pb2, versions_pb2
 from pyservice.watch import Topics
-from tests.control.feeder_setup import IDS, FeedScenario, Source, wait_for
+from tests.control.feeder_setup import IDS, FeedScenario, Source, wait_for, without_entry
 from tests.control.feeder_setup import feed as feed
 from tests.control.feeder_setup import plane as plane
 from tests.control.feeder_setup import source as source
@@ -76,7 +76,9 @@ class Developer:
         await self._operations.set_limits(request, self._caller)
 
     async def new_token(self, namespace_id: str) -> str:
-        return (await self._tokens.issue_service_token(namespace_id, self.source.group_id)).token_id
+        group_id = self.source.group_id
+        new = await self._tokens.issue_service_token(namespace_id, group_id, without_entry)
+        return new.token_id
 
     async def revoke(self, namespace_id: str, token_id: str) -> None:
         request = tokens_pb2.RevokeNamespaceTokenRequest(

@@ -27,7 +27,7 @@ from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from pyservice.watch import Topics
-from tests.control.feeder_setup import FedPlane, FeedScenario, Source
+from tests.control.feeder_setup import FedPlane, FeedScenario, Source, without_entry
 from tests.control.feeder_setup import plane as plane
 from tests.control.service_fixtures import each_database
 from tests.support.databases import Databases
@@ -113,7 +113,9 @@ class TokenScenario:
         game_id, namespace_id = self.feed.source.game_id, self.namespace_id
         caller = self.caller(key)
         if token_kind == "env":
-            return await self.tokens.issue_service_token(self.namespace_id, self.group_id)
+            return await self.tokens.issue_service_token(
+                self.namespace_id, self.group_id, without_entry
+            )
         if token_kind == "pub":
             public = pb.CreatePublicTokenRequest(game_id=game_id, namespace_id=namespace_id)
             return await self.tokens.create_public(public, caller)

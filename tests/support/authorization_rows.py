@@ -292,6 +292,7 @@ _GROUPS = (
         changes=frozenset({"groups", "members"})),
     Row("get_group", Callers.GROUP, _of_group(), shows=lambda scenario: scenario.group_id),
     Row("get_quotas", Callers.GROUP, _of_group(), shows=lambda _: "picture_bytes"),
+    Row("get_audit", Callers.GROUP, _of_group(), shows=lambda scenario: scenario.group_id),
     Row("get_billing", Callers.GROUP, _of_group(), shows=lambda _: PAID_TS),
 )  # fmt: skip
 _VERSIONS = (

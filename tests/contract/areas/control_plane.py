@@ -133,6 +133,7 @@ def _wider_than_a_game(slug: str) -> None:
 
 for _slug in (
     *("create_game", "delete_game", "create_group", "get_group", "get_billing", "get_quotas"),
+    "get_audit",
     *("list_group_tokens", "revoke_group_token"),
 ):
     _wider_than_a_game(_slug)

@@ -64,6 +64,58 @@ class GroupQuota(_message.Message):
     object_id: str
     def __init__(self, quota: _Optional[str] = ..., scope: _Optional[str] = ..., unit: _Optional[str] = ..., limit: _Optional[int] = ..., is_default: _Optional[bool] = ..., use: _Optional[int] = ..., object_id: _Optional[str] = ...) -> None: ...
 
+class GetGroupAuditRequest(_message.Message):
+    __slots__ = ("group_id", "limit", "cursor", "watch_index")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    WATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    limit: int
+    cursor: str
+    watch_index: str
+    def __init__(self, group_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ..., watch_index: _Optional[str] = ...) -> None: ...
+
+class GetGroupAuditResponse(_message.Message):
+    __slots__ = ("entries", "cursor", "watch")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    WATCH_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    cursor: str
+    watch: _envelope_pb2.Watch
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., cursor: _Optional[str] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("audit_id", "ts", "actor", "operation", "outcome", "group_id", "identity_id", "token_id", "address", "game_id", "namespace_id", "object_type", "object_id")
+    AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
+    TS_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_FIELD_NUMBER: _ClassVar[int]
+    OPERATION_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    audit_id: str
+    ts: str
+    actor: str
+    operation: str
+    outcome: str
+    group_id: str
+    identity_id: str
+    token_id: str
+    address: str
+    game_id: str
+    namespace_id: str
+    object_type: str
+    object_id: str
+    def __init__(self, audit_id: _Optional[str] = ..., ts: _Optional[str] = ..., actor: _Optional[str] = ..., operation: _Optional[str] = ..., outcome: _Optional[str] = ..., group_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., token_id: _Optional[str] = ..., address: _Optional[str] = ..., game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., object_type: _Optional[str] = ..., object_id: _Optional[str] = ...) -> None: ...
+
 class GetGroupBillingRequest(_message.Message):
     __slots__ = ("group_id", "watch_index")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]

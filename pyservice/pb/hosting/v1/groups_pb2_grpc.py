@@ -50,6 +50,11 @@ class GroupsStub:
                 request_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasResponse.FromString,
                 _registered_method=True)
+        self.GetGroupAudit = channel.unary_unary(
+                '/hosting.v1.Groups/GetGroupAudit',
+                request_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupAuditRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupAuditResponse.FromString,
+                _registered_method=True)
         self.GetGroupBilling = channel.unary_unary(
                 '/hosting.v1.Groups/GetGroupBilling',
                 request_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupBillingRequest.SerializeToString,
@@ -82,6 +87,13 @@ class GroupsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetGroupAudit(self, request, context):
+        """Returns the audit log of a group: its changes with caller, object and outcome.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetGroupBilling(self, request, context):
         """Returns the billing timestamps of a group.
         """
@@ -106,6 +118,11 @@ def add_GroupsServicer_to_server(servicer, server):
                     servicer.GetGroupQuotas,
                     request_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupQuotasResponse.SerializeToString,
+            ),
+            'GetGroupAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetGroupAudit,
+                    request_deserializer=hosting_dot_v1_dot_groups__pb2.GetGroupAuditRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_groups__pb2.GetGroupAuditResponse.SerializeToString,
             ),
             'GetGroupBilling': grpc.unary_unary_rpc_method_handler(
                     servicer.GetGroupBilling,
@@ -195,6 +212,33 @@ class Groups:
             '/hosting.v1.Groups/GetGroupQuotas',
             hosting_dot_v1_dot_groups__pb2.GetGroupQuotasRequest.SerializeToString,
             hosting_dot_v1_dot_groups__pb2.GetGroupQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetGroupAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Groups/GetGroupAudit',
+            hosting_dot_v1_dot_groups__pb2.GetGroupAuditRequest.SerializeToString,
+            hosting_dot_v1_dot_groups__pb2.GetGroupAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,

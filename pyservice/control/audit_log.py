@@ -1,0 +1,202 @@
+"""Audit log: one entry for each change, written in the transaction of the change.
+
+An entry names its caller and the changed object, and never contains other values of the request.
+So it cannot reveal a secret.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from google.protobuf.message import Message
+
+from pyservice.calls import Caller, Subject, TokenKind, WaitForChange
+from pyservice.control import authorization
+from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.ids import RecordIds
+from pyservice.observability.metrics import OK
+from pyservice.pb.hosting.v1 import envelope_pb2
+from pyservice.pb.hosting.v1 import groups_pb2 as pb
+from pyservice.schema.methods import METHODS, descriptor_of
+from pyservice.storage import audit_log
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.lobbies import storable_text
+from pyservice.watch import Topics
+
+PAGE: Final = 100
+_OBJECT_ID_MAX: Final = 253
+_OBJECT_FIELDS: Final = (
+    ("lobby_id", "lobby"),
+    ("token_id", "token"),
+    ("server_id", "server"),
+    ("site_id", "site"),
+    ("build_id", "build"),
+    ("upload_id", "upload"),
+    ("version_id", "version"),
+    ("domain", "domain"),
+    ("user", "user"),
+    ("identity_id", "identity"),
+    ("namespace_id", "namespace"),
+    ("environment_id", "namespace"),
+    ("game_id", "game"),
+    ("group_id", "group"),
+)
+"""Fields that name the changed object, the most specific one first. Only these fields of a request
+or response reach the log.
+"""
+_WORD_START: Final = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def audit_topic(group_id: str) -> str:
+    return f"audit:{group_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLog:
+    ids: RecordIds = field(default_factory=RecordIds)
+    topics: Topics = field(default_factory=Topics)
+    now_ms: Callable[[], int] = now_ms
+
+    async def add(
+        self, tx: Transaction, caller: Caller, request: Message, response: Message | None = None
+    ) -> None:
+        """Adds the entry of a change to the transaction of the change.
+
+        A call without a token has no entry. Otherwise any client could fill the disk.
+        """
+        if caller.kind is TokenKind.TOKENLESS:
+            return
+        subject = caller.subject or Subject()
+        await self._add(tx, self._entry(_actor_of(caller), subject, request, response))
+
+    async def add_of_operator(
+        self,
+        tx: Transaction,
+        request: Message,
+        response: Message | None = None,
+        subject: Subject | None = None,
+    ) -> None:
+        """Adds the entry of a command to the transaction of its change."""
+        if subject is None:
+            subject = Subject(getattr(request, "group_id", ""))
+        await self._add(tx, self._entry(_Actor("operator"), subject, request, response))
+
+    async def _add(self, tx: Transaction, entry: audit_log.Entry) -> None:
+        await audit_log.add(tx, [entry])
+        tx.after_commit(lambda: self.topics.bump(audit_topic(entry.group_id)))
+
+    def _entry(
+        self, actor: _Actor, subject: Subject, request: Message, response: Message | None
+    ) -> audit_log.Entry:
+        object_type, object_id = subject.object or changed_object(response, request)
+        # The request may have named the game or namespace by its `name_id`.
+        by_type = {"game": subject.game_id, "namespace": subject.namespace_id}
+        object_id = by_type.get(object_type) or object_id
+        return audit_log.Entry(
+            group_id=subject.group_id or getattr(response, "group_id", ""),
+            audit_id=self.ids.new(),
+            create_ms=self.now_ms(),
+            actor=actor.kind,
+            identity_id=actor.identity_id,
+            token_id=actor.token_id,
+            address=actor.address,
+            operation=operation_of(request),
+            outcome=OK,
+            game_id=subject.game_id or (object_id if object_type == "game" else None),
+            namespace_id=subject.namespace_id
+            or (object_id if object_type == "namespace" else None),
+            object_type=object_type or None,
+            object_id=storable_text(object_id[:_OBJECT_ID_MAX]) or None,
+        )
+
+
+def changed_object(*messages: Message | None) -> tuple[str, str]:
+    """Returns type and id of the most specific object of the first message that names one."""
+    for message in messages:
+        for name, object_type in _OBJECT_FIELDS:
+            object_id = getattr(message, name, "")
+            if object_id:
+                return object_type, object_id
+        for object_type in ("server", "build"):
+            nested = getattr(message, object_type, None)
+            if nested is not None:
+                return object_type, nested.id
+    return "", ""
+
+
+class _Actor(NamedTuple):
+    kind: str
+    identity_id: str | None = None
+    token_id: str | None = None
+    address: str | None = None
+
+
+def _actor_of(caller: Caller) -> _Actor:
+    client = caller.call.client
+    address = None if client is None else str(client)
+    if caller.scope is not None:
+        return _Actor("cloud_token", caller.scope.identity_id, caller.scope.token_id, address)
+    # The identity of a caller with an `env_` token ends with the token's id.
+    return _Actor("service_token", None, str(UUID(bytes=caller.identity[-16:])), address)
+
+
+@cache
+def _slugs() -> dict[str, str]:
+    return {descriptor_of(method.request).full_name: method.slug for method in METHODS.values()}
+
+
+def operation_of(request: Message) -> str:
+    """Returns the short name of the operation that a request is for, such as `create_game`."""
+    descriptor = descriptor_of(request)
+    slug = _slugs().get(descriptor.full_name)
+    return slug or _WORD_START.sub("_", descriptor.name.removesuffix("Request")).lower()
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLogOperations:
+    database: Database
+    topics: Topics
+
+    async def get(
+        self, request: pb.GetGroupAuditRequest, caller: Caller
+    ) -> pb.GetGroupAuditResponse | WaitForChange:
+        topic = audit_topic(request.group_id)
+        index = self.topics.index_of(topic)
+        wait = self.topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        limit = request.limit if request.HasField("limit") else PAGE
+        before = request.cursor if request.HasField("cursor") else None
+        async with self.database.read() as tx:
+            await authorization.find_group(tx, caller, request.group_id)
+            if wait is not None:
+                return wait
+            rows = await audit_log.of_group(tx, request.group_id, before, limit + 1)
+        page = rows[:limit]
+        return pb.GetGroupAuditResponse(
+            entries=map(entry_message, page),
+            cursor=page[-1].audit_id if len(rows) > limit else None,
+            watch=envelope_pb2.Watch(index=index),
+        )
+
+
+def entry_message(row: Record) -> pb.AuditEntry:
+    optional: dict[str, Any] = {name: getattr(row, name) for name in _OPTIONAL}
+    return pb.AuditEntry(
+        audit_id=row.audit_id,
+        ts=rfc3339(row.create_ms),
+        actor=row.actor,
+        operation=row.operation,
+        outcome=row.outcome,
+        group_id=row.group_id or None,
+        **optional,
+    )
+
+
+_OPTIONAL: Final = (
+    *("identity_id", "token_id", "address", "game_id", "namespace_id"),
+    *("object_type", "object_id"),
+)
