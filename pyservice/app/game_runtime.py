@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import (
     choose_container_runtime,
     choose_isolation,
+    choose_scratch,
     needs_open_folders,
     network_isolation_problem,
     open_folders,
@@ -30,10 +31,11 @@ from pyservice.runtime.isolation_trials import (
 )
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.run_cleanup import remove_ended_run
-from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_folder import Isolation, RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Resources
 from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.scratch_folders import ScratchLimits, remove_templates
 from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
@@ -120,6 +122,11 @@ class GameRuntime:
             _log.error(
                 "no game server can run: no isolation works", wanted=settings.runtime.isolation
             )
+        remove_templates(folder)
+        bytes_max = settings.runtime.scratch_bytes_max
+        scratch, scratch_problem = await choose_scratch(
+            isolation, KEEPER_BINARY, folder, shared_paths, bytes_max
+        )
         in_containers = await self._choose_containers(folder)
         self._is_usable = isolation is not None
         self._isolation = isolation or ""
@@ -130,26 +137,18 @@ class GameRuntime:
         network_problem = await network_isolation_problem(groups, KEEPER_BINARY, folder)
         if network_problem is not None:
             _log.warning("network of game servers is not isolated", problem=network_problem)
-        node = NodeSettings(
-            KEEPER_BINARY,
-            isolation,
-            shared_paths,
-            settings.runtime.log_bytes_max,
-            folder / _NOTICES_PIPE,
-            settings.lobby_env_aliases or {},
-            groups,
-            in_containers,
-            settings.storage_reserve_bytes,
-            settings.runtime.process_ports.numbers,
-            self._network_policy() if network_problem is None else None,
-            settings.runtime.log_lines_per_second,
-            settings.runtime.log_bytes_per_second,
-        )
+        network = self._network_policy() if network_problem is None else None
+        node = self._node_settings(isolation, shared_paths, groups, in_containers, network, scratch)
         may_share = network_problem is None or settings.runtime.allow_shared_network
         unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
         if network_problem is not None:
             unenforced.append(f"{NETWORK_NOT_ISOLATED}: {network_problem}")
-        self._unenforced = [*node.groups.unenforced, *unenforced, *self._refused_kinds()]
+        self._unenforced = [
+            *node.groups.unenforced,
+            *unenforced,
+            *_unenforced_scratch(node, scratch_problem),
+            *self._refused_kinds(),
+        ]
         self._supervisor = RunSupervisor(
             folder,
             self._builds,
@@ -162,6 +161,33 @@ class GameRuntime:
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
         _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+
+    def _node_settings(
+        self,
+        isolation: Isolation | None,
+        shared_paths: Sequence[Path],
+        groups: ControlGroups,
+        in_containers: containers.ContainerRuntime | None,
+        network: NetworkPolicy | None,
+        scratch: ScratchLimits,
+    ) -> NodeSettings:
+        settings = self._settings
+        return NodeSettings(
+            KEEPER_BINARY,
+            isolation,
+            shared_paths,
+            settings.runtime.log_bytes_max,
+            settings.data_dir.resolve() / "servers" / _NOTICES_PIPE,
+            settings.lobby_env_aliases or {},
+            groups,
+            in_containers,
+            settings.storage_reserve_bytes,
+            settings.runtime.process_ports.numbers,
+            network,
+            settings.runtime.log_lines_per_second,
+            settings.runtime.log_bytes_per_second,
+            scratch,
+        )
 
     async def _group_of_build(self, build_id: str) -> str | None:
         async with self._database.read() as tx:
@@ -176,7 +202,10 @@ class GameRuntime:
         if not kinds:
             return None
         runtime, problem = await choose_container_runtime(
-            self._settings.runtime.oci_runtime, KEEPER_BINARY, folder
+            self._settings.runtime.oci_runtime,
+            KEEPER_BINARY,
+            folder,
+            self._settings.runtime.scratch_bytes_max,
         )
         self._container_problem = problem
         self._has_containers = runtime is not None
@@ -276,7 +305,9 @@ class GameRuntime:
 
     def _tier(self, name: str) -> TierSize | None:
         tier = self._tiers.get(name)
-        return None if tier is None else TierSize(Resources(tier.millicores, tier.memory), tier.cpu)
+        if tier is None:
+            return None
+        return TierSize(Resources(tier.millicores, tier.memory), tier.cpu, tier.disk)
 
     def _api_url(self, http_address: str) -> str:
         url = self._settings.lobby_api_url or f"http://{reachable_address(http_address)}"
@@ -294,6 +325,17 @@ class GameRuntime:
             isolation=self._isolation,
             unenforced=self._unenforced,
         )
+
+
+def _unenforced_scratch(node: NodeSettings, problem: str) -> list[str]:
+    unenforced = []
+    container_limits = None if node.containers is None else node.containers.limits
+    if node.isolation is not None and node.scratch is not None and node.scratch.kind == "folder":
+        reason = problem or f"isolation {node.isolation} has no mounts of its own"
+        unenforced.append(f"scratch folders have no size limit: {reason}")
+    if container_limits is not None and container_limits.kind == "folder":
+        unenforced.append("scratch folders of containers have no size limit")
+    return unenforced
 
 
 def _capacity(settings: Settings) -> Resources:

@@ -274,6 +274,7 @@ _COUNTED_PER_QUERY: Final = 1_000
 RUN_FAILURE_CODES: Final = {
     "exec_failed": "EXEC_FAILED",
     "out_of_memory": "OUT_OF_MEMORY",
+    "out_of_disk": "OUT_OF_DISK",
     "build_unusable": "BUILD_UNUSABLE",
     "capacity": "CAPACITY_EXHAUSTED",
     "no_ports": "PORTS_UNAVAILABLE",

@@ -55,6 +55,7 @@ class RunSupervisor(Protocol):
 class TierSize:
     resources: Resources
     cpu_mhz: int
+    disk_mb: int = 0
 
 
 class LobbyProcess(NamedTuple):
@@ -215,6 +216,7 @@ class LobbyRuns:
             own_env=own_env,
             ports={name: _port(port) for name, port in spec.ports.items()},
             has_host_network=spec.network_mode == "host",
+            disk_mb=size.disk_mb,
         )
 
     async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:

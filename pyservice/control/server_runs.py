@@ -36,6 +36,7 @@ COMPARE_INTERVAL_S: Final = 60.0
 _RETRIES_S: Final = (0.1, 2.0)
 _MESSAGES: Final[Mapping[str, str]] = {
     "OUT_OF_MEMORY": "It exceeded the memory of its resources and was stopped.",
+    "OUT_OF_DISK": "The disk of the machine was nearly full, and its scratch folder was the largest.",
     "LOST": "Its process and its exit code were lost.",
 }
 

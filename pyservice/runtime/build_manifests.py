@@ -21,6 +21,10 @@ SERVER_JSON_MAX_BYTES: Final = 64 << 10
 MAX_BYTES: Final = 1 << 20
 LAYERS_MAX: Final = 512
 IDS_MAX: Final = 65_536
+SCRATCH_MB_MIN: Final = 16
+SCRATCH_MB_MAX: Final = 1 << 20
+SCRATCH_LABEL: Final = "hosting.scratch_mb"
+"""Label of an image, or annotation of a bundle, with the size of the scratch folder in MiB."""
 
 _UNUSABLE: Final = re.compile("[\\0\\ud800-\\udfff]")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -49,6 +53,8 @@ class BuildProgram:
     workdir: str = "/"
     user: str = ""
     is_readonly: bool = False
+    scratch_mb: int = 0
+    """Size of the scratch folder. 0: the size that the operator allows."""
 
 
 class BuildContents(NamedTuple):
@@ -66,13 +72,16 @@ def read_server_json(content: bytes | None) -> BuildProgram:
         tuple(fields["command"]),
         env=dict(fields.get("env", {})),
         workdir=fields.get("workdir", "."),
+        scratch_mb=fields.get("scratch_mb", 0),
     )
 
 
 def _problems(fields: Mapping[str, Any]) -> Iterator[str]:
     for name in fields:
-        if name not in ("command", "env", "workdir"):
-            yield f"{name!r} is not known: the known fields are command, env and workdir"
+        if name not in ("command", "env", "workdir", "scratch_mb"):
+            yield f"{name!r} is not known: the known fields are command, env, workdir and scratch_mb"
+    if not _is_scratch_mb(fields.get("scratch_mb", SCRATCH_MB_MIN)):
+        yield f"scratch_mb must be a whole number from {SCRATCH_MB_MIN} to {SCRATCH_MB_MAX}"
     command, env, workdir = fields.get("command"), fields.get("env", {}), fields.get("workdir", ".")
     if not (_are_texts(command) and command and command[0]):
         yield "command must be a list of strings that begins with a program"
@@ -82,6 +91,19 @@ def _problems(fields: Mapping[str, Any]) -> Iterator[str]:
         yield "env must be an object that maps names of variables to strings"
     if not _is_text(workdir) or workdir.startswith("/") or ".." in workdir.split("/"):
         yield "workdir must be a path inside the archive"
+
+
+def _is_scratch_mb(value: object) -> bool:
+    return type(value) is int and SCRATCH_MB_MIN <= value <= SCRATCH_MB_MAX
+
+
+def _labelled_scratch_mb(labels: object, path: str) -> int:
+    text = labels.get(SCRATCH_LABEL, "0") if isinstance(labels, dict) else "0"
+    is_number = isinstance(text, str) and text.isascii() and text.isdigit() and len(text) < 9
+    if is_number and (text == "0" or _is_scratch_mb(int(text))):
+        return int(text)
+    limits = f"from {SCRATCH_MB_MIN} to {SCRATCH_MB_MAX}"
+    raise BadManifest(f"{path}: {SCRATCH_LABEL} must be the text of a whole number {limits}")
 
 
 def read_bundle_config(content: bytes | None) -> BuildProgram:
@@ -108,6 +130,7 @@ def read_bundle_config(content: bytes | None) -> BuildProgram:
         workdir=_workdir(process.get("cwd"), f"{CONFIG_JSON}: process.cwd"),
         user=f"{ids[0]}:{ids[1]}",
         is_readonly=root.get("readonly") is True,
+        scratch_mb=_labelled_scratch_mb(fields.get("annotations"), CONFIG_JSON),
     )
 
 
@@ -243,6 +266,7 @@ def _of_config(fields: Mapping[str, Any], path: str) -> BuildProgram:
         _variables(config.get("Env"), f"{path}: Env"),
         _workdir(config.get("WorkingDir"), f"{path}: WorkingDir"),
         user,
+        scratch_mb=_labelled_scratch_mb(config.get("Labels"), path),
     )
 
 

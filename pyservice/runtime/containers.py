@@ -19,23 +19,18 @@ import resource
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from pyservice.durable_files import write_file
 from pyservice.runtime.build_manifests import IDS_MAX
 from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID, ContainerProgram
 from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.scratch_folders import ScratchLimits
 
 KINDS: Final = ("docker_image", "oci_bundle")
 RUNTIMES: Final = ("crun", "runc")
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMP_BYTES: Final = 64 << 20
-
-Scratch = Literal["disk", "memory"]
-SCRATCHES: Final[tuple[Scratch, ...]] = ("disk", "memory")
-"""Folders for the overlay's upper layer, in order of preference. Some file systems cannot be an
-upper layer.
-"""
 
 BUNDLE: Final = "bundle"
 _LOG: Final = "runtime.log"
@@ -56,17 +51,15 @@ would share one limit.
 
 _SCRIPT: Final = """
 set -eu
-place=$1 runtime=$2 manager=$3 lower=$4 scratch=$5 kept=$6 bundle=$7 log=$8
+place=$1 runtime=$2 manager=$3 lower=$4 scratch=$5 bundle=$6 log=$7
 (umask 077; : >"$log")
 exec 3>&2 2>"$log"
 mount -t tmpfs -o mode=0755,size=16m,nosuid,nodev none "$place"
 cd "$place"
 mkdir lower own root proc state
 mount --bind "$lower" lower
-case $kept in
-  disk) mount --bind "$scratch" own ;;
-  *) mount -t tmpfs -o mode=0755,nosuid,nodev none own ;;
-esac
+# The keeper has mounted the file system of the scratch folder there, if its size has a limit.
+mount --bind "$scratch" own
 mkdir own/upper own/work
 chown --reference=lower own/upper
 chmod --reference=lower own/upper
@@ -83,9 +76,10 @@ exec "$runtime" --root "$place/state" --log "$log" --log-format json $manager ru
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
     runtime: Path
-    scratch: Scratch
     mount_point: str
     """Host folder that each container covers with its own mounts."""
+    limits: ScratchLimits | None = None
+    """Limits of the scratch folder, which has the overlay's upper layer. None: no limit."""
 
     @property
     def _manager(self) -> str:
@@ -94,7 +88,7 @@ class ContainerRuntime:
     def command(self, lower: Path, folder: Path, scratch: Path) -> list[str]:
         words = ["/bin/sh", "-c", _SCRIPT, "container"]
         words += [self.mount_point, str(self.runtime), self._manager, str(lower), str(scratch)]
-        return [*words, self.scratch, str(folder / BUNDLE), str(folder / _LOG)]
+        return [*words, str(folder / BUNDLE), str(folder / _LOG)]
 
     def write_bundle(
         self,

@@ -11,6 +11,7 @@ import shutil
 import stat
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -18,16 +19,22 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime.containers import (
     PATH,
     RUNTIMES,
-    SCRATCHES,
     ContainerRuntime,
     mount_point_outside,
     runtime_failure,
 )
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.filesystem import remove_tree
+from pyservice.runtime.filesystem import apply_changes, remove_tree
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import Isolation, KeeperFailed, KeeperSpec, RunFolder
+from pyservice.runtime.scratch_folders import (
+    SCRATCH_BYTES_MAX,
+    SCRATCH_BYTES_MIN,
+    NoTemplate,
+    ScratchLimits,
+    possible_kinds,
+)
 
 IsolationSetting = Literal["auto", "user", "namespace", "landlock", "none"]
 
@@ -105,8 +112,31 @@ async def unenforced_by_isolation(
     return [problem] if problem == _SIGNALS else []
 
 
+async def choose_scratch(
+    isolation: Isolation | None,
+    keeper: Path,
+    folder: Path,
+    shared_paths: Sequence[Path],
+    bytes_max: int,
+) -> tuple[ScratchLimits, str]:
+    """Returns the limits of scratch folders that work, and why the preferred kind does not."""
+    problem = ""
+    if isolation in ("user", "namespace"):
+        for kind in possible_kinds()[:-1]:
+            limits = ScratchLimits(kind, bytes_max, folder)
+            trial = RunFolder(folder / f".trial-{kind}")
+            kind_problem = await asyncio.to_thread(
+                _isolation_problem, trial, isolation, keeper, shared_paths, limits
+            )
+            if kind_problem is None:
+                return limits, problem
+            problem = kind_problem
+            _log.warning("scratch folder does not work", kind=kind, problem=problem)
+    return ScratchLimits("folder", bytes_max, folder), problem
+
+
 async def choose_container_runtime(
-    setting: Path | None, keeper: Path, folder: Path
+    setting: Path | None, keeper: Path, folder: Path, bytes_max: int = SCRATCH_BYTES_MAX
 ) -> tuple[ContainerRuntime | None, str]:
     """Returns the first OCI runtime that works and an empty text, or None and the reason."""
     candidates = [setting] if setting is not None else _runtimes()
@@ -116,14 +146,15 @@ async def choose_container_runtime(
         if mount_point is None:
             problem = "no folder can be a mount point: each contains the OCI runtime or the data"
             return None, problem
-        for scratch in SCRATCHES:
-            containers = ContainerRuntime(runtime, scratch, mount_point)
-            trial = RunFolder(folder / f".trial-{runtime.name}-{scratch}")
+        for kind in possible_kinds():
+            limits = ScratchLimits(kind, bytes_max, folder)
+            containers = ContainerRuntime(runtime, mount_point, limits)
+            trial = RunFolder(folder / f".trial-{runtime.name}-{kind}")
             trial_problem = await asyncio.to_thread(_container_problem, trial, containers, keeper)
             if trial_problem is None:
                 return containers, ""
             problem = f"{runtime}: {trial_problem}"
-            _log.warning("OCI runtime does not work", scratch=scratch, problem=problem)
+            _log.warning("OCI runtime does not work", scratch=kind, problem=problem)
     return None, problem
 
 
@@ -170,7 +201,9 @@ def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: P
         {"PATH": PATH},
         "processes",
     )
-    trial.prepare(spec)
+    problem = _prepare(trial, spec, containers.limits)
+    if problem is not None:
+        return problem
     root.mkdir(mode=0o755)
     of_root = container_root_uid()
     if of_root is not None:
@@ -181,25 +214,50 @@ def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: P
 
 
 def _isolation_problem(
-    trial: RunFolder, isolation: Isolation, keeper: Path, shared_paths: Sequence[Path]
+    trial: RunFolder,
+    isolation: Isolation,
+    keeper: Path,
+    shared_paths: Sequence[Path],
+    limits: ScratchLimits | None = None,
 ) -> str | None:
     shutil.rmtree(trial.path, ignore_errors=True)
     command: tuple[str, ...] = ("/bin/true",)
     if isolation == "landlock":
         command = ("/bin/sh", "-c", f"! kill -0 {os.getpid()} || exit {_SIGNALLED_STATUS}")
-    trial.prepare(
-        KeeperSpec(
-            "trial",
-            command,
-            trial.scratch,
-            isolation=isolation,
-            uid=_TRIAL_UID,
-            gid=_TRIAL_UID,
-            read=shared_paths,
-            write=(trial.scratch,),
-        )
+    spec = KeeperSpec(
+        "trial",
+        command,
+        trial.scratch,
+        isolation=isolation,
+        uid=_TRIAL_UID,
+        gid=_TRIAL_UID,
+        read=shared_paths,
+        write=(trial.scratch,),
     )
+    problem = _prepare(trial, spec, limits)
+    if problem is not None:
+        return problem
     return _run_trial(trial, keeper, lambda: _signals_problem(trial))
+
+
+def _prepare(trial: RunFolder, spec: KeeperSpec, limits: ScratchLimits | None) -> str | None:
+    """Writes the folder of a trial, with a template of its own. Returns the problem, if any."""
+    trial.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    apply_changes(trial.folder_changes())
+    if limits is not None and limits.kind != "folder":
+        try:
+            template = replace(limits, templates=trial.path).template(SCRATCH_BYTES_MIN)
+        except NoTemplate as error:
+            remove_tree(trial.path)
+            return str(error)
+        spec = replace(
+            spec,
+            scratch=trial.scratch,
+            scratch_bytes=SCRATCH_BYTES_MIN,
+            scratch_template=template,
+        )
+    apply_changes([trial.spec_change(spec)])
+    return None
 
 
 def _signals_problem(trial: RunFolder) -> str | None:

@@ -246,6 +246,7 @@ class ContainerProgram:
     groups: Sequence[int]
     home: str
     is_readonly: bool
+    scratch_mb: int = 0
 
 
 def container_root_uid() -> int | None:
@@ -287,6 +288,7 @@ def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerPro
         groups,
         (user_record[5] if user_record else "") or "/",
         program.is_readonly,
+        program.scratch_mb,
     )
 
 

@@ -63,6 +63,11 @@ class KeeperSpec:
     gid: int = 0
     read: Sequence[Path] = ()
     write: Sequence[Path] = ()
+    scratch: Path | None = None
+    """Writable path that gets a file system of its own. None: no path."""
+    scratch_bytes: int = 0
+    scratch_template: Path | None = None
+    """Formatted image of the scratch folder. None: a tmpfs."""
     kill_timeout_ms: int = 30_000
     log_bytes_max: int = 64 << 20
     log_lines_per_s: int = 0
@@ -84,6 +89,11 @@ class KeeperSpec:
         records += [("env", f"{name}={value}") for name, value in self.env.items()]
         records += [("read", str(path)) for path in self.read]
         records += [("write", str(path)) for path in self.write]
+        if self.scratch is not None:
+            records.append(("scratch", str(self.scratch)))
+            records.append(("scratch_bytes", str(self.scratch_bytes)))
+        if self.scratch_template is not None:
+            records.append(("scratch_template", str(self.scratch_template)))
         records += [("cgroup", str(path)) for path in self.cgroups]
         records += [(name, str(getattr(self, name))) for name in _NUMBERS]
         optional = (("oom_counter", self.oom_counter), ("notify", self.notify))

@@ -25,6 +25,7 @@ from pyservice.runtime.process_environment import (
 from pyservice.runtime.root_filesystem import ContainerProgram, find_program
 from pyservice.runtime.run_folder import Isolation, KeeperSpec, RunFolder
 from pyservice.runtime.run_requests import RunPlacement, RunRequest
+from pyservice.runtime.scratch_folders import IMAGE, NoTemplate, ScratchLimits
 from pyservice.runtime.unpacked_builds import UnpackedBuild
 
 KINDS: Final = ("archive",)
@@ -57,6 +58,15 @@ class NodeSettings:
     """None: the kernel cannot isolate the network of runs."""
     log_lines_per_s: int = 0
     log_bytes_per_s: int = 0
+    scratch: ScratchLimits | None = None
+    """Limits of scratch folders without a container. None: they have no limit."""
+
+    @property
+    def has_images(self) -> bool:
+        """Returns whether scratch folders of runs are sparse images on the disk."""
+        containers = self.containers
+        limits = (self.scratch, None if containers is None else containers.limits)
+        return any(limit is not None and limit.kind == "image" for limit in limits)
 
     @property
     def has_users(self) -> bool:
@@ -87,6 +97,10 @@ class StoredRun:
         spec, inside = _spec(request, build, placement, node, self.folder), build.contained
         groups = node.groups.steps(request.id, request.resources)
         folder_changes = self.folder.folder_changes()
+        limits = node.scratch
+        if inside is not None:
+            limits = None if node.containers is None else node.containers.limits
+        spec = self._with_scratch(spec, limits, request, build)
         try:
             last = self.folder.spec_change(spec)
         except ValueError as error:
@@ -101,6 +115,24 @@ class StoredRun:
         self._make([*groups, *folder_changes], node.groups)
         node.containers.write_bundle(path, inside, command, spec.env)
         apply_changes([self.folder.spec_change(_container_spec(spec, around))])
+
+    def _with_scratch(
+        self,
+        spec: KeeperSpec,
+        limits: ScratchLimits | None,
+        request: RunRequest,
+        build: UnpackedBuild,
+    ) -> KeeperSpec:
+        if limits is None or limits.kind == "folder":
+            return spec
+        size = limits.size(build.scratch_mb, request.disk_mb, request.resources.memory_mb)
+        try:
+            template = limits.template(size)
+        except NoTemplate as error:
+            raise CannotRun(f"its scratch folder could not be created: {error}") from None
+        return replace(
+            spec, scratch=self.folder.scratch, scratch_bytes=size, scratch_template=template
+        )
 
     def _make(self, steps: Sequence[FileChange], groups: ControlGroups) -> None:
         path = self.folder.path
@@ -123,6 +155,7 @@ class StoredRun:
     def mark_reported(self, groups: ControlGroups) -> None:
         groups.remove(self.id)
         (self.folder.path / REPORTED).touch()
+        (self.folder.path / IMAGE).unlink(missing_ok=True)
         for name in ("scratch", containers.BUNDLE):
             # An empty folder stays: some file systems scan recently freed inodes before they create
             # a file.

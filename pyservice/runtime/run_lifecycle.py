@@ -180,6 +180,21 @@ class RunLifecycle:
         self._rejection = end
         self._is_requested.set()
 
+    def end_for_disk(self) -> None:
+        """Ends the run at once, because its scratch folder would fill the disk."""
+        state = self._folder.state()
+        sentence = (
+            "the disk of this node is nearly full, and the scratch folder of this game server is "
+            "the largest"
+        )
+        started_ms = None if state is None else state.started_ms
+        self._end = RunEnd("out_of_disk", None, sentence, started_ms)
+        self.stop(0)
+
+    @property
+    def has_end(self) -> bool:
+        return self._end is not None
+
     def stop(self, kill_timeout_ms: int | None) -> None:
         """Requests SIGTERM now, and SIGKILL after the timeout.
 

@@ -56,6 +56,8 @@ class RunRequest:
     kill_timeout_ms: int = KILL_TIMEOUT_MS
     has_host_network: bool = False
     """Whether the network mode is `host`, which removes the network isolation."""
+    disk_mb: int = 0
+    """Limit of the scratch folder by the tier. 0: the tier has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +96,8 @@ LISTEN_ADDRESS: Final = "127.0.0.1"
 
 class RunEnd(NamedTuple):
     reason: str
-    """One of: exited, killed, stopped, exec_failed, out_of_memory, build_unusable, capacity,
-    no_ports, tier_unknown, lost.
+    """One of: exited, killed, stopped, exec_failed, out_of_memory, out_of_disk, build_unusable,
+    capacity, no_ports, tier_unknown, lost.
     """
     exit_code: int | None = None
     """For a signal n, 128 + n. None if the process never ran or its exit code is unknown."""

@@ -36,6 +36,7 @@ from pyservice.runtime.run_requests import (
     RunReporter,
     RunRequest,
 )
+from pyservice.runtime.scratch_folders import ScratchWatch
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 
 _Result = TypeVar("_Result")
@@ -121,6 +122,9 @@ class BatchedThreads:
 
 
 _CLEANUP_INTERVAL_S: Final = 60.0
+_SCRATCH_INTERVAL_S: Final = 0.25
+_SCRATCH_REMOVAL_S: Final = 1.0
+"""Time in which the space of an ended run becomes free."""
 _READ_RETRY_DELAYS_S: Final = (0.1, 0.3, 0.6)
 """Delays before a file is read again. A file may be unreadable for a moment, for example without
 free descriptors.
@@ -257,14 +261,31 @@ class RunSupervisor:
 
     async def run(self) -> None:
         """Ends runs without a known owner, and removes old builds and run folders until cancelled."""
-        ending = asyncio.create_task(self._end_unowned())
+        tasks = [asyncio.create_task(work()) for work in (self._end_unowned, self._watch_scratch)]
         try:
             while True:
                 await self._remove_expired()
                 await asyncio.sleep(_CLEANUP_INTERVAL_S)
         finally:
-            await cancel_and_wait(ending)
+            for task in tasks:
+                await cancel_and_wait(task)
             self._notices.close()
+
+    async def _watch_scratch(self) -> None:
+        watch = ScratchWatch(self.folder, self.node.reserve_bytes)
+        while self.node.has_images:
+            await asyncio.sleep(_SCRATCH_INTERVAL_S)
+            run_ids = [run.id for run in self.runs.values() if not run.has_end]
+            try:
+                largest = await self.in_thread(functools.partial(watch.run_to_end, run_ids))
+            except OSError as error:
+                _log.warning("sizes of scratch folders could not be read", error=str(error))
+                continue
+            run = None if largest is None else self.runs.get(largest)
+            if run is not None:
+                _log.warning("run is ended, because its scratch folder fills the disk", id=run.id)
+                run.end_for_disk()
+                await asyncio.sleep(_SCRATCH_REMOVAL_S)
 
     async def _end_unowned(self) -> None:
         if self._unowned:

@@ -60,6 +60,7 @@ class UnpackedBuild:
     args: Sequence[str] = ()
     contained: ContainerProgram | None = None
     """Program of a build that runs in a container. Command and workdir are then paths inside."""
+    scratch_mb: int = 0
 
 
 class BuildSource(NamedTuple):
@@ -277,7 +278,13 @@ def _read_unpacked(folder: Path) -> UnpackedBuild:
     with contextlib.suppress(FileNotFoundError):
         inside = ContainerProgram(**json.loads((folder / PROGRAM_JSON).read_bytes()))
         return UnpackedBuild(
-            root, inside.command, inside.env, Path(inside.workdir), inside.args, inside
+            root,
+            inside.command,
+            inside.env,
+            Path(inside.workdir),
+            inside.args,
+            inside,
+            inside.scratch_mb,
         )
     path = root / SERVER_JSON
     content = None
@@ -289,7 +296,11 @@ def _read_unpacked(folder: Path) -> UnpackedBuild:
     except BadManifest as error:
         raise BuildUnusable(str(error)) from None
     return UnpackedBuild(
-        root, program.command, program.env, root.joinpath(*path_words(program.workdir))
+        root,
+        program.command,
+        program.env,
+        root.joinpath(*path_words(program.workdir)),
+        scratch_mb=program.scratch_mb,
     )
 
 

@@ -407,6 +407,8 @@ class RuntimeSettings(_Section):
     """Processor time that each server may use at most, even if processors are idle. A server with
     a larger tier may use its tier. 0: no limit.
     """
+    scratch_bytes_max: int = Field(default=1 << 30, ge=16 << 20, le=1 << 40)
+    """Limit of the scratch folder of each server. Builds and tiers can have lower limits."""
     process_ports: Ports = PortRange(PROCESS_PORTS[0], PROCESS_PORTS[-1])
     """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])

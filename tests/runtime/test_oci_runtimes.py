@@ -1,6 +1,6 @@
 """Detection of a working OCI runtime, and its handling of a bundle.
 
-The tests run as root and not, on disk and in memory.
+The tests run as root and not, for each kind of scratch folder.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,16 +20,16 @@ import pytest
 from pyservice.app.game_runtime import KEEPER_BINARY
 from pyservice.runtime.containers import (
     PATH,
-    SCRATCHES,
     ContainerRuntime,
-    Scratch,
     mount_point_outside,
     runtime_failure,
 )
 from pyservice.runtime.isolation_trials import choose_container_runtime
 from pyservice.runtime.root_filesystem import ContainerProgram, RootFilesystem, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
+from pyservice.runtime.scratch_folders import ScratchKind, ScratchLimits
 from tests.support.container_images import PROGRAM, needs_oci_runtime, server_program
+from tests.support.scratch_images import needs_loop_devices, needs_mke2fs
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -91,9 +92,16 @@ async def test_ordinary_user_can_run_containers(open_folder: Path) -> None:
 
 @pytest.mark.full
 @needs_oci_runtime
-@pytest.mark.parametrize("scratch", SCRATCHES)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("image", marks=(needs_loop_devices, needs_mke2fs)),
+        "memory",
+        "folder",
+    ],
+)
 async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
-    tmp_path: Path, scratch: Scratch
+    tmp_path: Path, kind: ScratchKind
 ) -> None:
     runtime, _ = await choose_container_runtime(None, KEEPER_BINARY, tmp_path)
     assert runtime is not None
@@ -103,9 +111,14 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     (root / PROGRAM[1:]).chmod(0o755)
     RootFilesystem(root, container_root_uid(), lambda _: None)
     run = RunFolder(tmp_path / "run")
-    containers = ContainerRuntime(runtime.runtime, scratch, runtime.mount_point)
+    containers = ContainerRuntime(runtime.runtime, runtime.mount_point)
     command = containers.command(root, run.path, run.scratch)
-    run.prepare(KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes"))
+    spec = KeeperSpec("run", command, Path("/"), {"PATH": PATH}, "processes")
+    if kind != "folder":
+        size = 16 << 20
+        template = ScratchLimits(kind, size, tmp_path).template(size)
+        spec = replace(spec, scratch=run.scratch, scratch_bytes=size, scratch_template=template)
+    run.prepare(spec)
     play = {"PLAY": "write:/own write:/tmp/own see:/ exit:3"}
     containers.write_bundle(run.path, INSIDE, [PROGRAM], play)
     run.start(KEEPER_BINARY)
@@ -124,8 +137,8 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
         "see / bin dev etc own proc tmp",
     ]
     assert sorted(path.name for path in root.iterdir()) == ["bin"]
-    is_on_disk = (run.scratch / "upper" / "own").exists()
-    assert is_on_disk == (scratch == "disk")
+    is_in_folder = (run.scratch / "upper" / "own").exists()
+    assert is_in_folder == (kind == "folder")
 
 
 @pytest.mark.full

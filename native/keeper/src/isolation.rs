@@ -14,6 +14,7 @@
 //! The mode `Processes` does not isolate. It only ensures that all processes of a run end together, for OCI runtimes.
 
 mod root_filesystem;
+mod scratch;
 mod seccomp;
 
 use std::fs::{self, OpenOptions};
@@ -34,7 +35,8 @@ use rustix::thread::{
 
 use crate::processes;
 use crate::run_spec::{Isolation, RunSpec};
-use root_filesystem::RootFilesystem;
+use root_filesystem::{MountSource, RootFilesystem};
+use scratch::ScratchMount;
 
 const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
@@ -57,6 +59,7 @@ pub struct ExecError(pub String);
 pub struct Sandbox {
     isolation: Isolation,
     root: Option<RootFilesystem>,
+    scratch: Option<ScratchMount>,
     read: Vec<PathBuf>,
     write: Vec<PathBuf>,
     uid: u32,
@@ -71,9 +74,12 @@ impl Sandbox {
             Isolation::Namespace => Some(PathBuf::from(STAGING_FOLDER)),
             Isolation::None | Isolation::Landlock | Isolation::Processes => None,
         };
-        let sandbox = Self {
+        let is_scratch = |path: &Path| spec.scratch.as_ref().is_some_and(|scratch| scratch.path == path);
+        let shared_write: Vec<PathBuf> = spec.write.iter().filter(|path| !is_scratch(path)).cloned().collect();
+        let mut sandbox = Self {
             isolation: spec.isolation,
-            root: staging.map(|staging| RootFilesystem::new(&spec.read, &spec.write, staging)),
+            root: staging.map(|staging| RootFilesystem::new(&spec.read, &shared_write, staging)),
+            scratch: None,
             read: spec.read.clone(),
             write: spec.write.clone(),
             uid: spec.uid,
@@ -81,6 +87,9 @@ impl Sandbox {
             keeper: (geteuid().as_raw(), getegid().as_raw()),
         };
         sandbox.chown_write_paths(folder)?;
+        if let Some(scratch) = &spec.scratch {
+            sandbox.scratch = Some(ScratchMount::create(scratch, folder, sandbox.owner())?);
+        }
         Ok(sandbox)
     }
 
@@ -171,7 +180,10 @@ impl Sandbox {
 
     fn enter_root(&self, change_user: impl FnOnce() -> Result<(), ExecError>) -> Result<(), ExecError> {
         let Some(root) = &self.root else { return Ok(()) };
-        let sources = root.open_sources()?;
+        let mut sources = root.open_sources()?;
+        if let Some(scratch) = &self.scratch {
+            sources.push(MountSource::folder(scratch.path(), scratch.open()?));
+        }
         change_user()?;
         root.enter(sources)
     }
@@ -190,6 +202,9 @@ impl Sandbox {
         }
         mount_change("/", MountPropagationFlags::REC | MountPropagationFlags::PRIVATE)
             .map_err(|error| failure("making mounts private", error))?;
+        if let Some(scratch) = &self.scratch {
+            scratch.attach()?;
+        }
         let safe = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
         mount("proc", "/proc", "proc", safe, Some(c"")).map_err(|error| failure("/proc", error))
     }

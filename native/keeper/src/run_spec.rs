@@ -33,6 +33,15 @@ impl Isolation {
     }
 }
 
+/// File system of the scratch folder, which is one of the writable paths.
+#[derive(Clone, Debug)]
+pub struct ScratchSpec {
+    pub path: PathBuf,
+    /// Size of a tmpfs. An image has the size of its template.
+    pub bytes: u64,
+    pub template: Option<PathBuf>,
+}
+
 #[derive(Debug)]
 pub struct RunSpec {
     pub command: Vec<OsString>,
@@ -57,6 +66,8 @@ pub struct RunSpec {
     pub gid: u32,
     pub read: Vec<PathBuf>,
     pub write: Vec<PathBuf>,
+    /// `None`: the scratch folder is a folder without a limit.
+    pub scratch: Option<ScratchSpec>,
     pub memory_max_bytes: u64,
     pub cgroups: Vec<PathBuf>,
     /// Control group file with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
@@ -83,6 +94,7 @@ impl RunSpec {
             gid: 0,
             read: Vec::new(),
             write: Vec::new(),
+            scratch: None,
             memory_max_bytes: 0,
             cgroups: Vec::new(),
             oom_counter: None,
@@ -118,6 +130,11 @@ impl RunSpec {
             b"gid" => self.gid = number(key, value)?,
             b"read" => self.read.push(value.into()),
             b"write" => self.write.push(value.into()),
+            b"scratch" => {
+                self.scratch = Some(ScratchSpec { path: value.into(), bytes: 0, template: None });
+            }
+            b"scratch_bytes" => self.scratch_of(key)?.bytes = number(key, value)?,
+            b"scratch_template" => self.scratch_of(key)?.template = Some(value.into()),
             b"memory_max_bytes" => self.memory_max_bytes = number(key, value)?,
             b"cgroup" => self.cgroups.push(value.into()),
             b"oom_counter" => self.oom_counter = Some(value.into()),
@@ -131,6 +148,11 @@ impl RunSpec {
             _ => return Err(format!("spec: unknown key {:?}", OsStr::from_bytes(key))),
         }
         Ok(())
+    }
+
+    fn scratch_of(&mut self, key: &[u8]) -> Result<&mut ScratchSpec, String> {
+        let name = String::from_utf8_lossy(key);
+        self.scratch.as_mut().ok_or_else(|| format!("spec: {name} must follow scratch"))
     }
 
     fn check(self) -> Result<Self, String> {
@@ -150,6 +172,14 @@ impl RunSpec {
             return Err("spec: uid and gid must be below 4294967295".to_owned());
         }
         self.network.check()?;
+        if let Some(scratch) = &self.scratch {
+            if !self.isolation.has_pid_namespace() {
+                return Err("spec: scratch needs isolation=user, namespace or processes".to_owned());
+            }
+            if !scratch.path.is_absolute() || scratch.bytes == 0 {
+                return Err("spec: scratch needs an absolute path and scratch_bytes above 0".to_owned());
+            }
+        }
         let files = self.cgroups.iter().chain(&self.notify).chain(&self.oom_counter).chain(&self.network.group);
         if let Some(path) = self.read.iter().chain(&self.write).chain(files).find(|path| !path.is_absolute()) {
             return Err(format!("spec: {} must be an absolute path", path.display()));
@@ -215,6 +245,9 @@ mod tests {
             (b"isolation=landlock\0uid=7\0", "needs both"),
             (b"isolation=user\0uid=4294967295\0gid=1\0", "below 4294967295"),
             (b"read=usr\0", "absolute"),
+            (b"scratch_bytes=1\0", "must follow scratch"),
+            (b"scratch=/s\0scratch_bytes=1\0", "needs isolation"),
+            (b"isolation=namespace\0scratch=/s\0", "above 0"),
             (b"notify=fifo\0", "absolute"),
             (b"\0", "no '='"),
         ] {

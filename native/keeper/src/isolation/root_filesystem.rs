@@ -95,6 +95,11 @@ enum SourceKind {
 }
 
 impl MountSource {
+    /// Returns the source for a mount that is not attached to a path yet.
+    pub fn folder(path: &Path, tree: OwnedFd) -> Self {
+        Self { path: path.to_owned(), kind: SourceKind::Folder(tree) }
+    }
+
     fn open(path: &Path, attributes: u64) -> Result<Option<Self>, ExecError> {
         let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(None) };
         let failed = |error: io::Error| failure(path, error);

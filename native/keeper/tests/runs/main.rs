@@ -15,5 +15,6 @@ mod launcher;
 mod lifecycle;
 mod limits;
 mod run_fixture;
+mod scratch;
 mod start;
 mod system_calls;
