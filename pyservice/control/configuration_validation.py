@@ -218,8 +218,8 @@ ARG_MAX_BYTES: Final = 1024
 ENV_MAX: Final = 64
 ENV_NAME_MAX_BYTES: Final = 128
 ENV_VALUE_MAX_BYTES: Final = 8192
-PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp")
-HOST_PROTOCOLS: Final = ("tcp", "udp")
+PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp", "tcp_udp")
+HOST_PROTOCOLS: Final = ("tcp", "udp", "tcp_udp")
 PROXIES: Final = ("edge-guard", "none")
 NETWORK_MODES: Final = ("bridge", "host")
 
@@ -311,7 +311,9 @@ def _unproxied(port: pb.VersionPort, path: Path, network_mode: str) -> Iterator[
     protocol = port.protocol if port.HasField("protocol") else _DEFAULT_PROTOCOL
     if protocol in PROTOCOLS and protocol not in HOST_PROTOCOLS:
         yield Finding(
-            (*path, "protocol"), "not-allowed", "must be tcp or udp, which proxy none needs"
+            (*path, "protocol"),
+            "not-allowed",
+            "must be tcp, udp or tcp_udp, which proxy none needs",
         )
     if not port.HasField("port_range"):
         yield Finding((*path, "port_range"), "required", "is required, because proxy is none")

@@ -260,4 +260,4 @@ def _refusal_end(lobby: pb.WantedLobby) -> RunEnd:
 
 def _port(port: pb.RuntimePort) -> PortRequest:
     span = (port.range_min, port.range_max) if port.range_min else None
-    return PortRequest(port.protocol == "udp", span)
+    return PortRequest(port.protocol, span)

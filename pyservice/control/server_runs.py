@@ -227,4 +227,4 @@ class ServerRuns:
 
 def _port(port: pb.ServerPort) -> PortRequest:
     fixed = port.internal_port if port.routing.HasField("host") else 0
-    return PortRequest(port.protocol == "udp", fixed=fixed)
+    return PortRequest(port.protocol, fixed=fixed)

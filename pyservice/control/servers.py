@@ -38,7 +38,8 @@ LEASE_WAIT_S: Final = 2.0
 """Longest wait for a data plane that restarts."""
 
 _LEASE_POLL_INTERVAL_S: Final = 0.1
-_HOST_PROTOCOLS: Final = ("tcp", "udp")
+_HOST_FAMILIES: Final = {"tcp": (False,), "udp": (True,), "tcp_udp": (False, True)}
+"""Protocols with routing.host. True stands for a port number of UDP."""
 
 
 class LeaseClient(Protocol):
@@ -138,8 +139,7 @@ class ServerOperations:
                         "not-unique",
                         "is the port of another server",
                     )
-                    for port, name in host_ports.items()
-                    if port in taken_ports
+                    for name in sorted({host_ports[port] for port in taken_ports})
                 ]
             )
             create_ms = now_ms()
@@ -347,10 +347,16 @@ def _added(request: pb.CreateServerRequest) -> dict[str, int]:
 
 def _host_ports(request: pb.CreateServerRequest) -> dict[tuple[bool, int], str]:
     return {
-        (port.protocol == "udp", port.internal_port): name
+        number: name
         for name, port in sorted(request.network.ports.entries.items())
         if port.routing.HasField("host")
+        for number in _host_numbers(port)
     }
+
+
+def _host_numbers(port: pb.NewServerPort) -> set[tuple[bool, int]]:
+    families = _HOST_FAMILIES.get(port.protocol, (False,))
+    return {(is_datagram, port.internal_port) for is_datagram in families}
 
 
 def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
@@ -373,9 +379,9 @@ def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterat
             yield field_problem(
                 [*path, "routing", "host"], "not-allowed", "needs a network of mode host"
             )
-        if port.protocol not in _HOST_PROTOCOLS:
+        if port.protocol not in _HOST_FAMILIES:
             yield field_problem(
-                [*path, "protocol"], "not-allowed", "must be tcp or udp with routing.host"
+                [*path, "protocol"], "not-allowed", "must be tcp, udp or tcp_udp with routing.host"
             )
         if not port.HasField("internal_port"):
             yield field_problem(
@@ -384,9 +390,9 @@ def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterat
         elif port.internal_port not in host_ports:
             reason = f"must be {host_ports[0]} to {host_ports[-1]} with routing.host"
             yield field_problem([*path, "internal_port"], "not-allowed", reason)
-        elif (key := (port.protocol == "udp", port.internal_port)) in numbers:
+        elif not numbers.isdisjoint(taken := _host_numbers(port)):
             yield field_problem(
                 [*path, "internal_port"], "not-unique", "is the number of another port"
             )
         else:
-            numbers.add(key)
+            numbers |= taken

@@ -284,8 +284,8 @@ def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> 
         )
     if network_mode != "host":
         return "has proxy none, which requires network_mode host"
-    if (port.protocol or "https") not in ("tcp", "udp"):
-        return "has proxy none, which requires protocol tcp or udp"
+    if (port.protocol or "https") not in ("tcp", "udp", "tcp_udp"):
+        return "has proxy none, which requires protocol tcp, udp or tcp_udp"
     if not port.HasField("port_range"):
         return "has proxy none, which requires a port_range"
     if port.port_range.min not in host_ports or port.port_range.max not in host_ports:

@@ -105,26 +105,38 @@ class NoFreePort(Exception):
     pass
 
 
-def draw_free_port(numbers: range, is_taken: Callable[[int], bool], *, is_datagram: bool) -> int:
+def draw_free_port(numbers: range, is_taken: Callable[[int], bool], protocol: str) -> int:
     """Returns a random port that no run has and that can be bound at all addresses. Raises
     NoFreePort.
     """
     for _ in range(_DRAWS):
         number = random.choice(numbers)
-        if not is_taken(number) and _can_bind(number, is_datagram=is_datagram):
+        if not is_taken(number) and _can_bind(number, protocol):
             return number
     candidates = [number for number in numbers if not is_taken(number)]
     random.shuffle(candidates)
     for number in candidates:
-        if _can_bind(number, is_datagram=is_datagram):
+        if _can_bind(number, protocol):
             return number
     raise NoFreePort
 
 
-def _can_bind(number: int, *, is_datagram: bool) -> bool:
-    probe, everywhere = _open_socket(socket.SOCK_DGRAM if is_datagram else socket.SOCK_STREAM)
+_SOCKET_KINDS: Final = {
+    "udp": (socket.SOCK_DGRAM,),
+    "tcp_udp": (socket.SOCK_STREAM, socket.SOCK_DGRAM),
+}
+"""Sockets of a protocol's port. All other protocols use TCP."""
+
+
+def _can_bind(number: int, protocol: str) -> bool:
+    kinds = _SOCKET_KINDS.get(protocol, (socket.SOCK_STREAM,))
+    return all(_can_bind_socket(number, kind) for kind in kinds)
+
+
+def _can_bind_socket(number: int, kind: socket.SocketKind) -> bool:
+    probe, everywhere = _open_socket(kind)
     with probe:
-        if not is_datagram:
+        if kind is socket.SOCK_STREAM:
             # Game servers bind with this option too. It ignores connections in TIME_WAIT.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -259,7 +271,7 @@ class PlacementAllocator:
                 or number in taken_numbers
                 or number in self._quarantined_until_s
             ),
-            is_datagram=request.is_datagram,
+            request.protocol,
         )
         return ProcessPort(number)
 

@@ -33,7 +33,8 @@ class Resources(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PortRequest:
-    is_datagram: bool
+    protocol: str
+    """As in the configuration. Ports of udp and tcp_udp have a UDP socket."""
     span: tuple[int, int] | None = None
     """First and last port that players reach directly. None: edge-guard forwards."""
     fixed: int = 0

@@ -173,7 +173,7 @@ _names = st.from_regex(r"[a-z0-9]{1,8}(-[a-z0-9]{1,8}){0,2}", fullmatch=True).fi
     lambda name: len(name) <= 26
 )
 _tiers = st.sampled_from(["basic-1d1", "basic-4d1"])
-_protocols = st.sampled_from(["http", "https", "tcp", "tcp_tls", "udp"])
+_protocols = st.sampled_from(["http", "https", "tcp", "tcp_tls", "udp", "tcp_udp"])
 _ports = st.integers(1, 65_535)
 
 
@@ -187,7 +187,7 @@ _proxied = _some(port=_ports, protocol=_protocols, proxy=st.just("edge-guard"), 
 _bare = st.fixed_dictionaries(
     {
         "proxy": st.just("none"),
-        "protocol": st.sampled_from(["tcp", "udp"]),
+        "protocol": st.sampled_from(["tcp", "udp", "tcp_udp"]),
         "port_range": _ranges(20_000, 25_999),
     },
     optional={"port": _ports, **_dev},

@@ -69,7 +69,7 @@ def test_create_publicities(create: dict[str, bool], publicities: set[str]) -> N
 
 
 def test_tls_follows_protocol() -> None:
-    protocols = ("http", "https", "tcp", "tcp_tls", "udp")
+    protocols = ("http", "https", "tcp", "tcp_tls", "udp", "tcp_udp")
     ports = {name.replace("_", "-"): {"protocol": name} for name in protocols}
     mode = resolved({}, {"docker": {"ports": {**ports, "default": {}}}})
     is_tls = {name for name, port in mode.ports.items() if port.is_tls}

@@ -115,7 +115,7 @@ def want(
         args=(),
         env={"GOALS": json.dumps(none | goals)},
         own_env=env or {},
-        ports={"game": PortRequest(is_datagram=True)},
+        ports={"game": PortRequest("udp")},
         **more,
     )
 

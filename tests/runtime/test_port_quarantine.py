@@ -19,7 +19,7 @@ from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
-GAME: Final = {"game": PortRequest(is_datagram=True)}
+GAME: Final = {"game": PortRequest("udp")}
 FEW: Final = 8
 
 
@@ -152,7 +152,7 @@ async def test_restart_keeps_the_rest_of_the_quarantine(host: RuntimeHost, few: 
 
 
 def _all_but_one() -> dict[str, PortRequest]:
-    return {f"port-{n}": PortRequest(is_datagram=True) for n in range(FEW - 1)}
+    return {f"port-{n}": PortRequest("udp") for n in range(FEW - 1)}
 
 
 def test_folder_of_a_long_ended_run_is_not_read(tmp_path: Path) -> None:
@@ -172,13 +172,13 @@ MANY: Final = range(40_000, 40_256)
 
 
 def order_of(build_id: str, count: int) -> RunRequest:
-    ports = {f"port-{n}": PortRequest(is_datagram=True) for n in range(count)}
+    ports = {f"port-{n}": PortRequest("udp") for n in range(count)}
     return RunRequest("x", "server", "g", build_id, Resources(10, 64), ports=ports)
 
 
 @pytest.fixture
 def no_foreign_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(node_allocation, "_can_bind", lambda number, *, is_datagram: True)
+    monkeypatch.setattr(node_allocation, "_can_bind", lambda number, protocol: True)
 
 
 @pytest.mark.usefixtures("no_foreign_programs")

@@ -29,6 +29,7 @@ NUMBERS: Final = range(first := 10_000 + os.getpid() % 100 * 20, first + 19)
 """A foreign program may bind every address, so each test process uses ports of its own."""
 ONE: Final = range(NUMBERS.stop, NUMBERS.stop + 1)
 KINDS: Final = {"stream": socket.SOCK_STREAM, "datagram": socket.SOCK_DGRAM}
+PROTOCOLS: Final = {socket.SOCK_STREAM: "tcp", socket.SOCK_DGRAM: "udp"}
 HAS_IPV6: Final = Path("/proc/net/if_inet6").exists()
 NEEDS_IPV6: Final = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 EVERYWHERE: Final = [pytest.param("0.0.0.0"), pytest.param("::", marks=NEEDS_IPV6)]
@@ -73,7 +74,7 @@ def want(host: RuntimeHost, kind: socket.SocketKind, address: str = "127.0.0.1")
     family = family_of(address).name
     program = BIND.format(family=family, kind=kind.name, address=address)
     script = f"exec '{sys.executable}' -S -c '{program}'"
-    return host.want(script, ports={"game": PortRequest(kind is socket.SOCK_DGRAM)})
+    return host.want(script, ports={"game": PortRequest(PROTOCOLS[kind])})
 
 
 async def bound(host: RuntimeHost, order: RunRequest) -> int:
@@ -118,10 +119,10 @@ async def test_port_of_an_ended_run_is_reused_after_quarantine(
         assert await bound(limited_node, want(limited_node, kind)) == number
 
 
-def draw(kind: socket.SocketKind) -> int | None:
+def draw(kind: socket.SocketKind, protocol: str | None = None) -> int | None:
     try:
         return node_allocation.draw_free_port(
-            ONE, lambda number: False, is_datagram=kind is socket.SOCK_DGRAM
+            ONE, lambda number: False, protocol or PROTOCOLS[kind]
         )
     except node_allocation.NoFreePort:
         return None
@@ -146,7 +147,8 @@ async def test_port_is_occupied_by_a_listener_at_any_address(
         assert draw(kind) is None
         [other] = set(KINDS.values()) - {kind}
         assert draw(other) == ONE[0], "TCP and UDP have numbers of their own"
-    assert draw(kind) == ONE[0]
+        assert draw(kind, "tcp_udp") is None, "a port of both needs both"
+    assert draw(kind) == draw(kind, "tcp_udp") == ONE[0]
 
 
 @pytest.mark.parametrize("address", LOOPBACKS)

@@ -17,7 +17,7 @@ from tests.support.runtime_host import CAPACITY, RuntimeHost, build_of, is_alive
 
 pytestmark = pytest.mark.anyio
 
-GAME: Final = {"game": PortRequest(is_datagram=False)}
+GAME: Final = {"game": PortRequest("tcp")}
 IGNORES_TERM: Final = "trap '' TERM; echo up; while :; do sleep 0.05; done"
 UNUSABLE, UNFINDABLE, BROKEN = (f"0192f000-0000-7000-8000-0000000000e{n}" for n in (1, 2, 3))
 

@@ -27,7 +27,7 @@ for variable, kind in {ports}:
 print("bound", flush=True)
 time.sleep(3600)
 """
-PORTS: Final = {"game": PortRequest(is_datagram=False), "voice": PortRequest(is_datagram=True)}
+PORTS: Final = {"game": PortRequest("tcp"), "voice": PortRequest("udp")}
 BOTH: Final = (("PORT_GAME", int(socket.SOCK_STREAM)), ("PORT_VOICE", int(socket.SOCK_DGRAM)))
 
 

@@ -15,12 +15,13 @@ use crate::facts;
 type PortArgument = (String, String, String, u16, u16);
 type BackendArgument = (String, String, u16);
 
-const PROTOCOLS: [(&str, Protocol); 5] = [
+const PROTOCOLS: [(&str, Protocol); 6] = [
     ("http", Protocol::Http),
     ("https", Protocol::Https),
     ("tcp", Protocol::Tcp),
     ("tcp_tls", Protocol::TcpTls),
     ("udp", Protocol::Udp),
+    ("tcp_udp", Protocol::TcpUdp),
 ];
 
 fn protocol_of(word: &str) -> PyResult<Protocol> {

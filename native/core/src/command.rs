@@ -338,16 +338,21 @@ pub enum Protocol {
     /// TCP to the process. Edge-guard terminates TLS.
     TcpTls = 4,
     Udp = 5,
+    /// TCP and UDP with the same port number.
+    TcpUdp = 6,
 }
 
 impl Protocol {
-    pub fn is_datagram(self) -> bool {
-        self == Protocol::Udp
+    const ALL: [Protocol; 6] =
+        [Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::TcpTls, Protocol::Udp, Protocol::TcpUdp];
+
+    /// Reports whether the protocol needs a number of TCP, and one of UDP.
+    pub fn families(self) -> [bool; 2] {
+        [self != Protocol::Udp, matches!(self, Protocol::Udp | Protocol::TcpUdp)]
     }
 
     pub fn from_byte(byte: u8) -> Option<Protocol> {
-        let all = [Protocol::Http, Protocol::Https, Protocol::Tcp, Protocol::TcpTls, Protocol::Udp];
-        all.into_iter().find(|protocol| *protocol as u8 == byte)
+        Protocol::ALL.into_iter().find(|protocol| *protocol as u8 == byte)
     }
 }
 

@@ -29,8 +29,8 @@ pub(crate) struct PortLease {
 pub(crate) struct PortLeaseTable {
     by_owner: BTreeMap<Id, PortLease>,
     changes: ChangeFeed<Id>,
-    streams: PortPool,
-    datagrams: PortPool,
+    /// Numbers of TCP, and numbers of UDP.
+    pools: [PortPool; 2],
 }
 
 impl PortLeaseTable {
@@ -38,8 +38,7 @@ impl PortLeaseTable {
         PortLeaseTable {
             by_owner: BTreeMap::new(),
             changes: ChangeFeed::starting_at(0),
-            streams: PortPool::new(range),
-            datagrams: PortPool::new(range),
+            pools: [PortPool::new(range), PortPool::new(range)],
         }
     }
 
@@ -57,44 +56,61 @@ impl PortLeaseTable {
     }
 
     pub(crate) fn counts(&self, now: Ms) -> [[usize; 3]; 2] {
-        [self.streams.counts(now), self.datagrams.counts(now)]
+        self.pools.each_ref().map(|pool| pool.counts(now))
     }
 
     pub(crate) fn release_quarantined(&mut self, now: Ms) {
-        self.streams.release_quarantined(now);
-        self.datagrams.release_quarantined(now);
+        self.pools.iter_mut().for_each(|pool| pool.release_quarantined(now));
     }
 
     /// Chooses free ports by `random`, but does not take them. Returns None if too few are free for the namespace.
     pub(crate) fn draw(&self, namespace: Id, requests: &[PortRequest<'_>], random: u64) -> Option<Vec<LeasedPort>> {
-        if [&self.streams, &self.datagrams]
-            .into_iter()
-            .zip(counted(requests))
+        if (self.pools.iter().zip(counted(requests)))
             .any(|(pool, more)| more > 0 && pool.exceeds_fair_share(namespace, more))
         {
             return None;
         }
+        let mut ports: Vec<LeasedPort> = requests
+            .iter()
+            .map(|port| LeasedPort {
+                name: port.name.into(),
+                protocol: port.protocol,
+                exposure: port.exposure,
+                backend: None,
+            })
+            .collect();
         let mut drawn: [Vec<u16>; 2] = [Vec::new(), Vec::new()];
         let mut random = random;
-        let mut ports = Vec::with_capacity(requests.len());
-        for request in requests {
-            let exposure = match request.exposure {
-                PortExposure::Number(_) => {
-                    let family = usize::from(request.protocol.is_datagram());
-                    random = spread(random);
-                    let number = self.pool(request.protocol).draw(random, &drawn[family])?;
-                    drawn[family].push(number);
-                    PortExposure::Number(number)
+        // A port of TCP and UDP needs a number that is free for both. Other ports of the request could take the last one.
+        for is_both in [true, false] {
+            for port in ports.iter_mut().filter(|port| (port.protocol == Protocol::TcpUdp) == is_both) {
+                if !matches!(port.exposure, PortExposure::Number(_)) {
+                    continue;
                 }
-                other => other,
-            };
-            ports.push(LeasedPort { name: request.name.into(), protocol: request.protocol, exposure, backend: None });
+                random = spread(random);
+                let number = self.draw_number(port.protocol, random, &drawn)?;
+                for family in families(port.protocol) {
+                    drawn[family].push(number);
+                }
+                port.exposure = PortExposure::Number(number);
+            }
         }
         Some(ports)
     }
 
     pub(crate) fn draw_one(&self, protocol: Protocol, random: u64) -> Option<u16> {
-        self.pool(protocol).draw(spread(random), &[])
+        self.draw_number(protocol, spread(random), &[Vec::new(), Vec::new()])
+    }
+
+    fn draw_number(&self, protocol: Protocol, random: u64, drawn: &[Vec<u16>; 2]) -> Option<u16> {
+        let [streams, datagrams] = &self.pools;
+        match protocol.families() {
+            [true, true] => streams.draw_where(random, |number| {
+                datagrams.is_free(number) && drawn.iter().all(|drawn| !drawn.contains(&number))
+            }),
+            [false, true] => datagrams.draw(random, &drawn[1]),
+            _ => streams.draw(random, &drawn[0]),
+        }
     }
 
     pub(crate) fn add(&mut self, lsn: Lsn, owner: Id, lease: PortLease) -> Result<(), ApplyError> {
@@ -103,7 +119,7 @@ impl PortLeaseTable {
         }
         for port in &lease.ports {
             if let PortExposure::Number(number) = port.exposure {
-                self.pool_mut(port.protocol).take(number);
+                families(port.protocol).for_each(|family| self.pools[family].take(number));
             }
         }
         self.changes.record_at(lsn, owner);
@@ -124,9 +140,10 @@ impl PortLeaseTable {
         let PortExposure::Number(old) = port.exposure else { return Err(BAD_LEASE) };
         port.exposure = PortExposure::Number(number);
         let protocol = port.protocol;
-        let pool = self.pool_mut(protocol);
-        pool.quarantine(old, until, None);
-        pool.take(number);
+        for family in families(protocol) {
+            self.pools[family].quarantine(old, until, None);
+            self.pools[family].take(number);
+        }
         self.changes.record_at(lsn, owner);
         Ok(())
     }
@@ -161,7 +178,9 @@ impl PortLeaseTable {
         let lease = self.remove(owner).filter(|lease| lease.is_over).ok_or(BAD_LEASE)?;
         for port in &lease.ports {
             if let PortExposure::Number(number) = port.exposure {
-                self.pool_mut(port.protocol).quarantine(number, until, Some(lease.namespace));
+                for family in families(port.protocol) {
+                    self.pools[family].quarantine(number, until, Some(lease.namespace));
+                }
             }
         }
         Ok(())
@@ -197,8 +216,7 @@ impl PortLeaseTable {
     }
 
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {
-        self.streams.write(&mut Writer { bytes });
-        self.datagrams.write(&mut Writer { bytes });
+        self.pools.iter().for_each(|pool| pool.write(&mut Writer { bytes }));
         Writer { bytes }.u64(self.changes.sequence());
         Writer { bytes }.u32(self.by_owner.len() as u32);
         for (owner, lease) in &self.by_owner {
@@ -217,8 +235,7 @@ impl PortLeaseTable {
     }
 
     pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
-        self.streams.load(r)?;
-        self.datagrams.load(r)?;
+        self.pools.iter_mut().try_for_each(|pool| pool.load(r))?;
         self.changes = ChangeFeed::starting_at(r.u64()?);
         for _ in 0..r.u32()? {
             let (owner, changed, is_over) = (r.id()?, r.u64()?, r.flag()?);
@@ -232,20 +249,17 @@ impl PortLeaseTable {
         }
         Ok(())
     }
+}
 
-    fn pool(&self, protocol: Protocol) -> &PortPool {
-        if protocol.is_datagram() { &self.datagrams } else { &self.streams }
-    }
-
-    fn pool_mut(&mut self, protocol: Protocol) -> &mut PortPool {
-        if protocol.is_datagram() { &mut self.datagrams } else { &mut self.streams }
-    }
+/// Returns the indices of the pools that the protocol takes a number of.
+fn families(protocol: Protocol) -> impl Iterator<Item = usize> {
+    (0..2).filter(move |family| protocol.families()[*family])
 }
 
 fn counted(requests: &[PortRequest<'_>]) -> [usize; 2] {
     let mut counts = [0; 2];
     for request in requests.iter().filter(|request| matches!(request.exposure, PortExposure::Number(_))) {
-        counts[usize::from(request.protocol.is_datagram())] += 1;
+        families(request.protocol).for_each(|family| counts[family] += 1);
     }
     counts
 }

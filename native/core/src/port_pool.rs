@@ -62,15 +62,19 @@ impl PortPool {
     }
 
     pub(crate) fn draw(&self, random: u64, excluded: &[u16]) -> Option<u16> {
-        let count = self.free.len();
-        if count <= excluded.iter().filter(|number| self.is_free(**number)).count() {
+        if self.free.len() <= excluded.iter().filter(|number| self.is_free(**number)).count() {
             return None;
         }
-        let start = ((u128::from(random) * count as u128) >> 64) as usize;
-        self.free[start..].iter().chain(&self.free[..start]).find(|number| !excluded.contains(number)).copied()
+        self.draw_where(random, |number| !excluded.contains(&number))
     }
 
-    fn is_free(&self, number: u16) -> bool {
+    /// Returns a free port that fulfils a condition. Checks each free port at most once.
+    pub(crate) fn draw_where(&self, random: u64, is_allowed: impl Fn(u16) -> bool) -> Option<u16> {
+        let start = ((u128::from(random) * self.free.len() as u128) >> 64) as usize;
+        self.free[start..].iter().chain(&self.free[..start]).copied().find(|number| is_allowed(*number))
+    }
+
+    pub(crate) fn is_free(&self, number: u16) -> bool {
         self.at(number).is_some_and(|at| self.positions[at] < QUARANTINED)
     }
 

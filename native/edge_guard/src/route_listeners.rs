@@ -52,8 +52,7 @@ struct ServedRoute {
 
 #[derive(Debug)]
 enum ServedBy {
-    Listener(Listener),
-    UdpThreads(Arc<UdpSocket>),
+    Port { listener: Option<Listener>, datagrams: Option<Arc<UdpSocket>> },
     Host,
     Failed(ServeError),
 }
@@ -162,8 +161,10 @@ impl RouteListeners {
         let (mut listeners, mut datagrams) = (Vec::new(), Vec::new());
         for served in self.served.values() {
             match &served.socket_owner {
-                ServedBy::Listener(listener) => listeners.push(listener),
-                ServedBy::UdpThreads(socket) => datagrams.push((served.live.number, socket)),
+                ServedBy::Port { listener, datagrams: socket } => {
+                    listeners.extend(listener);
+                    datagrams.extend(socket.as_ref().map(|socket| (served.live.number, socket)));
+                }
                 ServedBy::Host | ServedBy::Failed(_) => {}
             }
         }
@@ -201,7 +202,7 @@ impl RouteListeners {
             && !matches!(served.socket_owner, ServedBy::Failed(_))
         {
             served.live.set_backend(route.backend.map(Into::into));
-            if route.protocol == Protocol::Udp {
+            if route.protocol.has_datagrams() {
                 self.datagrams.set_backend(served.live.number, route.backend);
             }
             served.route = route;
@@ -245,32 +246,36 @@ impl RouteListeners {
     fn serve_port(&mut self, route: &Route, live: &Arc<LiveRoute>) -> Result<ServedBy, ServeError> {
         let address = SocketAddr::new(self.shared.config.bind, route.port);
         let refused = |error: std::io::Error| ServeError::for_port(address, &error);
-        if route.protocol == Protocol::Udp {
+        let (mut stream, mut datagram) = (None, None);
+        if route.protocol.has_streams() {
+            let inherited = self.inherited.streams.remove(&route.port);
+            stream = inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address));
+            if stream.is_none() {
+                stream = Some(bind_stream(address).map_err(refused)?);
+            }
+        }
+        if route.protocol.has_datagrams() {
             let inherited = self.inherited.datagrams.remove(&route.port);
-            let socket = match inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address)) {
-                Some(socket) => socket,
-                None => bind_datagram(address).map_err(refused)?,
-            };
+            datagram = inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address));
+            if datagram.is_none() {
+                datagram = Some(bind_datagram(address).map_err(refused)?);
+            }
+        }
+        // Both sockets are bound, so the route is served completely or not at all.
+        let datagrams = datagram.map(|socket| {
             let socket = Arc::new(socket);
             let sessions = self.inherited.sessions.remove(&route.port).unwrap_or_default();
             self.datagrams
                 .open(UdpPort { number: live.number, socket: socket.clone(), backend: route.backend }, sessions);
-            return Ok(ServedBy::UdpThreads(socket));
-        }
-        let inherited = self.inherited.streams.remove(&route.port);
-        let socket = match inherited.filter(|socket| socket.local_addr().is_ok_and(|is| is == address)) {
-            Some(socket) => socket,
-            None => bind_stream(address).map_err(refused)?,
-        };
-        let listener = match route.protocol {
+            socket
+        });
+        let listener = stream.map(|socket| match route.protocol {
             Protocol::Http | Protocol::Https => {
                 Listener::open(socket, live, &self.workers, true, HttpHandler { live: live.clone(), by_host: false })
             }
-            Protocol::Tcp | Protocol::TcpTls | Protocol::Udp => {
-                Listener::open(socket, live, &self.workers, true, TcpHandler { live: live.clone() })
-            }
-        };
-        Ok(ServedBy::Listener(listener))
+            _ => Listener::open(socket, live, &self.workers, true, TcpHandler { live: live.clone() }),
+        });
+        Ok(ServedBy::Port { listener, datagrams })
     }
 
     fn close(&mut self, key: &RouteKey) -> Option<(Arc<LiveRoute>, Option<oneshot::Receiver<()>>)> {
@@ -281,7 +286,7 @@ impl RouteListeners {
             let mut hosts = self.shared.hosts.write().unwrap_or_else(PoisonError::into_inner);
             hosts.remove(route.protocol == Protocol::Https, &route.host, &served.live);
         }
-        let datagrams = (route.protocol == Protocol::Udp).then(|| self.datagrams.close(served.live.number));
+        let datagrams = route.protocol.has_datagrams().then(|| self.datagrams.close(served.live.number));
         Some((served.live, datagrams))
     }
 
@@ -295,10 +300,12 @@ impl RouteListeners {
                 let kind = if error.is_port_error { RouteOutcome::Refused } else { RouteOutcome::Unserved };
                 report(kind(key.clone(), u32::from(*port), error.reason.clone()));
             }
-            // A backend applies to all later connections.
-            ServedBy::Listener(_) | ServedBy::Host => report(listening),
             // The UDP thread applies the change in order, after datagrams that it reads before.
-            ServedBy::UdpThreads(_) => self.datagrams.run_in_order(served.live.number, move || report(listening)),
+            ServedBy::Port { datagrams: Some(_), .. } => {
+                self.datagrams.run_in_order(served.live.number, move || report(listening))
+            }
+            // A backend applies to all later connections.
+            ServedBy::Port { .. } | ServedBy::Host => report(listening),
         }
     }
 }

@@ -35,6 +35,20 @@ pub enum Protocol {
     Tcp,
     TcpTls,
     Udp,
+    /// TCP and UDP with the same port number.
+    TcpUdp,
+}
+
+impl Protocol {
+    #[must_use]
+    pub fn has_streams(self) -> bool {
+        self != Protocol::Udp
+    }
+
+    #[must_use]
+    pub fn has_datagrams(self) -> bool {
+        matches!(self, Protocol::Udp | Protocol::TcpUdp)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,6 +92,7 @@ impl Route {
             "tcp" => Protocol::Tcp,
             "tcp_tls" => Protocol::TcpTls,
             "udp" => Protocol::Udp,
+            "tcp_udp" => Protocol::TcpUdp,
             other => return Err(format!("protocol `{other}` is not known")),
         };
         let port = u16::try_from(port).map_err(|_| format!("port {port} is greater than 65535"))?;

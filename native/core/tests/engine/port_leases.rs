@@ -69,6 +69,30 @@ fn tcp_and_udp_pools_are_independent() {
 }
 
 #[test]
+fn port_of_tcp_and_udp_needs_one_number_of_both() {
+    let mut w = two_ports();
+    lease(&mut w, SERVER, &[numbered("a", Protocol::Tcp)]).unwrap();
+    let both = [numbered("a", Protocol::Udp), numbered("b", Protocol::TcpUdp)];
+    let leased = lease(&mut w, OTHER_SERVER, &both).unwrap();
+    assert_eq!(leased.iter().map(|port| &*port.name).collect::<Vec<_>>(), ["a", "b"], "in the order of the request");
+    assert_ne!(leased[0].exposure, leased[1].exposure);
+    assert_eq!(w.engine.port_counts(), [[0, 2, 0], [0, 2, 0]]);
+    assert!(end(&mut w, OTHER_SERVER) && returned(&mut w, OTHER_SERVER));
+    assert_eq!(w.engine.port_counts(), [[0, 1, 1], [0, 0, 2]]);
+}
+
+#[test]
+fn port_of_tcp_and_udp_is_refused_without_a_common_number() {
+    let mut w = two_ports();
+    let leased = lease(&mut w, SERVER, &[numbered("a", Protocol::TcpUdp)]).unwrap();
+    let pair = [numbered("a", Protocol::TcpUdp), numbered("b", Protocol::TcpUdp)];
+    assert_eq!(lease(&mut w, OTHER_SERVER, &pair), Err(Refusal::PortsExhausted));
+    let rest = [numbered("a", Protocol::Tcp), numbered("b", Protocol::Udp)];
+    let others = lease(&mut w, OTHER_SERVER, &rest).unwrap();
+    assert!(others.iter().all(|port| port.exposure != leased[0].exposure));
+}
+
+#[test]
 fn exhausted_pool_leases_nothing() {
     let mut w = two_ports();
     let three = [numbered("a", Protocol::Tcp), numbered("b", Protocol::TcpTls), numbered("c", Protocol::Http)];

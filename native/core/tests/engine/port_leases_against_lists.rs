@@ -16,8 +16,27 @@ struct Owner {
     is_server: bool,
     is_over: bool,
     is_published: bool,
-    ports: Vec<(bool, u16)>,
+    ports: Vec<(Protocol, u16)>,
 }
+
+impl Owner {
+    fn numbers(&self) -> impl Iterator<Item = (bool, u16)> {
+        self.ports.iter().flat_map(|(protocol, number)| numbers(*protocol, *number))
+    }
+}
+
+/// Returns the number of a port in each of its families. True stands for UDP.
+fn numbers(protocol: Protocol, number: u16) -> impl Iterator<Item = (bool, u16)> {
+    let families: &[bool] = match protocol {
+        Protocol::Udp => &[true],
+        Protocol::TcpUdp => &[false, true],
+        _ => &[false],
+    };
+    families.iter().map(move |is_datagram| (*is_datagram, number))
+}
+
+/// Numbers of requested ports: only TCP, only UDP, and both.
+type Needed = [usize; 3];
 
 #[derive(Default)]
 struct ListModel {
@@ -27,16 +46,19 @@ struct ListModel {
 
 impl ListModel {
     fn is_free(&self, now: Ms, port: (bool, u16)) -> bool {
-        self.owners.values().all(|owner| !owner.ports.contains(&port))
+        self.owners.values().all(|owner| owner.numbers().all(|taken| taken != port))
             && self.quarantined.get(&port).is_none_or(|until| *until <= now)
     }
 
-    fn free(&self, now: Ms, is_datagram: bool) -> usize {
-        (PORTS.first..=PORTS.last).filter(|number| self.is_free(now, (is_datagram, *number))).count()
+    fn free(&self, now: Ms, protocol: Protocol) -> usize {
+        let is_free = |number: &u16| numbers(protocol, *number).all(|port| self.is_free(now, port));
+        (PORTS.first..=PORTS.last).filter(is_free).count()
     }
 
-    fn has(&self, now: Ms, counts: [usize; 2]) -> bool {
-        self.free(now, false) >= counts[0] && self.free(now, true) >= counts[1]
+    fn has(&self, now: Ms, [streams, datagrams, both]: Needed) -> bool {
+        self.free(now, Protocol::Tcp) >= streams + both
+            && self.free(now, Protocol::Udp) >= datagrams + both
+            && self.free(now, Protocol::TcpUdp) >= both
     }
 
     fn any(&self, rng: &mut Random, is_it: impl Fn(&Owner) -> bool) -> Option<Id> {
@@ -45,27 +67,29 @@ impl ListModel {
     }
 
     fn take(&mut self, now: Ms, id: Id, is_server: bool, leased: &[LeasedPort]) {
-        let mut ports = Vec::new();
+        let (mut ports, mut taken) = (Vec::new(), BTreeSet::new());
         for port in leased {
             let PortExposure::Number(number) = port.exposure else { panic!("the request was for a number") };
-            let port = (port.protocol.is_datagram(), number);
-            assert!(self.is_free(now, port), "{port:?} is leased or quarantined");
-            assert!(!ports.contains(&port), "twice in one lease");
-            ports.push(port);
+            for each in numbers(port.protocol, number) {
+                assert!(self.is_free(now, each), "{each:?} is leased or quarantined");
+                assert!(taken.insert(each), "twice in one lease");
+            }
+            ports.push((port.protocol, number));
         }
         self.owners.insert(id, Owner { is_server, is_over: false, is_published: false, ports });
     }
 }
 
-fn port_requests(rng: &mut Random) -> (Vec<PortRequest<'static>>, [usize; 2]) {
+fn port_requests(rng: &mut Random) -> (Vec<PortRequest<'static>>, Needed) {
     let names = ["a", "b", "c"];
-    let mut counts = [0; 2];
+    let mut needed = [0; 3];
     let ports = names[..1 + rng.below(3) as usize].iter().map(|name| {
-        let protocol = [Protocol::Udp, Protocol::Tcp, Protocol::Https][rng.below(3) as usize];
-        counts[usize::from(protocol.is_datagram())] += 1;
+        let (protocol, kind) = [(Protocol::Udp, 1), (Protocol::Tcp, 0), (Protocol::Https, 0), (Protocol::TcpUdp, 2)]
+            [rng.below(4) as usize];
+        needed[kind] += 1;
         PortRequest { name, protocol, exposure: PortExposure::Number(0) }
     });
-    (ports.collect(), counts)
+    (ports.collect(), needed)
 }
 
 #[derive(Default)]
@@ -83,7 +107,7 @@ impl Follower {
         let mut fresh: BTreeMap<Id, BTreeSet<(bool, u16)>> = BTreeMap::new();
         for route in routes.changed {
             let PortExposure::Number(number) = route.port.exposure else { continue };
-            fresh.entry(route.owner).or_default().insert((route.port.protocol.is_datagram(), number));
+            fresh.entry(route.owner).or_default().extend(numbers(route.port.protocol, number));
         }
         self.open.extend(fresh);
         routes.removed.iter().for_each(|owner| drop(self.open.remove(owner)));
@@ -155,9 +179,9 @@ fn give_back(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts
     let is_over = model.owners[&id].is_over;
     assert_eq!(answer, Ok(is_over));
     if is_over {
-        for port in model.owners.remove(&id).unwrap().ports {
-            model.quarantined.insert(port, w.now + 60_000);
-        }
+        let until = w.now + 60_000;
+        let owner = model.owners.remove(&id).unwrap();
+        model.quarantined.extend(owner.numbers().map(|port| (port, until)));
     }
     is_over.then_some(id)
 }
@@ -166,7 +190,7 @@ fn replace(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: 
     let Some(id) = model.any(rng, |_| true) else { return };
     let (mut owner, random) = (model.owners[&id].clone(), rng.next());
     let at = rng.below(owner.ports.len() as u64) as usize;
-    let (is_datagram, old) = owner.ports[at];
+    let (protocol, old) = owner.ports[at];
     let refused = if rng.below(4) == 0 { 1 } else { old };
     let name = ["a", "b", "c"][at];
     let answer = w.run(|e, cx| e.replace_port(cx, id, name, refused, random)).result;
@@ -175,14 +199,14 @@ fn replace(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: 
         assert_eq!(answer, Err(Refusal::LeaseNotFound));
     } else if refused != old || owner.is_published {
         assert_eq!(answer, Ok(Some(old)));
-    } else if model.free(w.now, is_datagram) == 0 {
+    } else if model.free(w.now, protocol) == 0 {
         assert_eq!(answer, Err(Refusal::PortsExhausted));
     } else {
         let new = answer.unwrap().unwrap();
-        assert!(model.is_free(w.now, (is_datagram, new)));
-        owner.ports[at] = (is_datagram, new);
+        assert!(numbers(protocol, new).all(|port| model.is_free(w.now, port)));
+        owner.ports[at] = (protocol, new);
         model.owners.insert(id, owner);
-        model.quarantined.insert((is_datagram, old), w.now + 600_000);
+        model.quarantined.extend(numbers(protocol, old).map(|port| (port, w.now + 600_000)));
     }
 }
 
@@ -213,7 +237,7 @@ fn restart(w: &mut TestEngine, counts: &mut Counts) {
 fn check(w: &TestEngine, model: &ListModel, follower: &mut Follower, rng: &mut Random) {
     let mut taken = BTreeSet::new();
     for owner in model.owners.values() {
-        owner.ports.iter().for_each(|port| assert!(taken.insert(*port), "{port:?} has two owners"));
+        owner.numbers().for_each(|port| assert!(taken.insert(port), "{port:?} has two owners"));
     }
     for (is_datagram, [free, leased, quarantined]) in [false, true].into_iter().zip(w.engine.port_counts()) {
         assert_eq!(free + leased + quarantined, PORTS.len());
@@ -225,8 +249,7 @@ fn check(w: &TestEngine, model: &ListModel, follower: &mut Follower, rng: &mut R
         complete.follow(&w.engine, 0);
         assert_eq!((&follower.open, follower.lsn), (&complete.open, complete.lsn));
         let live = model.owners.iter().filter(|(_, owner)| !owner.is_over);
-        let expected: BTreeMap<Id, BTreeSet<_>> =
-            live.map(|(id, owner)| (*id, owner.ports.iter().copied().collect())).collect();
+        let expected: BTreeMap<Id, BTreeSet<_>> = live.map(|(id, owner)| (*id, owner.numbers().collect())).collect();
         assert_eq!(complete.open, expected);
     }
 }

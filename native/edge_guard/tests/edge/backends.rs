@@ -63,8 +63,23 @@ pub fn udp_echo() -> SocketAddr {
     udp(|datagram, _| Some(datagram.to_vec()))
 }
 
+/// Starts an echo server with the same port for TCP and UDP.
+pub fn tcp_and_udp_echo() -> SocketAddr {
+    wait_for("a port that is free for both", || {
+        let address = tcp_echo();
+        serve_datagrams(UdpSocket::bind(address).ok()?, |datagram, _| Some(datagram.to_vec()));
+        Some(address)
+    })
+}
+
 pub fn udp(answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static) -> SocketAddr {
-    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    serve_datagrams(UdpSocket::bind("127.0.0.1:0").unwrap(), answer)
+}
+
+fn serve_datagrams(
+    socket: UdpSocket,
+    answer: impl Fn(&[u8], SocketAddr) -> Option<Vec<u8>> + Send + 'static,
+) -> SocketAddr {
     let address = socket.local_addr().unwrap();
     thread::spawn(move || {
         let mut buffer = [0; 65_536];

@@ -5,8 +5,11 @@ use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 
 use serde_json::json;
 
-use crate::backends::{connect, connect_datagram, echo, echo_datagram, is_closed, tcp_echo, tcp_named, udp_echo};
+use crate::backends::{
+    connect, connect_datagram, echo, echo_datagram, is_closed, tcp_and_udp_echo, tcp_echo, tcp_named, udp_echo,
+};
 use crate::edge_process::{EdgeProcess, free_port, route};
+use crate::handover::replace;
 use crate::http_client::{get, mirror};
 use crate::wait::wait_for;
 use crate::wire::{FollowResponse, OutcomeKind, Route};
@@ -381,5 +384,46 @@ fn dual_stack_address_serves_both_families() {
         player.connect((address, datagram)).unwrap();
         player.set_read_timeout(Some(crate::wait::LONG)).unwrap();
         echo_datagram(&player, address);
+    }
+}
+
+#[test]
+fn tcp_and_udp_share_a_number_and_a_backend() {
+    let mut guard = EdgeProcess::start();
+    let (port, backend) = (free_port(), tcp_and_udp_echo());
+    guard.source.serve_route(&route("a", "tcp_udp", port, Some(backend)));
+    assert_eq!(guard.source.wait_for("a", OutcomeKind::Listening).backend_port, u32::from(backend.port()));
+    let (mut stream, datagrams) = (connect(port), connect_datagram(port));
+    echo(&mut stream, "stream");
+    echo_datagram(&datagrams, "datagram");
+    assert_eq!(guard.status()["routes_listening"], 1, "one route");
+    let _older = replace(&mut guard);
+    echo(&mut connect(port), "after a takeover");
+    echo_datagram(&datagrams, "after a takeover");
+    assert_eq!(guard.figure("datagram_sessions"), 1, "the session was taken over");
+    guard.source.remove(&["a"]);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert!(is_closed(&mut stream), "a connection went on");
+    TcpListener::bind(("127.0.0.1", port)).expect("the TCP port is free again");
+    UdpSocket::bind(("127.0.0.1", port)).expect("the UDP port is free again");
+}
+
+#[test]
+fn tcp_and_udp_are_refused_together() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    for is_datagram in [false, true] {
+        let stream = (!is_datagram).then(|| TcpListener::bind(("127.0.0.1", port)).unwrap());
+        let datagram = is_datagram.then(|| UdpSocket::bind(("127.0.0.1", port)).unwrap());
+        guard.source.put(&[route("a", "tcp_udp", port, Some(tcp_and_udp_echo()))]);
+        guard.source.wait_for("a", OutcomeKind::Refused);
+        if is_datagram {
+            assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "half of the route is served");
+        }
+        drop((stream, datagram));
+        guard.source.wait_for("a", OutcomeKind::Listening);
+        guard.source.remove(&["a"]);
+        guard.source.wait_for("a", OutcomeKind::Removed);
+        guard.source.forget_outcomes();
     }
 }
