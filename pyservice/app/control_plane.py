@@ -16,7 +16,7 @@ from pyservice.app.public_servers import bound_address, listen
 from pyservice.app.ray_export import CDN_SERVICE, CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.control import metrics
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
-from pyservice.control.audit_log import AuditLog, AuditLogOperations
+from pyservice.control.audit_log import AuditAdministration, AuditLog, AuditLogOperations
 from pyservice.control.authorization import CallAuthenticator
 from pyservice.control.builds import BuildOperations
 from pyservice.control.configuration_validation import Completeness, ValidationContext
@@ -104,7 +104,7 @@ class ControlPlane:
         self._metrics = RequestMetrics(inner_plane="control")
         self._topics = Topics()
         self._ids = RecordIds()
-        self._audit = AuditLog(self._ids, self._topics)
+        self._audit = AuditLog(self._ids, self._topics, settings=settings.audit)
         self._client = InternalClient(settings.admin_socket)
         self._is_wired = False
         self._reload_due: Callable[[], Settings] | None = None
@@ -205,6 +205,7 @@ class ControlPlane:
             OrphanedNamespaces(database, epoch, data_plane, self._feeder.compare_again),
             self._keys,
             QuotaAdministration(database, operations.quotas, self._feeder, self._audit),
+            AuditAdministration(database),
         )
 
     def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:

@@ -8,11 +8,12 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, ParamSpec
 
+from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from pyservice.app.supervisor import SUPERVISOR_LOCK_NAME as SERVE_LOCK
@@ -20,6 +21,7 @@ from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
+from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid
 from pyservice.rpc import InternalClient, Unreachable
 
@@ -256,6 +258,43 @@ def set_quotas(data_dir: Path, group: str, limits: Mapping[str, int], is_json: b
 def reset_quotas(data_dir: Path, group: str, names: Sequence[str], is_json: bool) -> str:
     request = pb.ResetQuotasRequest(group_id=group, quotas=names)
     return _acknowledged(data_dir, "ResetQuotas", request, is_json)
+
+
+@_command("audit")
+def list_audit(
+    data_dir: Path,
+    group: str | None,
+    identity: str | None,
+    since: str | None,
+    limit: int,
+    is_json: bool,
+) -> str:
+    request = pb.ListAuditRequest(
+        group_id=group,
+        identity_id=identity,
+        since_ms=0 if since is None else _unix_ms("since", since),
+        limit=limit,
+    )
+    entries = _control_request(data_dir, "ListAudit", request).entries
+    if is_json:
+        return json.dumps(
+            {
+                "entries": [
+                    json_format.MessageToDict(entry, preserving_proto_field_name=True)
+                    for entry in entries
+                ]
+            }
+        )
+    return "\n".join("\t".join(_audit_words(entry)) for entry in entries)
+
+
+def _audit_words(entry: groups_pb2.AuditEntry) -> Iterator[str]:
+    for name in ("ts", "operation", "outcome"):
+        yield getattr(entry, name)
+    yield entry.token_id or entry.actor
+    for name in ("address", "group_id"):
+        yield getattr(entry, name) or "-"
+    yield f"{entry.object_type}:{entry.object_id}" if entry.object_type else "-"
 
 
 _ORPHAN_FIELDS: Final = ("namespace_id", "name", "source_epoch")

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from pyservice.app import Launch, run_all, run_control, run_data, run_edge_guard
-from pyservice.cli import admin_commands, quota_commands
+from pyservice.cli import admin_commands, audit_commands, quota_commands
 from pyservice.cli.options import (
     Cdn,
     Config,
@@ -47,6 +47,7 @@ app.add_typer(admin_commands.identity_app, name="identity")
 app.add_typer(admin_commands.billing_app, name="billing")
 app.add_typer(admin_commands.namespace_app, name="namespace")
 app.add_typer(quota_commands.quota_app, name="quota")
+app.command("audit")(audit_commands.audit)
 
 
 class Role(enum.StrEnum):

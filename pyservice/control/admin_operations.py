@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 from google.protobuf.message import Message
 
 from pyservice.calls import Subject
-from pyservice.control.audit_log import AuditLog
+from pyservice.control.audit_log import AuditAdministration, AuditLog
 from pyservice.control.authorization import CallAuthenticator, scope_covers
 from pyservice.control.feed_comparison import find_orphans
 from pyservice.control.feeder import DataPlaneUnavailable
@@ -61,6 +61,7 @@ class AdminOperations:
     orphans: OrphanedNamespaces
     keys: SigningKeyFile
     quotas: QuotaAdministration
+    audit_log: AuditAdministration
 
     @property
     def audit(self) -> AuditLog:
@@ -81,6 +82,7 @@ class AdminOperations:
             "ControlAdmin.ListQuotas": self.quotas.list_,
             "ControlAdmin.SetQuotas": self.quotas.set_,
             "ControlAdmin.ResetQuotas": self.quotas.reset,
+            "ControlAdmin.ListAudit": self.audit_log.list_,
             "ControlAdmin.RotateControlKeys": self.rotate_keys,
             "ControlAdmin.ListOrphans": self.list_orphans,
             "ControlAdmin.RemoveOrphans": self.remove_orphans,

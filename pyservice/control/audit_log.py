@@ -20,15 +20,18 @@ from pyservice.control import authorization
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import OK
+from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
 from pyservice.schema.methods import METHODS, descriptor_of
+from pyservice.settings.sections import AuditSettings
 from pyservice.storage import audit_log
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.lobbies import storable_text
 from pyservice.watch import Topics
 
 PAGE: Final = 100
+_DAY_MS: Final = 24 * 3_600_000
 _OBJECT_ID_MAX: Final = 253
 _OBJECT_FIELDS: Final = (
     ("lobby_id", "lobby"),
@@ -61,6 +64,17 @@ class AuditLog:
     ids: RecordIds = field(default_factory=RecordIds)
     topics: Topics = field(default_factory=Topics)
     now_ms: Callable[[], int] = now_ms
+    settings: AuditSettings = field(default_factory=AuditSettings)
+    _grown: set[str] = field(default_factory=set)
+    """Groups with new entries since the last clean-up."""
+
+    async def remove_old(self, database: Database) -> None:
+        """Removes entries that are too old, and the oldest of each group that has too many."""
+        retention_ms = self.settings.retention_days * _DAY_MS
+        await audit_log.remove_before(database, self.now_ms() - retention_ms)
+        while self._grown:
+            group_id = self._grown.pop()
+            await audit_log.trim_group(database, group_id, self.settings.entries_per_group)
 
     async def add(
         self, tx: Transaction, caller: Caller, request: Message, response: Message | None = None
@@ -88,6 +102,7 @@ class AuditLog:
 
     async def _add(self, tx: Transaction, entry: audit_log.Entry) -> None:
         await audit_log.add(tx, [entry])
+        self._grown.add(entry.group_id)
         tx.after_commit(lambda: self.topics.bump(audit_topic(entry.group_id)))
 
     def _entry(
@@ -181,6 +196,24 @@ class AuditLogOperations:
             cursor=page[-1].audit_id if len(rows) > limit else None,
             watch=envelope_pb2.Watch(index=index),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AuditAdministration:
+    """Handler of the command `pyservice audit`."""
+
+    database: Database
+
+    async def list_(
+        self, request: control_admin_pb2.ListAuditRequest
+    ) -> control_admin_pb2.ListAuditResponse:
+        group_id = request.group_id if request.HasField("group_id") else None
+        identity_id = request.identity_id if request.HasField("identity_id") else None
+        async with self.database.read() as tx:
+            rows = await audit_log.newest(
+                tx, request.since_ms, request.limit, group_id, identity_id
+            )
+        return control_admin_pb2.ListAuditResponse(entries=map(entry_message, rows))
 
 
 def entry_message(row: Record) -> pb.AuditEntry:

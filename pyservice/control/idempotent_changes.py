@@ -129,7 +129,12 @@ class IdempotentChanges:
         await retry_on_conflict(attempt)
 
     async def run_cleanup(self) -> None:
-        await self.job.repeat_forever(self.delete_expired_responses, every_s=_CLEANUP_INTERVAL_S)
+        await self.job.repeat_forever(self.clean_up, every_s=_CLEANUP_INTERVAL_S)
+
+    async def clean_up(self) -> None:
+        """Removes expired responses and old entries of the audit log."""
+        await self.delete_expired_responses()
+        await self.audit.remove_old(self._database)
 
     async def delete_expired_responses(self) -> int:
         return await stored_responses.remove_before(

@@ -10,6 +10,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from pyservice.settings.quotas import QuotaSettings
 from pyservice.settings.sections import (
     BASIC_TIERS,
+    AuditSettings,
     CaptchaSettings,
     DatabaseUrl,
     Domains,
@@ -116,6 +117,7 @@ class Settings(BaseSettings):
     service's name.
     """
     rays: RaySettings = RaySettings()
+    audit: AuditSettings = AuditSettings()
     s3: S3Settings | None = None
     log_format: Literal["auto", "console", "json"] = "auto"
     """Format of log lines. `auto`: console on a terminal, else JSON."""

@@ -235,6 +235,13 @@ class CaptchaSettings(_Section):
         return endpoints
 
 
+class AuditSettings(_Section):
+    retention_days: int = Field(default=90, ge=1, le=36_500)
+    """Time after which entries of the audit log are removed."""
+    entries_per_group: int = Field(default=1_000_000, ge=1_000, le=1_000_000_000)
+    """Limit of stored entries of a group. Beyond it, the oldest are removed."""
+
+
 class RaySettings(_Section):
     otlp_endpoint: Endpoint | None = None
     """OTLP/HTTP collector for spans, such as http://127.0.0.1:4318/v1/traces."""

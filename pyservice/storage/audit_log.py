@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage.database import (
+    DELETION_BATCH_ROWS,
+    Database,
+    Record,
+    Transaction,
+    batch_deletion,
+    delete_in_batches,
+)
+from pyservice.storage.database_errors import retry_on_conflict
 from pyservice.storage.tables import audit_log
 
 _ADD: Final = insert(audit_log)
@@ -18,6 +26,31 @@ _OF_GROUP: Final = (
     .limit(bindparam("limit"))
 )
 _BEFORE: Final = _OF_GROUP.where(audit_log.c.audit_id < bindparam("before"))
+_ALL: Final = (
+    select(audit_log)
+    .where(audit_log.c.create_ms >= bindparam("since_ms"))
+    .order_by(audit_log.c.create_ms.desc(), audit_log.c.audit_id.desc())
+    .limit(bindparam("limit"))
+)
+_REMOVE: Final = batch_deletion(audit_log.c.create_ms)
+_FIRST_BEYOND: Final = (
+    select(audit_log.c.audit_id)
+    .where(audit_log.c.group_id == bindparam("group_id"))
+    .order_by(audit_log.c.audit_id.desc())
+    .limit(1)
+)
+_OF_GROUP_UP_TO: Final = (audit_log.c.group_id == bindparam("group_id")) & (
+    audit_log.c.audit_id <= bindparam("last")
+)
+_TRIM: Final = delete(audit_log).where(
+    audit_log.c.group_id == bindparam("group_id"),
+    audit_log.c.audit_id.in_(
+        select(audit_log.c.audit_id)
+        .where(_OF_GROUP_UP_TO)
+        .order_by(audit_log.c.audit_id)
+        .limit(DELETION_BATCH_ROWS)
+    ),
+)
 
 
 class Entry(NamedTuple):
@@ -52,3 +85,40 @@ async def of_group(
     if before is None:
         return await tx.all(_OF_GROUP, values)
     return await tx.all(_BEFORE, {**values, "before": before})
+
+
+async def newest(
+    tx: Transaction, since_ms: int, limit: int, group_id: str | None, identity_id: str | None
+) -> Sequence[Record]:
+    """Returns the newest entries of all groups, or of one group or identity."""
+    statement = _ALL
+    if group_id is not None:
+        statement = statement.where(audit_log.c.group_id == group_id)
+    if identity_id is not None:
+        statement = statement.where(audit_log.c.identity_id == identity_id)
+    return await tx.all(statement, {"since_ms": since_ms, "limit": limit})
+
+
+async def remove_before(database: Database, before_ms: int) -> int:
+    return await delete_in_batches(database, _REMOVE, before_ms - 1)
+
+
+async def trim_group(database: Database, group_id: str, kept_max: int) -> int:
+    """Removes all but the newest `kept_max` entries of a group. Returns the number of removed rows.
+
+    Each batch has its own transaction, so that other changes do not wait long.
+    """
+    async with database.query() as tx:
+        beyond = await tx.first(_FIRST_BEYOND.offset(kept_max), {"group_id": group_id})
+    if beyond is None:
+        return 0
+    values = {"group_id": group_id, "last": beyond.audit_id}
+
+    async def remove() -> int:
+        async with database.write() as tx:
+            return await tx.run(_TRIM, values)
+
+    removed = 0
+    while count := await retry_on_conflict(remove):
+        removed += count
+    return removed

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 from uuid import uuid4
 
@@ -14,6 +15,7 @@ from tests.support.authorization_results import OK, Row, expected
 from tests.support.authorization_rows import ROWS
 from tests.support.full_service import Developer, ServiceClient
 from tests.support.namespace_scenario import Bearer, NamespaceScenario, Records
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -101,6 +103,23 @@ async def test_pages_go_from_the_newest_to_the_oldest_entry(
     assert sizes == [2, 2, 1]
     assert [one["game_id"] for one in seen] == games[::-1]
     assert seen == (await member.good("get_audit", group_id=group_id))["entries"]
+
+
+async def test_watch_wakes_on_a_new_entry_of_the_group(
+    developer: Developer, records: Records
+) -> None:
+    member, group_id = await new_developer(developer, records)
+    other, other_id = await new_developer(developer, records)
+    index = (await member.good("get_audit", group_id=group_id))["watch"]["index"]
+    waiting_task = asyncio.create_task(
+        member.good("get_audit", group_id=group_id, watch_index=index)
+    )
+    await other.game(developer_group_id=other_id)
+    done, _ = await asyncio.wait({waiting_task}, timeout=0.25)
+    assert not done
+    await member.game(developer_group_id=group_id)
+    answer = await asyncio.wait_for(waiting_task, PATIENCE_S)
+    assert [one["operation"] for one in answer["entries"]] == ["create_game"]
 
 
 async def test_entries_of_a_deleted_game_remain(developer: Developer, records: Records) -> None:

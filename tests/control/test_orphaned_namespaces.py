@@ -195,3 +195,7 @@ async def use_commands(own_service: FullService, databases: Databases) -> None:
     removed = (await json_output(data_dir, "namespace", "remove-orphans", "--all"))["removed"]
     assert [one["namespace_id"] for one in removed] == ids[1:]
     assert await output(data_dir, "namespace", "orphans") == ""
+    lines = (await output(data_dir, "audit", "--limit", "2")).splitlines()
+    assert [line.split("\t")[1::5] for line in lines] == [
+        ["remove_orphans", f"namespace:{one}"] for one in ids[::-1]
+    ]

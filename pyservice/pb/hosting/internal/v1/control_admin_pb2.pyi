@@ -256,6 +256,24 @@ class ResetQuotasResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class ListAuditRequest(_message.Message):
+    __slots__ = ("group_id", "identity_id", "since_ms", "limit")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    SINCE_MS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    identity_id: str
+    since_ms: int
+    limit: int
+    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., since_ms: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class ListAuditResponse(_message.Message):
+    __slots__ = ("entries",)
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[_groups_pb2.AuditEntry]
+    def __init__(self, entries: _Optional[_Iterable[_Union[_groups_pb2.AuditEntry, _Mapping]]] = ...) -> None: ...
+
 class ListOrphansRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

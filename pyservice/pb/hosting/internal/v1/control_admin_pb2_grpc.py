@@ -100,6 +100,11 @@ class ControlAdminStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasResponse.FromString,
                 _registered_method=True)
+        self.ListAudit = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/ListAudit',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListAuditRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListAuditResponse.FromString,
+                _registered_method=True)
         self.RotateControlKeys = channel.unary_unary(
                 '/hosting.internal.v1.ControlAdmin/RotateControlKeys',
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RotateControlKeysRequest.SerializeToString,
@@ -215,6 +220,13 @@ class ControlAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListAudit(self, request, context):
+        """Lists entries of the audit logs of all groups.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RotateControlKeys(self, request, context):
         """Adds a key that signs device links and file URLs. Older keys verify what they signed. Unused older keys can be
         dropped. Errors: STORAGE_FULL.
@@ -306,6 +318,11 @@ def add_ControlAdminServicer_to_server(servicer, server):
                     servicer.ResetQuotas,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasResponse.SerializeToString,
+            ),
+            'ListAudit': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAudit,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListAuditRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListAuditResponse.SerializeToString,
             ),
             'RotateControlKeys': grpc.unary_unary_rpc_method_handler(
                     servicer.RotateControlKeys,
@@ -675,6 +692,33 @@ class ControlAdmin:
             '/hosting.internal.v1.ControlAdmin/ResetQuotas',
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.ResetQuotasResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAudit(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/ListAudit',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListAuditRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListAuditResponse.FromString,
             options,
             channel_credentials,
             insecure,
