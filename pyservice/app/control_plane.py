@@ -46,6 +46,7 @@ from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
+from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.uploads import UploadLifecycle, UploadOperations
 from pyservice.control.versions import VersionOperations
@@ -206,6 +207,7 @@ class ControlPlane:
             self._keys,
             QuotaAdministration(database, operations.quotas, self._feeder, self._audit),
             AuditAdministration(database),
+            TokenAdministration(self._records, self._gate, operations.tokens, self._feeder),
         )
 
     def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:

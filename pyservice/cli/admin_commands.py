@@ -18,6 +18,7 @@ namespace_app = typer.Typer(help="Namespaces of a running service.", no_args_is_
 
 Group = Annotated[str, typer.Option(help="Id of the group.")]
 Identity = Annotated[str, typer.Option(help="Id of the identity.")]
+IdentityArgument = Annotated[str, typer.Argument(metavar="IDENTITY", help="Id of the identity.")]
 DisplayName = Annotated[str, typer.Option(help="Readable name, 1 to 128 characters.")]
 Time = Annotated[
     str | None,
@@ -120,11 +121,33 @@ def create_identity(
 
 @identity_app.command("list")
 def list_identities(config: Config = None, data_dir: DataDir = None, json: Json = False) -> None:
-    """Print id and name of every identity, oldest first. --json adds the groups."""
+    """Print id and name of every identity, oldest first. --json adds groups and state."""
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
     sys.exit(admin_requests.list_identities(folder, json))
+
+
+@identity_app.command("disable")
+def disable_identity(
+    identity: IdentityArgument, config: Config = None, data_dir: DataDir = None, json: Json = False
+) -> None:
+    """Refuse every cloud_ token of an identity at once, until it is enabled. Repeating it changes nothing."""
+    folder = data_dir_of(data_dir, config)
+    from pyservice.cli import admin_requests
+
+    sys.exit(admin_requests.disable_identity(folder, identity, json))
+
+
+@identity_app.command("enable")
+def enable_identity(
+    identity: IdentityArgument, config: Config = None, data_dir: DataDir = None, json: Json = False
+) -> None:
+    """Accept the tokens of an identity again, except the expired and revoked ones."""
+    folder = data_dir_of(data_dir, config)
+    from pyservice.cli import admin_requests
+
+    sys.exit(admin_requests.enable_identity(folder, identity, json))
 
 
 @billing_app.command("record")

@@ -141,7 +141,9 @@ def _render_list(items: Iterable[Any], name: str, fields: Sequence[str], is_json
     return json.dumps({name: [{field: _plain(item, field) for field in fields} for item in items]})
 
 
-def _plain(item: Message, field: str) -> Any:
+def _plain(item: Any, field: str) -> Any:
+    if item.DESCRIPTOR.fields_by_name[field].has_presence and not item.HasField(field):
+        return None
     value = getattr(item, field)
     return value if isinstance(value, str | int) else list(value)
 
@@ -197,8 +199,20 @@ def create_identity(data_dir: Path, display_name: str, is_json: bool) -> str:
 @_command("identity")
 def list_identities(data_dir: Path, is_json: bool) -> str:
     identities = _control_request(data_dir, "ListIdentities", pb.ListIdentitiesRequest()).identities
-    fields = ("identity_id", "display_name", "create_ms", "group_ids")
+    fields = ("identity_id", "display_name", "create_ms", "group_ids", "disable_ms")
     return _render_list(identities, "identities", fields, is_json)
+
+
+@_command("identity")
+def disable_identity(data_dir: Path, identity: str, is_json: bool) -> str:
+    request = pb.DisableIdentityRequest(identity_id=identity)
+    return _acknowledged(data_dir, "DisableIdentity", request, is_json)
+
+
+@_command("identity")
+def enable_identity(data_dir: Path, identity: str, is_json: bool) -> str:
+    request = pb.EnableIdentityRequest(identity_id=identity)
+    return _acknowledged(data_dir, "EnableIdentity", request, is_json)
 
 
 BILLING_EVENTS: Final = {
@@ -365,6 +379,58 @@ def create_cloud_token(
     if (expires_in_ms := _duration_ms(expires_in)) is not None:
         request.expires_in_ms = expires_in_ms
     return _token_text(_control_request(data_dir, "CreateCloudToken", request), is_json)
+
+
+_LISTED_KINDS: Final = {
+    "cloud": "cloud",
+    "public": "pub",
+    "environment": "env",
+    "development": "dev",
+}
+_LISTED_FIELDS: Final = tuple(field.name for field in pb.ListedToken.DESCRIPTOR.fields)
+
+
+@_command("token")
+def list_tokens(
+    data_dir: Path,
+    identity: str | None,
+    group: str | None,
+    kind: str | None,
+    with_ended: bool,
+    is_json: bool,
+) -> str:
+    """Lists tokens of all groups, one line each: id, kind, state, owner and scope."""
+    request = pb.ListTokensRequest(
+        identity_id=identity,
+        group_id=group,
+        kind=None if kind is None else _LISTED_KINDS[kind],
+        with_ended=with_ended,
+    )
+    found: list[pb.ListedToken] = []
+    while page := list(_control_request(data_dir, "ListTokens", request).tokens):
+        found.extend(page)
+        request.before_token_id = page[-1].token_id
+    if is_json:
+        return _render_list(found, "tokens", _LISTED_FIELDS, is_json)
+    return "\n".join(map(_token_line, found))
+
+
+def _token_line(token: pb.ListedToken) -> str:
+    owner = f"{token.identity_id} {token.display_name}" if token.identity_id else "operator"
+    scope = "all groups"
+    if token.namespace:
+        scope = f"namespace {token.namespace}"
+    elif token.game_id:
+        scope = f"game {token.game_id}"
+    elif token.group_id:
+        scope = f"group {token.group_id}"
+    return "\t".join((token.token_id, token.kind, token.state, owner, scope))
+
+
+@_command("token")
+def revoke_tokens(data_dir: Path, ids: Sequence[str], cascade: bool, is_json: bool) -> str:
+    request = pb.RevokeTokensRequest(token_ids=dict.fromkeys(ids), cascade=cascade)
+    return _acknowledged(data_dir, "RevokeTokens", request, is_json)
 
 
 def _duration_ms(duration: str | None) -> int | None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from pyservice.app import Launch, run_all, run_control, run_data, run_edge_guard
-from pyservice.cli import admin_commands, audit_commands, quota_commands
+from pyservice.cli import admin_commands, audit_commands, quota_commands, token_commands
 from pyservice.cli.options import (
     Cdn,
     Config,
@@ -38,8 +38,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-token_app = typer.Typer(help="Tokens of a running service.", no_args_is_help=True)
-app.add_typer(token_app, name="token")
+app.add_typer(token_commands.token_app, name="token")
 keys_app = typer.Typer(help="Keys of a running service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
 app.add_typer(admin_commands.group_app, name="group")
@@ -68,11 +67,6 @@ _UMASK: Final = 0o022
 
 Private files have a mode of their own, or are in a private folder.
 """
-
-
-class NamespaceTokenKind(enum.StrEnum):
-    PUBLIC = "public"
-    SERVICE = "environment"
 
 
 @app.command()
@@ -161,65 +155,6 @@ def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = Non
     from pyservice.cli import offline_commands
 
     sys.exit(offline_commands.migrate_database(loaded))
-
-
-@token_app.command("create")
-def create_token(
-    kind: Annotated[
-        NamespaceTokenKind | None,
-        typer.Option(
-            help="Kind of a namespace's token: public for game clients, environment for a service "
-            "token of game back ends."
-        ),
-    ] = None,
-    namespace: Annotated[
-        str | None, typer.Option(help="Namespace of the token: game/namespace or an id.")
-    ] = None,
-    group: Annotated[
-        str | None, typer.Option(help="Create a cloud_ token of this group, by id.")
-    ] = None,
-    game: Annotated[
-        str | None, typer.Option(help="Create a cloud_ token of this game, by id or name.")
-    ] = None,
-    identity: Annotated[
-        str | None,
-        typer.Option(
-            help="Identity of the cloud_ token. Default: the owner of the service. Without --group and "
-            "--game, the token covers all groups of the identity."
-        ),
-    ] = None,
-    expires_in: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DURATION",
-            help="Lifetime of the token, such as 30d or 12h. Default: no expiry. "
-            "Not with --kind public.",
-        ),
-    ] = None,
-    config: Config = None,
-    data_dir: DataDir = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print token, token_id and expires_ts as JSON.")
-    ] = False,
-) -> None:
-    """Create a token and print it once. Give --group, --game, --identity, or --kind with --namespace."""
-    is_of_namespace = kind is not None or namespace is not None
-    if is_of_namespace and (kind is None or namespace is None or group or game or identity):
-        fail(["give --kind and --namespace together, without --group, --game and --identity"])
-    if group and game:
-        fail(["give --group or --game, not both"])
-    if not (is_of_namespace or group or game or identity):
-        fail(["give --group, --game, --identity, or --kind with --namespace"])
-    if kind is NamespaceTokenKind.PUBLIC and expires_in is not None:
-        fail(["--expires-in: a public token has no expiry; it is valid until it is revoked"])
-    folder = data_dir_of(data_dir, config)
-    from pyservice.cli import admin_requests
-
-    if kind is not None and namespace is not None:
-        sys.exit(
-            admin_requests.create_namespace_token(folder, kind.value, namespace, expires_in, json)
-        )
-    sys.exit(admin_requests.create_cloud_token(folder, group, game, identity, expires_in, json))
 
 
 @keys_app.command("rotate")

@@ -27,6 +27,7 @@ from pyservice.control.name_rules import (
 )
 from pyservice.control.quotas import QuotaAdministration
 from pyservice.control.signing_keys import SigningKeyFile
+from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.undelivered_secrets import NewToken
 from pyservice.errors import FieldProblem, ServiceError
@@ -62,6 +63,7 @@ class AdminOperations:
     keys: SigningKeyFile
     quotas: QuotaAdministration
     audit_log: AuditAdministration
+    token_commands: TokenAdministration
 
     @property
     def audit(self) -> AuditLog:
@@ -78,6 +80,10 @@ class AdminOperations:
             "ControlAdmin.RemoveMember": self.remove_member,
             "ControlAdmin.CreateCloudToken": self.create_cloud_token,
             "ControlAdmin.CreateNamespaceToken": self.create_namespace_token,
+            "ControlAdmin.ListTokens": self.token_commands.list_,
+            "ControlAdmin.RevokeTokens": self.token_commands.revoke,
+            "ControlAdmin.DisableIdentity": self.token_commands.disable_identity,
+            "ControlAdmin.EnableIdentity": self.token_commands.enable_identity,
             "ControlAdmin.RecordBilling": self.record_billing,
             "ControlAdmin.ListQuotas": self.quotas.list_,
             "ControlAdmin.SetQuotas": self.quotas.set_,
@@ -112,6 +118,7 @@ class AdminOperations:
                     display_name=row.display_name,
                     create_ms=row.create_ms,
                     group_ids=of_identity.get(row.identity_id, ()),
+                    disable_ms=row.disable_ms,
                 )
                 for row in rows
             )

@@ -23,6 +23,9 @@ from pyservice.storage.database import Database, Record, Transaction
 _CACHE_TTL_S: Final = 0.9
 """Cache time of a token. Revocations by other processes take effect within a second."""
 _CACHE_MAX: Final = 20_000
+_DISABLED: Final = (
+    "The operator of the service disabled the token's identity. Ask the operator to enable it."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,8 @@ class CloudToken:
     revoke_ms: int | None
     is_orphaned: bool
     """True if the token is for a group that its identity has left."""
+    is_disabled: bool
+    """True if the operator has disabled the identity."""
     found_at: float
 
 
@@ -109,10 +114,12 @@ class CallAuthenticator:
         if cloud_token.is_orphaned:
             raise ServiceError("TOKEN_REVOKED", "The token's identity left the token's group.")
         require_valid_token(cloud_token, self._now_ms())
+        if cloud_token.is_disabled:
+            raise ServiceError("TOKEN_REVOKED", _DISABLED)
         return cloud_token
 
     def clear_cache(self) -> None:
-        """Clears the cache of tokens. Call this method after a change of tokens or group members."""
+        """Clears the cache of tokens. Call this method after a change of tokens, members or identities."""
         self._cache.clear()
         self._generation += 1
 
@@ -157,7 +164,8 @@ def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
     is_orphaned = row.group_id is not None and row.group_id not in of_identity
     reached = of_identity if row.group_id is None else [row.group_id]
     scope = GrantedScope(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(reached))
-    return CloudToken(scope, row.expires_ms, row.revoke_ms, is_orphaned, now_s)
+    is_disabled = row.disable_ms is not None
+    return CloudToken(scope, row.expires_ms, row.revoke_ms, is_orphaned, is_disabled, now_s)
 
 
 def _hash(token: str) -> bytes:

@@ -141,6 +141,12 @@ async def find_identity(tx: Transaction, identity_id: str) -> Record | None:
     return await tx.first(select(identities).where(identities.c.identity_id == identity_id))
 
 
+async def set_disabled(tx: Transaction, identity_id: str, disable_ms: int | None) -> None:
+    """Sets the time since when the identity's tokens are refused, or None to accept them."""
+    statement = update(identities).where(identities.c.identity_id == identity_id)
+    await tx.run(statement.values(disable_ms=disable_ms))
+
+
 async def all_identities(tx: Transaction) -> Sequence[Record]:
     return await tx.all(select(identities).order_by(identities.c.identity_id))
 

@@ -14,10 +14,20 @@ from pyservice.storage.database import (
     next_number,
 )
 from pyservice.storage.database_errors import retry_on_conflict
-from pyservice.storage.tables import cloud_tokens, device_links, members, namespace_tokens
+from pyservice.storage.tables import (
+    cloud_tokens,
+    device_links,
+    games,
+    identities,
+    members,
+    namespace_tokens,
+    namespaces,
+)
 
-_BY_HASHES = select(cloud_tokens).where(
-    cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True))
+_BY_HASHES = (
+    select(cloud_tokens, identities.c.disable_ms)
+    .join(identities, identities.c.identity_id == cloud_tokens.c.identity_id)
+    .where(cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True)))
 )
 _SERVICE_TOKEN_BY_HASH = select(namespace_tokens).where(
     namespace_tokens.c.sha256 == bindparam("sha256")
@@ -32,6 +42,12 @@ _OF_NAMESPACE = (
     )
     .where(namespace_tokens.c.namespace_id == bindparam("namespace_id"))
     .order_by(namespace_tokens.c.token_id.desc())
+)
+_ONE_OF_NAMESPACES = (
+    select(namespace_tokens, games.c.group_id, games.c.game_id)
+    .join(namespaces, namespaces.c.namespace_id == namespace_tokens.c.namespace_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(namespace_tokens.c.token_id == bindparam("token_id"))
 )
 _NOW_MS: Any = bindparam("now_ms")
 _IS_OVER = namespace_tokens.c.expires_ms <= _NOW_MS
@@ -232,6 +248,11 @@ async def find_of_namespace(tx: Transaction, namespace_id: str, token_id: str) -
         namespace_tokens.c.token_id == token_id, namespace_tokens.c.namespace_id == namespace_id
     )
     return await tx.first(statement)
+
+
+async def of_namespace_by_id(tx: Transaction, token_id: str) -> Record | None:
+    """Returns a token of a namespace with `group_id` and `game_id`."""
+    return await tx.first(_ONE_OF_NAMESPACES, {"token_id": token_id})
 
 
 async def cloud_by_id(tx: Transaction, token_id: str) -> Record | None:

@@ -50,6 +50,9 @@ REQUESTS: Final[dict[str, Callable[[Ids], Any]]] = {
     ),
     "SetQuotas": lambda ids: pb.SetQuotasRequest(group_id=ids["group"], limits={"games": 9}),
     "ResetQuotas": lambda ids: pb.ResetQuotasRequest(group_id=ids["group"]),
+    "DisableIdentity": lambda ids: pb.DisableIdentityRequest(identity_id=ids["identity"]),
+    "EnableIdentity": lambda ids: pb.EnableIdentityRequest(identity_id=ids["identity"]),
+    "RevokeTokens": lambda ids: pb.RevokeTokensRequest(token_ids=[ids["token"]]),
     "RotateControlKeys": lambda _: pb.RotateControlKeysRequest(),
 }
 
@@ -66,7 +69,9 @@ async def test_each_command_has_one_entry(owner: Developer, records: Records) ->
     game_id = await member.game(developer_group_id=group_id)
     game = await member.good("get_game", game_id=game_id)
     namespace_id = game["game"]["namespaces"][0]["namespace_id"]
+    token = await member.good("create_game_token", game_id=game_id)
     ids = {"group": group_id, "identity": person, "game": game_id, "namespace": namespace_id}
+    ids["token"] = token["token_id"]
     data_dir = owner.full_service.data_dir
     async with InternalClient(control_socket(data_dir)) as client:
         before = (await client.call(_method("ListAudit"), pb.ListAuditRequest(limit=1))).entries
@@ -82,8 +87,14 @@ async def test_each_command_has_one_entry(owner: Developer, records: Records) ->
             before = [entry]
     in_group = (await member.good("get_audit", group_id=group_id))["entries"]
     assert [one["operation"] for one in in_group if one["actor"] == "operator"] == [
-        *("reset_quotas", "set_quotas", "record_billing", "create_namespace_token"),
-        *("create_cloud_token", "remove_member", "add_member", "update_group"),
+        *("revoke_tokens", "reset_quotas", "set_quotas", "record_billing"),
+        *(
+            "create_namespace_token",
+            "create_cloud_token",
+            "remove_member",
+            "add_member",
+            "update_group",
+        ),
     ]
 
 

@@ -285,6 +285,18 @@ def _the_person(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.group, "identity_id": fixture.people[-1].identity_id}
 
 
+def _identity(fixture: GameFixture, _: Fields) -> Fields:
+    return {"identity_id": fixture.people[-1].identity_id}
+
+
+def _the_cloud_token(fixture: GameFixture, _: Fields) -> Fields:
+    return {"token_ids": [fixture.token_id], "cascade": True}
+
+
+def _the_public_token(fixture: GameFixture, responses: Fields) -> Fields:
+    return {"token_ids": [_a_public_token(fixture, responses)["token_id"]]}
+
+
 def _other_bio(fixture: GameFixture, _: Fields) -> Fields:
     return {**fixture.group, "bio": uuid4().hex}
 
@@ -336,6 +348,18 @@ COMMANDS: Final = (
     by_command("group update", "UpdateGroup", _other_bio, in_records=ONE_PAGE),
     by_command("group add-member", "AddMember", _the_person, prepare=GameFixture.new_person),
     by_command("group remove-member", "RemoveMember", _the_person, prepare=GameFixture.new_member),
+    by_command("identity disable", "DisableIdentity", _identity, prepare=GameFixture.new_member),
+    by_command("identity enable", "EnableIdentity", _identity, prepare=GameFixture.disabled_member),
+    by_command(
+        "token revoke", "RevokeTokens", _the_cloud_token, prepare=GameFixture.new_cloud_token
+    ),
+    by_command(
+        "token revoke of a namespace",
+        "RevokeTokens",
+        _the_public_token,
+        steps=FED,
+        prepare=GameFixture.new_public_token,
+    ),
     by_command("billing record", "RecordBilling", _paid, in_records=ONE_PAGE),
     by_command("quota set", "SetQuotas", _other_quota, prepare=GameFixture.reset_quotas),
     by_command("quota reset", "ResetQuotas", _of_group, prepare=GameFixture.set_quota),

@@ -220,6 +220,10 @@ class GameFixture:
         person = self.people.pop()
         self.people.append(Person(person.identity_id, person.token, of_group))
 
+    async def disabled_member(self) -> None:
+        await self.new_member()
+        await self.commanded("DisableIdentity", identity_id=self.people[-1].identity_id)
+
     async def set_quota(self) -> None:
         await self.commanded("SetQuotas", **self.group, limits={"builds": 1_000})
 
@@ -364,8 +368,13 @@ class GameFixture:
         assert self.kept_ids <= ids
         group_id = self.full_service.group_id
         members = {row[1] for row in responses["records"]["members"] if row[0] == group_id}
+        disabled = {one["identity_id"] for one in responses["identities"] if "disable_ms" in one}
         for person in self.people:
             is_member = person.identity_id in members
+            if person.identity_id in disabled:
+                answer = await self.client.call("get_group", self.group, token=person.token)
+                assert answer.code == "TOKEN_REVOKED"
+                continue
             answer = await self.client.call("get_group", self.group, token=person.token)
             assert answer.code == ("OK" if is_member else "GROUP_NOT_FOUND")
             if person.of_group:

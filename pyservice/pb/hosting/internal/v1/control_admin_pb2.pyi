@@ -46,16 +46,18 @@ class ListIdentitiesResponse(_message.Message):
     def __init__(self, identities: _Optional[_Iterable[_Union[IdentityRecord, _Mapping]]] = ...) -> None: ...
 
 class IdentityRecord(_message.Message):
-    __slots__ = ("identity_id", "display_name", "create_ms", "group_ids")
+    __slots__ = ("identity_id", "display_name", "create_ms", "group_ids", "disable_ms")
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     CREATE_MS_FIELD_NUMBER: _ClassVar[int]
     GROUP_IDS_FIELD_NUMBER: _ClassVar[int]
+    DISABLE_MS_FIELD_NUMBER: _ClassVar[int]
     identity_id: str
     display_name: str
     create_ms: int
     group_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, identity_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ms: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    disable_ms: int
+    def __init__(self, identity_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ms: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ..., disable_ms: _Optional[int] = ...) -> None: ...
 
 class AdminCreateGroupRequest(_message.Message):
     __slots__ = ("display_name", "owner_identity_id")
@@ -182,6 +184,86 @@ class CreateNamespaceTokenResponse(_message.Message):
     token_id: str
     expires_ms: int
     def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
+
+class ListTokensRequest(_message.Message):
+    __slots__ = ("identity_id", "group_id", "kind", "with_ended", "before_token_id")
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WITH_ENDED_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    identity_id: str
+    group_id: str
+    kind: str
+    with_ended: bool
+    before_token_id: str
+    def __init__(self, identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., kind: _Optional[str] = ..., with_ended: _Optional[bool] = ..., before_token_id: _Optional[str] = ...) -> None: ...
+
+class ListTokensResponse(_message.Message):
+    __slots__ = ("tokens",)
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[ListedToken]
+    def __init__(self, tokens: _Optional[_Iterable[_Union[ListedToken, _Mapping]]] = ...) -> None: ...
+
+class ListedToken(_message.Message):
+    __slots__ = ("token_id", "kind", "state", "identity_id", "display_name", "group_id", "game_id", "namespace", "creator_token_id", "create_ms", "expires_ms", "revoke_ms")
+    TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    CREATOR_TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATE_MS_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_MS_FIELD_NUMBER: _ClassVar[int]
+    REVOKE_MS_FIELD_NUMBER: _ClassVar[int]
+    token_id: str
+    kind: str
+    state: str
+    identity_id: str
+    display_name: str
+    group_id: str
+    game_id: str
+    namespace: str
+    creator_token_id: str
+    create_ms: int
+    expires_ms: int
+    revoke_ms: int
+    def __init__(self, token_id: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., identity_id: _Optional[str] = ..., display_name: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., namespace: _Optional[str] = ..., creator_token_id: _Optional[str] = ..., create_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., revoke_ms: _Optional[int] = ...) -> None: ...
+
+class RevokeTokensRequest(_message.Message):
+    __slots__ = ("token_ids", "cascade")
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    CASCADE_FIELD_NUMBER: _ClassVar[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[str]
+    cascade: bool
+    def __init__(self, token_ids: _Optional[_Iterable[str]] = ..., cascade: _Optional[bool] = ...) -> None: ...
+
+class RevokeTokensResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DisableIdentityRequest(_message.Message):
+    __slots__ = ("identity_id",)
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    identity_id: str
+    def __init__(self, identity_id: _Optional[str] = ...) -> None: ...
+
+class DisableIdentityResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EnableIdentityRequest(_message.Message):
+    __slots__ = ("identity_id",)
+    IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    identity_id: str
+    def __init__(self, identity_id: _Optional[str] = ...) -> None: ...
+
+class EnableIdentityResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class RecordBillingRequest(_message.Message):
     __slots__ = ("group_id", "event", "ts_ms")

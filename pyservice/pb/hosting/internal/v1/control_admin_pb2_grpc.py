@@ -80,6 +80,26 @@ class ControlAdminStub:
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.CreateNamespaceTokenRequest.SerializeToString,
                 response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.CreateNamespaceTokenResponse.FromString,
                 _registered_method=True)
+        self.ListTokens = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/ListTokens',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListTokensRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListTokensResponse.FromString,
+                _registered_method=True)
+        self.RevokeTokens = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/RevokeTokens',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RevokeTokensRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RevokeTokensResponse.FromString,
+                _registered_method=True)
+        self.DisableIdentity = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/DisableIdentity',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.DisableIdentityRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.DisableIdentityResponse.FromString,
+                _registered_method=True)
+        self.EnableIdentity = channel.unary_unary(
+                '/hosting.internal.v1.ControlAdmin/EnableIdentity',
+                request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.EnableIdentityRequest.SerializeToString,
+                response_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.EnableIdentityResponse.FromString,
+                _registered_method=True)
         self.RecordBilling = channel.unary_unary(
                 '/hosting.internal.v1.ControlAdmin/RecordBilling',
                 request_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RecordBillingRequest.SerializeToString,
@@ -192,6 +212,38 @@ class ControlAdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTokens(self, request, context):
+        """Lists tokens of all groups without their secrets, newest first, a page at a time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RevokeTokens(self, request, context):
+        """Revokes tokens of any kind, all or none, and the cloud_ tokens below them, within a second. Repeats change nothing.
+        Errors: TOKEN_NOT_FOUND, VALIDATION_FAILED if the data plane refuses a namespace, CONTROL_PLANE_UNAVAILABLE without
+        its response.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DisableIdentity(self, request, context):
+        """Refuses the cloud_ tokens of an identity, also those created later, until EnableIdentity. Repeats change nothing.
+        Errors: NOT_FOUND for an unknown identity.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnableIdentity(self, request, context):
+        """Accepts the tokens of an identity again, except the expired and revoked ones. Repeats change nothing. Errors:
+        NOT_FOUND for an unknown identity.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def RecordBilling(self, request, context):
         """Sets a billing timestamp of a group. Errors: GROUP_NOT_FOUND.
         """
@@ -298,6 +350,26 @@ def add_ControlAdminServicer_to_server(servicer, server):
                     servicer.CreateNamespaceToken,
                     request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.CreateNamespaceTokenRequest.FromString,
                     response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.CreateNamespaceTokenResponse.SerializeToString,
+            ),
+            'ListTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTokens,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListTokensRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListTokensResponse.SerializeToString,
+            ),
+            'RevokeTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.RevokeTokens,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RevokeTokensRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.RevokeTokensResponse.SerializeToString,
+            ),
+            'DisableIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.DisableIdentity,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.DisableIdentityRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.DisableIdentityResponse.SerializeToString,
+            ),
+            'EnableIdentity': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnableIdentity,
+                    request_deserializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.EnableIdentityRequest.FromString,
+                    response_serializer=hosting_dot_internal_dot_v1_dot_control__admin__pb2.EnableIdentityResponse.SerializeToString,
             ),
             'RecordBilling': grpc.unary_unary_rpc_method_handler(
                     servicer.RecordBilling,
@@ -584,6 +656,114 @@ class ControlAdmin:
             '/hosting.internal.v1.ControlAdmin/CreateNamespaceToken',
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.CreateNamespaceTokenRequest.SerializeToString,
             hosting_dot_internal_dot_v1_dot_control__admin__pb2.CreateNamespaceTokenResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/ListTokens',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListTokensRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.ListTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RevokeTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/RevokeTokens',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.RevokeTokensRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.RevokeTokensResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DisableIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/DisableIdentity',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.DisableIdentityRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.DisableIdentityResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnableIdentity(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.internal.v1.ControlAdmin/EnableIdentity',
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.EnableIdentityRequest.SerializeToString,
+            hosting_dot_internal_dot_v1_dot_control__admin__pb2.EnableIdentityResponse.FromString,
             options,
             channel_credentials,
             insecure,
