@@ -39,6 +39,7 @@ from pyservice.runtime.scratch_folders import ScratchLimits, remove_templates
 from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
+from pyservice.settings.user_ids import default_user_ids
 from pyservice.storage import builds
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
@@ -186,6 +187,7 @@ class GameRuntime:
             network,
             settings.runtime.log_lines_per_second,
             settings.runtime.log_bytes_per_second,
+            (settings.runtime.user_ids or default_user_ids(os.geteuid())).numbers,
             scratch,
         )
 

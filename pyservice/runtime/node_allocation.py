@@ -19,6 +19,7 @@ from pyservice.network.port_ranges import PROCESS_PORTS
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_requests import PortRequest, Resources, RunPlacement, RunRequest
+from pyservice.settings.user_ids import DEFAULT_USER_IDS
 
 
 class NodeCapacity:
@@ -162,9 +163,6 @@ edge-guard: one request (15 s) and a lost response (5 s).
 
 _QUARANTINED_MIN: Final = 64
 
-_UID_FIRST: Final = 2_000_000
-_UIDS: Final = 65_536
-
 
 class PlacementAllocator:
     def __init__(
@@ -172,6 +170,7 @@ class PlacementAllocator:
         *,
         has_users: bool,
         numbers: range = PROCESS_PORTS,
+        user_ids: range = DEFAULT_USER_IDS.numbers,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._has_users = has_users
@@ -183,7 +182,8 @@ class PlacementAllocator:
         self._quarantined_of: Counter[str] = Counter()
         self._monotonic_s = monotonic_s
         self._uids: set[int] = set()
-        self._next_uid = _UID_FIRST
+        self._user_ids = user_ids
+        self._next_uid = user_ids.start
 
     def allocate(self, order: RunRequest) -> RunPlacement:
         self._end_quarantines()
@@ -277,10 +277,9 @@ class PlacementAllocator:
 
     def _free_uid(self) -> int:
         while self._next_uid in self._uids:
-            self._next_uid = _next_uid(self._next_uid)
-        uid, self._next_uid = self._next_uid, _next_uid(self._next_uid)
+            self._next_uid = self._uid_after(self._next_uid)
+        uid, self._next_uid = self._next_uid, self._uid_after(self._next_uid)
         return uid
 
-
-def _next_uid(uid: int) -> int:
-    return _UID_FIRST + (uid + 1 - _UID_FIRST) % _UIDS
+    def _uid_after(self, uid: int) -> int:
+        return uid + 1 if uid + 1 in self._user_ids else self._user_ids.start

@@ -30,6 +30,7 @@ from pyservice.runtime.archive_rules import (
     too_many,
 )
 from pyservice.runtime.build_manifests import IDS_MAX, BadManifest, BuildProgram
+from pyservice.settings.user_ids import CONTAINER_USER_IDS
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
@@ -227,7 +228,7 @@ def _words(name: str) -> list[str]:
 
 
 PROGRAM_JSON: Final = "program.json"
-CONTAINER_ROOT_UID: Final = 2_100_000
+CONTAINER_ROOT_UID: Final = CONTAINER_USER_IDS.start
 """Host id of the root user in containers. The next IDS_MAX ids belong only to containers."""
 
 _FILE_MAX_BYTES: Final = 1 << 20

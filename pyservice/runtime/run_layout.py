@@ -27,6 +27,7 @@ from pyservice.runtime.run_folder import Isolation, KeeperSpec, RunFolder
 from pyservice.runtime.run_requests import RunPlacement, RunRequest
 from pyservice.runtime.scratch_folders import IMAGE, NoTemplate, ScratchLimits
 from pyservice.runtime.unpacked_builds import UnpackedBuild
+from pyservice.settings.user_ids import DEFAULT_USER_IDS
 
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -58,6 +59,7 @@ class NodeSettings:
     """None: the kernel cannot isolate the network of runs."""
     log_lines_per_s: int = 0
     log_bytes_per_s: int = 0
+    user_ids: range = DEFAULT_USER_IDS.numbers
     scratch: ScratchLimits | None = None
     """Limits of scratch folders without a container. None: they have no limit."""
 

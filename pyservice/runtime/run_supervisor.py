@@ -157,7 +157,9 @@ class RunSupervisor:
         self.node = node
         self.keeper_launcher = KeeperLauncher(node.keeper, folder)
         self.capacity = NodeCapacity(capacity)
-        self.placements = PlacementAllocator(has_users=node.has_users, numbers=node.process_ports)
+        self.placements = PlacementAllocator(
+            has_users=node.has_users, numbers=node.process_ports, user_ids=node.user_ids
+        )
         self.runs: dict[str, RunLifecycle] = {}
         self._reporters = reporters
         self._is_disk_short = functools.partial(is_disk_short, folder, node.reserve_bytes)

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
 
 from pyservice.network.port_ranges import HOST_PORTS, PROCESS_PORTS
+from pyservice.settings.user_ids import UserIdRange, user_id_range
 
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
 _FIRST_INHERITED: Final = 3
@@ -129,6 +130,7 @@ def _database_url(value: object) -> object:
 
 
 Ports = Annotated[PortRange, PlainValidator(_port_range)]
+UserIds = Annotated[UserIdRange | None, PlainValidator(user_id_range)]
 Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
 EdgeListen = Annotated[ListenAddress | InheritedSocket, PlainValidator(_edge_listen)]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -420,6 +422,10 @@ class RuntimeSettings(_Section):
     """Ports that game servers behind edge-guard bind."""
     host_ports: Ports = PortRange(HOST_PORTS[0], HOST_PORTS[-1])
     """Ports that game servers with host networking may bind."""
+    user_ids: UserIds = None
+    """User and group ids of game servers if the service is root. None: the subordinate ids of root
+    if it has enough, else 2000000-2065535.
+    """
     egress: Literal["internet", "none", "any"] = "internet"
     """Networks that game servers reach besides the API. `internet`: public addresses. `none`: no
     others. `any`: private networks too.
