@@ -180,7 +180,7 @@ async def _namespace_site(tx: Transaction, row: Record) -> _NamespaceSite:
     files = None
     if row.site_id is not None:
         # An upload is new to this site when it is deployed, even if the upload itself is old.
-        deployed = await namespaces.history(tx, row.namespace_id, None, 1)
+        deployed = await namespaces.newest_history(tx, row.namespace_id, 1)
         files = _FilesKey(row.site_id, deployed[0].deploy_ms if deployed else 0)
     is_guarded = row.cdn_auth_type == "basic"
     users = await uploads.site_users(tx, row.namespace_id) if is_guarded else None

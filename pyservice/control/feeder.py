@@ -129,7 +129,7 @@ class RefusedConfigurations:
         change, if the refused version is no longer current.
         """
         async with self._database.write() as tx:
-            newest = await namespaces.history(tx, namespace_id, None, 2)
+            newest = await namespaces.newest_history(tx, namespace_id, 2)
             entry = newest[0].entry_id if newest else ""
             before = newest[1].version_id if len(newest) > 1 else running
             existing = await namespaces.existing_versions(tx, (before, running))

@@ -20,6 +20,7 @@ from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
 from pyservice.storage import deletions, uploads
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.picture_validation import kind_of_name
 from pyservice.storage.uploads import NewFile
 
@@ -135,9 +136,9 @@ class GamePictureOperations:
     ) -> pb.ListCustomAvatarsResponse:
         async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-            rows = await uploads.of_kind(tx, game.game_id, "avatar")
-        response = pb.ListCustomAvatarsResponse()
-        for row in rows:
+            page = await uploads.of_kind(tx, game.game_id, "avatar", PageBounds.of(request))
+        response = pb.ListCustomAvatarsResponse(cursor=page.cursor)
+        for row in page.rows:
             kind = kind_of_name(row.path) if row.complete_ms is not None else None
             response.custom_avatars.add(
                 upload_id=row.upload_id,

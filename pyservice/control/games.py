@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
@@ -43,6 +44,7 @@ from pyservice.pb.hosting.v1 import games_pb2 as pb
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Conflict, Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 
 FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
 FIRST_VERSION: Final = "0.0.1"
@@ -86,6 +88,7 @@ class _ListKey(NamedTuple):
     watch_index: str
     group_ids: tuple[str, ...]
     only_game_id: str | None
+    bounds: PageBounds
 
 
 class GameOperations:
@@ -198,37 +201,35 @@ class GameOperations:
         wait = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
         if wait is not None:
             return wait
-        key = _ListKey(index, group_ids, scope.game_id)
+        key = _ListKey(index, group_ids, scope.game_id, PageBounds.of(request))
         return await self._lists.run(key, lambda: self._list(key))
 
     async def _list(self, key: _ListKey) -> pb.GetGamesResponse:
         response = pb.GetGamesResponse(watch=envelope_pb2.Watch(index=key.watch_index))
         # The read follows the index, so it is never older.
         async with self._database.read() as tx:
-            for group_id in key.group_ids:
-                await self._add_group(tx, response, group_id, key.only_game_id)
+            rows = [await groups.find(tx, group_id) for group_id in key.group_ids]
+            developers = {
+                row.group_id: group_handle(row, self._links) for row in rows if row is not None
+            }
+            page = await games.of_groups(tx, list(developers), key.only_game_id, key.bounds)
+            players = await self._players(tx, [game.game_id for game in page.rows])
+        response.groups.extend(
+            group_summary(row, self._links, is_member=True) for row in rows if row is not None
+        )
+        response.games.extend(
+            game_summary(game, developers[game.group_id], self._links, players[game.game_id])
+            for game in page.rows
+        )
+        if page.cursor is not None:
+            response.cursor = page.cursor
         return response
 
-    async def _add_group(
-        self,
-        tx: Transaction,
-        response: pb.GetGamesResponse,
-        group_id: str,
-        only_game_id: str | None,
-    ) -> None:
-        row = await groups.find(tx, group_id)
-        if row is None:
-            return
-        response.groups.append(group_summary(row, self._links, is_member=True))
-        players: dict[str, int] = {}
-        for namespace in await namespaces.ids_of_group(tx, group_id):
-            count = self._counts.players((namespace.namespace_id,))
-            players[namespace.game_id] = players.get(namespace.game_id, 0) + count
-        developer = group_handle(row, self._links)
-        for game in await games.of_group(tx, group_id):
-            if only_game_id in (None, game.game_id):
-                count = players.get(game.game_id, 0)
-                response.games.append(game_summary(game, developer, self._links, count))
+    async def _players(self, tx: Transaction, game_ids: Sequence[str]) -> Counter[str]:
+        players: Counter[str] = Counter()
+        for namespace in await namespaces.ids_of_games(tx, game_ids):
+            players[namespace.game_id] += self._counts.players((namespace.namespace_id,))
+        return players
 
     async def get(
         self, request: pb.GetGameRequest, caller: Caller

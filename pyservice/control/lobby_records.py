@@ -23,6 +23,7 @@ from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.storage import lobbies, service_state
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 
 LOBBY_RETENTION_MS: Final = 7 * 24 * 3_600_000
 
@@ -304,10 +305,18 @@ class LobbyRecordOperations:
         kept_since_ms = self.clock_ms() - LOBBY_RETENTION_MS
         async with self.database.read() as tx:
             namespace = await authorization.find_namespace(tx, caller, request)
-            rows = await lobbies.page(tx, namespace.namespace_id, before_ms, kept_since_ms, PAGE)
-            runs = await lobbies.find_ended_runs(tx, [row.lobby_id for row in rows])
-        records = await self._records(rows, runs, namespace.version_id)
-        return pb.ListLobbyRecordsResponse(lobbies=records)
+            page = await lobbies.page(
+                tx,
+                namespace.namespace_id,
+                before_ms,
+                kept_since_ms,
+                PageBounds.of(request, PAGE),
+                # Clients that page by time miss no lobby of the last millisecond.
+                is_whole_ms=not (request.HasField("limit") or request.HasField("cursor")),
+            )
+            runs = await lobbies.find_ended_runs(tx, [row.lobby_id for row in page.rows])
+        records = await self._records(page.rows, runs, namespace.version_id)
+        return pb.ListLobbyRecordsResponse(lobbies=records, cursor=page.cursor)
 
     async def get(
         self, request: pb.GetLobbyRecordRequest, caller: Caller

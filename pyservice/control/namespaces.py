@@ -33,6 +33,7 @@ from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 
@@ -176,8 +177,10 @@ class NamespaceOperations:
     ) -> pb.ListNamespacesResponse:
         async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-            rows = await namespaces.of_game(tx, game.game_id)
-        return pb.ListNamespacesResponse(namespaces=[namespace_summary(row) for row in rows])
+            page = await namespaces.page_of_game(tx, game.game_id, PageBounds.of(request))
+        return pb.ListNamespacesResponse(
+            namespaces=map(namespace_summary, page.rows), cursor=page.cursor
+        )
 
     async def get(self, request: pb.GetNamespaceRequest, caller: Caller) -> pb.GetNamespaceResponse:
         async with self.records.database.read() as tx:
@@ -281,14 +284,14 @@ class NamespaceOperations:
     async def history(
         self, request: pb.GetVersionHistoryRequest, caller: Caller
     ) -> pb.GetVersionHistoryResponse:
-        limit = request.limit if request.HasField("limit") else _HISTORY_PAGE
         before_ms = None
         if request.HasField("anchor"):
             reason = "must be the deploy_ts of an entry of the version history"
             before_ms = query_milliseconds(request.anchor, "anchor", reason)
         async with self.records.database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-            entries = await namespaces.history(tx, row.namespace_id, before_ms, limit)
+            bounds = PageBounds.of(request, _HISTORY_PAGE)
+            page = await namespaces.history(tx, row.namespace_id, before_ms, bounds)
         return pb.GetVersionHistoryResponse(
             versions=[
                 pb.NamespaceVersion(
@@ -296,8 +299,9 @@ class NamespaceOperations:
                     version_id=entry.version_id,
                     deploy_ts=rfc3339(entry.deploy_ms),
                 )
-                for entry in entries
-            ]
+                for entry in page.rows
+            ],
+            cursor=page.cursor,
         )
 
     async def validate_limits(

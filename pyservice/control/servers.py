@@ -32,6 +32,7 @@ from pyservice.runtime.run_requests import KILL_TIMEOUT_MS, Resources
 from pyservice.schema.findings import report_findings
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 
 PAGE: Final = 64
 LEASE_WAIT_S: Final = 2.0
@@ -168,20 +169,16 @@ class ServerOperations:
 
     async def list_(self, request: pb.ListServersRequest, caller: Caller) -> pb.ListServersResponse:
         tags = parse_tag_filter(request.tags_json)
-        before = request.cursor if request.HasField("cursor") else None
         async with self.records.database.read() as tx:
             namespace = await authorization.find_namespace(tx, caller, request)
-            rows = await servers.page(
+            page = await servers.page(
                 tx,
                 namespace.namespace_id,
                 tags,
-                before,
-                PAGE + 1,
+                PageBounds.of(request, PAGE),
                 with_destroyed=request.include_destroyed,
             )
-        page = rows[:PAGE]
-        cursor = page[-1].server_id if len(rows) > PAGE else None
-        return pb.ListServersResponse(servers=map(self._message, page), cursor=cursor)
+        return pb.ListServersResponse(servers=map(self._message, page.rows), cursor=page.cursor)
 
     async def destroy(
         self, request: pb.DestroyServerRequest, caller: Caller

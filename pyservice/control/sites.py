@@ -18,6 +18,7 @@ from pyservice.pb.hosting.v1 import cdn_pb2 as pb
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, uploads
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.uploads import NewFile
 
 SITE_MAX_BYTES: Final = 1 << 30
@@ -66,8 +67,8 @@ class SiteOperations:
     async def list_(self, request: pb.ListSitesRequest, caller: Caller) -> pb.ListSitesResponse:
         async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-            rows = await uploads.sites_of_game(tx, game.game_id)
-        return pb.ListSitesResponse(sites=[_site(row) for row in rows])
+            page = await uploads.sites_of_game(tx, game.game_id, PageBounds.of(request))
+        return pb.ListSitesResponse(sites=map(_site, page.rows), cursor=page.cursor)
 
     async def delete(self, request: pb.DeleteSiteRequest, caller: Caller) -> pb.DeleteSiteResponse:
         async def change(tx: Transaction) -> None:

@@ -37,6 +37,7 @@ from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import token_lineage, tokens
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.storage.list_pages import PageBounds
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32
@@ -315,8 +316,10 @@ class TokenOperations:
     ) -> pb.ListNamespaceTokensResponse:
         async with self._database.read() as tx:
             row = await authorization.find_namespace(tx, caller, request)
-            rows = await tokens.of_namespace(tx, row.namespace_id)
-        return pb.ListNamespaceTokensResponse(tokens=[_namespace_record(row) for row in rows])
+            page = await tokens.of_namespace(tx, row.namespace_id, PageBounds.of(request))
+        return pb.ListNamespaceTokensResponse(
+            tokens=map(_namespace_record, page.rows), cursor=page.cursor
+        )
 
     async def revoke_of_namespace(
         self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
@@ -413,8 +416,8 @@ class TokenOperations:
     ) -> pb.ListGroupTokensResponse:
         async with self._database.read() as tx:
             await authorization.find_group(tx, caller, request.group_id)
-            rows = await tokens.of_group(tx, request.group_id)
-        return pb.ListGroupTokensResponse(tokens=[_cloud_record(row) for row in rows])
+            page = await tokens.of_group(tx, request.group_id, PageBounds.of(request))
+        return pb.ListGroupTokensResponse(tokens=map(_cloud_record, page.rows), cursor=page.cursor)
 
     async def revoke_of_group(
         self, request: pb.RevokeGroupTokenRequest, caller: Caller

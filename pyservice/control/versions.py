@@ -31,6 +31,7 @@ from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.storage import builds, games, uploads
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage.database import Transaction
+from pyservice.storage.list_pages import PageBounds
 
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 
@@ -140,8 +141,8 @@ class VersionOperations:
     ) -> pb.ListVersionsResponse:
         async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-            rows = await games.versions_of(tx, game.game_id)
-        return pb.ListVersionsResponse(versions=[version_summary(row) for row in rows])
+            page = await games.page_of_versions(tx, game.game_id, PageBounds.of(request))
+        return pb.ListVersionsResponse(versions=map(version_summary, page.rows), cursor=page.cursor)
 
     async def delete(
         self, request: pb.DeleteVersionRequest, caller: Caller

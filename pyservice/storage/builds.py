@@ -5,12 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import and_, bindparam, delete, exists, insert, select
 
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import build_tags, builds, games, uploads
 
 _ROWS = select(builds, uploads.c.content_length, uploads.c.complete_ms).join(
     uploads, uploads.c.upload_id == builds.c.upload_id
 )
-_OF_GAME = _ROWS.where(builds.c.game_id == bindparam("game_id")).order_by(builds.c.build_id.desc())
+_OF_GAME = PagedList(_ROWS.where(builds.c.game_id == bindparam("game_id")), builds.c.build_id)
 _ONE = _ROWS.where(
     builds.c.game_id == bindparam("game_id"), builds.c.build_id == bindparam("build_id")
 )
@@ -19,10 +20,9 @@ _GROUP = (
     .join(builds, builds.c.game_id == games.c.game_id)
     .where(builds.c.build_id == bindparam("build_id"))
 )
-_TAGS_OF_GAME = (
+_TAGS_OF_SEVERAL = (
     select(build_tags)
-    .join(builds, builds.c.build_id == build_tags.c.build_id)
-    .where(builds.c.game_id == bindparam("game_id"))
+    .where(build_tags.c.build_id.in_(bindparam("ids", expanding=True)))
     .order_by(build_tags.c.name)
 )
 _TAGS = (
@@ -75,21 +75,21 @@ async def group_of(tx: Transaction, build_id: str) -> str | None:
 
 
 async def of_game(
-    tx: Transaction, game_id: str, tags: Mapping[str, str] | None = None
-) -> Sequence[Record]:
-    """Returns the game's builds that have all of `tags`, newest first.
+    tx: Transaction, game_id: str, tags: Mapping[str, str], bounds: PageBounds
+) -> Page:
+    """Returns a page of the game's builds that have all of `tags`, newest first.
 
     Each row has the columns of `find`.
     """
-    statement = _OF_GAME
-    for name, value in (tags or {}).items():
+    found = _OF_GAME
+    for name, value in tags.items():
         condition = and_(
             build_tags.c.build_id == builds.c.build_id,
             build_tags.c.name == name,
             build_tags.c.value == value,
         )
-        statement = statement.where(exists().where(condition))
-    return await tx.all(statement, {"game_id": game_id})
+        found = found.where(exists().where(condition))
+    return await found.read(tx, {"game_id": game_id}, bounds)
 
 
 async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
@@ -97,10 +97,10 @@ async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
     return {row.name: row.value for row in rows}
 
 
-async def tags_of_game(tx: Transaction, game_id: str) -> dict[str, dict[str, str]]:
-    """Returns the tags of the game's builds by build ID. A build without tags has no entry."""
+async def tags_of_several(tx: Transaction, build_ids: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Returns the tags of builds by build ID. A build without tags has no entry."""
     tags: dict[str, dict[str, str]] = {}
-    for row in await tx.all(_TAGS_OF_GAME, {"game_id": game_id}):
+    for row in await tx.all(_TAGS_OF_SEVERAL, {"ids": list(build_ids)}):
         tags.setdefault(row.build_id, {})[row.name] = row.value
     return tags
 

@@ -6,12 +6,19 @@ from typing import NamedTuple
 from sqlalchemy import bindparam, insert, or_, select, update
 
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import games, version_builds, versions
 
 _BY_TEXT = select(games).where(
     or_(games.c.game_id == bindparam("text"), games.c.name_id == bindparam("text"))
 )
-_OF_GROUP = select(games).where(games.c.group_id == bindparam("group_id")).order_by(games.c.game_id)
+_OF_GROUPS = PagedList(
+    select(games).where(games.c.group_id.in_(bindparam("group_ids", expanding=True))),
+    games.c.group_id,
+    games.c.game_id,
+    is_descending=False,
+)
+_ONE_OF_GROUPS = _OF_GROUPS.where(games.c.game_id == bindparam("game_id"))
 _VERSION_WITH_GAME = (
     select(versions, games.c.group_id)
     .join(games, games.c.game_id == versions.c.game_id)
@@ -23,11 +30,11 @@ _VERSION_WITH_GAME = (
 _VERSION_IS_OF = select(versions.c.version_id, versions.c.site_id).where(
     versions.c.version_id == bindparam("version_id"), versions.c.game_id == bindparam("game_id")
 )
-_SUMMARIES = (
-    select(versions.c.version_id, versions.c.create_ms, versions.c.display_name)
-    .where(versions.c.game_id == bindparam("game_id"))
-    .order_by(versions.c.version_id.desc())
+_SUMMARIES = select(versions.c.version_id, versions.c.create_ms, versions.c.display_name).where(
+    versions.c.game_id == bindparam("game_id")
 )
+_ALL_SUMMARIES = _SUMMARIES.order_by(versions.c.version_id.desc())
+_PAGED_SUMMARIES = PagedList(_SUMMARIES, versions.c.version_id)
 _TAKEN = select(games.c.name_id).where(games.c.name_id.in_(bindparam("names", expanding=True)))
 _ADD = insert(games)
 _ADD_VERSION = insert(versions)
@@ -62,8 +69,17 @@ async def lock(tx: Transaction, game_id: str) -> Record:
     return row
 
 
-async def of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
-    return await tx.all(_OF_GROUP, {"group_id": group_id})
+async def of_groups(
+    tx: Transaction, group_ids: Sequence[str], only_game_id: str | None, bounds: PageBounds
+) -> Page:
+    """Returns the groups' games in the order of the groups' IDs, and within a group oldest first.
+
+    `only_game_id` is the only game that the page can have, or None for all games.
+    """
+    if only_game_id is None:
+        return await _OF_GROUPS.read(tx, {"group_ids": list(group_ids)}, bounds)
+    values = {"group_ids": list(group_ids), "game_id": only_game_id}
+    return await _ONE_OF_GROUPS.read(tx, values, bounds)
 
 
 async def taken_names(tx: Transaction, names: Iterable[str]) -> set[str]:
@@ -127,7 +143,12 @@ async def is_version_of(tx: Transaction, game_id: str, version_id: str) -> bool:
 
 async def versions_of(tx: Transaction, game_id: str) -> Sequence[Record]:
     """Returns `version_id`, `create_ms` and `display_name` of the game's versions, newest first."""
-    return await tx.all(_SUMMARIES, {"game_id": game_id})
+    return await tx.all(_ALL_SUMMARIES, {"game_id": game_id})
+
+
+async def page_of_versions(tx: Transaction, game_id: str, bounds: PageBounds) -> Page:
+    """Returns a page of the rows of `versions_of`."""
+    return await _PAGED_SUMMARIES.read(tx, {"game_id": game_id}, bounds)
 
 
 async def reserve_version_names(tx: Transaction, game_id: str, up_to: int) -> None:

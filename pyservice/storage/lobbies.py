@@ -18,6 +18,7 @@ from pyservice.storage.database import (
     batch_deletion,
     delete_in_batches,
 )
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import games, lobbies, lobby_runs, namespaces, versions
 
 MUTABLE_COLUMNS: Final = (
@@ -42,14 +43,12 @@ _CHANGE = (
     .values({name: bindparam(name) for name in MUTABLE_COLUMNS})
 )
 _IS_VISIBLE = or_(lobbies.c.stop_ms.is_(None), lobbies.c.stop_ms > bindparam("kept_since_ms"))
-_NEWEST_FIRST = (lobbies.c.create_ms.desc(), lobbies.c.lobby_id.desc())
-_PAGE = (
-    select(lobbies)
-    .where(lobbies.c.namespace_id == bindparam("namespace_id"), _IS_VISIBLE)
-    .order_by(*_NEWEST_FIRST)
-    .limit(bindparam("limit"))
+_OF_NAMESPACE = PagedList(
+    select(lobbies).where(lobbies.c.namespace_id == bindparam("namespace_id"), _IS_VISIBLE),
+    lobbies.c.create_ms,
+    lobbies.c.lobby_id,
 )
-_PAGE_BEFORE = _PAGE.where(lobbies.c.create_ms < bindparam("before_ms"))
+_OF_NAMESPACE_BEFORE = _OF_NAMESPACE.where(lobbies.c.create_ms < bindparam("before_ms"))
 _REST_OF_MS = (
     select(lobbies)
     .where(
@@ -58,7 +57,7 @@ _REST_OF_MS = (
         lobbies.c.lobby_id < bindparam("last"),
         _IS_VISIBLE,
     )
-    .order_by(*_NEWEST_FIRST)
+    .order_by(lobbies.c.lobby_id.desc())
 )
 _ONE = select(lobbies).where(
     lobbies.c.namespace_id == bindparam("namespace_id"),
@@ -152,26 +151,34 @@ async def change_many(tx: Transaction, rows: Sequence[Mapping[str, Any]]) -> Non
 
 
 async def page(
-    tx: Transaction, namespace_id: str, before_ms: int | None, kept_since_ms: int, limit: int
-) -> list[Record]:
-    """Returns one page of the namespace's lobbies, newest first.
+    tx: Transaction,
+    namespace_id: str,
+    before_ms: int | None,
+    kept_since_ms: int,
+    bounds: PageBounds,
+    *,
+    is_whole_ms: bool,
+) -> Page:
+    """Returns a page of the namespace's lobbies, newest first.
 
-    A page can exceed `limit`, because all lobbies of one millisecond are on the same page.
+    If `before_ms` is set, the page has only lobbies created before this time. If `is_whole_ms`,
+    all lobbies of one millisecond are on the same page, which can then exceed the limit.
     """
-    values: dict[str, Any] = {
-        "namespace_id": namespace_id,
-        "kept_since_ms": kept_since_ms,
-        "limit": limit,
-    }
-    if before_ms is None:
-        rows = list(await tx.all(_PAGE, values))
-    else:
-        rows = list(await tx.all(_PAGE_BEFORE, {**values, "before_ms": before_ms}))
-    if len(rows) == limit:
-        last = {"create_ms": rows[-1].create_ms, "last": rows[-1].lobby_id}
-        del values["limit"]
-        rows += await tx.all(_REST_OF_MS, {**values, **last})
-    return rows
+    values: dict[str, Any] = {"namespace_id": namespace_id, "kept_since_ms": kept_since_ms}
+    listed = _OF_NAMESPACE
+    if before_ms is not None:
+        listed = _OF_NAMESPACE_BEFORE
+        values["before_ms"] = before_ms
+    page = await listed.read(tx, values, bounds)
+    if page.cursor is None or not is_whole_ms:
+        return page
+    last = {"create_ms": page.rows[-1].create_ms, "last": page.rows[-1].lobby_id}
+    rest = await tx.all(_REST_OF_MS, {**values, **last})
+    if not rest:
+        return page
+    cursor = listed.cursor_of(rest[-1])
+    following = await listed.read(tx, values, PageBounds(1, cursor))
+    return Page([*page.rows, *rest], cursor if following.rows else None)
 
 
 async def get(

@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import (
     auth_users,
     domains,
@@ -40,11 +41,14 @@ _LOCK = (
     .where(namespaces.c.namespace_id == bindparam("namespace_id"))
     .with_for_update(key_share=True)
 )
-_OF_GAME = (
-    select(namespaces)
-    .where(namespaces.c.game_id == bindparam("game_id"))
-    .order_by(namespaces.c.namespace_id)
+_OF_GAME = select(namespaces).where(namespaces.c.game_id == bindparam("game_id"))
+_ALL_OF_GAME = _OF_GAME.order_by(namespaces.c.namespace_id)
+_PAGED_OF_GAME = PagedList(_OF_GAME, namespaces.c.namespace_id, is_descending=False)
+_HISTORY = PagedList(
+    select(version_history).where(version_history.c.namespace_id == bindparam("namespace_id")),
+    version_history.c.deploy_ms,
 )
+_HISTORY_BEFORE = _HISTORY.where(version_history.c.deploy_ms < bindparam("before_ms"))
 _ADD = insert(namespaces)
 _ADD_HISTORY = insert(version_history)
 _NOW_MS: Any = bindparam("now_ms", type_=BigInteger)
@@ -111,6 +115,9 @@ _IDS_OF_GROUP = (
     .join(games, games.c.game_id == namespaces.c.game_id)
     .where(games.c.group_id == bindparam("group_id"))
 )
+_IDS_OF_GAMES = select(namespaces.c.game_id, namespaces.c.namespace_id).where(
+    namespaces.c.game_id.in_(_IDS)
+)
 _WITH_PATH = (
     select(
         namespaces,
@@ -168,8 +175,18 @@ async def ids_of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
     return await tx.all(_IDS_OF_GROUP, {"group_id": group_id})
 
 
+async def ids_of_games(tx: Transaction, game_ids: Sequence[str]) -> Sequence[Record]:
+    """Returns `game_id` and `namespace_id` of the games' namespaces."""
+    return await tx.all(_IDS_OF_GAMES, {"ids": list(game_ids)})
+
+
 async def of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
-    return await tx.all(_OF_GAME, {"game_id": game_id})
+    return await tx.all(_ALL_OF_GAME, {"game_id": game_id})
+
+
+async def page_of_game(tx: Transaction, game_id: str, bounds: PageBounds) -> Page:
+    """Returns a page of the game's namespaces, oldest first."""
+    return await _PAGED_OF_GAME.read(tx, {"game_id": game_id}, bounds)
 
 
 class NewNamespace(NamedTuple):
@@ -275,13 +292,22 @@ async def has_entry(tx: Transaction, namespace_id: str, entry_id: str) -> bool:
     return await tx.first(_ENTRY, values) is not None
 
 
+async def newest_history(tx: Transaction, namespace_id: str, limit: int) -> Sequence[Record]:
+    page = await _HISTORY.read(tx, {"namespace_id": namespace_id}, PageBounds(limit))
+    return page.rows
+
+
 async def history(
-    tx: Transaction, namespace_id: str, before_ms: int | None, limit: int
-) -> Sequence[Record]:
-    statement = select(version_history).where(version_history.c.namespace_id == namespace_id)
-    if before_ms is not None:
-        statement = statement.where(version_history.c.deploy_ms < before_ms)
-    return await tx.all(statement.order_by(version_history.c.deploy_ms.desc()).limit(limit))
+    tx: Transaction, namespace_id: str, before_ms: int | None, bounds: PageBounds
+) -> Page:
+    """Returns a page of the namespace's version history, newest first.
+
+    If `before_ms` is set, the page has only entries before this time.
+    """
+    values: dict[str, Any] = {"namespace_id": namespace_id}
+    if before_ms is None:
+        return await _HISTORY.read(tx, values, bounds)
+    return await _HISTORY_BEFORE.read(tx, {**values, "before_ms": before_ms}, bounds)
 
 
 # Domains and users --------------------------------------------------------------------------------

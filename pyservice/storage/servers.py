@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from sqlalchemy import and_, bindparam, delete, exists, func, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.lobbies import storable_text
 from pyservice.storage.tables import namespaces, server_host_ports, server_tags, servers
 
@@ -15,11 +16,9 @@ _ONE = select(servers).where(
     servers.c.namespace_id == bindparam("namespace_id"),
     servers.c.server_id == bindparam("server_id"),
 )
-_PAGE = (
-    select(servers)
-    .where(servers.c.namespace_id == bindparam("namespace_id"))
-    .order_by(servers.c.server_id.desc())
-    .limit(bindparam("limit"))
+_OF_NAMESPACE = PagedList(
+    select(servers).where(servers.c.namespace_id == bindparam("namespace_id")),
+    servers.c.server_id,
 )
 _LIVE = (
     select(servers, namespaces.c.game_id)
@@ -58,28 +57,22 @@ async def page(
     tx: Transaction,
     namespace_id: str,
     tags: Mapping[str, str],
-    before: str | None,
-    limit: int,
+    bounds: PageBounds,
     *,
     with_destroyed: bool,
-) -> Sequence[Record]:
-    """Returns a page of the namespace's servers that have all of `tags`, newest first.
-
-    If `before` is set, the page has only servers with smaller IDs.
-    """
-    statement = _PAGE
-    if before is not None:
-        statement = statement.where(servers.c.server_id < before)
+) -> Page:
+    """Returns a page of the namespace's servers that have all of `tags`, newest first."""
+    found = _OF_NAMESPACE
     if not with_destroyed:
-        statement = statement.where(servers.c.destroy_ms.is_(None))
+        found = found.where(servers.c.destroy_ms.is_(None))
     for name, value in tags.items():
         condition = and_(
             server_tags.c.server_id == servers.c.server_id,
             server_tags.c.name == name,
             server_tags.c.value == value,
         )
-        statement = statement.where(exists().where(condition))
-    return await tx.all(statement, {"namespace_id": namespace_id, "limit": limit})
+        found = found.where(exists().where(condition))
+    return await found.read(tx, {"namespace_id": namespace_id}, bounds)
 
 
 async def live(tx: Transaction) -> Sequence[Record]:

@@ -14,6 +14,7 @@ from pyservice.storage.database import (
     next_number,
 )
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import (
     cloud_tokens,
     device_links,
@@ -33,15 +34,15 @@ _SERVICE_TOKEN_BY_HASH = select(namespace_tokens).where(
     namespace_tokens.c.sha256 == bindparam("sha256")
 )
 _CREATORS = cloud_tokens.alias("creators")
-_OF_NAMESPACE = (
+_OF_NAMESPACE = PagedList(
     select(namespace_tokens, _CREATORS.c.identity_id.label("creator_identity_id"))
     .outerjoin_from(
         namespace_tokens,
         _CREATORS,
         _CREATORS.c.token_id == namespace_tokens.c.creator_token_id,
     )
-    .where(namespace_tokens.c.namespace_id == bindparam("namespace_id"))
-    .order_by(namespace_tokens.c.token_id.desc())
+    .where(namespace_tokens.c.namespace_id == bindparam("namespace_id")),
+    namespace_tokens.c.token_id,
 )
 _ONE_OF_NAMESPACES = (
     select(namespace_tokens, games.c.group_id, games.c.game_id)
@@ -110,7 +111,7 @@ _ACTS_ON_GROUP = or_(
         ),
     ),
 )
-_OF_GROUP = select(cloud_tokens).where(_ACTS_ON_GROUP).order_by(cloud_tokens.c.token_id.desc())
+_OF_GROUP = PagedList(select(cloud_tokens).where(_ACTS_ON_GROUP), cloud_tokens.c.token_id)
 _ONE_OF_GROUP = select(cloud_tokens).where(
     _ACTS_ON_GROUP, cloud_tokens.c.token_id == bindparam("token_id")
 )
@@ -148,12 +149,12 @@ async def cloud_by_hashes(tx: Transaction, hashes: Collection[bytes]) -> dict[by
     return {row.sha256: row for row in rows}
 
 
-async def of_group(tx: Transaction, group_id: str) -> Sequence[Record]:
-    """Returns the cloud tokens that can act on the group, newest first.
+async def of_group(tx: Transaction, group_id: str, bounds: PageBounds) -> Page:
+    """Returns a page of the cloud tokens that can act on the group, newest first.
 
     These are the tokens of the group and its games, and the tokens of members for all groups.
     """
-    return await tx.all(_OF_GROUP, {"group_id": group_id})
+    return await _OF_GROUP.read(tx, {"group_id": group_id}, bounds)
 
 
 async def find_of_group(tx: Transaction, group_id: str, token_id: str) -> Record | None:
@@ -195,8 +196,9 @@ async def service_token_by_hash(tx: Transaction, sha256: bytes) -> Record | None
     return await tx.first(_SERVICE_TOKEN_BY_HASH, {"sha256": sha256})
 
 
-async def of_namespace(tx: Transaction, namespace_id: str) -> Sequence[Record]:
-    return await tx.all(_OF_NAMESPACE, {"namespace_id": namespace_id})
+async def of_namespace(tx: Transaction, namespace_id: str, bounds: PageBounds) -> Page:
+    """Returns a page of the namespace's tokens, newest first."""
+    return await _OF_NAMESPACE.read(tx, {"namespace_id": namespace_id}, bounds)
 
 
 async def tokens_to_feed(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from sqlalchemy import and_, bindparam, delete, insert, or_, select, update
 
 from pyservice.storage.database import DELETION_BATCH_ROWS, Record, Transaction
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import (
     auth_users,
     build_tags,
@@ -36,7 +37,7 @@ _FILES = (
     .where(upload_files.c.upload_id == bindparam("upload_id"))
     .order_by(upload_files.c.path)
 )
-_OF_KIND = (
+_OF_KIND = PagedList(
     select(
         uploads.c.upload_id,
         uploads.c.display_name,
@@ -46,8 +47,9 @@ _OF_KIND = (
         upload_files.c.path,
     )
     .join(upload_files, upload_files.c.upload_id == uploads.c.upload_id)
-    .where(uploads.c.game_id == bindparam("game_id"), uploads.c.kind == bindparam("kind"))
-    .order_by(uploads.c.create_ms.desc(), uploads.c.upload_id.desc())
+    .where(uploads.c.game_id == bindparam("game_id"), uploads.c.kind == bindparam("kind")),
+    uploads.c.create_ms,
+    uploads.c.upload_id,
 )
 _ABANDONED = (
     select(uploads.c.upload_id)
@@ -64,11 +66,11 @@ _ABANDONED = (
 _BUILD_FORMAT = select(builds.c.kind, builds.c.compression, builds.c.image_tag).where(
     builds.c.upload_id == bindparam("upload_id")
 )
-_SITES_OF_GAME = (
+_SITES_OF_GAME = PagedList(
     select(sites, uploads.c.content_length, uploads.c.complete_ms)
     .join(uploads, uploads.c.upload_id == sites.c.upload_id)
-    .where(sites.c.game_id == bindparam("game_id"))
-    .order_by(sites.c.site_id.desc())
+    .where(sites.c.game_id == bindparam("game_id")),
+    sites.c.site_id,
 )
 _SITE_COMPLETENESS = (
     select(sites.c.site_id, uploads.c.complete_ms)
@@ -165,12 +167,14 @@ async def files_of(tx: Transaction, upload_id: str) -> Sequence[Record]:
     return await tx.all(_FILES, {"upload_id": upload_id})
 
 
-async def of_kind(tx: Transaction, game_id: str, kind: str) -> Sequence[Record]:
-    """Returns the game's uploads of a kind with one file each, such as `avatar`, newest first.
+async def of_kind(tx: Transaction, game_id: str, kind: str, bounds: PageBounds) -> Page:
+    """Returns a page of the game's uploads of a kind with one file each, such as `avatar`.
+
+    The newest uploads come first.
 
     Each row includes the `path` of the file.
     """
-    return await tx.all(_OF_KIND, {"game_id": game_id, "kind": kind})
+    return await _OF_KIND.read(tx, {"game_id": game_id, "kind": kind}, bounds)
 
 
 async def complete(tx: Transaction, upload_id: str, kind: str, now_ms: int) -> bool:
@@ -245,12 +249,12 @@ async def add_site(
     await tx.run(insert(sites), values)
 
 
-async def sites_of_game(tx: Transaction, game_id: str) -> Sequence[Record]:
-    """Returns the game's sites, newest first.
+async def sites_of_game(tx: Transaction, game_id: str, bounds: PageBounds) -> Page:
+    """Returns a page of the game's sites, newest first.
 
     Each row includes the `content_length` and `complete_ms` of the site's upload.
     """
-    return await tx.all(_SITES_OF_GAME, {"game_id": game_id})
+    return await _SITES_OF_GAME.read(tx, {"game_id": game_id}, bounds)
 
 
 async def upload_of_site(tx: Transaction, game_id: str, site_id: str) -> str | None:

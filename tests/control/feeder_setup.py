@@ -193,7 +193,7 @@ class Source:
 
     async def history(self, namespace_id: str) -> list[str]:
         async with self.database.read() as tx:
-            entries = await namespaces.history(tx, namespace_id, None, 100)
+            entries = await namespaces.newest_history(tx, namespace_id, 100)
         return [entry.version_id for entry in entries]
 
     async def set_revision(self, namespace_id: str, revision: int) -> None:

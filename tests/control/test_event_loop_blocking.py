@@ -26,6 +26,7 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import cdn_pb2, games_pb2, namespaces_pb2, versions_pb2
 from pyservice.storage import games, namespaces, quotas, tables, uploads
 from pyservice.storage.database import Conflict, Database
+from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
 from pyservice.storage.signed_urls import UrlSigner
@@ -194,7 +195,8 @@ async def test_failed_site_creation_adds_nothing(plane: Plane) -> None:
     await asyncio.wait({adding})
     assert adding.cancelled()
     async with plane.database.read() as tx:
-        assert await uploads.of_kind(tx, plane.game_id, "site") == []
+        page = await uploads.of_kind(tx, plane.game_id, "site", PageBounds())
+        assert list(page.rows) == []
         assert await uploads.files_of(tx, upload_id) == []
 
 

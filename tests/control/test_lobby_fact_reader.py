@@ -21,6 +21,7 @@ from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import games, groups, lobbies, namespaces, service_state
 from pyservice.storage.database import Database, Record
+from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.tables import lobbies as lobbies_table
 from pyservice.watch import Topics
 from tests.control.service_fixtures import each_database
@@ -241,8 +242,10 @@ async def test_ended_lobbies_are_kept_for_seven_days(scene: Scene) -> None:
         await reader.step(0)
         assert set(await scene.rows()) == expected
     async with scene.database.read() as tx:
-        page = await lobbies.page(tx, NAMESPACE, None, stop_ms + 1, 64)
-    assert {row.lobby_id for row in page} == {live}
+        page = await lobbies.page(
+            tx, NAMESPACE, None, stop_ms + 1, PageBounds(64), is_whole_ms=True
+        )
+    assert {row.lobby_id for row in page.rows} == {live}
 
 
 async def test_unavailable_data_plane_is_polled_again(scene: Scene) -> None:

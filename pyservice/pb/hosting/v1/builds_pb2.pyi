@@ -11,20 +11,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ListBuildsRequest(_message.Message):
-    __slots__ = ("game_id", "environment_id", "tags_json")
+    __slots__ = ("game_id", "environment_id", "tags_json", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     TAGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     environment_id: str
     tags_json: str
-    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., tags_json: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., tags_json: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListBuildsResponse(_message.Message):
-    __slots__ = ("builds",)
+    __slots__ = ("builds", "cursor")
     BUILDS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     builds: _containers.RepeatedCompositeFieldContainer[Build]
-    def __init__(self, builds: _Optional[_Iterable[_Union[Build, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, builds: _Optional[_Iterable[_Union[Build, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Build(_message.Message):
     __slots__ = ("id", "name", "content_length", "created_at", "tags", "complete")
@@ -140,16 +146,22 @@ class PatchBuildTagsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListGameBuildsRequest(_message.Message):
-    __slots__ = ("game_id",)
+    __slots__ = ("game_id", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
-    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListGameBuildsResponse(_message.Message):
-    __slots__ = ("builds",)
+    __slots__ = ("builds", "cursor")
     BUILDS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     builds: _containers.RepeatedCompositeFieldContainer[BuildSummary]
-    def __init__(self, builds: _Optional[_Iterable[_Union[BuildSummary, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, builds: _Optional[_Iterable[_Union[BuildSummary, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class BuildSummary(_message.Message):
     __slots__ = ("build_id", "upload_id", "display_name", "create_ts", "content_length", "complete", "tags")

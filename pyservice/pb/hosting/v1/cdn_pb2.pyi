@@ -41,16 +41,22 @@ class CreateGameCdnSiteResponse(_message.Message):
     def __init__(self, site_id: _Optional[str] = ..., upload_id: _Optional[str] = ..., presigned_requests: _Optional[_Iterable[_Union[_uploads_pb2.PresignedRequest, _Mapping]]] = ...) -> None: ...
 
 class ListSitesRequest(_message.Message):
-    __slots__ = ("game_id",)
+    __slots__ = ("game_id", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
-    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListSitesResponse(_message.Message):
-    __slots__ = ("sites",)
+    __slots__ = ("sites", "cursor")
     SITES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     sites: _containers.RepeatedCompositeFieldContainer[Site]
-    def __init__(self, sites: _Optional[_Iterable[_Union[Site, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, sites: _Optional[_Iterable[_Union[Site, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Site(_message.Message):
     __slots__ = ("site_id", "upload_id", "display_name", "create_ts", "content_length", "complete")

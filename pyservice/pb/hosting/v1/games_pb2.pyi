@@ -42,20 +42,26 @@ class CreateGameResponse(_message.Message):
     def __init__(self, game_id: _Optional[str] = ...) -> None: ...
 
 class GetGamesRequest(_message.Message):
-    __slots__ = ("watch_index",)
+    __slots__ = ("watch_index", "limit", "cursor")
     WATCH_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     watch_index: str
-    def __init__(self, watch_index: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, watch_index: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class GetGamesResponse(_message.Message):
-    __slots__ = ("games", "groups", "watch")
+    __slots__ = ("games", "groups", "watch", "cursor")
     GAMES_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     WATCH_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     games: _containers.RepeatedCompositeFieldContainer[GameSummary]
     groups: _containers.RepeatedCompositeFieldContainer[_groups_pb2.GroupSummary]
     watch: _envelope_pb2.Watch
-    def __init__(self, games: _Optional[_Iterable[_Union[GameSummary, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[_groups_pb2.GroupSummary, _Mapping]]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, games: _Optional[_Iterable[_Union[GameSummary, _Mapping]]] = ..., groups: _Optional[_Iterable[_Union[_groups_pb2.GroupSummary, _Mapping]]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class GameSummary(_message.Message):
     __slots__ = ("game_id", "name_id", "display_name", "url", "total_player_count", "developer", "banner_url", "logo_url")

@@ -11,20 +11,26 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ListLobbyRecordsRequest(_message.Message):
-    __slots__ = ("game_id", "namespace_id", "before_create_ts")
+    __slots__ = ("game_id", "namespace_id", "before_create_ts", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     BEFORE_CREATE_TS_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_id: str
     before_create_ts: str
-    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., before_create_ts: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., before_create_ts: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListLobbyRecordsResponse(_message.Message):
-    __slots__ = ("lobbies",)
+    __slots__ = ("lobbies", "cursor")
     LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     lobbies: _containers.RepeatedCompositeFieldContainer[LobbyRecord]
-    def __init__(self, lobbies: _Optional[_Iterable[_Union[LobbyRecord, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, lobbies: _Optional[_Iterable[_Union[LobbyRecord, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class GetLobbyRecordRequest(_message.Message):
     __slots__ = ("game_id", "namespace_id", "lobby_id")

@@ -46,16 +46,22 @@ class CreateNamespaceResponse(_message.Message):
     def __init__(self, namespace_id: _Optional[str] = ...) -> None: ...
 
 class ListNamespacesRequest(_message.Message):
-    __slots__ = ("game_id",)
+    __slots__ = ("game_id", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
-    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListNamespacesResponse(_message.Message):
-    __slots__ = ("namespaces",)
+    __slots__ = ("namespaces", "cursor")
     NAMESPACES_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     namespaces: _containers.RepeatedCompositeFieldContainer[_games_pb2.NamespaceSummary]
-    def __init__(self, namespaces: _Optional[_Iterable[_Union[_games_pb2.NamespaceSummary, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, namespaces: _Optional[_Iterable[_Union[_games_pb2.NamespaceSummary, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class GetNamespaceRequest(_message.Message):
     __slots__ = ("game_id", "namespace_id")
@@ -166,22 +172,26 @@ class UpdateNamespaceVersionResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class GetVersionHistoryRequest(_message.Message):
-    __slots__ = ("game_id", "namespace_id", "anchor", "limit")
+    __slots__ = ("game_id", "namespace_id", "anchor", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     ANCHOR_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_id: str
     anchor: str
     limit: int
-    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., anchor: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., anchor: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class GetVersionHistoryResponse(_message.Message):
-    __slots__ = ("versions",)
+    __slots__ = ("versions", "cursor")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     versions: _containers.RepeatedCompositeFieldContainer[NamespaceVersion]
-    def __init__(self, versions: _Optional[_Iterable[_Union[NamespaceVersion, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, versions: _Optional[_Iterable[_Union[NamespaceVersion, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class NamespaceVersion(_message.Message):
     __slots__ = ("namespace_id", "version_id", "deploy_ts")

@@ -53,18 +53,20 @@ class GetServerResponse(_message.Message):
     def __init__(self, server: _Optional[_Union[Server, _Mapping]] = ...) -> None: ...
 
 class ListServersRequest(_message.Message):
-    __slots__ = ("game_id", "environment_id", "tags_json", "include_destroyed", "cursor")
+    __slots__ = ("game_id", "environment_id", "tags_json", "include_destroyed", "cursor", "limit")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     TAGS_JSON_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_DESTROYED_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     environment_id: str
     tags_json: str
     include_destroyed: bool
     cursor: str
-    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., tags_json: _Optional[str] = ..., include_destroyed: _Optional[bool] = ..., cursor: _Optional[str] = ...) -> None: ...
+    limit: int
+    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., tags_json: _Optional[str] = ..., include_destroyed: _Optional[bool] = ..., cursor: _Optional[str] = ..., limit: _Optional[int] = ...) -> None: ...
 
 class ListServersResponse(_message.Message):
     __slots__ = ("servers", "cursor")

@@ -82,7 +82,7 @@ class ServersServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListServers(self, request, context):
-        """Lists the servers of the environment, newest first, 64 on a page.
+        """Lists the servers of the environment, newest first, by default 64 on a page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

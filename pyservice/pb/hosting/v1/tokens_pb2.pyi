@@ -95,18 +95,24 @@ class CreateDevelopmentTokenResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
 
 class ListNamespaceTokensRequest(_message.Message):
-    __slots__ = ("game_id", "namespace_id")
+    __slots__ = ("game_id", "namespace_id", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_id: str
-    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListNamespaceTokensResponse(_message.Message):
-    __slots__ = ("tokens",)
+    __slots__ = ("tokens", "cursor")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[TokenRecord]
-    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class TokenRecord(_message.Message):
     __slots__ = ("token_id", "kind", "create_ts", "expires_ts", "revoke_ts", "game_id", "creator", "identity_id", "group_id")
@@ -171,16 +177,22 @@ class CreateGameTokenResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
 
 class ListGroupTokensRequest(_message.Message):
-    __slots__ = ("group_id",)
+    __slots__ = ("group_id", "limit", "cursor")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
-    def __init__(self, group_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, group_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListGroupTokensResponse(_message.Message):
-    __slots__ = ("tokens",)
+    __slots__ = ("tokens", "cursor")
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     tokens: _containers.RepeatedCompositeFieldContainer[TokenRecord]
-    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, tokens: _Optional[_Iterable[_Union[TokenRecord, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class RevokeGroupTokenRequest(_message.Message):
     __slots__ = ("group_id", "token_id", "cascade")

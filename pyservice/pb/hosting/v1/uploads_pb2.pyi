@@ -64,16 +64,22 @@ class CompleteCustomAvatarUploadResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ListCustomAvatarsRequest(_message.Message):
-    __slots__ = ("game_id",)
+    __slots__ = ("game_id", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
-    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListCustomAvatarsResponse(_message.Message):
-    __slots__ = ("custom_avatars",)
+    __slots__ = ("custom_avatars", "cursor")
     CUSTOM_AVATARS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     custom_avatars: _containers.RepeatedCompositeFieldContainer[CustomAvatar]
-    def __init__(self, custom_avatars: _Optional[_Iterable[_Union[CustomAvatar, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, custom_avatars: _Optional[_Iterable[_Union[CustomAvatar, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class CustomAvatar(_message.Message):
     __slots__ = ("upload_id", "display_name", "create_ts", "url", "content_length", "complete")

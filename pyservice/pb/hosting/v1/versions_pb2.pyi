@@ -70,16 +70,22 @@ class GetVersionResponse(_message.Message):
     def __init__(self, version: _Optional[_Union[GameVersion, _Mapping]] = ...) -> None: ...
 
 class ListVersionsRequest(_message.Message):
-    __slots__ = ("game_id",)
+    __slots__ = ("game_id", "limit", "cursor")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     game_id: str
-    def __init__(self, game_id: _Optional[str] = ...) -> None: ...
+    limit: int
+    cursor: str
+    def __init__(self, game_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListVersionsResponse(_message.Message):
-    __slots__ = ("versions",)
+    __slots__ = ("versions", "cursor")
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     versions: _containers.RepeatedCompositeFieldContainer[_games_pb2.VersionSummary]
-    def __init__(self, versions: _Optional[_Iterable[_Union[_games_pb2.VersionSummary, _Mapping]]] = ...) -> None: ...
+    cursor: str
+    def __init__(self, versions: _Optional[_Iterable[_Union[_games_pb2.VersionSummary, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class GameVersion(_message.Message):
     __slots__ = ("config", "create_ts", "display_name", "version_id")
