@@ -41,6 +41,7 @@ from pyservice.control.operations import Handlers, operation_table
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.quotas import QuotaAdministration, QuotaChecks, QuotaOperations
 from pyservice.control.rays import RayStore
+from pyservice.control.refused_changes import RefusedChanges
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
@@ -166,6 +167,7 @@ class ControlPlane:
             lambda game_id: self._topics.bump(game_topic(game_id)),
         )
         self._gate = CallAuthenticator(self._database)
+        self._refusals = RefusedChanges(self._database, self._audit, self._gate)
         self._counts = PlayerCounts()
         self._counts_reader = PlayerCountReader(
             self._database, data_plane, self._counts, self._topics
@@ -212,7 +214,7 @@ class ControlPlane:
 
     def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:
         settings = self._settings
-        table = operation_table(self._gate, operations)
+        table = operation_table(self._gate, operations, self._refusals)
         transport = _transport_settings(settings)
         limits = self._limits = Limits(*_rates(settings))
         app = create_app(table, transport, self._metrics, limits, rays=self._rays.rays)
@@ -334,6 +336,7 @@ class ControlPlane:
             self._uploading,
             self._deletions,
             self._devices,
+            self._refusals,
             self._tokens,
             self._database_watch,
             self._runtime.lobbies,
@@ -368,6 +371,7 @@ class ControlPlane:
         own("uploads", self._uploading.run_cleanup())
         own("deletions", self._deletions.run())
         own("answers", self._changes.run_cleanup())
+        own("audit", self._refusals.run())
         own("devices", self._devices.run_cleanup())
         own("feeder", self._feeder.run())
         for name, reader in self._readers.items():
@@ -412,6 +416,7 @@ class ControlPlane:
         await self._uploading.stop()
         await self._exports.stop()
         await self._tasks.stop()
+        await self._refusals.job.attempt(self._refusals.flush)
         await asyncio.gather(self._rays.close(), self._cdn_rays.close())
         await self._files.close()
         await self._client.close()

@@ -7,7 +7,7 @@ So it cannot reveal a secret.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, NamedTuple
@@ -100,10 +100,23 @@ class AuditLog:
             subject = Subject(getattr(request, "group_id", ""))
         await self._add(tx, self._entry(_Actor("operator"), subject, request, response))
 
+    def refusal(self, caller: Caller, request: Message, code: str) -> audit_log.Entry:
+        """Returns the entry of a refused change.
+
+        If the authorization found no group, the entry is in the log of the token's group.
+        """
+        group_id = "" if caller.scope is None else caller.scope.group_id or ""
+        subject = caller.subject or Subject(group_id)
+        return self._entry(_actor_of(caller), subject, request, None)._replace(outcome=code)
+
     async def _add(self, tx: Transaction, entry: audit_log.Entry) -> None:
-        await audit_log.add(tx, [entry])
-        self._grown.add(entry.group_id)
-        tx.after_commit(lambda: self.topics.bump(audit_topic(entry.group_id)))
+        await self.add_entries(tx, [entry])
+
+    async def add_entries(self, tx: Transaction, entries: Sequence[audit_log.Entry]) -> None:
+        await audit_log.add(tx, entries)
+        group_ids = {entry.group_id for entry in entries}
+        self._grown.update(group_ids)
+        tx.after_commit(lambda: self.topics.bump(*map(audit_topic, group_ids)))
 
     def _entry(
         self, actor: _Actor, subject: Subject, request: Message, response: Message | None

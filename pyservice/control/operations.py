@@ -19,6 +19,7 @@ from pyservice.control.namespaces import NamespaceOperations
 from pyservice.control.process_logs import ProcessLogOperations
 from pyservice.control.quotas import QuotaOperations
 from pyservice.control.rays import RayStore
+from pyservice.control.refused_changes import RefusedChanges, is_change
 from pyservice.control.servers import ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.sites import SiteOperations
@@ -52,7 +53,9 @@ class Handlers:
     exports: LobbyExportOperations
 
 
-def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dict[str, Operation]:
+def operation_table(
+    authenticator: CallAuthenticator, handlers: Handlers, refusals: RefusedChanges
+) -> dict[str, Operation]:
     anonymous = authenticator.allow_anonymous
     cloud, service_or_cloud = (
         authenticator.require_cloud_token,
@@ -141,7 +144,11 @@ def operation_table(authenticator: CallAuthenticator, handlers: Handlers) -> dic
         ("Pictures.DeleteGameBanner", cloud, handlers.pictures.delete_shown("banner")),
         ("Pictures.DeleteGameLogo", cloud, handlers.pictures.delete_shown("logo")),
     )
-    return {
-        f"{_PACKAGE}.{name}": Operation(f"{_PACKAGE}.{name}", authorize, run)
-        for name, authorize, run in rows
-    }
+    operations = {}
+    for row_name, authorize, run in rows:
+        name = f"{_PACKAGE}.{row_name}"
+        if is_change(name):
+            authorize = refusals.authorize_and_note(name, authorize)
+            run = refusals.run_and_note(run)
+        operations[name] = Operation(name, authorize, run)
+    return operations

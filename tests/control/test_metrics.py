@@ -20,7 +20,17 @@ pytestmark = pytest.mark.anyio
 
 Figures = dict[str, float]
 JOBS = (
-    *("answers", "exports", "lobbies", "servers", "counts", "database", "deletions", "devices"),
+    *(
+        "answers",
+        "audit",
+        "exports",
+        "lobbies",
+        "servers",
+        "counts",
+        "database",
+        "deletions",
+        "devices",
+    ),
     *("facts", "feeder", "rays", "tokens", "uploads"),
 )
 

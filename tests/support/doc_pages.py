@@ -57,7 +57,8 @@ LOBBY_SERVERS = _how_to(
     "write-a-lobby-server"
 )
 OPERATORS = _how_to(
-    "run-the-service manage-developers set-quotas rotate-keys run-game-servers isolate-game-servers "
+    "run-the-service manage-developers set-quotas read-the-audit-log rotate-keys run-game-servers "
+    "isolate-game-servers "
     "operate-edge-guard use-s3 serve-files-of-games set-up-domains run-behind-a-proxy monitor "
     "handle-failures back-up restore use-a-feed-file"
 )
