@@ -427,6 +427,20 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
     return config
 
 
+def edge_guard_problems(settings: Settings) -> list[str]:
+    """Returns a line for each problem that edge-guard finds in its settings and certificates."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_bytes(_text_of(edge_guard_config(settings, Path(folder))))
+        command = [str(EDGE_GUARD_BINARY), str(path), "--check"]
+        checked = subprocess.run(
+            command, check=False, capture_output=True, text=True, env={}, timeout=_CHECK_S
+        )
+    if checked.returncode == 0:
+        return []
+    return [f"edge.{line.removeprefix('edge-guard: ')}" for line in checked.stderr.splitlines()]
+
+
 def run_edge_guard_role(launch: Launch) -> int:
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)

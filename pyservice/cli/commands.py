@@ -131,20 +131,19 @@ def check_config(
     feed: Feed = None,
     settings: Set = None,
 ) -> None:
-    """Print every problem of settings and feed file (--feed). Exit with 1 if there is one.
+    """Print every problem of settings, certificates and feed file (--feed). Exit with 1 if there is one.
 
-    Also warn of a settings file with secrets that other users can read.
+    Also warn of a settings file with secrets that other users can read, and of missing certificates for lobbies.
     """
-    from pyservice.cli.offline_commands import configuration_problems_of
+    from pyservice.cli.offline_commands import check_configuration
 
-    problems = configuration_problems_of(
+    report = check_configuration(
         flags_of(data_dir, http, grpc, cdn, metrics, feed, settings), config
     )
-    warning = readable_secrets(config)
-    if warning is not None:
+    for warning in report.warnings:
         print(f"pyservice: warning: {warning}", file=sys.stderr)
-    if problems:
-        fail(problems)
+    if report.problems:
+        fail(report.problems)
     print("ok")
 
 

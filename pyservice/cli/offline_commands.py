@@ -6,14 +6,16 @@ import asyncio
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
+from pyservice.app.edge_guard import edge_guard_problems
 from pyservice.dataplane import static_feed
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
-from pyservice.settings import Settings, SettingsError, load
+from pyservice.settings import Settings, SettingsError, load, lobby_hosts_without_certificate
+from pyservice.settings.file_permissions import readable_secrets
 from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import HEAD, migrate
 
@@ -21,14 +23,33 @@ _UNLIMITED: Final = (1 << 32) - 1
 _ALL_PORTS: Final = range(1, 1 << 16)
 
 
-def configuration_problems_of(flags: Mapping[str, object], config: Path | None) -> list[str]:
-    """Returns a line for each problem of the settings and of the file in setting `feed_file`."""
+class ConfigurationReport(NamedTuple):
+    problems: list[str]
+    """A line for each problem of settings, certificates and the file in setting `feed_file`."""
+    warnings: list[str]
+
+
+def check_configuration(flags: Mapping[str, object], config: Path | None) -> ConfigurationReport:
+    """Checks the settings and the files that they name, and starts nothing."""
+    secrets = readable_secrets(config)
+    warnings = [] if secrets is None else [secrets]
     try:
-        return _feed_problems(load(flags, config))
+        settings = load(flags, config)
     except SettingsError as error:
+        problems = [str(problem) for problem in error.problems]
         wrong = {problem.name.partition(".")[0] for problem in error.problems}
-        lines = [str(problem) for problem in error.problems]
-        return lines + (_feed_problems(error.usable, wrong) if error.usable else [])
+        if error.usable is not None:
+            if wrong.isdisjoint(("edge", "domains", "data_dir")):
+                problems += edge_guard_problems(error.usable)
+            problems += _feed_problems(error.usable, wrong)
+        return ConfigurationReport(problems, warnings)
+    hosts = lobby_hosts_without_certificate(settings)
+    if hosts:
+        warnings.append(
+            f"no certificate for {', '.join(hosts)}: lobbies and servers with https or tcp_tls ports there do not "
+            "become ready"
+        )
+    return ConfigurationReport(edge_guard_problems(settings) + _feed_problems(settings), warnings)
 
 
 def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:

@@ -274,6 +274,7 @@ class EdgeRoutes:
             port=port.number,
             host="" if port.number else player_address.hostname,
             is_tls=player_address.is_tls,
+            server_name=player_address.hostname if player_address.is_tls else "",
             backend_address=address,
             backend_port=number,
         )

@@ -48,6 +48,14 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
         yield ["edge", "https"], f"{edge.https} is edge.http: hand over another socket"
     if edge.https is not None and not edge.certificates:
         yield ["edge", "https"], "needs edge.certificates"
+    elif edge.https is not None and not edge.is_fronted:
+        for location, host in _https_hosts(settings):
+            if not _has_certificate(settings, host):
+                yield (
+                    location,
+                    f"{host} is in no edge.certificates.server_names, and edge-guard ends TLS for it: add a "
+                    "certificate, or set edge.is_fronted if another proxy ends TLS",
+                )
     for number, certificate in enumerate(edge.certificates):
         for name in ("cert", "key"):
             path = getattr(certificate, name)
@@ -58,6 +66,41 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
                     ["edge", "certificates", str(number), name],
                     f"{path} cannot be read: {error.strerror}",
                 )
+
+
+def _https_hosts(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    domains = settings.domains
+    if domains.main is not None:
+        yield ["domains", "main"], domains.main
+    if domains.cdn is not None:
+        yield ["domains", "cdn"], f"*.{domains.cdn}"
+    files = urlsplit(settings.cdn_url or "")
+    if files.scheme == "https" and files.hostname in settings.cdn_hosts:
+        yield ["cdn_url"], files.hostname
+
+
+def lobby_hosts_without_certificate(settings: Settings) -> list[str]:
+    """Returns the host names of lobbies and servers for which edge-guard has no certificate.
+
+    Lobbies with `https` and `tcp_tls` ports at these names do not become ready. Other lobbies do.
+    """
+    if settings.domains.job is None or settings.edge.https is None:
+        return []
+    domains = [f"{region.name_id}.{settings.domains.job}" for region in settings.regions]
+    hosts = [
+        host for domain in domains for host in (domain, f"*.lobby.{domain}", f"*.server.{domain}")
+    ]
+    return [host for host in hosts if not _has_certificate(settings, host)]
+
+
+def _has_certificate(settings: Settings, host: str) -> bool:
+    """Returns whether a server name is `host`, or a wildcard of one label that contains `host`."""
+    wildcard = f"*.{host.partition('.')[2]}"
+    return any(
+        name.lower() in (host, wildcard)
+        for certificate in settings.edge.certificates
+        for name in certificate.server_names
+    )
 
 
 def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool:
@@ -192,6 +235,7 @@ __all__ = [
     "SettingsError",
     "Tier",
     "load",
+    "lobby_hosts_without_certificate",
 ]
 
 _NOT_SETTINGS: Final = frozenset({"PYSERVICE_CONFIG", "PYSERVICE_URL", "PYSERVICE_TOKEN"})

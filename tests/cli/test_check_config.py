@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
+from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.cli.commands import app
 from tests.support.command_line import run
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, document, version
@@ -141,3 +143,30 @@ def test_readable_file_with_secrets_gets_a_warning(
         assert line.startswith("pyservice: warning: ")
         assert f"({names})" in line
         assert "word" not in line
+
+
+def test_names_of_certificates_are_compared_with_the_settings(tmp_path: Path) -> None:
+    names = ["api.example", "*.lobby.local.play.example", "*.server.local.play.example"]
+    subprocess.run([EDGE_GUARD_BINARY, "ca", tmp_path / "certificates", *names], check=True)
+
+    def config(*server_names: str) -> str:
+        path = tmp_path / "service.toml"
+        folder = tmp_path / "certificates"
+        path.write_text(
+            '[domains]\nmain = "api.example"\njob = "play.example"\n'
+            '[edge]\nhttp = "0.0.0.0:80"\nhttps = "0.0.0.0:443"\n'
+            f"[[edge.certificates]]\nserver_names = {json.dumps(server_names)}\n"
+            f'cert = "{folder}/server.pem"\nkey = "{folder}/server.key"\n'
+        )
+        return str(path)
+
+    [problem] = _problems("--config", config(*names, "local.play.example"))
+    assert "edge.certificates.0.server_names: " in problem
+    assert "has no name local.play.example; it has api.example, " in problem
+    result = CliRunner().invoke(app, ["check-config", "--config", config(*names)])
+    assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
+    [warning] = result.stderr.splitlines()
+    assert "warning: no certificate for local.play.example: lobbies and servers with" in warning
+    (tmp_path / "certificates" / "server.key").write_text("none")
+    [problem] = _problems("--config", config(*names))
+    assert "edge.certificates.0: " in problem

@@ -29,6 +29,9 @@ _RESTRICTING: Final = frozenset(
     )
 )
 """Members that a request schema or a parameter cannot gain: they may refuse earlier requests."""
+_LIMITS: Final = frozenset(
+    ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems", "minProperties")
+)
 _NEUTRAL: Final = {"additionalProperties": True, "required": False, "uniqueItems": False}
 _OF_REQUESTS: Final = ("parameters", "requestBody")
 
@@ -82,10 +85,8 @@ class OpenApiComparison:
                         is_request=is_request or (name in _OF_REQUESTS and not is_map),
                         is_map=not is_map and name in MAPS,
                     )
-                elif not (
-                    (is_request and name.startswith(("min", "max")))
-                    or path == "/components/responses"
-                ):
+                # A removed limit refuses no earlier request. A shared response is compared where it is used.
+                elif not (is_request and name in _LIMITS) and path != "/components/responses":
                     yield f"{path}/{name} is gone"
             if not is_map:
                 yield from self._new_restrictions(old, new, path, is_request=is_request)
@@ -256,6 +257,25 @@ def test_new_requirement_of_an_operation_is_incompatible(more: Any) -> None:
     assert changes(old, new) == []
     new["paths"]["/a"]["post"] |= more
     assert changes(old, new)
+
+
+def test_removed_limit_is_compatible_in_a_request_only() -> None:
+    limited = with_property("a", maxLength=10)
+    request_only = document(limited)
+    request_only["components"]["schemas"]["Output"] = SCHEMA
+    assert changes(request_only, document(SCHEMA)) == []
+    assert changes(document(limited), document(SCHEMA))
+    assert changes(document(with_property("a", pattern="^a")), document(SCHEMA))
+
+
+def test_moved_response_is_compared_where_it_is_used() -> None:
+    def with_response(name: str, **members: Any) -> Any:
+        changed = document(SCHEMA, responses={"404": {"$ref": f"#/components/responses/{name}"}})
+        changed["components"]["responses"] = {name: {"description": "gone", **members}}
+        return changed
+
+    assert changes(with_response("A"), with_response("B")) == []
+    assert changes(with_response("A", content={"text/plain": {}}), with_response("B"))
 
 
 def test_new_optional_parameter_is_compatible() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.settings import SettingsError, load
+from pyservice.settings import SettingsError, load, lobby_hosts_without_certificate
 from pyservice.settings.sections import InheritedSocket, ListenAddress
 
 NAMES = {"main": "example.com", "job": "job.example.com"}
@@ -15,7 +15,11 @@ NAMES = {"main": "example.com", "job": "job.example.com"}
 def certificate(tmp_path: Path) -> dict[str, Any]:
     for name in ("cert", "key"):
         (tmp_path / name).touch()
-    return {"server_names": ["a"], "cert": str(tmp_path / "cert"), "key": str(tmp_path / "key")}
+    return {
+        "server_names": ["a", "example.com"],
+        "cert": str(tmp_path / "cert"),
+        "key": str(tmp_path / "key"),
+    }
 
 
 def problems_of(**edge: Any) -> dict[str, str]:
@@ -60,6 +64,28 @@ def test_all_tls_problems_are_reported(tmp_path: Path, certificate: dict[str, An
     absent = {**certificate, "cert": str(tmp_path / "none"), "key": str(tmp_path / "nothing")}
     problems = problems_of(is_fronted=True, certificates=[certificate, absent])
     assert list(problems) == ["edge.certificates.1.cert", "edge.certificates.1.key"]
+
+
+def test_host_without_certificate_is_a_problem_unless_another_proxy_ends_tls(
+    certificate: dict[str, Any],
+) -> None:
+    domains = {"main": "api.example", "cdn": "sites.example", "job": "play.example"}
+    edge = {"http": "0.0.0.0:80", "https": "0.0.0.0:443"}
+    settings = {"domains": domains, "cdn_url": "https://files.example"}
+    uncovered = {**certificate, "server_names": ["*.example"]}
+    with pytest.raises(SettingsError) as caught:
+        load({**settings, "edge": {**edge, "certificates": [uncovered]}}, environ={})
+    problems = {problem.name: problem.message for problem in caught.value.problems}
+    assert list(problems) == ["domains.cdn"]
+    assert problems["domains.cdn"].startswith(
+        "*.sites.example is in no edge.certificates.server_names"
+    )
+    with_proxy = {**edge, "is_fronted": True, "certificates": [uncovered]}
+    load({**settings, "edge": with_proxy}, environ={})
+    covered = {**certificate, "server_names": ["*.example", "*.sites.example"]}
+    loaded = load({**settings, "edge": {**edge, "certificates": [covered]}}, environ={})
+    hosts = ["local.play.example", "*.lobby.local.play.example", "*.server.local.play.example"]
+    assert lobby_hosts_without_certificate(loaded) == hosts
 
 
 def test_socket_serves_one_listener(certificate: dict[str, Any]) -> None:

@@ -1,5 +1,6 @@
 //! Administration server: HTTP over a Unix socket that only the user of edge-guard may use.
 
+use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
@@ -167,7 +168,7 @@ impl AdminServer {
         all.extend(self.workers.iter().map(|worker| &worker.counters));
         all.extend(self.datagrams.counters().map(|counters| &**counters));
         let routes = [("listening", status.counts.listening as u64), ("refused", status.counts.refused as u64)];
-        page.write_values("hosting_edge_routes", "gauge", "Routes by state", "state", &routes);
+        page.write_values("hosting_edge_routes", "gauge", "Routes by state", "state", routes);
         let gauge = |page: &mut MetricsPage, name: &str, help: &str, value: u64| {
             page.write_value(&format!("hosting_edge_{name}"), "gauge", help, value);
         };
@@ -175,7 +176,16 @@ impl AdminServer {
         gauge(&mut page, "routes_version", "Version of the routes", status.version);
         gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_saved.into());
         gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
-        let silent = self.workers.iter().next().map_or(0, |worker| worker.shared.limits.silent_count());
+        let shared = self.workers.iter().next().map(|worker| &worker.shared);
+        let ends = shared.map_or_else(BTreeMap::new, |shared| shared.certificates.ends());
+        page.write_values(
+            "hosting_edge_certificate_end_timestamp_seconds",
+            "gauge",
+            "End of the validity of each certificate",
+            "server_name",
+            ends.iter().map(|(name, end_s)| (name.as_str(), end_s)),
+        );
+        let silent = shared.map_or(0, |shared| shared.limits.silent_count());
         gauge(&mut page, "connections_silent", "Open connections without a byte in either direction", silent as u64);
         gauge(&mut page, "descriptors_max", "Limit of descriptors", status.descriptors);
         gauge(&mut page, "datagram_sessions_max", "Limit of UDP sessions", status.datagram_sessions as u64);

@@ -51,14 +51,10 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
 /// Logs all problems of the settings file and its certificates.
 #[must_use]
 pub fn check_config(path: &Path) -> ExitCode {
-    let read = Config::read(path).and_then(|config| Certificates::read(&config).map(drop));
-    match read {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(problems) => {
-            problems.iter().for_each(|problem| operator_log::write_line(problem));
-            ExitCode::from(EXIT_INVALID_SETTINGS)
-        }
-    }
+    let certificates = Config::read(path).and_then(|config| Certificates::read(&config));
+    let problems = certificates.map_or_else(|problems| problems, |certificates| certificates.missing_names());
+    problems.iter().for_each(|problem| operator_log::write_line(problem));
+    if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INVALID_SETTINGS) }
 }
 
 async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<u8, String> {
@@ -75,6 +71,8 @@ async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<
             return Ok(EXIT_INVALID_SETTINGS);
         }
     };
+    // Other names of the certificate may still serve players, so the start goes on.
+    certificates.missing_names().iter().for_each(|problem| operator_log::write_line(problem));
     let (limits, descriptors) = fit_descriptors(&config.limits);
     config.limits = limits;
     let context =

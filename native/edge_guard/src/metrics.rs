@@ -167,7 +167,14 @@ impl MetricsPage {
         let _ = writeln!(self.0, "{name} {value}");
     }
 
-    pub fn write_values(&mut self, name: &str, kind: &str, help: &str, label: &str, values: &[(&str, u64)]) {
+    pub fn write_values<'a, V: std::fmt::Display>(
+        &mut self,
+        name: &str,
+        kind: &str,
+        help: &str,
+        label: &str,
+        values: impl IntoIterator<Item = (&'a str, V)>,
+    ) {
         self.write_header(name, kind, help);
         for (text, value) in values {
             let _ = writeln!(self.0, "{name}{{{label}=\"{text}\"}} {value}");
@@ -239,12 +246,10 @@ impl MetricsPage {
         pick: fn(&ThreadCounters) -> &LabelledCounters,
     ) {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        let values: Vec<(&str, u64)> = (L::TEXTS.iter().enumerate())
-            .map(|(number, text)| {
-                (*text, all.iter().map(|each| pick(each).0[number].value()).fold(0, u64::wrapping_add))
-            })
-            .collect();
-        self.write_values(&format!("hosting_edge_{name}"), kind, help, label, &values);
+        let values = (L::TEXTS.iter().enumerate()).map(|(number, text)| {
+            (*text, all.iter().map(|each| pick(each).0[number].value()).fold(0, u64::wrapping_add))
+        });
+        self.write_values(&format!("hosting_edge_{name}"), kind, help, label, values);
     }
 
     fn total(

@@ -225,6 +225,10 @@ impl RouteListeners {
         if route.is_tls && self.shared.certificates.is_empty() {
             return Err(ServeError::of_route("no certificate is configured"));
         }
+        let name = if route.server_name.is_empty() { &route.host } else { &route.server_name };
+        if route.is_tls && !name.is_empty() && !self.shared.certificates.has_host(name) {
+            return Err(ServeError::of_route(format!("no certificate for {name}")));
+        }
         if route.port == 0 { self.serve_host(route, live) } else { self.serve_port(route, live) }
     }
 

@@ -62,6 +62,9 @@ pub struct Route {
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub host: String,
     pub is_tls: bool,
+    /// Host name for which TLS needs a certificate. Empty in routes of an older data plane.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub server_name: String,
     /// Address of the game server, or `None` before it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
@@ -73,7 +76,8 @@ impl Route {
         match Self::read(&key, &sent.protocol, sent.port, &sent.host, (&sent.backend_address, sent.backend_port)) {
             Ok((protocol, port, backend)) => {
                 let host = sent.host.to_ascii_lowercase();
-                Ok(Self { key, protocol, port, host, is_tls: sent.is_tls, backend })
+                let server_name = sent.server_name.to_ascii_lowercase();
+                Ok(Self { key, protocol, port, host, is_tls: sent.is_tls, server_name, backend })
             }
             Err(problem) => Err((key, problem)),
         }

@@ -50,7 +50,15 @@ fn udp_route_is_reported_after_its_thread_has_applied_it() {
     let (process, backend) = socket();
     let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
     let (protocol, host) = (Protocol::Udp, String::new());
-    let route = Route { key: key.clone(), protocol, port: at.port(), host, is_tls: false, backend: None };
+    let route = Route {
+        key: key.clone(),
+        protocol,
+        port: at.port(),
+        host,
+        is_tls: false,
+        server_name: String::new(),
+        backend: None,
+    };
     route_listeners.put(route.clone());
     assert_eq!(outcomes.blocking_recv(), Some(RouteOutcome::Listening(key.clone(), at.port(), None)));
 

@@ -5,7 +5,15 @@ use super::*;
 fn route(owner: &str, port_name: &str, port: u16) -> Route {
     let key = RouteKey { owner: owner.to_owned(), port_name: port_name.to_owned() };
     let backend = Some(SocketAddr::from(([127, 0, 0, 1], 12_000)));
-    Route { key, protocol: Protocol::Tcp, port, host: String::new(), is_tls: false, backend }
+    Route {
+        key,
+        protocol: Protocol::Tcp,
+        port,
+        host: String::new(),
+        is_tls: false,
+        server_name: String::new(),
+        backend,
+    }
 }
 
 fn complete(epoch: u64, routes: &[Route]) -> RouteUpdate {
@@ -154,6 +162,7 @@ fn invalid_routes_are_reported_with_reasons() {
         port,
         host: host.into(),
         is_tls: false,
+        server_name: String::new(),
         backend_address: address.into(),
         backend_port,
     };

@@ -3,6 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use hyper_util::rt::TokioIo;
@@ -20,7 +21,7 @@ use crate::wait::wait_for;
 use crate::wire::{OutcomeKind, Route};
 
 fn certify(folder: &Path, names: &[&str]) {
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard"));
     assert!(command.arg("ca").arg(folder).args(names).status().unwrap().success());
 }
 
@@ -180,6 +181,66 @@ fn tls_route_without_certificate_is_unserved() {
     let guard = EdgeProcess::start();
     guard.source.put(&[secure_route("a", "tcp_tls", free_port(), tcp_echo())]);
     assert!(guard.source.wait_for("a", OutcomeKind::Unserved).reason.contains("no certificate"));
+}
+
+#[test]
+fn tls_route_of_another_host_is_unserved_until_its_certificate_is_loaded() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let lobbies = certificate(first.path(), &["*.lobby.example"]);
+    let mut guard = EdgeProcess::start_with(json!({"https": "127.0.0.1:0", "certificates": [lobbies]}));
+    let port = free_port();
+    let served = |owner: &str, host: &str| Route {
+        host: host.to_owned(),
+        server_name: host.to_owned(),
+        ..secure_route(owner, "https", 0, mirror())
+    };
+    let raw = Route { server_name: "play.example".to_owned(), ..secure_route("c", "tcp_tls", port, tcp_echo()) };
+    guard.source.put(&[served("a", "one.lobby.example"), served("b", "one.server.example"), raw]);
+    guard.source.wait_for("a", OutcomeKind::Listening);
+    let reason = |owner| guard.source.wait_for(owner, OutcomeKind::Unserved).reason;
+    assert_eq!(reason("b"), "no certificate for one.server.example");
+    assert_eq!(reason("c"), "no certificate for play.example");
+    let servers = certificate(second.path(), &["*.server.example", "play.example"]);
+    guard.set("certificates", json!([lobbies, servers]));
+    guard.signal(libc::SIGHUP);
+    guard.source.wait_for("b", OutcomeKind::Listening);
+    guard.source.wait_for("c", OutcomeKind::Listening);
+    echo(&mut connect_tls(&trusting(second.path(), &[]), "play.example", port).unwrap(), "in");
+}
+
+#[test]
+fn check_names_each_server_name_that_a_certificate_lacks() {
+    let keys = tempfile::tempdir().unwrap();
+    let mut certificate = certificate(keys.path(), &["api.example", "*.lobby.example", "127.0.0.1"]);
+    certificate["server_names"] = json!([
+        "api.example",
+        "one.lobby.example",
+        "*.lobby.example",
+        "127.0.0.1",
+        "a.b.lobby.example",
+        "sites.example"
+    ]);
+    let guard = EdgeProcess::start_with(json!({"certificates": [certificate]}));
+    let check =
+        Command::new(env!("CARGO_BIN_EXE_hosting-edge-guard")).arg(guard.config()).arg("--check").output().unwrap();
+    assert_eq!(check.status.code(), Some(78));
+    let problems = String::from_utf8(check.stderr).unwrap();
+    for name in ["a.b.lobby.example", "sites.example"] {
+        let problem = format!(
+            "certificates.0.server_names: {} has no name {name}; it has ",
+            certificate["cert"].as_str().unwrap()
+        );
+        assert!(problems.contains(&problem), "{problems}");
+    }
+    assert_eq!(problems.lines().count(), 2, "{problems}");
+}
+
+#[test]
+fn metric_tells_the_end_of_each_certificate() {
+    let (guard, _keys) = started();
+    let end_s = guard.figure("certificate_end_timestamp_seconds{server_name=\"localhost\"}");
+    // rcgen's default is the year 4096.
+    assert!(end_s > 60_000_000_000, "{end_s}");
 }
 
 #[test]
