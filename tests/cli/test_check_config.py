@@ -168,5 +168,5 @@ def test_names_of_certificates_are_compared_with_the_settings(tmp_path: Path) ->
     [warning] = result.stderr.splitlines()
     assert "warning: no certificate for local.play.example: lobbies and servers with" in warning
     (tmp_path / "certificates" / "server.key").write_text("none")
-    [problem] = _problems("--config", config(*names))
+    [problem] = _problems("--config", config(*names, "local.play.example"))
     assert "edge.certificates.0: " in problem

@@ -29,7 +29,7 @@ class ResponseChecker:
             for item in document["paths"].values()
             for operation in item.values()
         }
-        self._validators: dict[tuple[str, str], Any] = {}
+        self._validators: dict[tuple[str, str, str], Any] = {}
 
     def code(self, slug: str, answer: httpx.Response) -> str:
         """Returns `OK` or the error code. Raises AssertionError for undocumented responses and for
@@ -59,7 +59,7 @@ class ResponseChecker:
         return "OK" if status == 200 else str(value["code"])
 
     def _validator(self, slug: str, status: str, response: Any, media_type: str) -> Any:
-        key = (slug, status)
+        key = (slug, status, media_type)
         if key not in self._validators:
             schema = response["content"][media_type]["schema"]
             self._validators[key] = jsonschema_rs.Draft202012Validator(
