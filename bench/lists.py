@@ -1,7 +1,8 @@
 """Response time of lists with many rows, on SQLite and on PostgreSQL.
 
 Load: one request at a time over HTTP, both planes on one core, PostgreSQL on the other core. Baseline: the same list
-with few rows. Paged lists compare the first and the last page. Other lists compare the time per row.
+with few rows. Lists with pages by time compare the first and the last page. Other lists compare the time per row, and
+the first page of a short and of a long list.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ from pyservice.control.timestamps import rfc3339
 
 NAME = "lists"
 SHORT, LONG = 100, 100_000
-WHOLE = (1_000, 10_000, 20_000)
+WHOLE = (1_000, 5_000, 9_000)
 LINEAR = 1.5
 """Limit of the time per row in the longest list, as a multiple of the time per row in the shortest list."""
 PAGE_REQUESTS = 100
 WHOLE_REQUESTS = 3
+LIMIT = 100
+"""Rows of a page of a list that is otherwise returned whole."""
 Runs = Mapping[str, Sequence[Run]]
 
 
@@ -101,9 +104,15 @@ def _whole(service: Service, whole: Whole, counts: Sequence[int]) -> dict[str, C
         for table, rows in whole.rows(game, count):
             service.fill(table, rows)
         # Passes only the path parameters.
-        request = service.request(whole.slug, _only_path(whole.slug, game.fields))
+        fields = _only_path(whole.slug, game.fields)
+        request = service.request(whole.slug, fields)
         look = partial(_look_whole, whole, count)
         runs[f"{whole.slug} {count}"] = partial(_window, service, request, WHOLE_REQUESTS, look)
+        page = service.request(whole.slug, {**fields, "limit": str(LIMIT)})
+        look_page = partial(_look_limited, whole)
+        runs[f"{whole.slug} page {count}"] = partial(
+            _window, service, page, PAGE_REQUESTS, look_page
+        )
     return runs
 
 
@@ -118,6 +127,11 @@ def _look_whole(whole: Whole, count: int, answer: Any) -> None:
         raise WrongAnswer(f"{whole.slug}: {len(rows)} rows of {count}")
     if len({json.dumps(row) for row in rows}) != len(rows):
         raise WrongAnswer(f"{whole.slug}: a row occurs twice")
+
+
+def _look_limited(whole: Whole, answer: Any) -> None:
+    if len(answer[whole.member]) != LIMIT or not answer["cursor"]:
+        raise WrongAnswer(f"{whole.slug}: {len(answer[whole.member])} rows on the page")
 
 
 def _window(service: Service, request: Request, count: int, look: Callable[[Any], None]) -> Run:
@@ -163,6 +177,10 @@ def _whole_figures(runs: Runs, database: str) -> list[Figure]:
         longest = runs[f"{database} {whole.slug} {WHOLE[-1]}"]
         cpu_us = median(longest, "server_cpu_us_per_answer") / WHOLE[-1]
         what = f"{whole.slug}, {WHOLE[-1]:,} rows"
+        short_ms, long_ms = (
+            _p50_ms(runs[f"{database} {whole.slug} page {count}"])
+            for count in (WHOLE[0], WHOLE[-1])
+        )
         figures += [
             Figure(
                 f"{what}, {database}",
@@ -177,6 +195,13 @@ def _whole_figures(runs: Runs, database: str) -> list[Figure]:
                 "times",
                 at_most=LINEAR,
                 note=each,
+            ),
+            Figure(
+                f"{what}: page of {LIMIT} over one of {WHOLE[0]:,} rows, {database}",
+                long_ms / short_ms,
+                "times",
+                at_most=2,
+                note=f"{long_ms:.2f} ms against {short_ms:.2f} ms",
             ),
         ]
     return figures
