@@ -17,9 +17,13 @@ from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable, m
 from pyservice.process.ready_report import SupervisorLink, remove_ready_file
 from pyservice.settings import Settings
 
-_MODULES: Final = {"data": "pyservice.app.data_plane", "control": "pyservice.app.control_plane"}
+_MODULES: Final = {
+    "data": "pyservice.app.data_plane",
+    "control": "pyservice.app.control_plane",
+    "cdn": "pyservice.app.cdn_plane",
+}
 
-__all__ = ["Launch", "load", "run_all", "run_control", "run_data", "run_edge_guard"]
+__all__ = ["Launch", "load", "run_all", "run_cdn", "run_control", "run_data", "run_edge_guard"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +34,20 @@ class Launch:
     parent: SupervisorLink | None = None
     warning: str | None = None
     """A problem of the configuration that does not prevent the start. It is logged once."""
+    flags: Sequence[str] = ()
+    """Command-line flags of `pyservice serve`, without the role. Child processes receive them."""
+    listeners: Sequence[int] = ()
+    """Descriptors of listening sockets that this process inherited."""
 
 
-def run_all(launch: Launch, flags: Sequence[str]) -> int:
+def run_all(launch: Launch) -> int:
     """Starts the data plane and the control plane, and supervises them until a stop signal.
 
-    `flags` are the command-line flags of `pyservice serve`, which both processes receive. Returns
-    the exit status. Logs a failed start.
+    Returns the exit status. Logs a failed start.
     """
     from pyservice.app.supervisor import run
 
-    return run(launch, flags)
+    return run(launch)
 
 
 def load(role: str) -> None:
@@ -79,11 +86,24 @@ def run_control(launch: Launch) -> int:
         parent = launch.parent
         return ControlPlane(
             settings,
+            launch.flags,
             is_supervised=parent is not None,
             is_orphan=lambda: parent is not None and not parent.is_alive,
         )
 
     return run_plane(make, launch, data_dir / "control", FAILURES, outlived_dir=data_dir)
+
+
+def run_cdn(launch: Launch) -> int:
+    """Runs the CDN until a stop signal. The control plane is its parent."""
+    from pyservice.app.cdn_plane import CdnPlane
+    from pyservice.app.plane_process import run_plane
+    from pyservice.storage.database_errors import DatabaseUnusable
+
+    def make(settings: Settings) -> CdnPlane:
+        return CdnPlane(settings, launch.listeners)
+
+    return run_plane(make, launch, launch.settings.data_dir / "control/cdn", (DatabaseUnusable,))
 
 
 def run_locked(

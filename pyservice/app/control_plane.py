@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
+from pyservice.app.cdn_plane import THREAD_SWITCH_S
+from pyservice.app.cdn_process import CdnProcess
 from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
 from pyservice.app.game_runtime import GameRuntime
-from pyservice.app.objects_and_cdn import ObjectsAndCdn
+from pyservice.app.object_storage import ObjectStorage, url_signer
 from pyservice.app.plane_process import BackgroundTaskDied, BackgroundTasks, reread_settings
 from pyservice.app.public_servers import bound_address, listen
-from pyservice.app.ray_export import CDN_SERVICE, CONTROL_SERVICE, STORE_SPANS, RayExport
+from pyservice.app.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.control import metrics
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
 from pyservice.control.audit_log import AuditAdministration, AuditLog, AuditLogOperations
@@ -75,8 +77,6 @@ FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTask
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 500
-_THREAD_SWITCH_S: Final = 0.000_5
-"""Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 _ADDED_HEADERS_BYTES: Final = 4096
 
 _log = get_logger("service")
@@ -86,15 +86,18 @@ class ControlPlane:
     def __init__(
         self,
         settings: Settings,
+        flags: Sequence[str] = (),
         *,
         is_supervised: bool = False,
         is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Binds the CDN listener. The caller has created and locked `settings.data_dir`.
+        """Binds the CDN's listeners. The caller has created and locked `settings.data_dir`.
 
+        The CDN's process receives `flags`, the command-line flags of this process.
         `is_orphan` returns whether the supervisor of this process was killed.
         """
         self._settings = settings
+        self._flags = flags
         self._is_supervised = is_supervised
         self._is_orphan = is_orphan
         self._tiers = settings.tiers
@@ -149,10 +152,7 @@ class ControlPlane:
     def _wire(self, owner: ServiceOwner) -> None:
         settings = self._settings
         self._owner = owner
-        cdn_address = reachable_address(bound_address(self._cdn_socket))
-        cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
-        self._keys = SigningKeyFile.load_or_create(self._folder)
-        self._files = ObjectsAndCdn(settings, self._folder, cdn_url, self._keys)
+        cdn_url = self._wire_cdn()
         links = _links(settings, cdn_url, self._files.picture)
 
         def set_public_url(address: str) -> None:
@@ -179,7 +179,7 @@ class ControlPlane:
         }
         self._record_lookup = LobbyRecordLookup(self._database, data_plane, history)
         self._ray_store = RayStore(self._database, settings.rays.stored)
-        self._rays, self._cdn_rays = map(self._rays_of, (CONTROL_SERVICE, CDN_SERVICE))
+        self._rays = RayExport(settings, CONTROL_SERVICE, self._metrics.rays, self._ray_store.store)
         self._platform = _platform(settings, self._database, links)
         self._runtime = GameRuntime(
             settings,
@@ -212,6 +212,20 @@ class ControlPlane:
             TokenAdministration(self._records, self._gate, operations.tokens, self._feeder),
         )
 
+    def _wire_cdn(self) -> str:
+        """Returns the base of URLs of sites and objects."""
+        settings = self._settings
+        cdn_address = reachable_address(bound_address(self._cdn_socket))
+        cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
+        self._keys = SigningKeyFile.load_or_create(self._folder)
+        signer = url_signer(self._keys)
+        self._files = ObjectStorage(settings, signer, cdn_url, is_receiver=False)
+        self._cdn_listeners = [self._cdn_socket]
+        if settings.cdn_hosts:
+            self._cdn_listeners.append(listen_unix(settings.edge_cdn_socket))
+        self._cdn = CdnProcess(settings, self._flags, self._cdn_listeners)
+        return cdn_url
+
     def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:
         settings = self._settings
         table = operation_table(self._gate, operations, self._refusals)
@@ -234,9 +248,6 @@ class ControlPlane:
             internal=internal,
             rays=self._rays.rays,
         )
-
-    def _rays_of(self, service: str) -> RayExport:
-        return RayExport(self._settings, service, self._metrics.rays, self._ray_store.store)
 
     def _operations(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
         settings, database, records = self._settings, self._database, self._records
@@ -327,7 +338,6 @@ class ControlPlane:
         )
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
-        cdn = self._files.cdn_counts
         works = (
             self._feeder,
             *self._readers.values(),
@@ -347,26 +357,23 @@ class ControlPlane:
         measured = metrics.render_metrics(
             self._feeder,
             self._topics.sequence,
-            self._files.objects.counts,
-            cdn.answers,
-            cdn.bytes,
-            self._files.cdn_cache_bytes,
             unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
             is_database_up=not problem,
         )
         return control_pb2.MetricsResponse(
-            text=self._metrics.render() + measured, database_problem=problem
+            text=self._metrics.render(measured, await self._cdn.scrape()),
+            database_problem=problem,
         )
 
     async def start(self) -> dict[str, str]:
-        sys.setswitchinterval(_THREAD_SWITCH_S)
+        sys.setswitchinterval(THREAD_SWITCH_S)
         await self._counts_reader.read_current()
         # The runtime starts first, because operations need to know the build kinds that run here.
         await self._runtime.start()
         await self._http.start()
         await self._rpc.start()
-        await self._files.start(self._database, self._topics, self._cdn_socket, self._cdn_rays.rays)
         own = self._tasks.own
+        own("cdn", self._cdn.run())
         own("database", self._database_watch.run())
         own("uploads", self._uploading.run_cleanup())
         own("deletions", self._deletions.run())
@@ -378,7 +385,7 @@ class ControlPlane:
             own(name, reader.run())
         own("rays", self._ray_store.run())
         own("exports", self._exports.run())
-        for name, work in (*self._runtime.work(), *self._rays.work(), *self._cdn_rays.work()):
+        for name, work in (*self._runtime.work(), *self._rays.work()):
             own(name, work)
         await self._runtime.wait_until_known()
         return {
@@ -410,18 +417,22 @@ class ControlPlane:
         If a background task has died, raises BackgroundTaskDied at the end.
         """
         _log.info("stopping")
-        servers = (self._http.stop, self._rpc.stop, self._files.stop)
-        await signals.end_all(servers, self._settings.stop_grace_ms / 1000)
+        grace_s = self._settings.stop_grace_ms / 1000
+        await signals.end_all([self._http.stop, self._cdn.stop], grace_s)
+        # The CDN stores its last rays over this server.
+        await signals.end_all([self._rpc.stop], grace_s)
         await self._runtime.stop(is_ordered=not self._is_orphan(), forced=signals.forced)
         await self._uploading.stop()
         await self._exports.stop()
         await self._tasks.stop()
         await self._refusals.job.attempt(self._refusals.flush)
-        await asyncio.gather(self._rays.close(), self._cdn_rays.close())
-        await self._files.close()
+        await self._rays.close()
+        await asyncio.to_thread(self._files.close)
+        await self._cdn.close()
         await self._client.close()
         await self._database.close()
-        self._cdn_socket.close()
+        for listener in self._cdn_listeners:
+            listener.close()
         _log.info("stopped")
         if self._tasks.problem is not None:
             raise BackgroundTaskDied(self._tasks.problem)

@@ -51,7 +51,7 @@ class RayExport:
 DATA_SERVICE: Final = "data-plane"
 CONTROL_SERVICE: Final = "control-plane"
 CDN_SERVICE: Final = "cdn"
-"""Service name of the CDN server, which runs in the control plane process."""
+"""Service name of the CDN, which runs in a process of its own."""
 _CDN_SHARE: Final = 10
 
 

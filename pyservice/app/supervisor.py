@@ -33,8 +33,8 @@ _READY_KEYS: Final = (
     "cloud_token_file",
     "admin",
 )
-_RESTART_DELAYS_S: Final = doubling(0.1, 5.0)
-_HEALTHY_MS: Final = 60_000
+RESTART_DELAYS_S: Final = doubling(0.1, 5.0)
+HEALTHY_MS: Final = 60_000
 _CONTROL_MS: Final = 10_000
 """Longest wait of the ready file for the control plane."""
 _FORCE_INTERVAL_MS: Final = 200
@@ -42,11 +42,11 @@ _FORCE_SIGNALS_MAX: Final = 25
 """A child that ignores this many stop signals is killed."""
 
 
-def run(launch: Launch, flags: Sequence[str]) -> int:
+def run(launch: Launch) -> int:
     """Starts both planes and supervises them until a stop signal."""
     data_dir = launch.settings.data_dir
     locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
-    return run_locked(launch, locks, lambda: _Supervisor(launch, flags).live())
+    return run_locked(launch, locks, lambda: _Supervisor(launch).live())
 
 
 def _has_no_feed(data_dir: Path) -> bool:
@@ -54,12 +54,12 @@ def _has_no_feed(data_dir: Path) -> bool:
 
 
 class _Supervisor:
-    def __init__(self, launch: Launch, flags: Sequence[str]) -> None:
+    def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._signals = StopSignals()
         self._has_changed = asyncio.Event()
-        self._data = ChildProcess("data", flags, self._has_changed.set)
-        self._control = ChildProcess("control", flags, self._has_changed.set)
+        self._data = ChildProcess("data", launch.flags, self._has_changed.set)
+        self._control = ChildProcess("control", launch.flags, self._has_changed.set)
         self._children = (self._data, self._control)
         self._needs_control = _has_no_feed(launch.settings.data_dir)
         self._status = 0
@@ -114,7 +114,7 @@ class _Supervisor:
 
     async def _watch(self, child: ChildProcess) -> None:
         loop = asyncio.get_running_loop()
-        backoff = Backoff(_RESTART_DELAYS_S)
+        backoff = Backoff(RESTART_DELAYS_S)
         while True:
             began_s = loop.time()
             status = await child.wait_for_exit()
@@ -126,7 +126,7 @@ class _Supervisor:
                 self._status = 1
                 self._signals.stop.set()
                 return
-            if (loop.time() - began_s) * 1000 >= _HEALTHY_MS:
+            if (loop.time() - began_s) * 1000 >= HEALTHY_MS:
                 backoff.reset()
             child.has_failed = True
             self._has_changed.set()
@@ -248,11 +248,19 @@ _PIPE_BYTES: Final = 65_536
 
 
 class ChildProcess:
-    def __init__(self, role: str, flags: Sequence[str], on_change: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        role: str,
+        flags: Sequence[str],
+        on_change: Callable[[], None],
+        descriptors: Sequence[int] = (),
+    ) -> None:
+        """`descriptors` are files that the child inherits."""
         self.role = role
         self.report: dict[str, Any] | None = None
         self.has_failed = False
         self._flags = list(flags)
+        self._descriptors = descriptors
         self._on_change = on_change
         self._process: subprocess.Popen[bytes] | None = None
         self._has_exited = asyncio.Event()
@@ -274,7 +282,7 @@ class ChildProcess:
         self._received = b""
         self._is_ready = self._is_reload_due = False
         flags = [*self._flags, *extra_flags]
-        child = early_spawn.take_or_spawn(self.role, flags)
+        child = early_spawn.take_or_spawn(self.role, flags, self._descriptors)
         self._process, self._pipe = child.process, child.ready
         child.send_flags(flags)
         loop.add_reader(self._pipe, self._read)

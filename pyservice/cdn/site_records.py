@@ -1,7 +1,7 @@
 """Sites of deployed versions, read from the database and cached.
 
-The current version of a namespace is cached for 0.5 s, or until it changes. Files and routes of a
-version never change, so they are cached for longer.
+The current version of a namespace is cached for 0.5 s. Files and routes of a version never change,
+so they are cached for longer.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ from pyservice.cdn.byte_cache import ByteCache
 from pyservice.cdn.site_routes import Route, SiteRoutes
 from pyservice.cdn.sites import Site, SiteFile
 from pyservice.concurrency.single_flight import SingleFlight
-from pyservice.control.games import site_topic
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import versions_pb2
 from pyservice.storage import namespaces, uploads
-from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database import Record, RecordReader, Transaction
 from pyservice.storage.objects import file_key
-from pyservice.watch import Topics
 
 CACHE_MAX_BYTES: Final = 64 << 20
 _CACHE_TTL_S: Final = 0.5
@@ -64,14 +62,8 @@ class _NamespaceSite:
 
 @dataclass(frozen=True, slots=True)
 class _CachedName:
-    """Lookup of a name. The result may have changed if the watch index of `topic` is no longer
-    `index`.
-    """
-
     site: _NamespaceSite | None
     found_at_s: float
-    topic: str | None
-    index: str
 
     @property
     def size_bytes(self) -> int:
@@ -94,13 +86,11 @@ class SiteRecords:
 
     def __init__(
         self,
-        database: Database,
-        topics: Topics,
+        database: RecordReader,
         clock_s: Callable[[], float] = monotonic,
         cache_max_bytes: int = CACHE_MAX_BYTES,
     ) -> None:
         self._database = database
-        self._topics = topics
         self._now_s = clock_s
         self._cache: ByteCache[_Key, _Value] = ByteCache(cache_max_bytes, _size_of)
         self._lookups: SingleFlight[_NameKey, Site | None] = SingleFlight(is_kept=True)
@@ -117,7 +107,7 @@ class SiteRecords:
         """
         name = _NameKey(game, namespace)
         cached = self._cache.get(name)
-        if isinstance(cached, _CachedName) and self._is_good(cached):
+        if isinstance(cached, _CachedName) and self._now_s() - cached.found_at_s <= _CACHE_TTL_S:
             if cached.site is None:
                 return None
             files = self._cached_files(cached.site.files)
@@ -126,14 +116,8 @@ class SiteRecords:
                 return _site(cached.site, files, routes)
         return await self._lookups.run(name, lambda: self._look_up(name))
 
-    def _is_good(self, cached: _CachedName) -> bool:
-        if self._now_s() - cached.found_at_s > _CACHE_TTL_S:
-            return False
-        return cached.topic is None or self._topics.index_of(cached.topic) == cached.index
-
     async def _look_up(self, name: _NameKey) -> Site | None:
         found_at_s = self._now_s()
-        sequence = self._topics.sequence
         async with self._database.read() as tx:
             row = await uploads.namespace_site(tx, *name)
             found, site = None, None
@@ -142,10 +126,7 @@ class SiteRecords:
                 files = await self._files_of(tx, found.files)
                 routes = await self._routes_of(tx, found.routes)
                 site = _site(found, files, routes)
-        topic = None if row is None else site_topic(row.namespace_id)
-        index = self._topics.index_of(topic) if topic else ""
-        if not topic or (self._topics.parse(index) or 0) <= sequence:
-            self._cache.put(name, _CachedName(found, found_at_s, topic, index))
+        self._cache.put(name, _CachedName(found, found_at_s))
         return site
 
     def _cached_files(self, key: _FilesKey | None) -> _SiteFiles | None:

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pyservice.app import Launch, run_all, run_control, run_data, run_edge_guard
+from pyservice.app import Launch, run_all, run_cdn, run_control, run_data, run_edge_guard
 from pyservice.cli import admin_commands, audit_commands, quota_commands, token_commands
 from pyservice.cli.options import (
     Cdn,
@@ -55,6 +55,7 @@ class Role(enum.StrEnum):
     ALL = "all"
     DATA = "data"
     CONTROL = "control"
+    CDN = "cdn"
     EDGE_GUARD = "edge-guard"
 
 
@@ -90,6 +91,7 @@ def serve(
     child_of: Annotated[
         SupervisorLink | None, typer.Option(parser=SupervisorLink.parse, hidden=True)
     ] = None,
+    listener: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     os.umask(_UMASK)
@@ -99,13 +101,6 @@ def serve(
         return load(flags, config)
 
     warning = readable_secrets(config) if child_of is None else None
-    launch = Launch(load_or_exit(flags, config), reread, ready_file, child_of, warning)
-    if role is Role.DATA:
-        sys.exit(run_data(launch))
-    if role is Role.CONTROL:
-        sys.exit(run_control(launch))
-    if role is Role.EDGE_GUARD:
-        sys.exit(run_edge_guard(launch))
     options = {
         "config": config,
         "data-dir": data_dir,
@@ -117,7 +112,19 @@ def serve(
         "front": front.value,
     }
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
-    sys.exit(run_all(launch, words + [f"--set={pair}" for pair in settings or ()]))
+    words += [f"--set={pair}" for pair in settings or ()]
+    configuration = load_or_exit(flags, config)
+    launch = Launch(configuration, reread, ready_file, child_of, warning, words, listener or ())
+    if role is Role.CDN and child_of is None:
+        fail(["--role=cdn: the control plane starts this process; use --role=control"])
+    run = {
+        Role.ALL: run_all,
+        Role.DATA: run_data,
+        Role.CONTROL: run_control,
+        Role.CDN: run_cdn,
+        Role.EDGE_GUARD: run_edge_guard,
+    }
+    sys.exit(run[role](launch))
 
 
 @app.command("check-config")

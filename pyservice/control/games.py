@@ -80,10 +80,6 @@ def game_topic(game_id: str) -> str:
     return f"game:{game_id}"
 
 
-def site_topic(namespace_id: str) -> str:
-    return f"site:{namespace_id}"
-
-
 class _ListKey(NamedTuple):
     watch_index: str
     group_ids: tuple[str, ...]
@@ -179,7 +175,6 @@ class GameOperations:
                 await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
             await stored_deletions.remove_game(tx, game.game_id)
             topics = [game_topic(game.game_id), group_topic(game.group_id)]
-            topics += [site_topic(namespace_id) for namespace_id in ids]
             tx.after_commit(lambda: self._topics.bump(*topics))
             tx.after_commit(self._on_deleted)
             return remembered_pb2.NamespacesDeleted(namespace_ids=ids)

@@ -16,7 +16,7 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.deletions import Deletions, require_no_players
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder
-from pyservice.control.games import NEW_LIMITS, game_topic, group_topic, site_topic
+from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (
     display_name_problems,
@@ -101,11 +101,7 @@ class NamespaceChange:
                     row.namespace_id, row.group_id, is_revocation=is_revocation
                 )
             )
-            tx.after_commit(
-                lambda: self.records.topics.bump(
-                    game_topic(row.game_id), site_topic(row.namespace_id)
-                )
-            )
+            tx.after_commit(lambda: self.records.topics.bump(game_topic(row.game_id)))
             return await change(tx, row)
 
         return await self.records.changes.apply(caller, request, response_type, change_namespace)
@@ -271,7 +267,7 @@ class NamespaceOperations:
             await require_no_players(tx, [row.namespace_id], is_forced=request.force)
             await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
             topics = game_topic(row.game_id), group_topic(row.group_id)
-            tx.after_commit(lambda: self.records.topics.bump(*topics, site_topic(row.namespace_id)))
+            tx.after_commit(lambda: self.records.topics.bump(*topics))
             tx.after_commit(self.on_deleted)
             return remembered_pb2.NamespacesDeleted(namespace_ids=[row.namespace_id])
 

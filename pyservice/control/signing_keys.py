@@ -93,11 +93,7 @@ class SigningKeyFile:
             created = SigningKeys((_new(1),), secrets.token_bytes(_KEY_BYTES))
             write_file(path, _text(created), mode=0o600)
             return cls(path, created, clock_ms)
-        try:
-            return cls(path, _parse(json.loads(content)), clock_ms)
-        except (ValueError, KeyError, TypeError, IndexError):
-            # The cause may quote a key.
-            raise OSError(f"{path} is damaged: restore it from a backup") from None
+        return cls(path, _decode(path, content), clock_ms)
 
     async def rotate(self, *, drop_unused: bool) -> KeyRotation:
         """Adds a signing key that signs from now on. Signatures of older keys remain valid.
@@ -138,6 +134,11 @@ class SigningKeyFile:
         return rotation
 
 
+def read_keys(path: Path) -> SigningKeys:
+    """Returns the keys of a key file. Raises OSError."""
+    return _decode(path, path.read_bytes())
+
+
 def _is_needed(key: SigningKey, now_ms: int) -> bool:
     return key.ended_ms is None or now_ms <= key.ended_ms + KEY_RETENTION_MS
 
@@ -156,6 +157,14 @@ def _text(keys: SigningKeys) -> bytes:
         ],
     }
     return json.dumps(content, indent=1).encode() + b"\n"
+
+
+def _decode(path: Path, content: bytes) -> SigningKeys:
+    try:
+        return _parse(json.loads(content))
+    except (ValueError, KeyError, TypeError, IndexError):
+        # The cause may quote a key.
+        raise OSError(f"{path} is damaged: restore it from a backup") from None
 
 
 def _parse(content: dict[str, Any]) -> SigningKeys:

@@ -29,8 +29,13 @@ class SpawnedChild:
     It writes to the pipe `ready` when it is ready.
     """
 
-    def __init__(self, role: str, visible_arguments: Sequence[str]) -> None:
-        """Starts a child. `visible_arguments` has the arguments for process lists such as `ps`. Raises OSError."""
+    def __init__(
+        self, role: str, visible_arguments: Sequence[str], descriptors: Sequence[int] = ()
+    ) -> None:
+        """Starts a child. `visible_arguments` has the arguments for process lists such as `ps`.
+
+        The child inherits `descriptors`. Raises OSError.
+        """
         self.ready, ready_end = os.pipe()
         flags_end, self._flags = os.pipe()
         command = [sys.executable, "-m", "pyservice", "serve", *visible_arguments, f"--role={role}"]
@@ -38,7 +43,7 @@ class SpawnedChild:
             self.process = subprocess.Popen(
                 [*command, f"--child-of={os.getpid()}:{ready_end}", f"{_FLAGS_FROM}{flags_end}"],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[ready_end, flags_end],
+                pass_fds=[ready_end, flags_end, *descriptors],
                 # The supervisor handles Ctrl-C at a terminal and stops its children in order.
                 process_group=0,
             )
@@ -73,14 +78,14 @@ def spawn_early(words: Sequence[str]) -> None:
             _early[role] = SpawnedChild(role, words[1:])
 
 
-def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
+def take_or_spawn(role: str, flags: Sequence[str], descriptors: Sequence[int] = ()) -> SpawnedChild:
     """Returns the child process that `spawn_early` started for a role (`data` or `control`), or
     starts a new one.
 
     Process lists show `flags`, but the child still waits for `send_flags`. Raises OSError.
     """
     early = _early.pop(role, None)
-    return SpawnedChild(role, flags) if early is None else early
+    return SpawnedChild(role, flags, descriptors) if early is None else early
 
 
 def kill_early() -> None:

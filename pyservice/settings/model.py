@@ -158,6 +158,11 @@ class Settings(BaseSettings):
         return self.data_dir / "control" / "grpc.sock"
 
     @property
+    def cdn_socket(self) -> Path:
+        """Socket on which the CDN's process answers the control plane."""
+        return self.data_dir / "control" / "cdn.sock"
+
+    @property
     def control_http_socket(self) -> Path:
         return self.data_dir / "control" / "http.sock"
 

@@ -33,6 +33,7 @@ __all__ = [
     "Database",
     "DatabaseUnusable",
     "Record",
+    "RecordReader",
     "Result",
     "Transaction",
     "Values",
@@ -40,6 +41,7 @@ __all__ = [
     "delete_in_batches",
     "next_number",
     "open_database",
+    "open_reader",
 ]
 DELETION_BATCH_ROWS: Final = 200
 
@@ -129,6 +131,22 @@ class Database(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class RecordReader(Protocol):
+    """Records in a process that does not change them."""
+
+    def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
+    async def close(self) -> None: ...
+
+
+def open_reader(url: str | None, folder: Path) -> RecordReader:
+    """Returns a reader of the database that `open_database` returns for these arguments."""
+    if url is not None:
+        return open_database(url, folder)
+    from pyservice.storage.sqlite_reader import SqliteReader
+
+    return SqliteReader(folder / "records.db")
 
 
 def open_database(url: str | None, folder: Path) -> Database:

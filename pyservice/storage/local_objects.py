@@ -225,29 +225,41 @@ _HASH_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 32 << 20
 _BATCH_SIZE: Final = 1000
 _ATTEMPTS: Final = 8
+_THREADS: Final = 8
 _Result = TypeVar("_Result")
 
 
 class FolderBlobStore:
-    """`BlobStore` in a folder. The lock of the data directory excludes other processes."""
+    """`BlobStore` in a folder.
+
+    One process is the receiver of uploads. It writes `incoming` and `pending`, and another process
+    may move files to `kept`. Both count only their own writes against the disk reserve.
+    """
 
     largest_put_bytes: Final = 1 << 50
     takes_any_length: Final = False
 
     def __init__(
-        self, folder: Path, signer: UrlSigner, base_url: str, reserve_bytes: int, threads: int = 8
+        self,
+        folder: Path,
+        signer: UrlSigner,
+        base_url: str,
+        reserve_bytes: int,
+        *,
+        is_receiver: bool = True,
     ) -> None:
         self._folder = folder
         self._signer = signer
         self._base_url = base_url.rstrip("/")
         self._disk_reserve = DiskReserve(folder, reserve_bytes)
         # Slow syncs must not delay readers.
-        self._readers = ThreadPoolExecutor(threads, thread_name_prefix="objects-read")
-        self._writers = ThreadPoolExecutor(threads, thread_name_prefix="objects-write")
+        self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects-read")
+        self._writers = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects-write")
         for name in ("incoming", "pending", "kept"):
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
-        for leftover in (folder / "incoming").iterdir():
-            leftover.unlink()
+        if is_receiver:
+            for leftover in (folder / "incoming").iterdir():
+                leftover.unlink()
         sync_folder(folder)
 
     def close(self) -> None:

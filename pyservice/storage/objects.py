@@ -343,26 +343,24 @@ class Objects:
         folder = key.rpartition("/")[0]
         pending = await self._blobs.names(f"pending/{folder}")
         names += [name for name in pending if name.startswith(f"pending/{key}.")]
-        self._manifests.pop(key, None)
         await self._blobs.forget([*names, f"kept/{key}.parts"])
 
     async def delete_prefix(self, prefix: str) -> None:
         _check(f"{prefix}/all")
         names = await self._blobs.names(f"kept/{prefix}")
         names += await self._blobs.names(f"pending/{prefix}")
-        for key in [key for key in self._manifests if key.startswith(f"{prefix}/")]:
-            del self._manifests[key]
         await self._blobs.forget(names)
 
     async def _find(self, key: str) -> list[tuple[str, int]]:
-        if key in self._manifests:
-            return self._manifests[key]
         whole, parts = f"kept/{key}", f"kept/{key}.parts"
         length, parts_length = await self._blobs.lengths([whole, parts])
         if length is not None:
             return [(whole, length)]
+        # Another process may have deleted the object.
         if parts_length is None:
             return []
+        if key in self._manifests:
+            return self._manifests[key]
         content = b"".join([block async for block in self._blobs.read(parts, 0, parts_length)])
         blobs, offset = [], 0
         for size in json.loads(content):

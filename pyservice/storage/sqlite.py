@@ -215,11 +215,26 @@ def _enable_wal(connection: sqlite3.Connection, until_s: float) -> None:
             return
 
 
+def connect_to_read(path: Path) -> sqlite3.Connection:
+    """Connects to an existing database without the right to change it."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=ro",
+        uri=True,
+        timeout=_STATEMENT_LOCKED_S,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_STATEMENTS_PREPARED,
+    )
+    connection.create_function(_BYTES_OF_HEX, 1, bytes.fromhex, deterministic=True)
+    return connection
+
+
 class SqliteConnections:
     """Connection pool for one database file. `acquire` fails if the file was removed or replaced."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, connect: Callable[[Path], sqlite3.Connection] = connect) -> None:
         self._path = path
+        self._connect = connect
         self._file: tuple[int, int] | None = None
         self._idle: list[sqlite3.Connection] = []
         self.in_use = 0
@@ -235,7 +250,7 @@ class SqliteConnections:
             )
             raise database_unavailable()
         with translate_database_errors:
-            connection = self._idle.pop() if self._idle else connect(self._path)
+            connection = self._idle.pop() if self._idle else self._connect(self._path)
             try:
                 if begin is not None:
                     connection.execute(begin)
@@ -342,7 +357,7 @@ class CommitGroup:
 # Database -----------------------------------------------------------------------------------------
 
 
-_READ: Final = "BEGIN DEFERRED"
+READ: Final = "BEGIN DEFERRED"
 _WRITE: Final = "BEGIN IMMEDIATE"
 _log = get_logger("storage")
 _LOCKED_TIMEOUT_S: Final = 10.0
@@ -368,7 +383,7 @@ class SqliteDatabase:
         return self._connections.finished_transactions
 
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
-        return _ReadTransaction(self._connections, self._statements, _READ)
+        return _ReadTransaction(self._connections, self._statements, READ)
 
     def query(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return _ReadTransaction(self._connections, self._statements, None)
@@ -385,7 +400,7 @@ class SqliteDatabase:
                 group = self._group = CommitGroup(await self._acquire_writer(until))
                 # The commit runs after all writers that wait now, so that they share one sync.
                 group.work = asyncio.create_task(self._commit(group))
-            tx = _SqliteTransaction(group.connection, self._statements, is_begun=True)
+            tx = SqliteTransaction(group.connection, self._statements, is_begun=True)
             try:
                 with group.member():
                     yield tx
@@ -481,13 +496,13 @@ class _ReadTransaction:
     async def __aenter__(self) -> Transaction:
         self._connection = self._connections.acquire(self._begin)
         is_begun = self._begin is not None
-        return _SqliteTransaction(self._connection, self._statements, is_begun=is_begun)
+        return SqliteTransaction(self._connection, self._statements, is_begun=is_begun)
 
     async def __aexit__(self, *_: object) -> None:
         self._connections.give_back(self._connection)
 
 
-class _SqliteTransaction(CommitCallbacks):
+class SqliteTransaction(CommitCallbacks):
     def __init__(
         self, connection: sqlite3.Connection, statements: StatementCache, *, is_begun: bool
     ) -> None:
@@ -508,6 +523,12 @@ class _SqliteTransaction(CommitCallbacks):
         return self._raw_connection
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
+        return self.fetch_all(statement, values)
+
+    async def first(self, statement: Executable, values: Values = None) -> Record | None:
+        return self.fetch_first(statement, values)
+
+    def fetch_all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
         compiled = self._statements.compile(statement, values)
         with translate_database_errors:
             cursor = self._connection.execute(compiled.text, compiled.argument_values(values))
@@ -517,7 +538,7 @@ class _SqliteTransaction(CommitCallbacks):
         make = _maker(compiled, cursor)
         return [make(row) for row in rows]
 
-    async def first(self, statement: Executable, values: Values = None) -> Record | None:
+    def fetch_first(self, statement: Executable, values: Values = None) -> Record | None:
         compiled = self._statements.compile(statement, values)
         with translate_database_errors:
             cursor = self._connection.execute(compiled.text, compiled.argument_values(values))

@@ -11,11 +11,9 @@ import pytest
 
 from pyservice.cdn.site_records import SiteRecords
 from pyservice.cdn.site_routes import Route, SiteRoutes
-from pyservice.control.games import site_topic
 from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
-from pyservice.watch import Topics
 from tests.support.databases import KINDS, Databases
 
 pytestmark = pytest.mark.anyio
@@ -27,8 +25,8 @@ NAMESPACES = ("prod", "staging")
 class DeployedSite:
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._topics = Topics()
-        self._records = SiteRecords(database, self._topics)
+        self._now_s = 0.0
+        self._records = SiteRecords(database, lambda: self._now_s)
         self._entries = 0
 
     async def deploy(self, version: str, now_ms: int) -> str:
@@ -37,13 +35,13 @@ class DeployedSite:
         async with self.database.write() as tx:
             await namespaces.change(tx, "prod", {"version_id": version})
             await namespaces.add_history(tx, entry, "prod", version, now_ms)
-        self._topics.bump(site_topic("prod"))
+        self._now_s += 1.0
         return entry
 
     async def take_back(self, refused: str, version: str, entry: str) -> None:
         async with self.database.write() as tx:
             assert await namespaces.restore_version(tx, "prod", refused, version, entry)
-        self._topics.bump(site_topic("prod"))
+        self._now_s += 1.0
 
     async def age(self, namespace: str = "prod") -> tuple[str, int]:
         """Returns which version is shown, and the file time in milliseconds."""
@@ -123,7 +121,7 @@ async def test_cache_of_many_large_sites_is_limited_in_bytes(deployed_site: Depl
     async with deployed_site.database.write() as tx:
         for name in names:
             await _add_large_site(tx, name, FILES)
-    records = SiteRecords(deployed_site.database, Topics(), cache_max_bytes=CACHE_BYTES)
+    records = SiteRecords(deployed_site.database, cache_max_bytes=CACHE_BYTES)
     tracemalloc.start()
     try:
         for name in names:
@@ -144,7 +142,7 @@ async def test_evicted_files_are_read_again(deployed_site: DeployedSite) -> None
     async with deployed_site.database.write() as tx:
         for name in names:
             await _add_large_site(tx, name, FILES)
-    records = SiteRecords(deployed_site.database, Topics(), cache_max_bytes=CACHE_BYTES // 2)
+    records = SiteRecords(deployed_site.database, cache_max_bytes=CACHE_BYTES // 2)
     for name in names * 3:
         site = await records.find("arena", name)
         assert site is not None

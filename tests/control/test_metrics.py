@@ -41,7 +41,8 @@ async def scraped(full_service: FullService) -> str:
 
         async def scrape() -> str | None:
             page = (await client.get(url)).text
-            return page if "\nhosting_control_plane_up 1\n" in page else None
+            is_whole = "\nhosting_control_plane_up 1\n" in page
+            return page if is_whole and "\nhosting_control_cdn_up 1\n" in page else None
 
         return str(await eventually(scrape))
 

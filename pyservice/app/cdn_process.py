@@ -1,0 +1,116 @@
+"""Child process of the control plane that serves the CDN. It restarts after an exit."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+from pyservice.app.cdn_plane import CDN_METRICS
+from pyservice.app.supervisor import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
+from pyservice.concurrency.backoff import Backoff
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.rpc import InternalClient, Unreachable
+from pyservice.settings import Settings
+
+_SCRAPE_TIMEOUT_S: Final = 0.12
+"""Shorter than the timeout of the data plane's scrape, which waits for this one."""
+_START_DELAY_S: Final = 5.0
+"""Longest delay of the first start. Loading the modules of three processes at once would delay the
+planes.
+"""
+_EXIT_S: Final = 2.0
+"""Time that the process may need beyond the grace period of its requests."""
+_UP: Final = (
+    "# HELP hosting_control_cdn_up Whether the process of the CDN answered this scrape.\n"
+    "# TYPE hosting_control_cdn_up gauge\n"
+    "hosting_control_cdn_up {}\n"
+)
+
+_log = get_logger("service")
+
+
+class CdnProcess:
+    """The CDN's process. Run `run` as a task, and call `stop` before that task is cancelled.
+
+    The control plane keeps the listening sockets open, so that clients wait during a restart
+    instead of failing.
+    """
+
+    def __init__(
+        self, settings: Settings, flags: Sequence[str], listeners: Sequence[socket.socket]
+    ) -> None:
+        self._descriptors = [listener.fileno() for listener in listeners]
+        own_flags = [f"--listener={descriptor}" for descriptor in self._descriptors]
+        self._child = ChildProcess("cdn", [*flags, *own_flags], lambda: None, self._descriptors)
+        self._client = InternalClient(settings.cdn_socket)
+        self._stopping = asyncio.Event()
+        self._has_ended = asyncio.Event()
+        self._has_ended.set()
+
+    async def run(self) -> None:
+        """Starts the process with its first client, or after 5 s, and restarts it after an exit."""
+        await self._wait_for_client()
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(RESTART_DELAYS_S)
+        while True:
+            began_s = loop.time()
+            if self._stopping.is_set():
+                break
+            try:
+                self._child.start()
+            except OSError as error:
+                reason = str(error)
+            else:
+                self._has_ended.clear()
+                reason = f"exit status {await self._child.wait_for_exit()}"
+                self._has_ended.set()
+            if self._stopping.is_set():
+                break
+            if (loop.time() - began_s) * 1000 >= HEALTHY_MS:
+                backoff.reset()
+            wait_s = backoff.next_s()
+            _log.error("cdn exited", reason=reason, restart_ms=round(wait_s * 1000))
+            await asyncio.sleep(wait_s)
+        # The end of this coroutine would count as a failure of the control plane.
+        await asyncio.Event().wait()
+
+    async def _wait_for_client(self) -> None:
+        loop = asyncio.get_running_loop()
+        has_client = asyncio.Event()
+        for descriptor in self._descriptors:
+            loop.add_reader(descriptor, has_client.set)
+        try:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(has_client.wait(), _START_DELAY_S)
+        finally:
+            for descriptor in self._descriptors:
+                loop.remove_reader(descriptor)
+
+    async def scrape(self) -> bytes:
+        """Returns the metric `hosting_control_cdn_up`, followed by the metrics of the process.
+
+        Without a response within 120 ms, the metric is 0 and no metrics follow.
+        """
+        request, text = control_pb2.MetricsRequest(), None
+        with contextlib.suppress(Unreachable, ServiceError):
+            text = (await self._client.call(CDN_METRICS, request, _SCRAPE_TIMEOUT_S)).text
+        return _UP.format(int(text is not None)).encode() + (text or b"")
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops the process, and kills it if it exceeds the grace period. A second call with 0
+        forces the shutdown.
+        """
+        self._stopping.set()
+        self._child.signal(signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._has_ended.wait(), grace_s + _EXIT_S)
+        self._child.signal(signal.SIGKILL)
+
+    async def close(self) -> None:
+        await self._client.close()
