@@ -44,6 +44,9 @@ player_limit_max = 65535
 [rate_limits]
 client = {per_second = 0, burst = 1}
 operator = {per_second = 0, burst = 1}
+client_group = {per_second = 0, burst = 1}
+operator_group = {per_second = 0, burst = 1}
+address = {per_second = 0, burst = 1}
 [quotas]
 games = 1_000_000
 namespaces = 1_000_000

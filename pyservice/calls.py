@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
+from uuid import UUID
 
 from google.protobuf.message import Message
 
@@ -59,6 +60,11 @@ class Scope:
     group_id: str | None
     game_id: str | None
 
+    @property
+    def rate_limit_key(self) -> bytes:
+        """The group, or the identity for a token that covers all its groups."""
+        return UUID(self.group_id or self.identity_id).bytes
+
 
 class Subject(NamedTuple):
     """Records that a call to the control plane is about, as far as its authorization found them."""
@@ -75,7 +81,8 @@ class Caller:
     """Sender of a request after its authorization.
 
     `namespace_id` and `lobby_id` are 16 bytes, or empty if unknown. `identity` is the key under
-    which idempotency keys are stored: the namespace with a token id or a client address.
+    which idempotency keys are stored: the namespace with a token id or a client address. `group`
+    is the key of rate limits of a developer group, or empty if no group is known.
     """
 
     kind: TokenKind
@@ -84,6 +91,7 @@ class Caller:
     identity: bytes
     call: Call
     scope: Scope | None = None
+    group: bytes = b""
     subject: Subject | None = None
     """The control plane sets it for the audit log."""
 

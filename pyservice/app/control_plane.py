@@ -69,7 +69,7 @@ from pyservice.settings.sections import CaptchaSettings
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
@@ -230,7 +230,7 @@ class ControlPlane:
         settings = self._settings
         table = operation_table(self._gate, operations, self._refusals)
         transport = _transport_settings(settings)
-        limits = self._limits = Limits(*_rates(settings))
+        limits = self._limits = Limits(rates_of(settings.rate_limits))
         app = create_app(table, transport, self._metrics, limits, rays=self._rays.rays)
         self._http = make_server(app, [listen_unix(settings.control_http_socket)])
         internal: dict[str, Handler] = {
@@ -403,7 +403,7 @@ class ControlPlane:
         settings = reread_settings(reread, self._settings, names_unapplied=not self._is_supervised)
         if settings is None:
             return
-        self._limits.change(*_rates(settings))
+        self._limits.change(rates_of(settings.rate_limits))
         self._quotas.defaults = settings.quotas
         self._tiers = settings.tiers
         self._runtime.set_tiers(settings.tiers)
@@ -447,12 +447,6 @@ def _transport_settings(settings: Settings) -> TransportSettings:
         url_limit_bytes=http.url_bytes,
         message_limit_bytes=messages.message_bytes,
     )
-
-
-def _rates(settings: Settings) -> tuple[Rate, Rate, Rate]:
-    limits = settings.rate_limits
-    operator = Rate(limits.operator.per_second, limits.operator.burst)
-    return operator, operator, Rate(limits.anonymous.per_second, limits.anonymous.burst)
 
 
 def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> PublicUrls:

@@ -64,8 +64,8 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
-from pyservice.settings import ListenAddress, RateLimit, Settings, Tier
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.settings import ListenAddress, Settings, Tier
+from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
@@ -94,7 +94,7 @@ class DataPlane:
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
-        self._limits = Limits(*_rates(settings))
+        self._limits = Limits(rates_of(settings.rate_limits))
         self._namespaces = NamespaceIndex()
         self._feed = ConfigurationFeed(
             FeedFiles(settings.data_dir / "feed"),
@@ -333,7 +333,7 @@ class DataPlane:
         settings = reread_settings(reread, self._settings, names_unapplied=True)
         if settings is None:
             return
-        self._limits.change(*_rates(settings))
+        self._limits.change(rates_of(settings.rate_limits))
         self._tiers = settings.tiers
         if self._readiness is not None:
             self._processes.set_tiers(self._tiers)
@@ -386,13 +386,6 @@ class _FeedOverSocket:
             return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
         except Unreachable:
             raise ServiceError("OVERLOADED") from None
-
-
-def _rates(settings: Settings) -> tuple[Rate, Rate]:
-    def rate(setting: RateLimit) -> Rate:
-        return Rate(setting.per_second, setting.burst)
-
-    return rate(settings.rate_limits.client), rate(settings.rate_limits.operator)
 
 
 def _regions(settings: Settings) -> RegionCatalog:

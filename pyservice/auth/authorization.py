@@ -55,6 +55,7 @@ class Access(Protocol):
     def is_known(self, namespace_id: bytes) -> bool: ...
     def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool: ...
     def namespace_of_host(self, host: str) -> bytes | None: ...
+    def group_of(self, namespace_id: bytes) -> bytes: ...
 
 
 class Authorizer:
@@ -161,7 +162,9 @@ class Authorizer:
 
     async def _cloud_caller(self, cloud_tokens: CloudTokens, token: str, call: Call) -> Caller:
         scope = await cloud_tokens.scope(token)
-        return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
+        return Caller(
+            TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope, scope.rate_limit_key
+        )
 
     def _public(self, token: str, call: Call) -> Caller:
         claims = self._namespace_of_public_token(token)
@@ -171,7 +174,7 @@ class Authorizer:
         namespace_id, token_id = claims
         if self._access.is_revoked(namespace_id, token_id):
             raise ServiceError("TOKEN_REVOKED")
-        return Caller(TokenKind.PUBLIC, namespace_id, b"", namespace_id + call.address, call)
+        return self._of_namespace(TokenKind.PUBLIC, namespace_id, namespace_id + call.address, call)
 
     def _service(self, token: str, call: Call) -> Caller:
         # A comparison of hashes does not leak the secret through its duration.
@@ -185,7 +188,7 @@ class Authorizer:
         # A copied feed entry may put one token id into two namespaces. Their idempotency keys must
         # differ.
         identity = grant.namespace_id + grant.token_id
-        return Caller(TokenKind.SERVICE, grant.namespace_id, b"", identity, call)
+        return self._of_namespace(TokenKind.SERVICE, grant.namespace_id, identity, call)
 
     def _development(self, token: str, call: Call) -> Caller:
         if self._development_tokens is None:
@@ -200,14 +203,22 @@ class Authorizer:
         if expires_ms <= self._now_ms():
             raise ServiceError("TOKEN_EXPIRED")
         identity = namespace_id + token_id
-        return Caller(TokenKind.DEVELOPMENT, namespace_id, b"", identity, call)
+        return self._of_namespace(TokenKind.DEVELOPMENT, namespace_id, identity, call)
+
+    def _of_namespace(
+        self, kind: TokenKind, namespace_id: bytes, identity: bytes, call: Call
+    ) -> Caller:
+        group = self._access.group_of(namespace_id)
+        return Caller(kind, namespace_id, b"", identity, call, None, group)
 
     def _tokenless(self, call: Call) -> Caller:
         host = host_of_origin(call.origin) if call.origin else None
         namespace_id = self._access.namespace_of_host(host) if host else None
         if namespace_id is None:
             raise ServiceError("TOKEN_MISSING")
-        return Caller(TokenKind.TOKENLESS, namespace_id, b"", namespace_id + call.address, call)
+        return self._of_namespace(
+            TokenKind.TOKENLESS, namespace_id, namespace_id + call.address, call
+        )
 
 
 def host_of_origin(origin: str) -> str | None:

@@ -99,7 +99,9 @@ class CallAuthenticator:
         require_valid_token(found, self._now_ms())
         namespace_id = UUID(found.namespace_id).bytes
         token_id = UUID(found.token_id).bytes
-        return Caller(TokenKind.SERVICE, namespace_id, b"", namespace_id + token_id, call)
+        group = UUID(found.group_id).bytes
+        identity = namespace_id + token_id
+        return Caller(TokenKind.SERVICE, namespace_id, b"", identity, call, None, group)
 
     async def check(self, token: str) -> CloudToken:
         """Returns the scope and the expiry of a valid `cloud_` token. Raises TOKEN_INVALID,
@@ -143,7 +145,8 @@ class CallAuthenticator:
 
     async def _cloud(self, token: str, call: Call) -> Caller:
         scope = (await self.check(token)).scope
-        return Caller(TokenKind.CLOUD, b"", b"", UUID(scope.token_id).bytes, call, scope)
+        identity = UUID(scope.token_id).bytes
+        return Caller(TokenKind.CLOUD, b"", b"", identity, call, scope, scope.rate_limit_key)
 
 
 class TokenEnds(Protocol):

@@ -232,6 +232,10 @@ class NamespaceIndex:
         namespace = self._namespaces.get(namespace_id)
         return namespace is not None and token_id in namespace.revoked
 
+    def group_of(self, namespace_id: bytes) -> bytes:
+        """Returns the developer group of a known namespace, or its game if no group is known."""
+        return self.resolved(namespace_id).tenant
+
     def namespace_of_host(self, host: str) -> bytes | None:
         return self._by_host.get(host)
 

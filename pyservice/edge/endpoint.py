@@ -20,7 +20,7 @@ from pyservice.observability.rays import Trace, current
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import TransportSettings, large_body_worker
-from pyservice.transport.rate_limits import AddressOrTokenLimit, check_rate_limit
+from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
@@ -41,7 +41,7 @@ class Endpoint:
         self,
         operation: Operation,
         meter: Meter,
-        rate_limit: AddressOrTokenLimit | None,
+        rate_limit: OperationLimit | None,
         settings: TransportSettings,
         long_polls: LongPolls | None,
     ) -> None:

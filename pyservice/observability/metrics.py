@@ -7,6 +7,7 @@ are scraped. The engine writes its own metrics as text, which this module merges
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
@@ -43,7 +44,8 @@ class Meter:
         self.codes: dict[str, int] = {OK: 0}
         self.counts = [0] * (len(DURATION_BOUNDS_S) + 1)
         self.sum_s = 0.0
-        self.rate_limited = 0
+        self.rate_limited: dict[str, int] = {}
+        """Number of refused requests, by rate limit."""
 
     def observe(self, code: str, seconds: float) -> None:
         """Counts one request. `code` is `OK`, an error code, or `CANCELLED` for a disconnected
@@ -183,6 +185,11 @@ def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric
         "Requests that a rate limit refused.",
         labels=("operation", "door"),
     )
+    by_limit = CounterMetricFamily(
+        "hosting_rate_limit_refusals",
+        "Requests that a rate limit refused, by the limit's name in the settings.",
+        labels=("limit", "door"),
+    )
     in_flight = GaugeMetricFamily(
         "hosting_requests_in_flight", "Requests in progress.", labels=("door",)
     )
@@ -194,15 +201,19 @@ def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric
     for transport in transports:
         bodies.add_metric((transport.name,), transport.body_bytes)
         in_flight.add_metric((transport.name,), transport.in_flight)
+        refusals = Counter[str]()
         for meter in transport.meters.values():
             for code, count in meter.codes.items():
                 requests.add_metric((meter.operation, code, transport.name), count)
-            limited.add_metric((meter.operation, transport.name), meter.rate_limited)
+            limited.add_metric((meter.operation, transport.name), sum(meter.rate_limited.values()))
+            refusals.update(meter.rate_limited)
             if not any(meter.counts):
                 continue  # a histogram without observations is 17 lines without information
             buckets = list(zip(_DURATION_LABELS, accumulate(map(float, meter.counts)), strict=True))
             durations.add_metric((meter.operation, transport.name), buckets, meter.sum_s)
-    return iter((requests, durations, limited, in_flight, bodies))
+        for limit, count in sorted(refusals.items()):
+            by_limit.add_metric((limit, transport.name), count)
+    return iter((requests, durations, limited, by_limit, in_flight, bodies))
 
 
 def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:

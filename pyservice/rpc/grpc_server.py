@@ -34,7 +34,7 @@ from pyservice.transport import (
     request_headers,
 )
 from pyservice.transport.client_address import TrustedProxies
-from pyservice.transport.rate_limits import AddressOrTokenLimit, Limits, check_rate_limit
+from pyservice.transport.rate_limits import Limits, OperationLimit, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
@@ -229,7 +229,7 @@ class _Calls:
             task.cancel()
 
     def handler(
-        self, operation: Operation, method: Method, rate_limit: AddressOrTokenLimit | None
+        self, operation: Operation, method: Method, rate_limit: OperationLimit | None
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)

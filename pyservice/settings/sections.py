@@ -194,10 +194,34 @@ class AnonymousRateLimit(RateLimit):
     burst: int = Field(default=20, ge=1, le=1_000_000)
 
 
+class ClientGroupRateLimit(RateLimit):
+    """Rate limit of all client operations of a developer group: of its players and back ends."""
+
+    per_second: float = Field(default=1_000, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=5_000, ge=1, le=1_000_000)
+
+
+class OperatorGroupRateLimit(RateLimit):
+    """Rate limit of all tokens of a developer group on control plane operations, attach and detach."""
+
+    per_second: float = Field(default=200, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=1_000, ge=1, le=1_000_000)
+
+
+class AddressRateLimit(RateLimit):
+    """Rate limit of all `env_` and `cloud_` tokens of one client address, on all these operations."""
+
+    per_second: float = Field(default=200, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=1_000, ge=1, le=1_000_000)
+
+
 class RateLimits(_Section):
     client: ClientRateLimit = ClientRateLimit()
     operator: OperatorRateLimit = OperatorRateLimit()
     anonymous: AnonymousRateLimit = AnonymousRateLimit()
+    client_group: ClientGroupRateLimit = ClientGroupRateLimit()
+    operator_group: OperatorGroupRateLimit = OperatorGroupRateLimit()
+    address: AddressRateLimit = AddressRateLimit()
 
 
 class HttpLimits(_Section):

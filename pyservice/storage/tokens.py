@@ -30,9 +30,12 @@ _BY_HASHES = (
     .join(identities, identities.c.identity_id == cloud_tokens.c.identity_id)
     .where(cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True)))
 )
-_SERVICE_TOKEN_BY_HASH = select(namespace_tokens).where(
-    namespace_tokens.c.sha256 == bindparam("sha256")
+_WITH_GROUP = (
+    select(namespace_tokens, games.c.group_id, games.c.game_id)
+    .join(namespaces, namespaces.c.namespace_id == namespace_tokens.c.namespace_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
 )
+_SERVICE_TOKEN_BY_HASH = _WITH_GROUP.where(namespace_tokens.c.sha256 == bindparam("sha256"))
 _CREATORS = cloud_tokens.alias("creators")
 _OF_NAMESPACE = PagedList(
     select(namespace_tokens, _CREATORS.c.identity_id.label("creator_identity_id"))
@@ -44,12 +47,7 @@ _OF_NAMESPACE = PagedList(
     .where(namespace_tokens.c.namespace_id == bindparam("namespace_id")),
     namespace_tokens.c.token_id,
 )
-_ONE_OF_NAMESPACES = (
-    select(namespace_tokens, games.c.group_id, games.c.game_id)
-    .join(namespaces, namespaces.c.namespace_id == namespace_tokens.c.namespace_id)
-    .join(games, games.c.game_id == namespaces.c.game_id)
-    .where(namespace_tokens.c.token_id == bindparam("token_id"))
-)
+_ONE_OF_NAMESPACES = _WITH_GROUP.where(namespace_tokens.c.token_id == bindparam("token_id"))
 _NOW_MS: Any = bindparam("now_ms")
 _IS_OVER = namespace_tokens.c.expires_ms <= _NOW_MS
 _ENDED_MS = case(

@@ -5,20 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyservice.calls import Caller, TokenKind
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
+from pyservice.settings.sections import RateLimit, RateLimits
 
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
 )
-"""Operations that count for each client address. With an `env_` token they count for the token."""
 CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
-"""Control plane operations that create records without a token. They count for each client address.
-"""
+"""Control plane operations that create records without a token."""
 MAX_KEYS: Final = 100_000
 
 
@@ -37,6 +36,9 @@ class Rate:
 CLIENT_RATE: Final = Rate(per_second=20, burst=100)
 CONTROL_RATE: Final = Rate(per_second=50, burst=200)
 ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
+CLIENT_GROUP_RATE: Final = Rate(per_second=1_000, burst=5_000)
+CONTROL_GROUP_RATE: Final = Rate(per_second=200, burst=1_000)
+ADDRESS_RATE: Final = Rate(per_second=200, burst=1_000)
 
 
 class Buckets:
@@ -94,69 +96,138 @@ class Buckets:
         return len(self._young) + len(self._old)
 
 
-class AddressOrTokenLimit:
-    def __init__(self, addresses: Buckets | None, tokens: Buckets) -> None:
-        self._addresses = addresses
-        self._tokens = tokens
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Rates of all limits. Each name is that of the setting and of the metric's label."""
 
-    def wait_s(self, address: bytes, token: bytes, now: float, *, is_game_back_end: bool) -> float:
-        """Takes one token from the caller's bucket. Returns 0.0, or the seconds until the next
-        token.
-
-        A game back end is limited by its access token instead of its address, because it calls
-        for many players.
-        """
-        if self._addresses is None or is_game_back_end:
-            return self._tokens.take(token, now)
-        return self._addresses.take(address, now)
+    client: Rate = CLIENT_RATE
+    operator: Rate = CONTROL_RATE
+    anonymous: Rate = ANONYMOUS_RATE
+    client_group: Rate = CLIENT_GROUP_RATE
+    operator_group: Rate = CONTROL_GROUP_RATE
+    address: Rate = ADDRESS_RATE
 
 
-class Limits:
+def rates_of(settings: RateLimits) -> Rates:
+    def rate(limit: RateLimit) -> Rate:
+        return Rate(limit.per_second, limit.burst)
+
+    return Rates(
+        rate(settings.client),
+        rate(settings.operator),
+        rate(settings.anonymous),
+        rate(settings.client_group),
+        rate(settings.operator_group),
+        rate(settings.address),
+    )
+
+
+class KeyedLimit(NamedTuple):
+    name: str
+    buckets: Buckets
+
+
+class OperationLimit:
+    """Rate limits of one operation. A request takes a token from the bucket of each of its keys.
+
+    The keys of a game back end or developer are its access token, its address and its group. The
+    keys of other clients are their address and the group of their game. A `cloud_` token for all
+    groups counts for its identity instead of a group.
+    """
+
     def __init__(
         self,
-        client: Rate = CLIENT_RATE,
-        control: Rate = CONTROL_RATE,
-        anonymous: Rate = ANONYMOUS_RATE,
-        *,
-        max_keys: int = MAX_KEYS,
+        token: KeyedLimit,
+        group: KeyedLimit,
+        token_address: KeyedLimit,
+        client_address: KeyedLimit | None,
     ) -> None:
-        self._client_addresses = Buckets(client, max_keys)
-        self._client_tokens = Buckets(client, max_keys)
-        self._control_tokens = Buckets(control, max_keys)
-        self._control_addresses = Buckets(control, max_keys)
-        self._anonymous_addresses = Buckets(anonymous, max_keys)
-
-    def change(self, client: Rate, control: Rate, anonymous: Rate = ANONYMOUS_RATE) -> None:
-        self._anonymous_addresses.change(anonymous)
-        self._client_addresses.change(client)
-        self._client_tokens.change(client)
-        self._control_tokens.change(control)
-        self._control_addresses.change(control)
-
-    def control_plane_limit(self, slug: str) -> AddressOrTokenLimit:
-        """Returns the rate limit of a control plane operation.
-
-        Game back ends are limited by access token, and all other callers by address.
+        """`client_address` is the limit of callers without their own token, or None without such
+        callers.
         """
-        if slug in ANONYMOUS_CHANGES:
-            return AddressOrTokenLimit(self._anonymous_addresses, self._control_tokens)
-        return AddressOrTokenLimit(self._control_addresses, self._control_tokens)
+        self._token = token
+        self._group = group
+        self._token_address = token_address
+        self._client_address = client_address
 
-    def data_plane_limit(self, slug: str) -> AddressOrTokenLimit | None:
-        """Returns the rate limit of a data plane operation, or None if the operation has no limit."""
-        if slug in CLIENT_OPERATIONS:
-            return AddressOrTokenLimit(self._client_addresses, self._client_tokens)
-        if slug in CONTROL_OPERATIONS:
-            return AddressOrTokenLimit(None, self._control_tokens)
+    def refusal(self, caller: Caller, now: float) -> Refusal | None:
+        """Takes one token from each bucket, or none and returns the limit that refuses.
+
+        The group comes last, so that a token over its own limit leaves the group its tokens.
+        """
+        address, group = caller.call.address, caller.group
+        is_token_holder = caller.kind is TokenKind.SERVICE or caller.kind is TokenKind.CLOUD
+        limits: tuple[tuple[KeyedLimit, bytes], ...]
+        if self._client_address is None or is_token_holder:
+            limits = ((self._token, caller.identity), (self._token_address, address))
+        else:
+            limits = ((self._client_address, address),)
+        if group:
+            limits += ((self._group, group),)
+        for number, (limit, key) in enumerate(limits):
+            if wait_s := limit.buckets.take(key, now):
+                for taken, taken_key in limits[:number]:
+                    taken.buckets.put_back(taken_key)
+                return Refusal(limit.name, wait_s)
         return None
 
 
-def check_rate_limit(limit: AddressOrTokenLimit, caller: Caller, meter: Meter) -> None:
-    kind = caller.kind
-    is_game_back_end = kind is TokenKind.SERVICE or kind is TokenKind.CLOUD
-    wait_s = limit.wait_s(
-        caller.call.address, caller.identity, monotonic(), is_game_back_end=is_game_back_end
-    )
-    if wait_s:
-        meter.rate_limited += 1
-        raise ServiceError("RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)))
+class Refusal(NamedTuple):
+    limit: str
+    wait_s: float
+
+
+class Limits:
+    def __init__(self, rates: Rates = Rates(), *, max_keys: int = MAX_KEYS) -> None:
+        def limit(name: str) -> KeyedLimit:
+            return KeyedLimit(name, Buckets(getattr(rates, name), max_keys))
+
+        self._client_addresses = limit("client")
+        self._client_tokens = limit("client")
+        self._client_groups = limit("client_group")
+        self._control_tokens = limit("operator")
+        self._control_addresses = limit("operator")
+        self._control_groups = limit("operator_group")
+        self._token_addresses = limit("address")
+        self._anonymous_addresses = limit("anonymous")
+
+    def change(self, rates: Rates) -> None:
+        for limit in vars(self).values():
+            limit.buckets.change(getattr(rates, limit.name))
+
+    def control_plane_limit(self, slug: str) -> OperationLimit:
+        """Returns the rate limit of a control plane operation."""
+        is_anonymous = slug in ANONYMOUS_CHANGES
+        return OperationLimit(
+            self._control_tokens,
+            self._control_groups,
+            self._token_addresses,
+            self._anonymous_addresses if is_anonymous else self._control_addresses,
+        )
+
+    def data_plane_limit(self, slug: str) -> OperationLimit | None:
+        """Returns the rate limit of a data plane operation, or None if the operation has no limit."""
+        if slug in CLIENT_OPERATIONS:
+            return OperationLimit(
+                self._client_tokens,
+                self._client_groups,
+                self._token_addresses,
+                self._client_addresses,
+            )
+        if slug in CONTROL_OPERATIONS:
+            return OperationLimit(
+                self._control_tokens, self._control_groups, self._token_addresses, None
+            )
+        return None
+
+
+def check_rate_limit(limit: OperationLimit, caller: Caller, meter: Meter) -> None:
+    """Raises RATE_LIMITED if a limit of the operation is used up."""
+    refusal = limit.refusal(caller, monotonic())
+    if refusal is not None:
+        meter.rate_limited[refusal.limit] = meter.rate_limited.get(refusal.limit, 0) + 1
+        raise ServiceError(
+            "RATE_LIMITED",
+            retry_after_s=max(1, ceil(refusal.wait_s)),
+            metadata={"limit": refusal.limit},
+        )

@@ -110,6 +110,9 @@ class Domain(FullService):
             rate_limits={
                 "client": UNLIMITED,
                 "operator": UNLIMITED,
+                "client_group": UNLIMITED,
+                "operator_group": UNLIMITED,
+                "address": UNLIMITED,
                 "anonymous": {"per_second": 0.001, "burst": LINKS},
             },
             runtime=game_programs.SETTINGS,

@@ -226,7 +226,7 @@ class Cloud:
     async def scope(self, token: str) -> Scope:
         if token != "cloud_good":
             raise ServiceError("TOKEN_REVOKED")
-        return Scope("identity", GOOD_ID, None, None)
+        return Scope(GOOD_ID, GOOD_ID, None, None)
 
 
 async def test_cloud_tokens_are_checked_by_the_control_plane(engine: Engine) -> None:

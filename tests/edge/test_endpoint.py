@@ -13,7 +13,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from pyservice.watch import LongPolls, Topics
 from tests.support.forwarding_pair import until
 from tests.support.sample_connections import anyio_backend as anyio_backend
@@ -74,7 +74,7 @@ def service() -> SlowService:
 
 @pytest.fixture(params=APIS)
 async def api(request: pytest.FixtureRequest, service: SlowService) -> AsyncIterator[Api]:
-    limits = Limits(client=Rate(0, 1), control=Rate(0.001, 2))
+    limits = Limits(Rates(client=Rate(0, 1), operator=Rate(0.001, 2)))
     async with open_api(request.param, service, limits=limits) as api:
         yield api
 

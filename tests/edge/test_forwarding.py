@@ -14,7 +14,7 @@ from pyservice.edge.forwarding import HttpForwarder
 from pyservice.edge.http_application import create_app
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from pyservice.watch import LongPolls
 from tests.support.forwarding_pair import (
     BILLING,
@@ -184,7 +184,7 @@ async def test_requests_are_counted_by_operation_and_code(servers: Servers) -> N
 
 
 async def test_operations_are_limited_per_token_with_retry_after(tmp_path: Path) -> None:
-    limits = Limits(control=Rate(0.5, 3))
+    limits = Limits(Rates(operator=Rate(0.5, 3)))
     async with open_servers(tmp_path, limits=limits) as servers:
         for _ in range(3):
             assert (await ask(servers, "GET", BILLING)).status == 200

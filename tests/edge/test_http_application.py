@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     GOOD,
@@ -249,7 +249,7 @@ async def test_preflight_of_an_unknown_path_is_not_found(connection: HttpConnect
 
 
 async def test_rate_limit_returns_429_with_retry_after(kind: str, service: SmallService) -> None:
-    limits = Limits(Rate(0.5, 1), Rate(0.5, 1))
+    limits = Limits(Rates(Rate(0.5, 1), Rate(0.5, 1)))
     async with open_api(kind, service, limits=limits) as api:
         assert isinstance(api, HttpApi)
         connection = await HttpConnection.open(api.address)

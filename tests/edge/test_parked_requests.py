@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller, WaitForChange
 from pyservice.pb.hosting.v1 import groups_pb2
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from pyservice.watch import WAKE_UPS_PER_TURN
 from tests.support.forwarded_watches import close_all, read_index, watch, watch_many
 from tests.support.forwarding_pair import (
@@ -36,7 +36,7 @@ MANY = 300
 """Number of parked requests, above the limit of concurrent requests. Each request uses two file
 descriptors.
 """
-UNLIMITED = Limits(control=Rate(0, 1))
+UNLIMITED = Limits(Rates(*[Rate(0, 1)] * 6))
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ async def test_requests_with_different_tokens_are_read_separately(servers: Serve
 
 
 async def test_wake_does_not_count_for_the_rate_limit(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, limits=Limits(control=Rate(0.001, 2))) as servers:
+    async with open_servers(tmp_path, limits=Limits(Rates(operator=Rate(0.001, 2)))) as servers:
         connection = await watch(servers, await read_index(servers))
         await until(lambda: len(servers.long_polls) == 1)
         servers.control.pay(GROUP, "now")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.edge import woken_batch_endpoint, woken_batch_format
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.forwarded_watches import (
     ParkingEndpoint,
     close_all,
@@ -41,7 +41,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(woken_batch_endpoint, "_SLOW_AFTER_S", 0.3)
 
 
-UNLIMITED = Limits(control=Rate(0, 1))
+UNLIMITED = Limits(Rates(*[Rate(0, 1)] * 6))
 
 
 @pytest.fixture

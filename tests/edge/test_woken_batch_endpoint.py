@@ -17,7 +17,7 @@ from pyservice.edge.http_messages import HttpResponse
 from pyservice.edge.unix_http_client import Reply
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import groups_pb2
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.forwarded_watches import TRACE, ParkingEndpoint, message, read_index, watch_many
 from tests.support.forwarding_pair import (
     BILLING,
@@ -34,7 +34,7 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 MANY = 300
-UNLIMITED = Limits(control=Rate(0, 1))
+UNLIMITED = Limits(Rates(*[Rate(0, 1)] * 6))
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_promtool_reports_no_problem() -> None:
             meter = transport.meter(method.slug)
             for code in codes():
                 meter.observe(code, 0.01)
-            meter.rate_limited += 1
+            meter.rate_limited["client"] = 1
     text = metrics.render(NATIVE.partition(b"# HELP hosting_both")[0])
     result = subprocess.run(
         [PROMTOOL, "check", "metrics"], input=text, capture_output=True, check=False

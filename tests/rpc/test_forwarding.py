@@ -19,7 +19,7 @@ from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
 from pyservice.rpc import InternalClient, RpcServer
 from pyservice.rpc.error_status import read_error
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.forwarding_pair import (
     GAMES,
     GROUP,
@@ -165,7 +165,7 @@ async def test_large_messages_are_forwarded_and_oversized_ones_rejected(servers:
 
 
 async def test_operations_are_limited_per_token(tmp_path: Path) -> None:
-    async with open_servers(tmp_path, limits=Limits(control=Rate(0.5, 2))) as servers:
+    async with open_servers(tmp_path, limits=Limits(Rates(operator=Rate(0.5, 2)))) as servers:
         await billing(servers)
         await billing(servers)
         assert await code_of(billing(servers)) == "RATE_LIMITED"

@@ -16,7 +16,7 @@ from pyservice.observability.metrics import CANCELLED, RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
@@ -42,7 +42,7 @@ def metrics() -> RequestMetrics:
 
 @pytest.fixture
 async def api(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[GrpcApi]:
-    limits = Limits(Rate(0.001, 1), Rate(1, 1))
+    limits = Limits(Rates(Rate(0.001, 1), Rate(1, 1)))
     async with open_api("grpc", service, metrics=metrics, limits=limits) as api:
         assert isinstance(api, GrpcApi)
         yield api

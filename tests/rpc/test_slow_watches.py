@@ -13,7 +13,7 @@ import pytest
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.rpc.error_status import read_error
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.forwarding_pair import GROUP, GROUPS, Servers, open_servers, until
 from tests.support.sample_service import CONNECTED
 from tests.support.slow_control import SlowRecords
@@ -21,7 +21,7 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-UNLIMITED = Limits(control=Rate(0, 1))
+UNLIMITED = Limits(Rates(*[Rate(0, 1)] * 6))
 PROXY = TransportSettings(trusted_proxies=("127.0.0.0/8",))
 AT_ONCE = 32
 OF_TOKEN = 64

@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from pyservice.auth import keyring
+from pyservice.settings.sections import RateLimits
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, document, version
@@ -42,11 +43,7 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     },
 }
 UNLIMITED: Final = {
-    "rate_limits": {
-        "client": {"per_second": 0, "burst": 1},
-        "operator": {"per_second": 0, "burst": 1},
-        "anonymous": {"per_second": 0, "burst": 1},
-    }
+    "rate_limits": {key: {"per_second": 0, "burst": 1} for key in RateLimits.model_fields}
 }
 SMALL_JOURNAL: Final = {"journal": {"segment_bytes": 1 << 20}}
 """The default segments take 192 MiB of disk for each data directory."""

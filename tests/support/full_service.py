@@ -28,6 +28,7 @@ from google.protobuf.message import Message
 from pyservice.edge.http_json_codec import decoder, encoder
 from pyservice.rpc.error_status import read_error
 from pyservice.schema.methods import METHODS, Method
+from pyservice.settings.sections import RateLimits
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
 from tests.support.service_process import clean_environment, set_flags, wait_ready_file
@@ -209,7 +210,7 @@ class FullService:
         self.data_dir = folder / "data"
         self.ready_file = folder / "ready.json"
         self.settings = {
-            "rate_limits": {"client": UNLIMITED, "operator": UNLIMITED, "anonymous": UNLIMITED},
+            "rate_limits": dict.fromkeys(RateLimits.model_fields, UNLIMITED),
             "journal": {"segment_bytes": 1 << 20},
             "quotas": SHARED_QUOTAS,
             **settings,

@@ -27,6 +27,7 @@ from uuid import uuid4
 import grpc
 
 from pyservice.pb.hosting.internal.v1 import admin_pb2
+from pyservice.settings.sections import RateLimits
 from tests.support.data_plane_clients import PlaneGrpcClient, PlaneHttpClient
 from tests.support.fault_shim import Shim
 from tests.support.loopback import FREE_PORT
@@ -35,10 +36,7 @@ from tests.support.waiting import PATIENCE_S
 
 GAME: Final = "faults"
 NAMESPACE: Final = "prod"
-UNLIMITED: Final = {
-    "client": {"per_second": 0, "burst": 1},
-    "operator": {"per_second": 0, "burst": 1},
-}
+UNLIMITED: Final = {key: {"per_second": 0, "burst": 1} for key in RateLimits.model_fields}
 DEFAULT_MODES: Final[dict[str, dict[str, Any]]] = {
     "duel": {"max_players": 8, "player_token_ttl": 5_000},
     "rented": {"max_players": 4, "player_token_ttl": 5_000},

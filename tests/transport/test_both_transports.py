@@ -11,7 +11,7 @@ import pytest
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate
+from pyservice.transport.rate_limits import Limits, Rate, Rates
 from pyservice.transport.request_headers import check_idempotency_key
 from tests.support.captured_logs import logged
 from tests.support.sample_service import (
@@ -168,7 +168,7 @@ async def slow_api(kind: str, service: SmallService, metrics: RequestMetrics) ->
 
     The limit is counted for each address that the trusted proxy forwards.
     """
-    limits = Limits(Rate(0.001, 2), Rate(0.001, 3))
+    limits = Limits(Rates(Rate(0.001, 2), Rate(0.001, 3)))
     async with open_api(kind, service, TRUSTING, metrics, limits) as api:
         yield api
 
@@ -187,7 +187,9 @@ async def test_rate_limited_client_gets_a_retry_time(
     assert refusal.retry_after_s is not None
     assert 900 < refusal.retry_after_s <= 1000
     assert b'hosting_requests_rate_limited_total{door="' in metrics.render()
-    assert sum(m.rate_limited for d in (metrics.http, metrics.grpc) for m in d.meters.values()) == 1
+    assert b'hosting_rate_limit_refusals_total{door="' in metrics.render()
+    meters = [m for d in (metrics.http, metrics.grpc) for m in d.meters.values()]
+    assert [m.rate_limited for m in meters if m.rate_limited] == [{"client": 1}]
 
 
 async def test_client_addresses_have_separate_rate_limits(slow_api: Api) -> None:

@@ -1,21 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pyservice.calls import Call, Caller, TokenKind
 from pyservice.schema.methods import METHODS
 from pyservice.transport.rate_limits import (
     CLIENT_OPERATIONS,
     CONTROL_OPERATIONS,
-    AddressOrTokenLimit,
     Buckets,
     Limits,
+    OperationLimit,
     Rate,
+    Rates,
 )
 
 ADDRESS = bytes([203, 0, 113, 9])
 TOKEN = b"t" * 16
+GROUP = b"g" * 16
 
 
 def take(buckets: Buckets, times: int, now: float, key: bytes = b"k") -> int:
@@ -97,57 +102,111 @@ def test_invalid_rate_is_rejected(per_second: float, burst: int) -> None:
         Rate(per_second, burst)
 
 
-def test_changed_rate_applies_at_once() -> None:
-    limits = Limits(Rate(1, 1), Rate(1, 1))
-    limit = limits.data_plane_limit("find")
-    assert limit is not None
-    assert admitted(limit, 5) == 1
-    limits.change(Rate(1, 4), Rate(1, 1))
-    assert admitted(limit, 5) == 3
-    limits.change(Rate(0, 1), Rate(1, 1))
-    assert admitted(limit, 5) == 5
-
-
-def admitted(
-    limit: AddressOrTokenLimit,
-    times: int,
+def caller(
+    kind: TokenKind = TokenKind.PUBLIC,
     address: bytes = ADDRESS,
     token: bytes = TOKEN,
-    is_game_back_end: bool = False,
-) -> int:
-    waits = [
-        limit.wait_s(address, token, 0.0, is_game_back_end=is_game_back_end) for _ in range(times)
-    ]
-    return waits.count(0.0)
+    group: bytes = GROUP,
+) -> Caller:
+    return Caller(kind, b"", b"", token, Call("", address), None, group)
+
+
+def refusals(limit: OperationLimit | None, callers: Iterable[Caller]) -> list[str]:
+    """Returns the name of the limit that refuses each call, or an empty name."""
+    assert limit is not None
+    found = [limit.refusal(one, 0.0) for one in callers]
+    return ["" if refusal is None else refusal.limit for refusal in found]
+
+
+def admitted(limit: OperationLimit | None, times: int, one: Caller | None = None) -> int:
+    return refusals(limit, [one or caller()] * times).count("")
+
+
+def addresses(count: int) -> Iterator[bytes]:
+    return (number.to_bytes(8, "big") for number in range(count))
+
+
+def back_ends(count: int, group: bytes = GROUP) -> list[Caller]:
+    """Returns callers with tokens and addresses of their own."""
+    keys = addresses(count)
+    return [caller(TokenKind.SERVICE, key, key * 2, group) for key in keys]
+
+
+def test_changed_rate_applies_at_once() -> None:
+    limits = Limits(Rates(Rate(1, 1)))
+    limit = limits.data_plane_limit("find")
+    assert admitted(limit, 5) == 1
+    limits.change(Rates(Rate(1, 4)))
+    assert admitted(limit, 5) == 3
+    limits.change(Rates(Rate(0, 1)))
+    assert admitted(limit, 5) == 5
+    limits.change(Rates(Rate(0, 1), client_group=Rate(1, 1)))
+    assert admitted(limit, 5) == 0
 
 
 def test_client_operations_share_the_bucket_of_an_address() -> None:
-    limits = Limits(Rate(1, 3), Rate(1, 3))
+    limits = Limits(Rates(Rate(1, 3)))
     find, lobbies = limits.data_plane_limit("find"), limits.data_plane_limit("list")
-    assert find is not None
-    assert lobbies is not None
     assert admitted(find, 2) + admitted(lobbies, 2) == 3
-    assert admitted(find, 1, token=b"other") == 0
-    assert admitted(find, 1, address=b"else") == 1
+    assert admitted(find, 1, caller(token=b"other")) == 0
+    assert admitted(find, 1, caller(address=b"else")) == 1
 
 
 def test_back_end_counts_by_its_token() -> None:
-    limit = Limits(Rate(1, 2), Rate(1, 2)).data_plane_limit("find")
-    assert limit is not None
-    addresses = [bytes([1, 1, 1, number]) for number in range(3)]
-    assert [admitted(limit, 1, address, is_game_back_end=True) for address in addresses] == [
-        1,
-        1,
-        0,
-    ]
+    limit = Limits(Rates(Rate(1, 2))).data_plane_limit("find")
+    moving = [caller(TokenKind.SERVICE, address) for address in addresses(3)]
+    assert refusals(limit, moving) == ["", "", "client"]
     assert admitted(limit, 1) == 1
 
 
 def test_attach_counts_by_token() -> None:
-    limit = Limits(Rate(1, 2), Rate(1, 3)).data_plane_limit("attach")
-    assert limit is not None
+    limit = Limits(Rates(operator=Rate(1, 3))).data_plane_limit("attach")
     assert admitted(limit, 5) == 3
-    assert admitted(limit, 5, token=b"other") == 3
+    assert admitted(limit, 5, caller(token=b"other")) == 3
+
+
+@pytest.mark.parametrize(("slug", "name"), [("find", "client_group"), ("attach", "operator_group")])
+def test_more_tokens_and_addresses_do_not_raise_the_rate_of_a_group(slug: str, name: str) -> None:
+    limit = Limits(Rates(**{name: Rate(1, 10)})).data_plane_limit(slug)
+    assert refusals(limit, back_ends(14)) == [""] * 10 + [name] * 4
+    assert admitted(limit, 1, caller(TokenKind.SERVICE, b"new", b"new", b"other group")) == 1
+
+
+def test_players_of_a_game_share_the_rate_of_its_group() -> None:
+    limit = Limits(Rates(client_group=Rate(1, 10))).data_plane_limit("find")
+    players = [caller(address=address) for address in addresses(12)]
+    assert refusals(limit, players) == [""] * 10 + ["client_group"] * 2
+    assert admitted(limit, 5, caller(group=b"")) == 5
+
+
+@pytest.mark.parametrize("is_control", [False, True])
+def test_more_tokens_and_groups_do_not_raise_the_rate_of_an_address(is_control: bool) -> None:
+    limits = Limits(Rates(address=Rate(1, 10)))
+    limit = limits.control_plane_limit("x") if is_control else limits.data_plane_limit("find")
+    kind = TokenKind.CLOUD if is_control else TokenKind.SERVICE
+    callers = [caller(kind, ADDRESS, key * 2, key) for key in addresses(12)]
+    assert refusals(limit, callers) == [""] * 10 + ["address"] * 2
+    assert admitted(limit, 1, caller(kind, b"else", b"new", b"new")) == 1
+
+
+def test_refused_call_takes_nothing_from_other_limits() -> None:
+    rates = Rates(operator=Rate(1, 4), operator_group=Rate(1, 2), address=Rate(1, 4))
+    limits = Limits(rates)
+    limit = limits.control_plane_limit("create_game")
+    one = caller(TokenKind.CLOUD)
+    assert refusals(limit, [one] * 20) == [""] * 2 + ["operator_group"] * 18
+    assert admitted(limit, 3, caller(TokenKind.CLOUD, group=b"other")) == 2
+    assert refusals(limit, [one]) == ["operator"]
+
+
+def test_memory_of_each_limit_is_bounded() -> None:
+    limits = Limits(max_keys=100)
+    limit = limits.data_plane_limit("find")
+    assert limit is not None
+    for key in addresses(10_000):
+        limit.refusal(caller(TokenKind.SERVICE, key, key * 2, key), 0.0)
+        limit.refusal(caller(address=key, group=key), 0.0)
+    assert all(len(one.buckets) <= 100 for one in vars(limits).values())
 
 
 def test_lobby_operations_have_no_limit() -> None:
@@ -162,34 +221,26 @@ def test_every_limited_operation_exists() -> None:
 
 
 def test_control_operations_count_per_token_or_address() -> None:
-    limits = Limits(client=Rate(0, 1), control=Rate(1, 2))
+    limits = Limits(Rates(operator=Rate(1, 2)))
     limit, same = limits.control_plane_limit("create_game"), limits.control_plane_limit("get_games")
-
-    def refused(
-        limit: AddressOrTokenLimit, address: bytes, token: bytes, *, has_token: bool
-    ) -> bool:
-        return limit.wait_s(address, token, 0.0, is_game_back_end=has_token) > 0
-
-    assert not refused(limit, ADDRESS, TOKEN, has_token=True)
-    assert not refused(same, b"elsewhere", TOKEN, has_token=True)
-    assert refused(limit, b"elsewhere", TOKEN, has_token=True)
-    assert not refused(limit, ADDRESS, b"another", has_token=True)
-    assert not refused(limit, ADDRESS, b"x", has_token=False)
-    assert not refused(limit, ADDRESS, b"y", has_token=False)
-    assert refused(limit, ADDRESS, b"z", has_token=False)
-    limits.change(Rate(0, 1), Rate(0, 1))
-    assert not refused(limit, ADDRESS, b"z", has_token=False)
+    one, elsewhere = caller(TokenKind.CLOUD), caller(TokenKind.CLOUD, b"elsewhere")
+    assert admitted(limit, 1, one) + admitted(same, 1, elsewhere) == 2
+    assert admitted(limit, 1, elsewhere) == 0
+    assert admitted(limit, 1, caller(TokenKind.CLOUD, token=b"another")) == 1
+    tokenless = [caller(TokenKind.TOKENLESS, token=key, group=b"") for key in (b"x", b"y", b"z")]
+    assert refusals(limit, tokenless) == ["", "", "operator"]
+    limits.change(Rates(operator=Rate(0, 1)))
+    assert refusals(limit, tokenless) == [""] * 3
 
 
 def test_tokenless_creation_has_its_own_rate_per_address() -> None:
-    limits = Limits(control=Rate(0, 1), anonymous=Rate(1, 2))
+    limits = Limits(Rates(operator=Rate(0, 1), anonymous=Rate(1, 2)))
     limit = limits.control_plane_limit("prepare_device_link")
-    waits = [limit.wait_s(ADDRESS, ADDRESS, 0.0, is_game_back_end=False) for _ in range(3)]
-    assert waits[:2] == [0.0, 0.0]
-    assert waits[2] > 0
-    assert not limit.wait_s(b"elsewhere", b"elsewhere", 0.0, is_game_back_end=False)
-    limits.change(Rate(0, 1), Rate(0, 1), Rate(0, 1))
-    assert not limit.wait_s(ADDRESS, ADDRESS, 0.0, is_game_back_end=False)
+    one = caller(TokenKind.TOKENLESS, token=ADDRESS, group=b"")
+    assert refusals(limit, [one] * 3) == ["", "", "anonymous"]
+    assert admitted(limit, 1, caller(TokenKind.TOKENLESS, b"elsewhere", group=b"")) == 1
+    limits.change(Rates(anonymous=Rate(0, 1)))
+    assert admitted(limit, 1, one) == 1
 
 
 def test_returned_token_can_be_taken_again() -> None:
