@@ -101,13 +101,14 @@ games: Final = Table(
     _id("game_id", primary_key=True),
     Column("name_id", String(40), nullable=False, unique=True),
     _text("display_name"),
-    _id("group_id", ForeignKey("groups.group_id"), nullable=False, index=True),
+    _id("group_id", ForeignKey("groups.group_id"), nullable=False),
     _ms("create_ms"),
     Column("reserved_version_names", Integer, nullable=False, server_default="0"),
     _id("logo_upload_id", nullable=True),
     _id("banner_upload_id", nullable=True),
     Column("logo_kind", String(8), nullable=True),
     Column("banner_kind", String(8), nullable=True),
+    Index("ix_games_group_id_game_id", "group_id", "game_id"),
 )
 """`logo_kind` and `banner_kind` are `png` or `jpeg`, by content."""
 
@@ -148,6 +149,7 @@ namespaces: Final = Table(
     Column("cdn_auth_type", String(16), nullable=False),
     Column("revision", BigInteger, nullable=False),
     UniqueConstraint("game_id", "name_id"),
+    Index("ix_namespaces_game_id_namespace_id", "game_id", "namespace_id"),
 )
 """`revision` grows with each change that the data plane needs."""
 
@@ -198,7 +200,7 @@ namespace_tokens: Final = Table(
     "namespace_tokens",
     metadata,
     _id("token_id", primary_key=True),
-    _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False, index=True),
+    _id("namespace_id", ForeignKey("namespaces.namespace_id"), nullable=False),
     Column("kind", String(8), nullable=False),
     Column("sha256", LargeBinary, nullable=True, unique=True),
     Column("answers", LargeBinary, nullable=True),
@@ -206,6 +208,7 @@ namespace_tokens: Final = Table(
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
     _id("creator_token_id", nullable=True, index=True),
+    Index("ix_namespace_tokens_namespace_id_token_id", "namespace_id", "token_id"),
 )
 """`kind` is env, pub or dev. `sha256` is for env only. `answers` has the mock responses of dev."""
 
