@@ -168,14 +168,15 @@ class Resolved:
 class LobbyTemplate:
     """Template of a lobby that the service starts. Raises ValueError for unknown words.
 
-    A port is (name, protocol, `number` | `host` | `range`, first, last), with 0 for first and last outside of ranges.
+    A port is (name, protocol, `number` | `host` | `range`, first, last, sends_proxy_header), with 0 for
+    first and last outside of ranges.
     """
 
     def __new__(
         cls,
         mode: str,
         region: str,
-        ports: Sequence[tuple[str, str, str, int, int]],
+        ports: Sequence[tuple[str, str, str, int, int, bool]],
         *,
         tags: Sequence[tuple[str, str]] | None = None,
         max_players: tuple[int, int, int],
@@ -199,6 +200,8 @@ class LeasedPort:
         """Public port, or 0 if players use a host name or the range."""
     @property
     def range(self) -> tuple[int, int] | None: ...
+    @property
+    def sends_proxy_header(self) -> bool: ...
     @property
     def backend(self) -> tuple[str, int] | None:
         """Address and port of the process, or None before it listens."""
@@ -301,7 +304,7 @@ class Servers:
         lease_owner: bytes,
         namespace: bytes,
         region: str,
-        ports: Sequence[tuple[str, str, str, int, int]],
+        ports: Sequence[tuple[str, str, str, int, int, bool]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
         """Lease ports for a dynamic server, in the format of `LobbyTemplate`. Repeatable."""
     def set_backends(self, lease_owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:

@@ -63,7 +63,7 @@ _MODE: Final = (
 _ACTION: Final = ("enabled", "enable_private", "enable_public")
 _CAPTCHA: Final = ("requests_before_reverify", "verification_ttl")
 _DOCKER: Final = ("image_id", "network_mode")
-_PORT: Final = ("port", "protocol", "proxy", "dev_port", "dev_protocol")
+_PORT: Final = ("port", "protocol", "proxy", "dev_port", "dev_protocol", "proxy_protocol")
 _RANGES: Final = ("port_range", "dev_port_range")
 _ENDS: Final = ("min", "max")
 

@@ -222,6 +222,13 @@ PROTOCOLS: Final = ("http", "https", "tcp", "tcp_tls", "udp", "tcp_udp")
 HOST_PROTOCOLS: Final = ("tcp", "udp", "tcp_udp")
 PROXIES: Final = ("edge-guard", "none")
 NETWORK_MODES: Final = ("bridge", "host")
+PROXY_PROTOCOLS: Final = ("none", "v2")
+RELAYED_PROTOCOLS: Final = ("tcp", "tcp_tls", "udp", "tcp_udp")
+"""Protocols of which edge-guard passes on plain bytes. HTTP has the header X-Forwarded-For."""
+PROXY_PROTOCOL_RULE: Final = (
+    f"v2 needs edge-guard and one of {', '.join(RELAYED_PROTOCOLS)}; "
+    "http and https have the header X-Forwarded-For"
+)
 
 _DEFAULT_PROTOCOL: Final = "https"
 _DEFAULT_PROXY: Final = "edge-guard"
@@ -296,6 +303,7 @@ def _port(
         first, last = context.host_ports[0], context.host_ports[-1]
         yield from _range(port.port_range, (*path, "port_range"), first, last)
     proxy = port.proxy if port.HasField("proxy") else _DEFAULT_PROXY
+    yield from _proxy_protocol(port, proxy, (*path, "proxy_protocol"))
     if proxy not in PROXIES:
         yield from _one_of(proxy, PROXIES, (*path, "proxy"))
     elif proxy == _DEFAULT_PROXY:
@@ -303,6 +311,17 @@ def _port(
             yield Finding((*path, "port_range"), "not-allowed", "requires proxy none")
     else:
         yield from _unproxied(port, path, network_mode)
+
+
+def _proxy_protocol(port: pb.VersionPort, proxy: str, path: Path) -> Iterator[Finding]:
+    if not port.HasField("proxy_protocol"):
+        return
+    if port.proxy_protocol not in PROXY_PROTOCOLS:
+        yield from _one_of(port.proxy_protocol, PROXY_PROTOCOLS, path)
+    elif port.proxy_protocol == "v2":
+        protocol = port.protocol if port.HasField("protocol") else _DEFAULT_PROTOCOL
+        if proxy != _DEFAULT_PROXY or protocol not in RELAYED_PROTOCOLS:
+            yield Finding(path, "not-allowed", PROXY_PROTOCOL_RULE)
 
 
 def _unproxied(port: pb.VersionPort, path: Path, network_mode: str) -> Iterator[Finding]:

@@ -17,6 +17,8 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.builds import parse_tag_filter, tag_problems
 from pyservice.control.configuration_validation import (
+    PROXY_PROTOCOL_RULE,
+    RELAYED_PROTOCOLS,
     findings_in_arguments,
     findings_in_environment,
 )
@@ -238,6 +240,11 @@ class ServerOperations:
             namespace_id=namespace_id,
             region=request.datacenter,
             protocols=protocols,
+            proxy_header_ports=[
+                name
+                for name, port in request.network.ports.entries.items()
+                if port.proxy_protocol == "v2"
+            ],
         )
         until_s = asyncio.get_running_loop().time() + LEASE_WAIT_S
         while True:
@@ -287,6 +294,8 @@ class ServerOperations:
 
     def _port(self, port: pb.NewServerPort, public: runtime_pb2.PublicPort | None) -> pb.ServerPort:
         server_port = pb.ServerPort(protocol=port.protocol)
+        if port.HasField("proxy_protocol"):
+            server_port.proxy_protocol = port.proxy_protocol
         if port.HasField("internal_port"):
             server_port.internal_port = port.internal_port
         if public is not None:
@@ -369,9 +378,12 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:
     numbers: set[tuple[bool, int]] = set()
     for name, port in sorted(request.network.ports.entries.items()):
-        if not port.routing.HasField("host"):
-            continue
         path = ["network", "ports", name]
+        is_by_host = port.routing.HasField("host")
+        if port.proxy_protocol == "v2" and (is_by_host or port.protocol not in RELAYED_PROTOCOLS):
+            yield field_problem([*path, "proxy_protocol"], "not-allowed", PROXY_PROTOCOL_RULE)
+        if not is_by_host:
+            continue
         if request.network.mode != "host":
             yield field_problem(
                 [*path, "routing", "host"], "not-allowed", "needs a network of mode host"

@@ -277,6 +277,7 @@ class EdgeRoutes:
             server_name=player_address.hostname if player_address.is_tls else "",
             backend_address=address,
             backend_port=number,
+            sends_proxy_header=port.sends_proxy_header,
         )
 
 

@@ -260,7 +260,7 @@ class CommandRunner:
         return service_error(refusal, lobby)
 
 
-PortRequest = tuple[str, str, str, int, int]
+PortRequest = tuple[str, str, str, int, int, bool]
 
 LeasedPorts = tuple[LeasedPort, ...]
 FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]

@@ -278,6 +278,9 @@ def _docker(docker: pb.DockerConfig, path: tuple[str, ...], host_ports: range) -
 
 
 def _port_problem(port: pb.PortConfig, network_mode: str, host_ports: range) -> str | None:
+    is_relayed = (port.protocol or "https") not in ("http", "https")
+    if port.proxy_protocol == "v2" and (port.proxy == "none" or not is_relayed):
+        return "has proxy_protocol v2, which requires proxy edge-guard and no http or https"
     if (port.proxy or "edge-guard") == "edge-guard":
         return (
             "has a port_range, which requires proxy none" if port.HasField("port_range") else None

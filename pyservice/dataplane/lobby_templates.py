@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from pyservice.dataplane.engine_commands import PortRequest
 from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import LobbyTemplate
@@ -206,8 +207,9 @@ class LobbyTemplates:
             lobby_count_max=namespace.lobby_count_max,
         )
 
-    def _port(self, name: str, port: ModePort) -> tuple[str, str, str, int, int]:
+    def _port(self, name: str, port: ModePort) -> PortRequest:
         if port.port_range is not None:
-            return name, port.protocol, "range", *port.port_range
+            return name, port.protocol, "range", *port.port_range, False
         is_by_host = self._has_job_domain and port.protocol in _BY_HOST
-        return name, port.protocol, "host" if is_by_host else "number", 0, 0
+        exposure = "host" if is_by_host else "number"
+        return name, port.protocol, exposure, 0, 0, port.sends_proxy_header

@@ -214,6 +214,7 @@ class ModePort:
     """Port that the process binds in a container. None: the service selects one."""
     port_range: tuple[int, int] | None = None
     """First and last public port of a port without a proxy."""
+    sends_proxy_header: bool = False
 
     @property
     def is_tls(self) -> bool:
@@ -458,6 +459,7 @@ def _port(port: pb.PortConfig) -> ModePort:
         proxy=_own_field(port, "proxy", _PROXY),
         port=_own_field(port, "port", None),
         port_range=_port_range(port, "port_range"),
+        sends_proxy_header=port.proxy_protocol == "v2",
     )
 
 

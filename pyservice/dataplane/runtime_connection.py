@@ -268,7 +268,7 @@ class RuntimeConnection:
         require_valid(request)
         lease_owner = raw_id(request.server_id)
         ports = [
-            self._port_request(name, protocol)
+            self._port_request(name, protocol, name in request.proxy_header_ports)
             for name, protocol in sorted(request.protocols.items())
         ]
         namespace = raw_id(request.namespace_id)
@@ -400,9 +400,9 @@ class RuntimeConnection:
             ports={name: _runtime_port(port) for name, port in mode.ports.items()},
         )
 
-    def _port_request(self, name: str, protocol: str) -> PortRequest:
+    def _port_request(self, name: str, protocol: str, sends_proxy_header: bool) -> PortRequest:
         is_by_host = self._player_addresses.job_domain is not None and protocol in ("http", "https")
-        return name, protocol, "host" if is_by_host else "number", 0, 0
+        return name, protocol, "host" if is_by_host else "number", 0, 0, sends_proxy_header
 
     def _public_port(self, port: LeasedPort, lease_owner: bytes, region: str) -> pb.PublicPort:
         player_address = self._player_addresses.address_of(port, lease_owner, region, "server")

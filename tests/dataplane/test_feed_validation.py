@@ -142,6 +142,8 @@ def _range(first: int, last: int, **fields: str) -> dict[str, Any]:
         (_range(20_000, 25_999, protocol="udp", proxy="none"), "bridge", False),
         ({"protocol": "udp", "proxy": "none"}, "host", False),
         ({"protocol": "tcp_udp"}, "bridge", True),
+        ({"protocol": "tcp_tls", "proxy_protocol": "v2"}, "bridge", True),
+        ({"proxy_protocol": "v2"}, "bridge", False),
         (_range(20_000, 25_999, protocol="tcp_udp", proxy="none"), "host", True),
         (_range(20_000, 25_999, proxy="none"), "host", False),
         (_range(19_999, 20_001, protocol="tcp", proxy="none"), "host", False),

@@ -12,7 +12,7 @@ import pytest
 from pyservice import _native
 from tests.native.native_engine import NAMESPACE, VERSION, open_engine
 
-GAME = ("game", "udp", "number", 0, 0)
+GAME = ("game", "udp", "number", 0, 0, False)
 SERVER = b"s" * 16
 
 
@@ -128,7 +128,11 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
 
 
 def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Servers) -> None:
-    requested = [GAME, ("web", "https", "host", 0, 0), ("raw", "tcp", "range", 20_000, 20_004)]
+    requested = [
+        GAME,
+        ("web", "https", "host", 0, 0, False),
+        ("raw", "tcp", "range", 20_000, 20_004, False),
+    ]
     ports, _ = servers.lease(SERVER, NAMESPACE, "local", requested)
     assert [(port.name, port.number > 0, port.range) for port in ports] == [
         ("game", True, None),
@@ -148,7 +152,9 @@ def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Ser
     assert servers.routes_since(0).removed == []
 
 
-@pytest.mark.parametrize("port", [("a", "sctp", "number", 0, 0), ("a", "tcp", "anyhow", 0, 0)])
+@pytest.mark.parametrize(
+    "port", [("a", "sctp", "number", 0, 0, False), ("a", "tcp", "anyhow", 0, 0, False)]
+)
 def test_unknown_words_are_rejected(port: tuple[str, str, str, int, int]) -> None:
     with pytest.raises(ValueError, match=r"sctp|anyhow"):
         template(ports=[port])

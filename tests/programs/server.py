@@ -5,7 +5,8 @@ that it is ready and echoes what it receives. The variable PLAY holds words that
 `mute` never reports ready. `exit:<code>` exits at once, and `leaves` exits with 0 after it is
 ready. `ignore-sigterm` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
 player is connected while the stream is open. With `sender-port`, each UDP reply starts with the sender's
-port and a space.
+port and a space. With `proxy-header`, a TCP stream and each datagram begin with a PROXY header.
+The stream and each UDP reply then start with the player's address and port, and a space.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ import socket
 import sys
 import time
 
+HEADER = 28
+"""Bytes of a PROXY header with IPv4 addresses."""
 PLAY = os.environ.get("PLAY", "").split()
 
 
@@ -59,6 +62,15 @@ def is_ready() -> str:
         time.sleep(0.02)
 
 
+def named_by(header: bytes) -> bytes:
+    """Returns the address and port of the player in a PROXY header with IPv4 addresses."""
+    assert header[:13] == b"\r\n\r\n\0\r\nQUIT\n\x21", header
+    return b"%s:%d " % (
+        socket.inet_ntoa(header[16:20]).encode(),
+        int.from_bytes(header[24:26], "big"),
+    )
+
+
 def main() -> int:
     say("begins", *sys.argv[1:])
     for word in PLAY:
@@ -84,10 +96,14 @@ def main() -> int:
             assert isinstance(ready, socket.socket)
             if key.data == "accept":
                 connection, _ = ready.accept()
+                if "proxy-header" in PLAY:
+                    connection.sendall(named_by(connection.recv(HEADER, socket.MSG_WAITALL)))
                 waiting.register(connection, selectors.EVENT_READ, "stream")
             elif key.data == "datagram":
                 content, sender = ready.recvfrom(65_536)
                 prefix = b"%d " % sender[1] if "sender-port" in PLAY else b""
+                if "proxy-header" in PLAY:
+                    prefix, content = named_by(content), content[HEADER:]
                 ready.sendto(prefix + content, sender)
             elif content := ready.recv(65_536):
                 if "guests" in PLAY and ready not in guests:

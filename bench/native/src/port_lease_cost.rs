@@ -71,7 +71,12 @@ fn run_round(fixture: &mut EngineFixture, rng: &mut SeededRandom, leased_ports: 
 }
 
 fn lease(fixture: &mut EngineFixture, owner: Id, random: u64) -> Result<u16, Failure> {
-    let ports = [PortRequest { name: "game", protocol: Protocol::Tcp, exposure: PortExposure::Number(0) }];
+    let ports = [PortRequest {
+        name: "game",
+        protocol: Protocol::Tcp,
+        exposure: PortExposure::Number(0),
+        sends_proxy_header: false,
+    }];
     let request = LeaseRequest { owner, namespace: NAMESPACE, region: REGION, ports: &ports, random };
     let leased = fixture.execute(|engine, context| engine.lease_ports(context, &request))?;
     match leased.first().map(|port| port.exposure) {

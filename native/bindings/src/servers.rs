@@ -11,8 +11,9 @@ use pyo3::prelude::*;
 use crate::convert::{self, IdBytes, Sequence, resolve_lsn, resolve_outcome};
 use crate::facts;
 
-/// Requested port: name, protocol, kind ("number", "host" or "range"), and first and last number of a range.
-type PortArgument = (String, String, String, u16, u16);
+/// Requested port: name, protocol, kind ("number", "host" or "range"), first and last number of a range, and
+/// `sends_proxy_header`.
+type PortArgument = (String, String, String, u16, u16, bool);
 type BackendArgument = (String, String, u16);
 
 const PROTOCOLS: [(&str, Protocol); 6] = [
@@ -35,14 +36,15 @@ fn protocol_word(protocol: Protocol) -> &'static str {
 
 fn port_requests(arguments: &[PortArgument]) -> PyResult<Vec<PortRequest<'_>>> {
     let mut ports = Vec::with_capacity(arguments.len());
-    for (name, protocol, kind, first, last) in arguments {
+    for (name, protocol, kind, first, last, sends_proxy_header) in arguments {
         let exposure = match kind.as_str() {
             "number" => PortExposure::Number(0),
             "host" => PortExposure::Host,
             "range" => PortExposure::Range(*first, *last),
             _ => return Err(PyValueError::new_err(format!("a port is not exposure by {kind:?}"))),
         };
-        ports.push(PortRequest { name, protocol: protocol_of(protocol)?, exposure });
+        let protocol = protocol_of(protocol)?;
+        ports.push(PortRequest { name, protocol, exposure, sends_proxy_header: *sends_proxy_header });
     }
     Ok(ports)
 }
@@ -179,6 +181,7 @@ pub struct LeasedPort {
     /// Public port number. 0 means that players use a host name or a port range.
     number: u16,
     range: Option<(u16, u16)>,
+    sends_proxy_header: bool,
     backend: Option<(String, u16)>,
 }
 
@@ -194,6 +197,7 @@ impl From<&core::LeasedPort> for LeasedPort {
             protocol: protocol_word(port.protocol),
             number,
             range,
+            sends_proxy_header: port.sends_proxy_header,
             backend: port.backend.as_ref().map(|backend| (backend.address.to_string(), backend.port)),
         }
     }

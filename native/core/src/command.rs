@@ -371,6 +371,8 @@ pub struct PortRequest<'a> {
     pub name: &'a str,
     pub protocol: Protocol,
     pub exposure: PortExposure,
+    /// True if edge-guard sends the player's address to the process, in a PROXY header.
+    pub sends_proxy_header: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -384,6 +386,8 @@ pub struct LeasedPort {
     pub name: Box<str>,
     pub protocol: Protocol,
     pub exposure: PortExposure,
+    /// True if edge-guard sends the player's address to the process, in a PROXY header.
+    pub sends_proxy_header: bool,
     /// Address of the process. None until the process listens.
     pub backend: Option<Backend>,
 }

@@ -446,7 +446,13 @@ mod tests {
             tags: vec![("map", "lake")],
             ports: vec![Port { name: "game".into(), address: "192.0.2.1".into(), port: 7_777, is_tls: true }],
         };
-        let port = |name: &str, protocol, exposure| LeasedPort { name: name.into(), protocol, exposure, backend: None };
+        let port = |name: &str, protocol, exposure| LeasedPort {
+            name: name.into(),
+            protocol,
+            exposure,
+            sends_proxy_header: protocol == Protocol::Tcp,
+            backend: None,
+        };
         let lease = PortLease {
             namespace: id(2),
             region: "local".into(),

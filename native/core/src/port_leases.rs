@@ -13,6 +13,9 @@ use crate::command::{
 use crate::journal_event::ApplyError;
 use crate::port_pool::PortPool;
 
+/// Bit of a port's protocol byte: edge-guard sends a PROXY header to the process.
+const PROXY_HEADER: u8 = 0x80;
+
 const BAD_LEASE: ApplyError = ApplyError::Malformed("a lease that does not fit the state");
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,6 +79,7 @@ impl PortLeaseTable {
                 name: port.name.into(),
                 protocol: port.protocol,
                 exposure: port.exposure,
+                sends_proxy_header: port.sends_proxy_header,
                 backend: None,
             })
             .collect();
@@ -278,7 +282,7 @@ pub(crate) fn encode_lease(w: &mut Writer<'_>, lease: &PortLease) {
     w.u16(lease.ports.len() as u16);
     for port in &lease.ports {
         w.short_bytes(port.name.as_bytes());
-        w.u8(port.protocol as u8);
+        w.u8(port.protocol as u8 | if port.sends_proxy_header { PROXY_HEADER } else { 0 });
         let (kind, first, last) = match port.exposure {
             PortExposure::Number(number) => (0, number, number),
             PortExposure::Host => (1, 0, 0),
@@ -295,7 +299,9 @@ pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> 
     let mut ports = Vec::new();
     for _ in 0..r.u16()? {
         let name = r.text()?.into();
-        let protocol = Protocol::from_byte(r.u8()?).ok_or(BAD_LEASE)?;
+        let byte = r.u8()?;
+        let sends_proxy_header = byte & PROXY_HEADER != 0;
+        let protocol = Protocol::from_byte(byte & !PROXY_HEADER).ok_or(BAD_LEASE)?;
         let (kind, first, last) = (r.u8()?, r.u16()?, r.u16()?);
         let exposure = match kind {
             0 => PortExposure::Number(first),
@@ -303,7 +309,7 @@ pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> 
             2 => PortExposure::Range(first, last),
             _ => return Err(BAD_LEASE),
         };
-        ports.push(LeasedPort { name, protocol, exposure, backend: None });
+        ports.push(LeasedPort { name, protocol, exposure, sends_proxy_header, backend: None });
     }
     Ok(PortLease { namespace, region, is_server, ports, is_over: false })
 }

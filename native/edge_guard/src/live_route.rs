@@ -35,6 +35,12 @@ impl LiveRoute {
         Self::with(is_tls, backend, false, false)
     }
 
+    /// Creates the route of a port of a game server.
+    #[must_use]
+    pub fn for_port(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool) -> Arc<Self> {
+        Self::with(is_tls, backend, sends_proxy_header, false)
+    }
+
     /// Creates the route of a configured backend, such as the API.
     #[must_use]
     pub fn for_backend(backend: BackendAddress, sends_proxy_header: bool) -> Arc<Self> {

@@ -4,7 +4,8 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use ppp::HeaderResult;
-use ppp::v2::{Addresses, Builder, Command, IPv4, IPv6, Protocol, Version};
+pub use ppp::v2::Protocol;
+use ppp::v2::{Addresses, Builder, Command, IPv4, IPv6, Version};
 use tokio::net::TcpStream;
 
 use crate::address::canonical_ip;
@@ -21,14 +22,17 @@ const V2_FIXED_BYTES: usize = 16;
 
 const V2_BYTES_MAX: usize = 4_096;
 
-/// Returns the PROXY header of version 2 for a connection from `client` to `server`.
+/// Largest header of [`encode_header`], with two IPv6 addresses and their ports.
+pub const ENCODED_BYTES_MAX: usize = V2_FIXED_BYTES + 36;
+
+/// Returns the PROXY header of version 2 for a connection or datagram from `client` to `server`.
 #[must_use]
-pub fn encode_header(client: SocketAddr, server: SocketAddr) -> Vec<u8> {
+pub fn encode_header(client: SocketAddr, server: SocketAddr, protocol: Protocol) -> Vec<u8> {
     let addresses: Addresses = match (canonical_ip(client.ip()), canonical_ip(server.ip())) {
         (IpAddr::V4(from), IpAddr::V4(to)) => IPv4::new(from, to, client.port(), server.port()).into(),
         (from, to) => IPv6::new(to_ipv6(from), to_ipv6(to), client.port(), server.port()).into(),
     };
-    Builder::with_addresses(Version::Two | Command::Proxy, Protocol::Stream, addresses).build().unwrap_or_default()
+    Builder::with_addresses(Version::Two | Command::Proxy, protocol, addresses).build().unwrap_or_default()
 }
 
 fn to_ipv6(address: IpAddr) -> Ipv6Addr {
@@ -134,7 +138,8 @@ mod tests {
         for (client, server) in [("198.51.100.7:5000", "203.0.113.1:443"), ("[2001:db8::7]:5000", "[2001:db8::1]:443")]
         {
             let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
-            let header = encode_header(client, server);
+            let header = encode_header(client, server, Protocol::Stream);
+            assert!(header.len() <= ENCODED_BYTES_MAX);
             assert_eq!(header_length(&header).unwrap(), HeaderLength::Known(header.len()));
             assert_eq!(addresses(&header).unwrap(), Some((client, server)));
         }

@@ -216,7 +216,7 @@ impl RouteListeners {
     }
 
     fn try_serve(&mut self, route: Route) -> ServedRoute {
-        let live = LiveRoute::new(route.is_tls, route.backend.map(Into::into));
+        let live = LiveRoute::for_port(route.is_tls, route.backend.map(Into::into), route.sends_proxy_header);
         let socket_owner = self.serve(&route, &live).unwrap_or_else(ServedBy::Failed);
         ServedRoute { route, live, socket_owner }
     }
@@ -269,8 +269,13 @@ impl RouteListeners {
         let datagrams = datagram.map(|socket| {
             let socket = Arc::new(socket);
             let sessions = self.inherited.sessions.remove(&route.port).unwrap_or_default();
-            self.datagrams
-                .open(UdpPort { number: live.number, socket: socket.clone(), backend: route.backend }, sessions);
+            let port = UdpPort {
+                number: live.number,
+                socket: socket.clone(),
+                backend: route.backend,
+                sends_proxy_header: route.sends_proxy_header,
+            };
+            self.datagrams.open(port, sessions);
             socket
         });
         let listener = stream.map(|socket| match route.protocol {

@@ -65,6 +65,9 @@ pub struct Route {
     /// Host name for which TLS needs a certificate. Empty in routes of an older data plane.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub server_name: String,
+    /// True if each connection and datagram to the game server begins with a PROXY header.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub sends_proxy_header: bool,
     /// Address of the game server, or `None` before it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
@@ -77,7 +80,8 @@ impl Route {
             Ok((protocol, port, backend)) => {
                 let host = sent.host.to_ascii_lowercase();
                 let server_name = sent.server_name.to_ascii_lowercase();
-                Ok(Self { key, protocol, port, host, is_tls: sent.is_tls, server_name, backend })
+                let (is_tls, sends_proxy_header) = (sent.is_tls, sent.sends_proxy_header);
+                Ok(Self { key, protocol, port, host, is_tls, server_name, sends_proxy_header, backend })
             }
             Err(problem) => Err((key, problem)),
         }
@@ -117,7 +121,8 @@ impl Route {
 
     #[must_use]
     pub fn needs_other_socket(&self, other: &Self) -> bool {
-        (self.protocol, self.port, &self.host, self.is_tls) != (other.protocol, other.port, &other.host, other.is_tls)
+        let socket = |route: &Self| (route.protocol, route.port, route.is_tls, route.sends_proxy_header);
+        socket(self) != socket(other) || self.host != other.host
     }
 }
 

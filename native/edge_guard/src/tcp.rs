@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
 use tokio::time::timeout;
 
 use crate::address::BackendAddress;
@@ -14,6 +15,7 @@ use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
+use crate::proxy_protocol;
 use crate::relay::{self, RelayLimits};
 
 /// Time that a trusted proxy has to begin a PROXY header. Afterwards the stream is taken for one without a header, in
@@ -51,23 +53,23 @@ async fn relay_connection(
     let Ok(mut client) = prepare(client) else { return Ok(()) };
     let is_proxy_silent =
         !live.is_tls && worker.shared.is_trusted(peer) && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
-    if !is_proxy_silent {
-        open.read_proxy_header(&client, peer).await?;
-    }
+    let named = if is_proxy_silent { None } else { open.read_proxy_header(&client, peer).await? };
+    let server = client.local_addr().map_err(|_| ConnectionRefusal::Unreachable)?;
+    let addresses = live.sends_proxy_header.then(|| named.unwrap_or((peer, server)));
     if live.is_tls {
         open.wait_first_byte(&client).await?;
         let acceptor = worker.shared.certificates.tcp();
         let Ok(Ok(mut client)) = timeout(timeouts.handshake, acceptor.accept(client)).await else {
             return Err(ConnectionRefusal::Handshake);
         };
-        let mut backend = connect(backend, timeouts.connect).await?;
+        let mut backend = connect(backend, addresses, timeouts.connect).await?;
         let limits = RelayLimits::idle(timeouts.stream_idle);
         if relay::relay_streams(&mut client, &mut backend, limits, &worker.counters).await.is_err() {
             reset(client.get_ref().0, &backend);
         }
         return Ok(());
     }
-    let mut backend = connect(backend, timeouts.connect).await?;
+    let mut backend = connect(backend, addresses, timeouts.connect).await?;
     let limits = RelayLimits { idle: timeouts.stream_idle, first: Some((timeouts.first_byte, open.permit())) };
     if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, &worker.counters).await {
         reset(&client, &backend);
@@ -78,8 +80,19 @@ async fn relay_connection(
     Ok(())
 }
 
-async fn connect(backend: SocketAddr, limit: Duration) -> Result<tokio::net::TcpStream, ConnectionRefusal> {
-    backend_connect::connect(backend, limit).await.map_err(|_| ConnectionRefusal::Unreachable)
+/// Connects to the game server, and sends the PROXY header if `addresses` has the client and the public address.
+async fn connect(
+    backend: SocketAddr,
+    addresses: Option<(SocketAddr, SocketAddr)>,
+    limit: Duration,
+) -> Result<tokio::net::TcpStream, ConnectionRefusal> {
+    let mut stream = backend_connect::connect(backend, limit).await.map_err(|_| ConnectionRefusal::Unreachable)?;
+    if let Some((client, server)) = addresses {
+        let header = proxy_protocol::encode_header(client, server, proxy_protocol::Protocol::Stream);
+        // The header fits into the empty send buffer, so this does not wait for the game server.
+        stream.write_all(&header).await.map_err(|_| ConnectionRefusal::Unreachable)?;
+    }
+    Ok(stream)
 }
 
 /// Resets both connections, so that an error does not look like an orderly end.

@@ -32,6 +32,7 @@ pub struct UdpPort {
     pub number: u64,
     pub socket: Arc<UdpSocket>,
     pub backend: Option<SocketAddr>,
+    pub sends_proxy_header: bool,
 }
 
 /// UDP session that moves to a newer process in a handover.

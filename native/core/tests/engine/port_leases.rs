@@ -17,7 +17,7 @@ fn two_ports() -> TestEngine {
 }
 
 fn numbered(name: &'static str, protocol: Protocol) -> PortRequest<'static> {
-    PortRequest { name, protocol, exposure: PortExposure::Number(0) }
+    PortRequest { name, protocol, exposure: PortExposure::Number(0), sends_proxy_header: false }
 }
 
 fn lease(w: &mut TestEngine, owner: Id, ports: &[PortRequest<'_>]) -> Result<Vec<LeasedPort>, Refusal> {
@@ -47,8 +47,13 @@ fn repeated_lease_returns_the_same_ports() {
     let ports = [
         numbered("game", Protocol::Udp),
         numbered("chat", Protocol::Tcp),
-        PortRequest { name: "web", protocol: Protocol::Https, exposure: PortExposure::Host },
-        PortRequest { name: "raw", protocol: Protocol::Udp, exposure: PortExposure::Range(20_000, 20_009) },
+        PortRequest { name: "web", protocol: Protocol::Https, exposure: PortExposure::Host, sends_proxy_header: false },
+        PortRequest {
+            name: "raw",
+            protocol: Protocol::Udp,
+            exposure: PortExposure::Range(20_000, 20_009),
+            sends_proxy_header: false,
+        },
     ];
     let first = lease(&mut w, SERVER, &ports).unwrap();
     assert_eq!(w.written, 1);

@@ -9,8 +9,12 @@ pub const NEXT_VERSION: Id = Id([0x22; 16]);
 pub const TTL_MS: u64 = 120_000;
 pub const NO_CREDIT: Credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
 
-pub const ONE_PORT: [PortRequest<'_>; 1] =
-    [PortRequest { name: "game", protocol: Protocol::Tcp, exposure: PortExposure::Number(0) }];
+pub const ONE_PORT: [PortRequest<'_>; 1] = [PortRequest {
+    name: "game",
+    protocol: Protocol::Tcp,
+    exposure: PortExposure::Number(0),
+    sends_proxy_header: false,
+}];
 
 pub fn keys(ids: &[u16], current: u16) -> KeyRing {
     KeyRing::new(ids.iter().map(|id| (*id, [*id as u8 ^ 0x5a; 32])).collect(), current).unwrap()

@@ -211,7 +211,7 @@ where
         _ => RequestProblem::Unreachable,
     })?;
     if live.sends_proxy_header {
-        let header = proxy_protocol::encode_header(front.peer, front.local);
+        let header = proxy_protocol::encode_header(front.peer, front.local, proxy_protocol::Protocol::Stream);
         stream.write_all(&header).await.map_err(|_| RequestProblem::Unreachable)?;
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()

@@ -57,6 +57,7 @@ fn udp_route_is_reported_after_its_thread_has_applied_it() {
         host,
         is_tls: false,
         server_name: String::new(),
+        sends_proxy_header: false,
         backend: None,
     };
     route_listeners.put(route.clone());

@@ -12,6 +12,7 @@ fn route(owner: &str, port_name: &str, port: u16) -> Route {
         host: String::new(),
         is_tls: false,
         server_name: String::new(),
+        sends_proxy_header: false,
         backend,
     }
 }
@@ -163,6 +164,7 @@ fn invalid_routes_are_reported_with_reasons() {
         host: host.into(),
         is_tls: false,
         server_name: String::new(),
+        sends_proxy_header: false,
         backend_address: address.into(),
         backend_port,
     };

@@ -18,6 +18,7 @@ use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earl
 use super::session_table::{Rank, SessionTable};
 use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
+use crate::proxy_protocol;
 
 const EVENTS: usize = 256;
 
@@ -37,7 +38,19 @@ struct ServedPort {
     socket: Arc<UdpSocket>,
     backend: Option<SocketAddr>,
     is_wildcard: bool,
+    sends_proxy_header: bool,
     rate: DatagramRate,
+}
+
+impl ServedPort {
+    /// Returns the header in front of the datagrams of a session, or nothing if the port sends none.
+    fn proxy_header(&self, (client, local): (SocketAddr, Option<LocalAddress>)) -> Box<[u8]> {
+        let Some(bound) = self.sends_proxy_header.then(|| self.socket.local_addr().ok()).flatten() else {
+            return Box::default();
+        };
+        let server = SocketAddr::new(local.map_or(bound.ip(), |local| local.address), bound.port());
+        proxy_protocol::encode_header(client, server, proxy_protocol::Protocol::Datagram).into()
+    }
 }
 
 pub struct EventLoop {
@@ -140,8 +153,8 @@ impl EventLoop {
                     match self.exceeded_rate(port, session, index..end) {
                         Some(reason) => self.counters.dropped.with_label(reason).add((end - index) as u64),
                         None => {
-                            let to = self.sessions.at(session).socket.as_raw_fd();
-                            let sent = self.batch.send(to, index..end, true);
+                            let to = self.sessions.at(session);
+                            let sent = self.batch.send_with_header(to.socket.as_raw_fd(), index..end, &to.proxy_header);
                             self.sessions.record_player_packet(session, self.now_ms);
                             self.count(Direction::In, sent, DatagramDrop::Backend);
                         }
@@ -200,7 +213,7 @@ impl EventLoop {
     fn flush(&mut self, port: Option<usize>, filled: &mut usize) {
         let count = std::mem::take(filled);
         let Some(port) = port.and_then(|port| self.ports.get(port)).filter(|_| count > 0) else { return };
-        let sent = self.batch.send(port.socket.as_raw_fd(), 0..count, false);
+        let sent = self.batch.send(port.socket.as_raw_fd(), 0..count);
         self.count(Direction::Out, sent, DatagramDrop::Client);
     }
 
@@ -238,6 +251,7 @@ impl EventLoop {
         }
         let socket = connect_backend(backend).map_err(|_| DatagramDrop::Descriptors)?;
         let index = self.sessions.insert(port, player, socket, Rank::New, self.now_ms);
+        self.sessions.set_proxy_header(index, self.ports[port].proxy_header(player));
         if self.poll_session(index).is_err() {
             self.sessions.remove(index);
             return Err(DatagramDrop::Descriptors);
@@ -346,14 +360,14 @@ impl EventLoop {
     }
 
     fn open(&mut self, port: UdpPort, sessions: Vec<MigratedSession>) {
-        let UdpPort { number, socket, backend } = port;
+        let UdpPort { number, socket, backend, sends_proxy_header } = port;
         let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
         let is_wildcard = bound.is_some_and(local_address::is_wildcard);
         if is_wildcard {
             local_address::request_destination_address(&*socket);
         }
-        let index =
-            self.ports.insert(ServedPort { number, socket, backend, is_wildcard, rate: DatagramRate::default() });
+        let rate = DatagramRate::default();
+        let index = self.ports.insert(ServedPort { number, socket, backend, is_wildcard, sends_proxy_header, rate });
         self.by_number.insert(number, index);
         for MigratedSession { client, local, backend: session_backend, rank, socket, .. } in sessions {
             // The new socket may not receive datagrams for that local address.
@@ -362,6 +376,7 @@ impl EventLoop {
             let is_new = self.sessions.index_of(index, player.0, player.1).is_none();
             if Some(session_backend) == backend && can_receive && is_new && self.sessions.len() < self.bounds.sessions {
                 let session = self.sessions.insert(index, player, socket, rank, self.now_ms);
+                self.sessions.set_proxy_header(session, self.ports[index].proxy_header(player));
                 self.counters.sessions.increment();
                 if self.poll_session(session).is_err() {
                     self.end(session, SessionEnd::Route);

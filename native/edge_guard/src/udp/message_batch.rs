@@ -6,10 +6,17 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::RawFd;
 
 use super::local_address::{self, ControlBuffer, LocalAddress};
+use crate::proxy_protocol::ENCODED_BYTES_MAX;
 
 pub const BATCH: usize = 64;
 
 const DATAGRAM_BYTES_MAX: usize = 65_536;
+
+/// Free bytes in front of each datagram, for a PROXY header.
+const HEADER_BYTES_MAX: usize = ENCODED_BYTES_MAX;
+
+/// Bytes of the buffer for each datagram, a multiple of a cache line.
+const SLOT_BYTES: usize = (HEADER_BYTES_MAX + DATAGRAM_BYTES_MAX).next_multiple_of(64);
 
 pub struct MessageBatch {
     bytes: Box<[u8]>,
@@ -43,12 +50,12 @@ impl MessageBatch {
         // SAFETY: plain data, for which zeroes are valid.
         let (names, iovecs, messages) =
             unsafe { (Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed()), Box::new(std::mem::zeroed())) };
-        let bytes = vec![0; BATCH * DATAGRAM_BYTES_MAX].into();
+        let bytes = vec![0; BATCH * SLOT_BYTES].into();
         let controls = Box::new([ControlBuffer::new(); BATCH]);
         let (locals, lengths) = ([None; BATCH], [0; BATCH]);
         let mut batch = Self { bytes, names, controls, locals, lengths, iovecs, messages };
         for index in 0..BATCH {
-            batch.iovecs[index].iov_base = batch.bytes[index * DATAGRAM_BYTES_MAX..].as_mut_ptr().cast();
+            batch.set_header(index, &[]);
             let message = &mut batch.messages[index].msg_hdr;
             message.msg_iov = &raw mut batch.iovecs[index];
             message.msg_iovlen = 1;
@@ -91,6 +98,15 @@ impl MessageBatch {
         Ok(count)
     }
 
+    /// Puts a header in front of a datagram, where the datagram's buffer has room for it.
+    fn set_header(&mut self, index: usize, header: &[u8]) {
+        let datagram = index * SLOT_BYTES + HEADER_BYTES_MAX;
+        let begin = datagram - header.len();
+        self.bytes[begin..datagram].copy_from_slice(header);
+        self.iovecs[index].iov_base = self.bytes[begin..].as_mut_ptr().cast();
+        self.iovecs[index].iov_len = header.len() + self.lengths[index];
+    }
+
     fn receive_one(&mut self, fd: RawFd, index: usize) -> io::Result<usize> {
         // SAFETY: the buffer fits the largest datagram and lives as long as self.
         let count = unsafe { libc::recv(fd, self.iovecs[index].iov_base, DATAGRAM_BYTES_MAX, libc::MSG_DONTWAIT) };
@@ -123,15 +139,27 @@ impl MessageBatch {
         }
     }
 
-    /// Sends datagrams to their recipients, or to the peer of a connected socket. If the socket would block, drops the
-    /// rest.
-    pub fn send(&mut self, fd: RawFd, indices: std::ops::Range<usize>, is_connected: bool) -> SendResult {
+    /// Sends datagrams to their recipients. If the socket would block, drops the rest.
+    pub fn send(&mut self, fd: RawFd, indices: std::ops::Range<usize>) -> SendResult {
+        indices.clone().for_each(|index| self.iovecs[index].iov_len = self.lengths[index]);
+        self.send_all(fd, indices, false)
+    }
+
+    /// Sends datagrams to the peer of a connected socket, each with a header in front. If the socket would block, drops
+    /// the rest.
+    pub fn send_with_header(&mut self, fd: RawFd, indices: std::ops::Range<usize>, header: &[u8]) -> SendResult {
         for index in indices.clone() {
-            self.iovecs[index].iov_len = self.lengths[index];
-            if is_connected {
-                clear_address(&mut self.messages[index].msg_hdr);
-            }
+            self.set_header(index, header);
+            clear_address(&mut self.messages[index].msg_hdr);
         }
+        let sent = self.send_all(fd, indices.clone(), true);
+        if !header.is_empty() {
+            indices.for_each(|index| self.set_header(index, &[]));
+        }
+        sent
+    }
+
+    fn send_all(&mut self, fd: RawFd, indices: std::ops::Range<usize>, is_connected: bool) -> SendResult {
         let mut sent = SendResult::default();
         let mut next = indices.start;
         // A connected socket first reports the error of an earlier datagram. One retry is enough.
@@ -259,7 +287,7 @@ mod tests {
         assert_eq!(batch.receive(forwarder.as_raw_fd(), 0, BATCH, AddressInfo::Sender).unwrap(), 3);
         assert_eq!(batch.sender(2), Some(sender));
         (0..3).for_each(|index| batch.set_recipient(index, receiver, None));
-        let sent = batch.send(forwarder.as_raw_fd(), 0..3, false);
+        let sent = batch.send(forwarder.as_raw_fd(), 0..3);
         assert_eq!(sent, SendResult { datagrams: 3, bytes: 8, dropped: 0 });
         let mut buffer = [0; 16];
         for text in ["one", "", "three"] {
@@ -284,7 +312,7 @@ mod tests {
                 let sender = batch.sender(0).unwrap();
                 assert_eq!((sender.ip().to_canonical(), sender.port()), (address.ip(), address.port()));
                 batch.set_recipient(0, sender, batch.local(0));
-                assert_eq!(batch.send(forwarder.as_raw_fd(), 0..1, false).datagrams, 1);
+                assert_eq!(batch.send(forwarder.as_raw_fd(), 0..1).datagrams, 1);
                 assert_eq!(player.recv_from(&mut [0; 8]).unwrap(), (2, to));
             }
         }
@@ -300,7 +328,7 @@ mod tests {
         let back = UdpSocket::bind(backend).unwrap();
         let mut batch = MessageBatch::new();
         batch.lengths[0] = 5;
-        assert_eq!(batch.send(from.as_raw_fd(), 0..1, true).datagrams, 1);
+        assert_eq!(batch.send_with_header(from.as_raw_fd(), 0..1, b"").datagrams, 1);
         assert_eq!(back.recv(&mut [0; 16]).unwrap(), 5);
     }
 

@@ -63,6 +63,8 @@ pub struct Session {
     address_previous: Option<usize>,
     address_next: Option<usize>,
     pub rate: DatagramRate,
+    /// Header in front of each datagram to the backend. Empty if the port sends none.
+    pub proxy_header: Box<[u8]>,
 }
 
 impl Session {
@@ -148,6 +150,10 @@ impl SessionTable {
         &mut self.all[index].rate
     }
 
+    pub fn set_proxy_header(&mut self, index: usize, header: Box<[u8]>) {
+        self.all[index].proxy_header = header;
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
         self.all.iter()
     }
@@ -176,6 +182,7 @@ impl SessionTable {
             address_previous: None,
             address_next: None,
             rate: DatagramRate::default(),
+            proxy_header: Box::default(),
         });
         match local {
             Some(local) => self.by_local.insert((port, client, local), index),

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod backends;
+mod client_address;
 mod edge_process;
 mod handover;
 mod host_routing;

@@ -210,14 +210,16 @@ class NewServerPorts(_message.Message):
     def __init__(self, entries: _Optional[_Mapping[str, NewServerPort]] = ...) -> None: ...
 
 class NewServerPort(_message.Message):
-    __slots__ = ("internal_port", "protocol", "routing")
+    __slots__ = ("internal_port", "protocol", "routing", "proxy_protocol")
     INTERNAL_PORT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
+    PROXY_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     internal_port: int
     protocol: str
     routing: ServerRouting
-    def __init__(self, internal_port: _Optional[int] = ..., protocol: _Optional[str] = ..., routing: _Optional[_Union[ServerRouting, _Mapping]] = ...) -> None: ...
+    proxy_protocol: str
+    def __init__(self, internal_port: _Optional[int] = ..., protocol: _Optional[str] = ..., routing: _Optional[_Union[ServerRouting, _Mapping]] = ..., proxy_protocol: _Optional[str] = ...) -> None: ...
 
 class ServerNetwork(_message.Message):
     __slots__ = ("mode", "ports")
@@ -235,18 +237,20 @@ class ServerNetwork(_message.Message):
     def __init__(self, mode: _Optional[str] = ..., ports: _Optional[_Mapping[str, ServerPort]] = ...) -> None: ...
 
 class ServerPort(_message.Message):
-    __slots__ = ("internal_port", "protocol", "public_hostname", "public_port", "routing")
+    __slots__ = ("internal_port", "protocol", "public_hostname", "public_port", "routing", "proxy_protocol")
     INTERNAL_PORT_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_HOSTNAME_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_PORT_FIELD_NUMBER: _ClassVar[int]
     ROUTING_FIELD_NUMBER: _ClassVar[int]
+    PROXY_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     internal_port: int
     protocol: str
     public_hostname: str
     public_port: int
     routing: ServerRouting
-    def __init__(self, internal_port: _Optional[int] = ..., protocol: _Optional[str] = ..., public_hostname: _Optional[str] = ..., public_port: _Optional[int] = ..., routing: _Optional[_Union[ServerRouting, _Mapping]] = ...) -> None: ...
+    proxy_protocol: str
+    def __init__(self, internal_port: _Optional[int] = ..., protocol: _Optional[str] = ..., public_hostname: _Optional[str] = ..., public_port: _Optional[int] = ..., routing: _Optional[_Union[ServerRouting, _Mapping]] = ..., proxy_protocol: _Optional[str] = ...) -> None: ...
 
 class ServerRouting(_message.Message):
     __slots__ = ("edge_guard", "host")

@@ -383,7 +383,7 @@ class VersionPorts(_message.Message):
     def __init__(self, entries: _Optional[_Mapping[str, VersionPort]] = ...) -> None: ...
 
 class VersionPort(_message.Message):
-    __slots__ = ("dev_port", "dev_port_range", "dev_protocol", "port_range", "protocol", "proxy", "port")
+    __slots__ = ("dev_port", "dev_port_range", "dev_protocol", "port_range", "protocol", "proxy", "port", "proxy_protocol")
     DEV_PORT_FIELD_NUMBER: _ClassVar[int]
     DEV_PORT_RANGE_FIELD_NUMBER: _ClassVar[int]
     DEV_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -391,6 +391,7 @@ class VersionPort(_message.Message):
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PROXY_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    PROXY_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     dev_port: int
     dev_port_range: VersionPortRange
     dev_protocol: str
@@ -398,7 +399,8 @@ class VersionPort(_message.Message):
     protocol: str
     proxy: str
     port: int
-    def __init__(self, dev_port: _Optional[int] = ..., dev_port_range: _Optional[_Union[VersionPortRange, _Mapping]] = ..., dev_protocol: _Optional[str] = ..., port_range: _Optional[_Union[VersionPortRange, _Mapping]] = ..., protocol: _Optional[str] = ..., proxy: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+    proxy_protocol: str
+    def __init__(self, dev_port: _Optional[int] = ..., dev_port_range: _Optional[_Union[VersionPortRange, _Mapping]] = ..., dev_protocol: _Optional[str] = ..., port_range: _Optional[_Union[VersionPortRange, _Mapping]] = ..., protocol: _Optional[str] = ..., proxy: _Optional[str] = ..., port: _Optional[int] = ..., proxy_protocol: _Optional[str] = ...) -> None: ...
 
 class VersionPortRange(_message.Message):
     __slots__ = ("min", "max")

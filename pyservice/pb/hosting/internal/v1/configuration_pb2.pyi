@@ -236,7 +236,7 @@ class DockerConfig(_message.Message):
     def __init__(self, args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., image_id: _Optional[str] = ..., network_mode: _Optional[str] = ..., ports: _Optional[_Mapping[str, PortConfig]] = ...) -> None: ...
 
 class PortConfig(_message.Message):
-    __slots__ = ("port", "port_range", "protocol", "proxy", "dev_port", "dev_port_range", "dev_protocol")
+    __slots__ = ("port", "port_range", "protocol", "proxy", "dev_port", "dev_port_range", "dev_protocol", "proxy_protocol")
     PORT_FIELD_NUMBER: _ClassVar[int]
     PORT_RANGE_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -244,6 +244,7 @@ class PortConfig(_message.Message):
     DEV_PORT_FIELD_NUMBER: _ClassVar[int]
     DEV_PORT_RANGE_FIELD_NUMBER: _ClassVar[int]
     DEV_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PROXY_PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     port: int
     port_range: PortConfigRange
     protocol: str
@@ -251,7 +252,8 @@ class PortConfig(_message.Message):
     dev_port: int
     dev_port_range: PortConfigRange
     dev_protocol: str
-    def __init__(self, port: _Optional[int] = ..., port_range: _Optional[_Union[PortConfigRange, _Mapping]] = ..., protocol: _Optional[str] = ..., proxy: _Optional[str] = ..., dev_port: _Optional[int] = ..., dev_port_range: _Optional[_Union[PortConfigRange, _Mapping]] = ..., dev_protocol: _Optional[str] = ...) -> None: ...
+    proxy_protocol: str
+    def __init__(self, port: _Optional[int] = ..., port_range: _Optional[_Union[PortConfigRange, _Mapping]] = ..., protocol: _Optional[str] = ..., proxy: _Optional[str] = ..., dev_port: _Optional[int] = ..., dev_port_range: _Optional[_Union[PortConfigRange, _Mapping]] = ..., dev_protocol: _Optional[str] = ..., proxy_protocol: _Optional[str] = ...) -> None: ...
 
 class PortConfigRange(_message.Message):
     __slots__ = ("min", "max")

@@ -70,7 +70,7 @@ class FollowResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., is_complete: _Optional[bool] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("owner_id", "port_name", "protocol", "port", "host", "is_tls", "backend_address", "backend_port", "server_name")
+    __slots__ = ("owner_id", "port_name", "protocol", "port", "host", "is_tls", "backend_address", "backend_port", "server_name", "sends_proxy_header")
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     PORT_NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class Route(_message.Message):
     BACKEND_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     BACKEND_PORT_FIELD_NUMBER: _ClassVar[int]
     SERVER_NAME_FIELD_NUMBER: _ClassVar[int]
+    SENDS_PROXY_HEADER_FIELD_NUMBER: _ClassVar[int]
     owner_id: str
     port_name: str
     protocol: str
@@ -89,4 +90,5 @@ class Route(_message.Message):
     backend_address: str
     backend_port: int
     server_name: str
-    def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., protocol: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., is_tls: _Optional[bool] = ..., backend_address: _Optional[str] = ..., backend_port: _Optional[int] = ..., server_name: _Optional[str] = ...) -> None: ...
+    sends_proxy_header: bool
+    def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., protocol: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., is_tls: _Optional[bool] = ..., backend_address: _Optional[str] = ..., backend_port: _Optional[int] = ..., server_name: _Optional[str] = ..., sends_proxy_header: _Optional[bool] = ...) -> None: ...

@@ -194,7 +194,7 @@ class ReportResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class LeaseRequest(_message.Message):
-    __slots__ = ("server_id", "namespace_id", "region", "protocols")
+    __slots__ = ("server_id", "namespace_id", "region", "protocols", "proxy_header_ports")
     class ProtocolsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -206,11 +206,13 @@ class LeaseRequest(_message.Message):
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
     PROTOCOLS_FIELD_NUMBER: _ClassVar[int]
+    PROXY_HEADER_PORTS_FIELD_NUMBER: _ClassVar[int]
     server_id: str
     namespace_id: str
     region: str
     protocols: _containers.ScalarMap[str, str]
-    def __init__(self, server_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., region: _Optional[str] = ..., protocols: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    proxy_header_ports: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, server_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., region: _Optional[str] = ..., protocols: _Optional[_Mapping[str, str]] = ..., proxy_header_ports: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class LeaseResponse(_message.Message):
     __slots__ = ("ports",)
