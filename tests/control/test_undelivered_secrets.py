@@ -26,6 +26,7 @@ from pyservice.pb.hosting.v1 import tokens_pb2 as pb
 from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
+from pyservice.storage.list_pages import PageBounds
 from pyservice.watch import Topics
 from tests.control.feeder_setup import FedPlane, FeedScenario, Source, without_entry
 from tests.control.feeder_setup import plane as plane
@@ -129,9 +130,9 @@ class TokenScenario:
 
     async def token_ids(self) -> list[str]:
         async with self.feed.source.database.read() as tx:
-            tokens = await rows.of_namespace(tx, self.namespace_id)
-            of_group = await rows.of_group(tx, self.group_id)
-        return [row.token_id for row in (*tokens, *of_group)]
+            of_namespace = await rows.of_namespace(tx, self.namespace_id, PageBounds())
+            of_group = await rows.of_group(tx, self.group_id, PageBounds())
+        return [row.token_id for row in (*of_namespace.rows, *of_group.rows)]
 
     async def wait_until_none(self) -> None:
         async def is_empty() -> bool:

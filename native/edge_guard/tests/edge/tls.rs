@@ -236,7 +236,7 @@ fn check_names_each_server_name_that_a_certificate_lacks() {
 }
 
 #[test]
-fn metric_tells_the_end_of_each_certificate() {
+fn metric_has_the_end_of_each_certificate() {
     let (guard, _keys) = started();
     let end_s = guard.figure("certificate_end_timestamp_seconds{server_name=\"localhost\"}");
     // rcgen's default is the year 4096.
