@@ -450,20 +450,18 @@ mod tests {
             name: name.into(),
             protocol,
             exposure,
-            sends_proxy_header: protocol == Protocol::Tcp,
+            sends_proxy_header: name == "d",
             backend: None,
         };
-        let lease = PortLease {
-            namespace: id(2),
-            region: "local".into(),
-            is_server: true,
-            ports: vec![
-                port("a", Protocol::Tcp, PortExposure::Number(26_000)),
-                port("b", Protocol::Https, PortExposure::Host),
-                port("c", Protocol::Udp, PortExposure::Range(20_000, 20_003)),
-            ],
-            is_over: false,
+        let lease = |ports| {
+            Box::new(PortLease { namespace: id(2), region: "local".into(), is_server: true, ports, is_over: false })
         };
+        let ports = vec![
+            port("a", Protocol::Tcp, PortExposure::Number(26_000)),
+            port("b", Protocol::Https, PortExposure::Host),
+            port("c", Protocol::Udp, PortExposure::Range(20_000, 20_003)),
+        ];
+        let with_proxy_header = vec![port("d", Protocol::Tcp, PortExposure::Number(26_000))];
         let events = [
             (
                 "010700000001010101010101010101010101010101020202020202020202020202020202020303030303030303030303030303030304006475656c05006c6f63616c0100040000000500000006000000c0d4010000000000307500000000000010270000000000000068e5cf8b0100000900010003006d617004006c616b650100040067616d6509003139322e302e322e31611e0101181716151413121119242322213100000000000000",
@@ -528,7 +526,11 @@ mod tests {
             ("1807000000020000007b7d", Event::LobbyManaged { lobby: 7, lobby_config: b"{}" }),
             (
                 "19010101010101010101010101010101010202020202020202020202020202020205006c6f63616c0103000100610300906590650100620201000000000100630502204e234e",
-                Event::PortsLeased { owner: id(1), lease: Box::new(lease) },
+                Event::PortsLeased { owner: id(1), lease: lease(ports) },
+            ),
+            (
+                "19010101010101010101010101010101010202020202020202020202020202020205006c6f63616c010100010064830090659065",
+                Event::PortsLeased { owner: id(1), lease: lease(with_proxy_header) },
             ),
             (
                 "1a01010101010101010101010101010101040067616d6591650800000000000000",
