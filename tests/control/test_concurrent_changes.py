@@ -79,7 +79,7 @@ async def test_build_deleted_while_tagged_is_gone(back_end: GameBackEnd) -> None
 
 async def test_repeated_conflicts_end_in_success(records: Records) -> None:
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1")
-    caller = Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
+    caller = Caller(TokenKind.CLOUD, uuid4().bytes, b"", uuid4().bytes, call)
     attempts = 0
 
     async def change(_: Transaction) -> GetDeviceLinkResponse:

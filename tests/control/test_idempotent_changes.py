@@ -193,7 +193,7 @@ async def remembered_by(changes: IdempotentChanges, caller: Caller) -> str:
 
 def caller_with_a_key() -> Caller:
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", idempotency_key=new_key())
-    return Caller(TokenKind.CLOUD, uuid4().bytes, b"", call.address, call)
+    return Caller(TokenKind.CLOUD, uuid4().bytes, b"", uuid4().bytes, call)
 
 
 async def test_stored_message_needs_the_same_secret(records: Records) -> None:
