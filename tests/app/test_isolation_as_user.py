@@ -24,6 +24,9 @@ from tests.support.waiting import eventually
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
+SCRATCH: Final = "scratch folders have no size limit"
+"""Landlock has no mount namespace, so a run has no file system of its own."""
+
 UNLIMITED: Final = {
     "memory is watched twice a second, not limited",
     "processors are shared by nice values",
@@ -88,7 +91,7 @@ async def test_unenforced_limits_are_reported(full_service: FullService) -> None
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
     assert runs == "runs archive, isolation landlock"
-    assert unenforced - {SIGNALS} == UNLIMITED
+    assert unenforced - {SIGNALS} == {*UNLIMITED, SCRATCH}
 
 
 async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
@@ -96,7 +99,7 @@ async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
         runs, unenforced = await runtime_status(full_service)
     if "landlock" not in runs:
         pytest.skip("this kernel has no Landlock")
-    assert unenforced == {*UNLIMITED, SIGNALS}
+    assert unenforced == {*UNLIMITED, SCRATCH, SIGNALS}
 
 
 async def test_no_game_server_runs_without_isolation() -> None:
