@@ -242,8 +242,8 @@ async def test_killed_plane_leaves_the_old_or_the_new_state(
             await kill_at(fixture, BY_NAME[name], step)
 
 
-DEPENDENT_CHANGES: Final = {"delete_banner", "delete_logo"}
-"""Changes that delete the picture which a concurrent change completes for the same game."""
+DEPENDENT_CHANGES: Final = {"delete_banner", "delete_logo", "quota reset"}
+"""Changes that undo another change of the test: of the same game's picture, or the same quota."""
 CONCURRENT_CHANGES: Final = tuple(
     change
     for change in (*OF_SITES, *OF_FILES, *OF_PEOPLE, *COMMANDS)
