@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 
@@ -23,6 +23,8 @@ from tests.support import game_programs
 from tests.support.data_plane_service import GAME, UNLIMITED, document
 from tests.support.full_service import SHARED_QUOTAS
 from tests.support.supervised_service import SupervisedService
+
+Result = TypeVar("Result")
 
 PORTS: Final = {"game": {"protocol": "tcp"}}
 MODES: Final[dict[str, dict[str, Any]]] = {
@@ -98,12 +100,13 @@ class ServedGame:
     guarded_public_token: str = ""
     service_tokens: dict[str, str] = field(default_factory=dict)
     document: dict[str, Any] = field(default_factory=dict)
-    _results: dict[str, str] = field(default_factory=dict)
+    _results: dict[str, Any] = field(default_factory=dict)
 
-    def once(self, name: str, make: Callable[[], str]) -> str:
+    def once(self, name: str, make: Callable[[], Result]) -> Result:
         if name not in self._results:
             self._results[name] = make()
-        return self._results[name]
+        result: Result = self._results[name]
+        return result
 
     def scenario(self) -> Scenario:
         return Scenario(self)

@@ -37,8 +37,7 @@ def blocked_token(scenario: Scenario) -> BlockedToken:
         assert answer.json()["code"] == "VALIDATION_FAILED", answer.text
         return BlockedToken(str(token["token_id"]), str(creator["token_id"]))
 
-    blocked: BlockedToken = scenario.served_game.once("blocked", create)
-    return blocked
+    return scenario.served_game.once("blocked", create)
 
 
 def _refused(slug: str, named: str = "namespace_id") -> None:
