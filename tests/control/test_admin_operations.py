@@ -54,7 +54,7 @@ async def test_identity_is_created_and_listed_with_its_groups(owner: Developer) 
     listed = await json_output(data_dir, "identity", "list")
     [mine] = [one for one in listed["identities"] if one["identity_id"] == created["identity_id"]]
     expected = {"identity_id": ID, "display_name": TEXT, "create_ms": NUMBER, "group_ids": [ID]}
-    assert shape(mine) == expected
+    assert shape(mine) == {**expected, "disable_ms": None}
     assert (mine["display_name"], mine["group_ids"]) == (name, [group_id])
     lines = (await output(data_dir, "identity", "list")).splitlines()
     assert f"{created['identity_id']}\t{name}" in lines
