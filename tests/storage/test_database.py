@@ -6,12 +6,12 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import insert, select, text
 
+from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
@@ -253,8 +253,8 @@ async def test_readers_do_not_wait_for_a_writer(database: Database) -> None:
             assert await number(tx) == 0
 
 
-def call_without_key() -> Any:
-    return SimpleNamespace(call=SimpleNamespace(idempotency_key=None))
+def call_without_key() -> Caller:
+    return Caller(TokenKind.TOKENLESS, b"", b"", b"", Call("0" * 32, b""))
 
 
 async def changed(database: Database, change: Callable[[Transaction], Awaitable[Any]]) -> Any:
