@@ -6,10 +6,14 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from pyservice.app.object_storage import ObjectStorage, UrlVerifier
-from pyservice.app.plane_process import BackgroundTaskDied, BackgroundTasks
+from pyservice.app.plane_process import (
+    CDN_METRICS,
+    THREAD_SWITCH_S,
+    BackgroundTaskDied,
+    BackgroundTasks,
+)
 from pyservice.app.ray_export import CDN_SERVICE, RayExport, store_over_socket
 from pyservice.cdn.app import Cdn
 from pyservice.cdn.metrics import render_metrics
@@ -22,12 +26,6 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalClient, InternalServer
 from pyservice.settings import Settings
 from pyservice.storage.database import open_reader
-
-CDN_METRICS: Final = "hosting.internal.v1.Control.Metrics"
-"""Method of the CDN's internal socket. The control plane has the same method on its own socket."""
-
-THREAD_SWITCH_S: Final = 0.000_5
-"""Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 
 
 class CdnPlane:

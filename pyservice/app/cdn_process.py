@@ -9,7 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Final
 
-from pyservice.app.cdn_plane import CDN_METRICS
+from pyservice.app.plane_process import CDN_METRICS
 from pyservice.app.supervisor import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
 from pyservice.concurrency.backoff import Backoff
 from pyservice.errors import ServiceError

@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from pyservice.app.cdn_plane import THREAD_SWITCH_S
 from pyservice.app.cdn_process import CdnProcess
 from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.object_storage import ObjectStorage, url_signer
-from pyservice.app.plane_process import BackgroundTaskDied, BackgroundTasks, reread_settings
+from pyservice.app.plane_process import (
+    THREAD_SWITCH_S,
+    BackgroundTaskDied,
+    BackgroundTasks,
+    reread_settings,
+)
 from pyservice.app.public_servers import bound_address, listen
 from pyservice.app.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.control import metrics

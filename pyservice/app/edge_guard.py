@@ -211,9 +211,11 @@ class EdgeGuard:
         trial = self._folder / "config.new"
         try:
             write_file(trial, _text_of(config))
-            await _check(trial)
+            problems = await _problems_of(trial)
         finally:
             trial.unlink(missing_ok=True)
+        if problems:
+            raise EdgeGuardFailed("; ".join(problems))
         return config
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
@@ -313,7 +315,8 @@ def _text_of(config: dict[str, Any]) -> bytes:
     return json.dumps(config, indent=1).encode()
 
 
-async def _check(path: Path) -> None:
+async def _problems_of(path: Path) -> list[str]:
+    """Returns a line for each problem of a configuration of edge-guard and its certificates."""
     with tempfile.TemporaryFile() as output:
         process = _spawn(path, "--check", output)
         try:
@@ -323,10 +326,11 @@ async def _check(path: Path) -> None:
         finally:
             process.kill()
             process.wait()
-        if process.returncode != 0:
-            output.seek(0)
-            problems = output.read().decode(errors="replace").strip()
-            raise EdgeGuardFailed(problems.replace("\n", "; "))
+        if process.returncode == 0:
+            return []
+        output.seek(0)
+        lines = output.read().decode(errors="replace").splitlines()
+        return [line.removeprefix("edge-guard: ") for line in lines]
 
 
 def _spawn(
@@ -432,13 +436,8 @@ def edge_guard_problems(settings: Settings) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_bytes(_text_of(edge_guard_config(settings, Path(folder))))
-        command = [str(EDGE_GUARD_BINARY), str(path), "--check"]
-        checked = subprocess.run(
-            command, check=False, capture_output=True, text=True, env={}, timeout=_CHECK_S
-        )
-    if checked.returncode == 0:
-        return []
-    return [f"edge.{line.removeprefix('edge-guard: ')}" for line in checked.stderr.splitlines()]
+        problems = asyncio.run(_problems_of(path))
+    return [f"edge.{problem}" for problem in problems]
 
 
 def run_edge_guard_role(launch: Launch) -> int:

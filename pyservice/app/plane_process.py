@@ -25,6 +25,10 @@ from pyservice.settings import Settings, SettingsError
 from pyservice.settings.reload import unapplied_changes
 
 _CANCEL_S: Final = 0.5
+THREAD_SWITCH_S: Final = 0.000_5
+"""Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
+CDN_METRICS: Final = "hosting.internal.v1.Control.Metrics"
+"""Method of the CDN's internal socket. The control plane has the same method on its own socket."""
 _LATE_MS: Final = 5_000
 """Time that an orderly stop may take beyond the times of the settings."""
 

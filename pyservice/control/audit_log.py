@@ -27,6 +27,7 @@ from pyservice.schema.methods import METHODS, descriptor_of
 from pyservice.settings.sections import AuditSettings
 from pyservice.storage import audit_log
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.lobbies import storable_text
 from pyservice.watch import Topics
 
@@ -196,17 +197,15 @@ class AuditLogOperations:
         topic = audit_topic(request.group_id)
         index = self.topics.index_of(topic)
         wait = self.topics.wait_unless_changed(request.watch_index, caller.call, topic)
-        limit = request.limit if request.HasField("limit") else PAGE
-        before = request.cursor if request.HasField("cursor") else None
         async with self.database.read() as tx:
             await authorization.find_group(tx, caller, request.group_id)
             if wait is not None:
                 return wait
-            rows = await audit_log.of_group(tx, request.group_id, before, limit + 1)
-        page = rows[:limit]
+            bounds = PageBounds.of(request, PAGE)
+            page = await audit_log.of_group(tx, request.group_id, bounds)
         return pb.GetGroupAuditResponse(
-            entries=map(entry_message, page),
-            cursor=page[-1].audit_id if len(rows) > limit else None,
+            entries=map(entry_message, page.rows),
+            cursor=page.cursor,
             watch=envelope_pb2.Watch(index=index),
         )
 

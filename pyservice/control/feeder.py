@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Final, Protocol
 
@@ -287,6 +287,20 @@ class Feeder:
         error = self._refused_configurations.error_for(namespace_id, version_id)
         if error is not None:
             raise error
+
+    async def confirm_revocations(self, of_groups: Iterable[tuple[str, str]]) -> None:
+        """Waits until the data plane has the revocations of several namespaces, at the same time.
+
+        Each pair has the id of a namespace and of its group. Raises an error of
+        `enqueue_and_confirm` after all waits have ended.
+        """
+        confirmations = [
+            self.enqueue_and_confirm(namespace_id, group_id, is_revocation=True)
+            for namespace_id, group_id in of_groups
+        ]
+        for error in await asyncio.gather(*confirmations, return_exceptions=True):
+            if error is not None:
+                raise error
 
     async def check_version(self, namespace_id: str, group_id: str, version_id: str) -> None:
         """Raises VALIDATION_FAILED if the data plane would refuse the version.

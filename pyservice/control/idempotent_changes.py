@@ -82,12 +82,9 @@ class IdempotentChanges:
         no longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and
         `check_replay`.
         """
+        audited = self._with_audit(caller, request, change)
         return await self._once(
-            caller,
-            request,
-            lambda key: self._change(
-                key, response_type, self._with_audit(caller, request, change), check_replay
-            ),
+            caller, request, lambda key: self._change(key, response_type, audited, check_replay)
         )
 
     async def apply_with_resource(

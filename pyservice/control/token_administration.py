@@ -76,8 +76,7 @@ class TokenAdministration:
 
         revoked = await retry_on_conflict(change)
         changed = {(row.namespace_id, row.group_id) for row in revoked.of_namespaces}
-        for namespace_id, group_id in sorted(changed):
-            await self._feeder.enqueue_and_confirm(namespace_id, group_id, is_revocation=True)
+        await self._feeder.confirm_revocations(changed)
         if request.cascade:
             for row in revoked.cloud:
                 await self._operations.confirm_cascade(row.token_id, None)

@@ -6,7 +6,6 @@ tokens.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from base64 import urlsafe_b64encode
 from collections.abc import Awaitable, Callable, Collection, Iterator
@@ -466,14 +465,7 @@ class TokenOperations:
         """
         async with self._database.read() as tx:
             reached = await token_lineage.namespaces_of_created(tx, token_id, group_ids)
-        confirmations = [
-            self._feeder.enqueue_and_confirm(row.namespace_id, row.group_id, is_revocation=True)
-            for row in reached
-        ]
-        results = await asyncio.gather(*confirmations, return_exceptions=True)
-        for error in results:
-            if error is not None:
-                raise error
+        await self._feeder.confirm_revocations((row.namespace_id, row.group_id) for row in reached)
 
     async def inspect(
         self, request: pb.InspectTokenRequest, caller: Caller

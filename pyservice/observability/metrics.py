@@ -23,6 +23,8 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from pyservice.settings.sections import RateLimits
+
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OK: Final = "OK"
 CANCELLED: Final = "CANCELLED"
@@ -33,11 +35,6 @@ DURATION_BOUNDS_S: Final = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01),
     *(0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 45.0),
 )
-_RATE_LIMITS: Final = (
-    *("client", "operator", "anonymous"),
-    *("client_group", "operator_group", "address"),
-)
-"""Names of the rate limits. A scrape has each of them, also without a refusal."""
 _DURATION_LABELS: Final = (*map(str, DURATION_BOUNDS_S), "+Inf")
 
 
@@ -206,7 +203,7 @@ def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric
     for transport in transports:
         bodies.add_metric((transport.name,), transport.body_bytes)
         in_flight.add_metric((transport.name,), transport.in_flight)
-        refusals = Counter(dict.fromkeys(_RATE_LIMITS, 0))
+        refusals = Counter(dict.fromkeys(RateLimits.model_fields, 0))
         for meter in transport.meters.values():
             for code, count in meter.codes.items():
                 requests.add_metric((meter.operation, code, transport.name), count)

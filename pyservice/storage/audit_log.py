@@ -16,16 +16,13 @@ from pyservice.storage.database import (
     delete_in_batches,
 )
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.tables import audit_log
 
 _ADD: Final = insert(audit_log)
-_OF_GROUP: Final = (
-    select(audit_log)
-    .where(audit_log.c.group_id == bindparam("group_id"))
-    .order_by(audit_log.c.audit_id.desc())
-    .limit(bindparam("limit"))
+_OF_GROUP: Final = PagedList(
+    select(audit_log).where(audit_log.c.group_id == bindparam("group_id")), audit_log.c.audit_id
 )
-_BEFORE: Final = _OF_GROUP.where(audit_log.c.audit_id < bindparam("before"))
 _ALL: Final = (
     select(audit_log)
     .where(audit_log.c.create_ms >= bindparam("since_ms"))
@@ -75,16 +72,9 @@ async def add(tx: Transaction, entries: Sequence[Entry]) -> None:
     await tx.run(_ADD, [entry._asdict() for entry in entries])
 
 
-async def of_group(
-    tx: Transaction, group_id: str, before: str | None, limit: int
-) -> Sequence[Record]:
-    """Returns a page of a group's entries, newest first. `before` is the last id of the page
-    before.
-    """
-    values = {"group_id": group_id, "limit": limit}
-    if before is None:
-        return await tx.all(_OF_GROUP, values)
-    return await tx.all(_BEFORE, {**values, "before": before})
+async def of_group(tx: Transaction, group_id: str, bounds: PageBounds) -> Page:
+    """Returns a page of a group's entries, newest first."""
+    return await _OF_GROUP.read(tx, {"group_id": group_id}, bounds)
 
 
 async def newest(

@@ -33,14 +33,6 @@ class Rate:
             raise ValueError("a rate needs per_second of at least 0 and a burst of at least 1")
 
 
-CLIENT_RATE: Final = Rate(per_second=20, burst=100)
-CONTROL_RATE: Final = Rate(per_second=50, burst=200)
-ANONYMOUS_RATE: Final = Rate(per_second=0.2, burst=20)
-CLIENT_GROUP_RATE: Final = Rate(per_second=1_000, burst=5_000)
-CONTROL_GROUP_RATE: Final = Rate(per_second=200, burst=1_000)
-ADDRESS_RATE: Final = Rate(per_second=200, burst=1_000)
-
-
 class Buckets:
     """One token bucket for each key. The memory is bounded by the number of recently used keys.
 
@@ -96,30 +88,29 @@ class Buckets:
         return len(self._young) + len(self._old)
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
+def _rate(limit: RateLimit) -> Rate:
+    return Rate(limit.per_second, limit.burst)
+
+
+_SETTINGS: Final = RateLimits()
+
+
+class Rates(NamedTuple):
     """Rates of all limits. Each name is that of the setting and of the metric's label."""
 
-    client: Rate = CLIENT_RATE
-    operator: Rate = CONTROL_RATE
-    anonymous: Rate = ANONYMOUS_RATE
-    client_group: Rate = CLIENT_GROUP_RATE
-    operator_group: Rate = CONTROL_GROUP_RATE
-    address: Rate = ADDRESS_RATE
+    client: Rate = _rate(_SETTINGS.client)
+    operator: Rate = _rate(_SETTINGS.operator)
+    anonymous: Rate = _rate(_SETTINGS.anonymous)
+    client_group: Rate = _rate(_SETTINGS.client_group)
+    operator_group: Rate = _rate(_SETTINGS.operator_group)
+    address: Rate = _rate(_SETTINGS.address)
+
+
+DEFAULT_RATES: Final = Rates()
 
 
 def rates_of(settings: RateLimits) -> Rates:
-    def rate(limit: RateLimit) -> Rate:
-        return Rate(limit.per_second, limit.burst)
-
-    return Rates(
-        rate(settings.client),
-        rate(settings.operator),
-        rate(settings.anonymous),
-        rate(settings.client_group),
-        rate(settings.operator_group),
-        rate(settings.address),
-    )
+    return Rates(*(_rate(getattr(settings, name)) for name in Rates._fields))
 
 
 class KeyedLimit(NamedTuple):
@@ -178,7 +169,7 @@ class Refusal(NamedTuple):
 
 
 class Limits:
-    def __init__(self, rates: Rates = Rates(), *, max_keys: int = MAX_KEYS) -> None:
+    def __init__(self, rates: Rates = DEFAULT_RATES, *, max_keys: int = MAX_KEYS) -> None:
         def limit(name: str) -> KeyedLimit:
             return KeyedLimit(name, Buckets(getattr(rates, name), max_keys))
 

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
@@ -331,9 +331,13 @@ def metrics_of_all(url: str) -> str:
     return until(text)
 
 
+LABELS_WITHOUT_SAMPLES: Final = {"hosting_edge_certificate_end_timestamp_seconds": {"server_name"}}
+"""Labels of metrics that have no samples in a service without certificates."""
+
+
 def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
-    """Returns type and labels of each metric of the service by name. The labels are None for a
-    metric without samples.
+    """Returns type and labels of each metric of the service by name. The labels of a metric without
+    samples are those of `LABELS_WITHOUT_SAMPLES`, or None.
     """
     families = {}
     names = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
@@ -341,7 +345,8 @@ def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = {label for sample in family.samples for label in sample.labels} - {"le"}
         if name.startswith("hosting_"):
-            families[name] = (names[name], labels if family.samples else None)
+            without_samples = LABELS_WITHOUT_SAMPLES.get(name)
+            families[name] = (names[name], labels if family.samples else without_samples)
     return families
 
 
