@@ -64,13 +64,7 @@ class _NamespaceSite:
 class _CachedName:
     site: _NamespaceSite | None
     found_at_s: float
-
-    @property
-    def size_bytes(self) -> int:
-        users = (self.site.users if self.site is not None else None) or {}
-        return 1_000 + sum(
-            sys.getsizeof(user) + sys.getsizeof(password) for user, password in users.items()
-        )
+    size_bytes: int
 
 
 _Key = _NameKey | _FilesKey | _RoutesKey
@@ -126,7 +120,7 @@ class SiteRecords:
                 files = await self._files_of(tx, found.files)
                 routes = await self._routes_of(tx, found.routes)
                 site = _site(found, files, routes)
-        self._cache.put(name, _CachedName(found, found_at_s))
+        self._cache.put(name, _CachedName(found, found_at_s, _name_bytes(found)))
         return site
 
     def _cached_files(self, key: _FilesKey | None) -> _SiteFiles | None:
@@ -171,6 +165,13 @@ async def _namespace_site(tx: Transaction, row: Record) -> _NamespaceSite:
 
 def _site(found: _NamespaceSite, files: _SiteFiles, routes: SiteRoutes) -> Site:
     return Site(files.by_path, routes, found.users, found.namespace_id, found.group_id)
+
+
+def _name_bytes(found: _NamespaceSite | None) -> int:
+    users = (found.users if found is not None else None) or {}
+    return 1_000 + sum(
+        sys.getsizeof(user) + sys.getsizeof(password) for user, password in users.items()
+    )
 
 
 def _site_files(rows: Sequence[Record], since_ms: int) -> _SiteFiles:
