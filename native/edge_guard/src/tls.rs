@@ -142,7 +142,7 @@ impl CertificateNames {
                         format!(
                             "{path}.server_names: {} has no name {name}; it has {}",
                             certificate.cert.display(),
-                            content.names.join(", ")
+                            if content.names.is_empty() { "no names".to_owned() } else { content.names.join(", ") }
                         )
                     }));
                     names.ends.insert(certificate.server_names[0].clone(), content.end_s);
