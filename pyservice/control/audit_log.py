@@ -169,9 +169,9 @@ def _actor_of(caller: Caller) -> _Actor:
     client = caller.call.client
     address = None if client is None else str(client)
     if caller.scope is not None:
-        return _Actor("cloud_token", caller.scope.identity_id, caller.scope.token_id, address)
+        return _Actor("cloud", caller.scope.identity_id, caller.scope.token_id, address)
     # The identity of a caller with an `env_` token ends with the token's id.
-    return _Actor("service_token", None, str(UUID(bytes=caller.identity[-16:])), address)
+    return _Actor("env", None, str(UUID(bytes=caller.identity[-16:])), address)
 
 
 @cache

@@ -78,7 +78,7 @@ async def _assert_entry(
         listed = (await scenario.owner.good("list_namespace_tokens", **target))["tokens"]
         assert entry["token_id"] in {one["token_id"] for one in listed}
         assert "identity_id" not in entry
-    assert entry["actor"] == {"cloud": "cloud_token", "env": "service_token"}[bearer.kind]
+    assert entry["actor"] == bearer.kind
     if row.slug != "complete_device_link":
         ids = scenario.game_id, scenario.namespace_id, scenario.sibling_id
         known = str({**fields, **answer.body, "ids": ids})
