@@ -43,26 +43,26 @@ _REST_S: Final = 10.0
 _BREATH_S: Final = 0.1
 _AT_REST: Final = 0.1
 """Share of all cores that may be busy in an idle machine."""
-_GAME: Final = "arena"
-_PATH: Final = f"/cloud/games/{_GAME}/namespaces/prod"
+GAME: Final = "arena"
+_PATH: Final = f"/cloud/games/{GAME}/namespaces/prod"
 _UDP: Final = {"game": {"protocol": "udp"}}
-_SETTINGS: Final = f"""
+SETTINGS: Final = f"""
 [runtime]
 cpu_millicores = 64000
 memory_mb = 64000
 end_with_service = true
 shared_paths = ["{sys.base_prefix}"]
 """
-_PYTHON: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+ARENA_PATH: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
 
 
 def run(bench: Bench) -> Result:
-    program = _udp_server()
-    with running(bench.scratch("lobbies"), is_pinned=False, more=_SETTINGS) as service:
+    program = udp_server()
+    with running(bench.scratch("lobbies"), is_pinned=False, more=SETTINGS) as service:
         token = asyncio.run(_deploy(service, program))
         finds, bare = [], []
         for _ in range(FINDS):
-            finds.append(_find(service, token))
+            finds.append(asyncio.run(play_arena(service, token, "arena")))
             bare.append(_bare_start())
         many: dict[str, list[Run]] = {"service": [], "shell": []}
         for _ in range(ROUNDS):
@@ -87,7 +87,7 @@ def run(bench: Bench) -> Result:
 # Deployment
 
 
-def _udp_server() -> Path:
+def udp_server() -> Path:
     command = ["cargo", "build", "--release", "--quiet", "-p", "hosting-example-udp"]
     subprocess.run(command, cwd=ROOT, check=True)
     target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
@@ -97,10 +97,10 @@ def _udp_server() -> Path:
 async def _deploy(service: Service, program: Path) -> str:
     developer = HostingClient(f"http://{service.address}", service.token)
     try:
-        game = Deployment(developer, _GAME, "prod")
+        game = Deployment(developer, GAME, "prod")
         await game.ensure_game(service.group_id, "Arena")
         arena = await game.ensure_build("arena", packing.arena_archive())
-        udp = await game.ensure_build("udp", _archive(program))
+        udp = await game.ensure_build("udp", udp_archive(program))
         small = {"tier": "basic-1d16", "max_players": 8}
         modes = {
             "arena": {
@@ -108,7 +108,7 @@ async def _deploy(service: Service, program: Path) -> str:
                 "tier": "basic-1d1",
                 "docker": {
                     "image_id": arena,
-                    "env": {"PATH": _PYTHON},
+                    "env": {"PATH": ARENA_PATH},
                     "ports": {"game": {"protocol": "http"}},
                 },
             },
@@ -125,7 +125,7 @@ async def _deploy(service: Service, program: Path) -> str:
         developer.close()
 
 
-def _archive(program: Path) -> bytes:
+def udp_archive(program: Path) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(ROOT / "examples" / "udp" / "server.json", "server.json")
@@ -136,14 +136,11 @@ def _archive(program: Path) -> bytes:
 # One lobby
 
 
-def _find(service: Service, token: str) -> Run:
-    return asyncio.run(_play(service, token))
-
-
-async def _play(service: Service, token: str) -> Run:
+async def play_arena(service: Service, token: str, game_mode: str) -> Run:
+    """Starts a lobby through a find, connects its player, and ends the lobby."""
     hosting = HostingClient(f"http://{service.address}", token)
     try:
-        body = json.dumps({"game_modes": ["arena"]}).encode()
+        body = json.dumps({"game_modes": [game_mode]}).encode()
         began = time.perf_counter()
         placement = await hosting.call("POST", "/matchmaker/lobbies/find", body)
         found_ms = (time.perf_counter() - began) * 1000
@@ -154,7 +151,7 @@ async def _play(service: Service, token: str) -> Run:
             raise WrongAnswer(f"unexpected first message of the game: {welcome}")
     finally:
         hosting.close()
-    _end(service, [placement["lobby"]["lobby_id"]])
+    end_lobbies(service, [placement["lobby"]["lobby_id"]])
     return {"found_ms": found_ms, "connected_ms": connected_ms}
 
 
@@ -164,7 +161,7 @@ def _bare_start() -> Run:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {
-        "PATH": _PYTHON,
+        "PATH": ARENA_PATH,
         "PYTHONPATH": str(_library()),
         "HOSTING_API_URL": "http://127.0.0.1:9",
         "HOSTING_LOBBY_ID": "bare",
@@ -213,7 +210,7 @@ def _many(service: Service, token: str) -> Run:
         raise WrongAnswer("two creates returned the same lobby")
     ours_mb = (_ours_mb(service) - before) / MANY
     keeper_mb = max(_pss_mb(pid) for pid in _keepers(service))
-    _end(service, ids)
+    end_lobbies(service, ids)
     return {"ready_s": ready_s, "ours_mb": ours_mb, "keeper_mb": keeper_mb}
 
 
@@ -223,7 +220,7 @@ def _shell_loop(service: Service, token: str, program: Path) -> Run:
     ports = list(_free_ports(MANY))
     for port in ports:
         fields = {
-            "game_id": _GAME,
+            "game_id": GAME,
             "namespace_id": "prod",
             "game_mode": "shell",
             "ports": {"game": {"address": "127.0.0.1", "port": port}},
@@ -247,7 +244,7 @@ def _shell_loop(service: Service, token: str, program: Path) -> Run:
     finally:
         os.killpg(shell.pid, signal.SIGKILL)
         shell.wait()
-    _end(service, sorted(ids))
+    end_lobbies(service, sorted(ids))
     return {"ready_s": ready_s}
 
 
@@ -263,9 +260,9 @@ def _ready(service: Service, token: str) -> set[str]:
     return {one["lobby_id"] for one in response["lobbies"]}
 
 
-def _end(service: Service, lobby_ids: Sequence[str]) -> None:
+def end_lobbies(service: Service, lobby_ids: Sequence[str]) -> None:
     for lobby_id in lobby_ids:
-        service.call("detach", {"game_id": _GAME, "lobby_id": lobby_id})
+        service.call("detach", {"game_id": GAME, "lobby_id": lobby_id})
     end_s = time.monotonic() + TIMEOUT_S
     while list(_keepers(service)):
         if time.monotonic() > end_s:

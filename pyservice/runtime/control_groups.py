@@ -23,6 +23,8 @@ _ROOT: Final = Path("/sys/fs/cgroup")
 _HYBRID: Final = "unified"
 """Hierarchy of version 2 beside those of version 1."""
 _PROCS: Final = "cgroup.procs"
+_TASKS: Final = "tasks"
+"""File of a group of version 1. Unlike `_PROCS`, it moves a task without a wait in the kernel."""
 _TRIAL: Final = "trial"
 _SHARES_OF_CORE: Final = 1024
 _CPU_PERIOD_US: Final = 100_000
@@ -31,7 +33,10 @@ _WEIGHTS: Final = (1, 10_000)
 
 
 class Membership(NamedTuple):
-    joins: tuple[Path, ...] = ()
+    tasks: tuple[Path, ...] = ()
+    """`tasks` files of the groups of version 1."""
+    group: Path | None = None
+    """Folder of the group of version 2."""
     oom_counter: Path | None = None
 
 
@@ -75,19 +80,16 @@ class ControlGroups:
         return problems
 
     def membership(self, run_id: str) -> Membership:
-        joins: list[Path] = []
+        tasks: tuple[Path, ...] = ()
+        if not self.is_unified:
+            parents = (self.memory, self.cpu, self.processes)
+            tasks = tuple(parent / run_id / _TASKS for parent in parents if parent is not None)
         counter = None
         if self.memory is not None:
-            group = self.memory / run_id
-            counter = group / ("memory.events" if self.is_unified else "memory.oom_control")
-            joins.append(group / _PROCS)
-        if self.cpu is not None:
-            joins.append(self.cpu / run_id / _PROCS)
-        if self.processes is not None:
-            joins.append(self.processes / run_id / _PROCS)
-        if self.network is not None:
-            joins.append(self.network / run_id / _PROCS)
-        return Membership(tuple(dict.fromkeys(joins)), counter)
+            name = "memory.events" if self.is_unified else "memory.oom_control"
+            counter = self.memory / run_id / name
+        group = None if self.network is None else self.network / run_id
+        return Membership(tasks, group, counter)
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
         """Returns the file changes that create and limit the control group of a run.

@@ -171,13 +171,12 @@ async def network_isolation_problem(
         "trial",
         ("/bin/true",),
         trial.scratch,
-        cgroups=groups.membership(_NETWORK_TRIAL).joins,
+        cgroup_v2=group,
         network=NetworkPolicy("none").rules(group, {}, {}),
     )
     try:
         groups.make_parents()
-        for joined in spec.cgroups:
-            joined.parent.mkdir(exist_ok=True)
+        group.mkdir(exist_ok=True)
         trial.prepare(spec)
         return await asyncio.to_thread(_run_trial, trial, keeper, lambda: None)
     except OSError as error:

@@ -76,6 +76,9 @@ class KeeperSpec:
     memory_max_bytes: int = 0
     """Memory limit that the keeper enforces. 0 if a control group enforces it."""
     cgroups: Sequence[Path] = ()
+    """`tasks` files of control groups of version 1."""
+    cgroup_v2: Path | None = None
+    """Folder of the control group of version 2."""
     oom_counter: Path | None = None
     nice: int = 0
     notify: Path | None = None
@@ -95,6 +98,8 @@ class KeeperSpec:
         if self.scratch_template is not None:
             records.append(("scratch_template", str(self.scratch_template)))
         records += [("cgroup", str(path)) for path in self.cgroups]
+        if self.cgroup_v2 is not None:
+            records.append(("cgroup_v2", str(self.cgroup_v2)))
         records += [(name, str(getattr(self, name))) for name in _NUMBERS]
         optional = (("oom_counter", self.oom_counter), ("notify", self.notify))
         records += [(name, str(path)) for name, path in optional if path is not None]

@@ -124,7 +124,7 @@ async def results(host: RuntimeHost, order: RunRequest, last: str) -> dict[str, 
     async def look() -> dict[str, set[str]] | None:
         by_name: dict[str, set[str]] = {}
         for line in host.of(order).lines():
-            assert line.stream == "std_out", [one.text for one in host.of(order).lines()]
+            assert line.stream == "std_out", line.text
             what, result = json.loads(line.text)
             by_name.setdefault(what, set()).add(result)
         return by_name if last in by_name else None

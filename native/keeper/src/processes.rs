@@ -2,47 +2,62 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, chdir, getpid, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout, stdin};
 
 pub const EXIT_CODE_NOT_STARTED: libc::c_int = 127;
-const STACK_ALIGNMENT: usize = 64;
-const SHARED_STACK_GAP: usize = 4 << 10;
+const CLONE_INTO_CGROUP: u64 = 1 << 33;
 /// Buffer length for the digits of a PID, which is at most 4194304.
 const PID_DIGITS_MAX: usize = 16;
+
+/// `struct clone_args` of `linux/sched.h`.
+#[repr(C)]
+#[derive(Default)]
+struct CloneRequest {
+    flags: u64,
+    pidfd: u64,
+    child_tid: u64,
+    parent_tid: u64,
+    exit_signal: u64,
+    stack: u64,
+    stack_size: u64,
+    tls: u64,
+    set_tid: u64,
+    set_tid_size: u64,
+    cgroup: u64,
+}
 
 /// Forks this process, which must have only one thread. `namespaces` are clone flags. Returns `None` in the child.
 pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM this is fork, with namespaces of its own for the child.
     let pid = unsafe { libc::syscall(libc::SYS_clone, libc::c_long::from(namespaces | libc::SIGCHLD), 0, 0, 0, 0) };
+    forked(pid)
+}
+
+/// Forks like [`fork`]. The child starts in a control group of version 2, given as its folder.
+///
+/// Moving a process into a group waits for a grace period of the kernel, often 10 ms. A fork into the group does not.
+pub fn fork_into(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
+    let request = CloneRequest {
+        flags: CLONE_INTO_CGROUP | namespaces as u64,
+        exit_signal: libc::SIGCHLD as u64,
+        cgroup: group.as_raw_fd() as u64,
+        ..CloneRequest::default()
+    };
+    // SAFETY: the request has the layout of the kernel. Without CLONE_VM this is fork, as above.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const request, size_of::<CloneRequest>()) };
+    forked(pid)
+}
+
+fn forked(pid: libc::c_long) -> io::Result<Option<Pid>> {
     match pid {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(None),
         pid => Ok(Pid::from_raw(pid as i32)),
     }
-}
-
-/// Runs `body` in a child that shares this process's memory until the child executes a program or exits.
-///
-/// The caller waits until then. Only the main thread may call this, because the child uses the free part of its stack.
-pub fn run_with_shared_memory(namespaces: libc::c_int, mut body: &mut dyn FnMut()) -> io::Result<Pid> {
-    extern "C" fn run(body: *mut libc::c_void) -> libc::c_int {
-        // SAFETY: the pointer is the one passed below, by the waiting parent.
-        unsafe { (*body.cast::<&mut dyn FnMut()>())() };
-        EXIT_CODE_NOT_STARTED
-    }
-    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD | namespaces;
-    let stack_position = (&raw mut body).expose_provenance();
-    let top = (stack_position - SHARED_STACK_GAP) & !(STACK_ALIGNMENT - 1);
-    // SAFETY: nothing below the gap is in use until this call returns, which is after the child's last use of it.
-    let pid = unsafe {
-        let top = std::ptr::with_exposed_provenance_mut(top);
-        libc::clone(run, top, flags, (&raw mut body).cast())
-    };
-    Pid::from_raw(pid).filter(|_| pid > 0).ok_or_else(io::Error::last_os_error)
 }
 
 pub enum DaemonizeResult {

@@ -1,12 +1,11 @@
 //! Start of the program: child process, sandbox, exec.
 //!
-//! The child shares the keeper's memory until the exec. If the program's PID namespace needs a first process other than
-//! the keeper, `namespace_init` starts one.
+//! If the program's PID namespace needs a first process other than the keeper, `namespace_init` starts one.
 
 mod namespace_init;
 
+use std::cell::Cell;
 use std::convert::Infallible;
-
 use std::ffi::{CString, OsStr};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -23,7 +22,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::isolation::{ExecError, Sandbox};
 use crate::network;
-use crate::processes::{self, pipe, run_with_shared_memory};
+use crate::processes::{self, EXIT_CODE_NOT_STARTED, fork, fork_into, pipe};
 use crate::run_spec::{Isolation, RunSpec};
 
 const PROCESSES_MAX: u64 = 4_096;
@@ -82,6 +81,11 @@ struct ExecPlan {
     environment: Vec<CString>,
     workdir: PathBuf,
     cgroups: Vec<PathBuf>,
+    cgroup_v2: Option<PathBuf>,
+    /// The opened `cgroup_v2`.
+    group: Option<File>,
+    /// True if the child has to move into `group` itself.
+    is_moved_after_fork: Cell<bool>,
     has_network_rules: bool,
     nice: i32,
     sandbox: Sandbox,
@@ -91,8 +95,8 @@ struct ExecPlan {
 
 /// Starts the program in its sandbox.
 ///
-/// Just before the exec, the child calls `on_exec` with its PID outside of the PID namespace. `on_exec` is not called
-/// if the returned [`Program::is_init`] is true.
+/// Just before the exec, the child process calls `on_exec` with its PID outside of the PID namespace. `on_exec` is not
+/// called if the returned [`Program::is_init`] is true.
 pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> Result<Program, String> {
     let plan = ExecPlan::new(spec, sandbox)?;
     spec.network.apply().map_err(|error| format!("network isolation: {error}"))?;
@@ -112,8 +116,15 @@ pub fn start(spec: &RunSpec, sandbox: Sandbox, on_exec: &mut dyn FnMut(i32)) -> 
     if plan.has_separate_init {
         return plan.start_namespace_init(output_ends, streams);
     }
-    let (pid, outer_pid) = plan.start_with_shared_memory(output_ends, on_exec)?;
+    let (pid, outer_pid) = plan.start_child(output_ends, on_exec)?;
     Ok(Program { pid, outer_pid, is_init: false, streams, exit_report: None })
+}
+
+/// Reports the failure to the keeper and ends this child process.
+fn exit_with(ExecError(failure_reason): &ExecError, report: &mut File) -> ! {
+    let _ = report.write_all(failure_reason.as_bytes());
+    // SAFETY: ends this process, and skips the exit handlers of the keeper.
+    unsafe { libc::_exit(EXIT_CODE_NOT_STARTED) }
 }
 
 fn start_failure(error: io::Error) -> String {
@@ -147,12 +158,19 @@ impl ExecPlan {
             variable.push(value);
             text(&variable)
         });
+        let group = spec
+            .cgroup_v2
+            .as_ref()
+            .map(|path| File::open(path).map_err(|error| format!("{}: {error}", path.display())));
         Ok(Self {
             path: text(&spec.command[0])?,
             arguments: spec.command.iter().map(|one| text(one)).collect::<Result<_, _>>()?,
             environment: environment.collect::<Result<_, _>>()?,
             workdir: spec.workdir.clone(),
             cgroups: spec.cgroups.clone(),
+            cgroup_v2: spec.cgroup_v2.clone(),
+            group: group.transpose()?,
+            is_moved_after_fork: Cell::new(false),
             has_network_rules: spec.network.group.is_some(),
             nice: spec.nice,
             has_separate_init: spec.isolation.has_pid_namespace() && !spec.isolation.keeper_is_namespace_init(),
@@ -166,48 +184,72 @@ impl ExecPlan {
         })
     }
 
-    fn start_with_shared_memory(
+    fn start_child(
         &self,
         output_ends: [BorrowedFd<'_>; 2],
         on_exec: &mut dyn FnMut(i32),
     ) -> Result<(Pid, i32), String> {
         let keeper = getpid();
-        let (mut outer_pid, mut failure_reason) = (0, None);
-        let pid = run_with_shared_memory(self.namespaces, &mut || {
-            failure_reason = self.become_program(keeper, output_ends, &mut outer_pid, on_exec).err();
-        });
-        let pid = pid.map_err(start_failure)?;
-        if let Some(ExecError(failure_reason)) = failure_reason {
-            let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
-            return Err(failure_reason);
+        let (report, report_end) = pipe().map_err(start_failure)?;
+        let Some(pid) = self.fork().map_err(start_failure)? else {
+            drop(report);
+            let mut report_end = File::from(report_end);
+            let Err(failure) = self.become_program(keeper, output_ends, &mut report_end, on_exec);
+            exit_with(&failure, &mut report_end)
+        };
+        drop(report_end);
+        let mut report = File::from(report);
+        let (mut outer_pid, mut failure_reason) = ([0; 4], String::new());
+        // A successful exec closes the pipe.
+        let result = report.read_exact(&mut outer_pid).and_then(|()| report.read_to_string(&mut failure_reason));
+        match result {
+            Ok(_) if failure_reason.is_empty() => return Ok((pid, i32::from_ne_bytes(outer_pid))),
+            Ok(_) => {}
+            Err(error) => failure_reason = start_failure(error),
         }
-        Ok((pid, outer_pid))
+        let _ = rustix::process::waitpid(Some(pid), WaitOptions::empty());
+        Err(failure_reason)
+    }
+
+    /// Forks the process that joins the control groups. Returns `None` in the child.
+    fn fork(&self) -> io::Result<Option<Pid>> {
+        let Some(group) = &self.group else { return fork(self.namespaces) };
+        match fork_into(self.namespaces, group.as_fd()) {
+            // Filters of container runtimes can hide the call.
+            Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                self.is_moved_after_fork.set(true);
+                fork(self.namespaces)
+            }
+            result => result,
+        }
     }
 
     fn become_program(
         &self,
         keeper: Pid,
         output_ends: [BorrowedFd<'_>; 2],
-        outer_pid: &mut i32,
+        report: &mut File,
         on_exec: &mut dyn FnMut(i32),
     ) -> Result<Infallible, ExecError> {
         let _ = setsid();
+        let outer_pid = processes::outer_pid(keeper.is_init());
+        let reported = report.write_all(&outer_pid.as_ref().map_or(0, |&pid| pid).to_ne_bytes());
+        let outer_pid = reported.and(outer_pid).map_err(|error| ExecError(error.to_string()))?;
         // The end of a first process ends its whole PID namespace anyway.
         let request_end_with_keeper = || match keeper.is_init() {
             true => Ok(()),
             false => request_parent_death_signal(|| Ok(getppid() == Some(keeper))),
         };
-        *outer_pid = processes::outer_pid(keeper.is_init()).map_err(|error| ExecError(error.to_string()))?;
         self.prepare_process(output_ends)?;
         // The kernel clears the parent death signal when the user changes.
         request_end_with_keeper()?;
         self.sandbox.enter()?;
         request_end_with_keeper()?;
         if self.sandbox.owner().is_some() {
-            // The child still uses the keeper's memory, which other processes of the new user must not read.
+            // Other processes of the new user must not read this copy of the keeper's memory.
             set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(with_name("memory"))?;
         }
-        self.run(&mut || on_exec(*outer_pid))
+        self.run(&mut || on_exec(outer_pid))
     }
 
     /// Connects the output pipes, joins the control groups and sets the limits. Standard input is `/dev/null` already.
@@ -217,8 +259,9 @@ impl ExecPlan {
         dup2_stderr(err).map_err(with_name("stdio"))?;
         // SAFETY: only marks descriptors, and none is used after the exec.
         unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
-        for path in &self.cgroups {
-            let joined = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(b"0"));
+        let moved_to = self.is_moved_after_fork.get().then_some(&self.cgroup_v2).into_iter().flatten();
+        for path in self.cgroups.iter().cloned().chain(moved_to.map(|folder| folder.join("cgroup.procs"))) {
+            let joined = OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(b"0"));
             joined.map_err(|error| ExecError(format!("{}: {error}", path.display())))?;
         }
         if self.has_network_rules {

@@ -69,7 +69,10 @@ pub struct RunSpec {
     /// `None`: the scratch folder is a folder without a limit.
     pub scratch: Option<ScratchSpec>,
     pub memory_max_bytes: u64,
+    /// `tasks` files of control groups of version 1.
     pub cgroups: Vec<PathBuf>,
+    /// Folder of the control group of version 2.
+    pub cgroup_v2: Option<PathBuf>,
     /// Control group file with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
     pub oom_counter: Option<PathBuf>,
     pub nice: i32,
@@ -97,6 +100,7 @@ impl RunSpec {
             scratch: None,
             memory_max_bytes: 0,
             cgroups: Vec::new(),
+            cgroup_v2: None,
             oom_counter: None,
             nice: 0,
             network: NetworkRules::default(),
@@ -137,6 +141,7 @@ impl RunSpec {
             b"scratch_template" => self.scratch_of(key)?.template = Some(value.into()),
             b"memory_max_bytes" => self.memory_max_bytes = number(key, value)?,
             b"cgroup" => self.cgroups.push(value.into()),
+            b"cgroup_v2" => self.cgroup_v2 = Some(value.into()),
             b"oom_counter" => self.oom_counter = Some(value.into()),
             b"nice" => self.nice = number(key, value)?,
             b"network_group" => self.network.group = Some(value.into()),
@@ -180,7 +185,13 @@ impl RunSpec {
                 return Err("spec: scratch needs an absolute path and scratch_bytes above 0".to_owned());
             }
         }
-        let files = self.cgroups.iter().chain(&self.notify).chain(&self.oom_counter).chain(&self.network.group);
+        let files = self
+            .cgroups
+            .iter()
+            .chain(&self.cgroup_v2)
+            .chain(&self.notify)
+            .chain(&self.oom_counter)
+            .chain(&self.network.group);
         if let Some(path) = self.read.iter().chain(&self.write).chain(files).find(|path| !path.is_absolute()) {
             return Err(format!("spec: {} must be an absolute path", path.display()));
         }

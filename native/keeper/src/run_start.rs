@@ -175,24 +175,24 @@ pub fn start(mut prepared: PreparedRun, requester: StartRequester) {
 fn start_program(prepared: PreparedRun, mut state: RunState, signals: &File, requester: StartRequester) {
     let PreparedRun { lock: _lock, spec, mut states, log, control, sandbox } = prepared;
     let notifier = spec.notify.clone().map(|path| Notifier::new(path, spec.id.clone()));
-    let mut is_recorded = false;
     // Opened before the program's root hides the path.
     let parent_notifier = notifier.as_ref().filter(|_| matches!(requester, StartRequester::Parent(_)));
     let mut notification = parent_notifier.and_then(Notifier::open);
     // Recorded by the process that becomes the program: a program never waits for a disk that hangs.
     let mut on_exec = |pid| {
         (state.status, state.pid) = (RunStatus::Running, pid);
-        is_recorded = states.write(&state).is_ok();
+        let is_recorded = states.write(&state).is_ok();
         if let (Some(notification), true) = (notification.take(), is_recorded) {
             notification.send("state");
         }
     };
     let start_result = program::start(&spec, sandbox, &mut on_exec);
     drop(notification);
+    let is_recorded = states.continue_after_child().unwrap_or(false);
     let mut run = RunLoop::new(spec, state, DiskWriterHandle::new(DiskWriter::new(log, states, notifier)), control);
     let program = match start_result {
         Ok(program) => {
-            run.state.pid = program.outer_pid;
+            (run.state.status, run.state.pid) = (RunStatus::Running, program.outer_pid);
             if !is_recorded {
                 run.record(RunStatus::Running);
             }

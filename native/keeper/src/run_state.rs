@@ -88,6 +88,12 @@ impl StateFile {
         self.file.try_clone()
     }
 
+    /// Continues after states that a child process has appended. Returns true if there are any.
+    pub fn continue_after_child(&mut self) -> io::Result<bool> {
+        let end = self.file.metadata()?.len();
+        Ok(std::mem::replace(&mut self.end, end) < end)
+    }
+
     /// Appends a state, and syncs the file if the state is `Ended`. Other states are not synced, because a machine
     /// crash also ends the program.
     pub fn write(&mut self, state: &RunState) -> io::Result<()> {

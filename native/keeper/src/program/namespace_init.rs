@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, wait};
 
-use super::{ExecPlan, Program, request_parent_death_signal, start_failure, with_name};
+use super::{ExecPlan, Program, exit_with, request_parent_death_signal, start_failure, with_name};
 use crate::isolation::{ExecError, drop_capabilities};
-use crate::processes::{EXIT_CODE_NOT_STARTED, fork, pipe, run_with_shared_memory};
+use crate::processes::{fork, pipe};
 
 const USER_MAPPED: u8 = b'+';
 
@@ -24,17 +24,12 @@ impl ExecPlan {
         let (failure, failure_end) = pipe().map_err(start_failure)?;
         let (exit_report, exit_report_end) = pipe().map_err(start_failure)?;
         let (mapping_report, mapping_report_end) = pipe().map_err(start_failure)?;
-        let Some(pid) = fork(self.namespaces).map_err(start_failure)? else {
+        let Some(pid) = self.fork().map_err(start_failure)? else {
             drop((streams, failure, exit_report, mapping_report_end));
             let mut failure_end = File::from(failure_end);
-            let failure_reason =
-                match self.become_namespace_init(output_ends, mapping_report, &mut failure_end, &exit_report_end) {
-                    Err(ExecError(failure_reason)) => failure_reason,
-                    Ok(never) => match never {},
-                };
-            let _ = failure_end.write_all(failure_reason.as_bytes());
-            // SAFETY: ends this process, and skips the exit handlers of the keeper.
-            unsafe { libc::_exit(EXIT_CODE_NOT_STARTED) }
+            let Err(failure) =
+                self.become_namespace_init(output_ends, mapping_report, &mut failure_end, &exit_report_end);
+            exit_with(&failure, &mut failure_end)
         };
         drop((failure_end, exit_report_end, mapping_report));
         if self.sandbox.needs_user_mapping() {
@@ -88,15 +83,12 @@ impl ExecPlan {
     fn run_as_init(&self, failure: &mut File, exit_report: &OwnedFd) -> Result<Infallible, ExecError> {
         // The program has the same user, and must not read this copy of the keeper's memory.
         set_dumpable_behavior(DumpableBehavior::NotDumpable).map_err(with_name("init"))?;
-        let mut failure_reason = None;
-        let program = run_with_shared_memory(0, &mut || {
+        let program = fork(0).map_err(|error| ExecError(format!("starting: {error}")))?;
+        let Some(program) = program else {
             let _ = setsid();
-            failure_reason = self.run(&mut || ()).err();
-        });
-        let program = program.map_err(|error| ExecError(format!("starting: {error}")))?;
-        if let Some(failure_reason) = failure_reason {
-            return Err(failure_reason);
-        }
+            let Err(failure_reason) = self.run(&mut || ());
+            exit_with(&failure_reason, failure)
+        };
         drop_capabilities().map_err(with_name("init"))?;
         PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
         // SAFETY: the handler calls nothing but kill.

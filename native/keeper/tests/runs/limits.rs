@@ -1,9 +1,13 @@
 //! Limits of programs, and resources that keepers use.
 
 use std::fs;
+use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
+
+use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, apply_filter};
 
 use crate::run_fixture::{KEEPER, Mode, NONE, Run, available_modes, is_alive, is_root, needs_root, wait_until};
 
@@ -129,6 +133,15 @@ impl ControlGroup {
         group
     }
 
+    /// Returns the record of the spec that makes a program join the group.
+    fn record(&self) -> String {
+        if self.path.join("cgroup.type").exists() {
+            format!("cgroup_v2={}", self.path.display())
+        } else {
+            format!("cgroup={}", self.path.join("tasks").display())
+        }
+    }
+
     fn members(&self) -> Vec<i32> {
         let text = fs::read_to_string(self.path.join("cgroup.procs")).expect("members");
         text.lines().map(|line| line.parse().expect("a pid")).collect()
@@ -150,11 +163,10 @@ fn program_joins_control_groups_before_exec_without_the_keeper() {
         .into_iter()
         .filter_map(|(kind, controller)| ControlGroup::new_or_skip(kind, controller))
         .collect();
-    let files: Vec<String> =
-        groups.iter().map(|group| format!("cgroup={}", group.path.join("cgroup.procs").display())).collect();
-    let files: Vec<&str> = files.iter().map(String::as_str).collect();
+    let records: Vec<String> = groups.iter().map(ControlGroup::record).collect();
+    let records: Vec<&str> = records.iter().map(String::as_str).collect();
     for mode in available_modes().into_iter().filter(|mode| !mode.is_unprivileged) {
-        let run = Run::new(mode, "cat /proc/self/cgroup; sleep 1000 & echo up; wait", &files).started();
+        let run = Run::new(mode, "cat /proc/self/cgroup; sleep 1000 & echo up; wait", &records).started();
         run.wait_for_line("o up");
         let (keeper, program) = (run.number("keeper_pid"), run.number("pid"));
         for group in &groups {
@@ -170,10 +182,38 @@ fn program_joins_control_groups_before_exec_without_the_keeper() {
 }
 
 #[test]
+fn program_joins_its_control_group_where_clone3_is_hidden() {
+    if !needs_root("control groups") {
+        return;
+    }
+    let Some(group) = ControlGroup::new_or_skip("cgroup2", "hidden") else { return };
+    let architecture = std::env::consts::ARCH.try_into().expect("an architecture");
+    let (hidden, others) = (SeccompAction::Errno(libc::ENOSYS as u32), SeccompAction::Allow);
+    let rules = [(libc::SYS_clone3, Vec::new())].into_iter().collect();
+    let filter = SeccompFilter::new(rules, others, hidden, architecture).expect("a filter");
+    let filter: BpfProgram = filter.try_into().expect("a program");
+    let run = Run::new(NONE, "echo up; exec sleep 1000", &[&group.record()]);
+    let mut keeper = run.keeper();
+    // SAFETY: the filter is installed by plain system calls.
+    unsafe { keeper.pre_exec(move || apply_filter(&filter).map_err(io::Error::other)) };
+    assert!(keeper.status().expect("keeper runs").success());
+    run.wait_for_line("o up");
+    assert_eq!(group.members(), [run.number("pid")]);
+    run.send_command("stop 0");
+    run.wait_ended();
+}
+
+#[test]
 fn unjoinable_control_group_is_reported_as_exec_failed() {
-    let state = Run::new(NONE, "echo up", &["cgroup=/nowhere/cgroup.procs"]).started().wait_ended();
-    assert_eq!(state["reason"], "exec_failed");
-    assert!(state["message"].contains("/nowhere/cgroup.procs: No such file"), "{}", state["message"]);
+    for (record, message) in [
+        ("cgroup=/nowhere/tasks", "/nowhere/tasks: No such file"),
+        ("cgroup_v2=/nowhere", "/nowhere: No such file"),
+        ("cgroup_v2=/tmp", "starting: Bad file descriptor"),
+    ] {
+        let state = Run::new(NONE, "echo up", &[record]).started().wait_ended();
+        assert_eq!(state["reason"], "exec_failed");
+        assert!(state["message"].contains(message), "{}", state["message"]);
+    }
 }
 
 #[test]
@@ -183,10 +223,7 @@ fn control_group_memory_kill_is_out_of_memory() {
     }
     let Some(group) = ControlGroup::new_or_skip("cgroup", "memory") else { return };
     fs::write(group.path.join("memory.limit_in_bytes"), "40000000").expect("a limit");
-    let records = [
-        format!("cgroup={}", group.path.join("cgroup.procs").display()),
-        format!("oom_counter={}", group.path.join("memory.oom_control").display()),
-    ];
+    let records = [group.record(), format!("oom_counter={}", group.path.join("memory.oom_control").display())];
     let records: Vec<&str> = records.iter().map(String::as_str).collect();
     let state = Run::new(USER, "exec perl -e '$x = \"y\" x 200_000_000; sleep 1000'", &records).started().wait_ended();
     assert_eq!((state["exit_code"].as_str(), state["reason"].as_str()), ("137", "out_of_memory"));
