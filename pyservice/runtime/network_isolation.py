@@ -41,9 +41,6 @@ _PRIVATE_V6: Final = (
     *("64:ff9b:1::/48", "100::/64", "2001::/32", "2001:db8::/32", "3fff::/20", "5f00::/16"),
     *("fc00::/7", "fec0::/10"),
 )
-_TRANSLATED: Final = ((0x0064FF9B << 96, 96), (0x2002 << 112, 16))
-"""Prefixes of NAT64 and 6to4 addresses, each with the number of bits before the IPv4 address."""
-
 _API_VARIABLES: Final = ("HOSTING_API_URL", "HOSTING_GRPC_ADDRESS")
 _DNS_PORT: Final = 53
 _RESOLVERS_FILE: Final = Path("/etc/resolv.conf")
@@ -122,22 +119,14 @@ class NetworkPolicy:
 
 
 def refused_networks(egress: Egress) -> list[str]:
-    """Returns the networks that runs do not reach, also in the forms of NAT64 and 6to4.
+    """Returns the networks that runs do not reach. The keeper also refuses their NAT64 and 6to4 forms.
 
     With egress `none`, the rules refuse all networks that are not allowed.
     """
     if egress == "none":
         return []
-    v4 = (*_LOCAL_V4, *(_PRIVATE_V4 if egress == "internet" else ()))
-    v6 = (*_LOCAL_V6, *(_PRIVATE_V6 if egress == "internet" else ()))
-    return [*v4, *v6, *(form for network in v4 for form in _translated(network))]
-
-
-def _translated(network: str) -> Iterator[str]:
-    inner = ipaddress.IPv4Network(network)
-    for prefix, bits in _TRANSLATED:
-        address = prefix | int(inner.network_address) << (96 - bits)
-        yield f"{ipaddress.IPv6Address(address)}/{bits + inner.prefixlen}"
+    local, private = (*_LOCAL_V4, *_LOCAL_V6), (*_PRIVATE_V4, *_PRIVATE_V6)
+    return [*local, *(private if egress == "internet" else ())]
 
 
 def _resolvers(file: Path) -> Iterator[str]:

@@ -37,9 +37,10 @@ CLOSED: Final = (
     *("224.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:10.1.2.3", "64:ff9b::a00:1"),
     *("2002:a00:1::1", "fd00::1"),
 )
+OPEN: Final = ("203.0.114.1", "64:ff9b::cb00:7201", "2002:cb00:7201::1")
 OTHER_ERRORS: Final = {
     *("ping", "mptcp", "udp 224.0.0.1", "udp 64:ff9b::a00:1", "udp 2002:a00:1::1"),
-    *("udp fd00::1", "udp ::ffff:10.1.2.3", "udp 0.0.0.0", "tcp 64:ff9b::a00:1"),
+    *("udp fd00::1", "udp ::ffff:10.1.2.3", "udp 0.0.0.0"),
 }
 """Attempts that a kernel can refuse with another error, for example without a route."""
 
@@ -141,13 +142,14 @@ async def test_forbidden_uses_of_the_network_fail(
     closed = [service, *((address, number) for address in (*CLOSED, *machine_addresses()))]
     order = want(
         isolated,
-        {"closed": closed, "foreign_ports": [FOREIGN_PORT], "datagrams": ["203.0.114.1"]},
+        {"closed": closed, "foreign_ports": [FOREIGN_PORT], "datagrams": OPEN},
     )
     found = await results(isolated, order, "serving")
     for what in ("own tcp", "own udp", "own v6", "any port", "serving"):
         assert found.pop(what) == {"ok"}, what
     # A machine without a route gives another error, but not that of the rules.
-    assert REFUSED not in found.pop("datagram 203.0.114.1")
+    for address in OPEN:
+        assert REFUSED not in found.pop(f"datagram {address}"), address
     if isolated.node.isolation == "none":
         del found["packet"]  # only a program with capabilities of root has such a socket
     unexpected = {what: result for what, result in found.items() if result != {REFUSED}}
@@ -240,14 +242,11 @@ def test_refused_networks_contain_every_address_that_is_not_global() -> None:
     ("egress", "address", "is_refused"),
     [
         ("internet", "10.0.0.1", True),
-        ("internet", "64:ff9b::a00:1", True),
-        ("internet", "64:ff9b::808:808", False),
         ("internet", "8.8.8.8", False),
         ("any", "10.0.0.1", False),
         ("any", "fd00::1", False),
         ("any", "127.0.0.1", True),
         ("any", "169.254.169.254", True),
-        ("any", "64:ff9b::7f00:1", True),
         ("any", "::ffff:127.0.0.1", True),
     ],
 )

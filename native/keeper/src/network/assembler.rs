@@ -66,6 +66,9 @@ const LOAD: u8 = 0x61;
 const STORE: u8 = 0x63;
 const ADD: u8 = 0x07;
 const AND_32: u8 = 0x54;
+const OR_32_REGISTER: u8 = 0x4c;
+const SHIFT_LEFT_32: u8 = 0x64;
+const SHIFT_RIGHT_32: u8 = 0x74;
 const MOVE: u8 = 0xb7;
 const MOVE_REGISTER: u8 = 0xbf;
 const TO_BIG_ENDIAN: u8 = 0xdc;
@@ -122,6 +125,18 @@ impl Assembler {
 
     pub fn and(&mut self, to: Register, mask: u32) {
         self.push(AND_32, to as u8, 0, 0, mask as i32);
+    }
+
+    pub fn or(&mut self, to: Register, from: Register) {
+        self.push(OR_32_REGISTER, to as u8, from as u8, 0, 0);
+    }
+
+    pub fn shift_left(&mut self, register: Register, bits: i32) {
+        self.push(SHIFT_LEFT_32, register as u8, 0, 0, bits);
+    }
+
+    pub fn shift_right(&mut self, register: Register, bits: i32) {
+        self.push(SHIFT_RIGHT_32, register as u8, 0, 0, bits);
     }
 
     /// Converts between network order and the machine's order.

@@ -65,6 +65,10 @@ const SYN_AND_ACK: u32 = 0x12;
 /// Index of the loopback interface in each network namespace.
 const LOOPBACK: u32 = 1;
 const MAPPED_V4: u32 = 0xffff;
+/// First words of NAT64 addresses. The last word is the address of IPv4.
+const NAT64: [u32; 3] = [0x0064_ff9b, 0, 0];
+/// First half word of 6to4 addresses. The next two are the address of IPv4.
+const PREFIX_6TO4: u32 = 0x2002;
 
 const LOOK_UP_UDP: i32 = 85;
 const RELEASE: i32 = 86;
@@ -332,17 +336,49 @@ fn allow_listed(code: &mut Assembler, rules: &NetworkRules, family: Family, allo
 /// Appends the end of a program: the refused networks and the answer for all others.
 fn answer_by_networks(code: &mut Assembler, rules: &NetworkRules, family: Family, allow: Label) {
     if rules.allows_others {
-        for destination in rules.refused.iter().filter(|one| family.includes(one.address)) {
-            let next = code.label();
-            jump_unless_inside(code, destination, next);
-            code.answer(REFUSE);
-            code.bind(next);
+        if matches!(family, Family::V6) {
+            answer_translated(code, rules);
         }
+        refuse_listed(code, rules, family);
     } else {
         code.answer(REFUSE);
     }
     code.bind(allow);
     code.answer(ALLOW);
+}
+
+/// Answers for NAT64 and 6to4 addresses, by the address of IPv4 in them.
+fn answer_translated(code: &mut Assembler, rules: &NetworkRules) {
+    let (is_6to4, is_translated, is_other) = (code.label(), code.label(), code.label());
+    let [first, second, _, last] = V6_WORDS;
+    for (slot, value) in V6_WORDS.into_iter().zip(NAT64) {
+        load_stack(code, R2, slot);
+        code.jump_if(R2, When::NotEqual, value, is_6to4);
+    }
+    load_stack(code, R9, last);
+    code.jump(is_translated);
+    code.bind(is_6to4);
+    load_stack(code, R9, first);
+    code.copy(R2, R9);
+    code.shift_right(R2, 16);
+    code.jump_if(R2, When::NotEqual, PREFIX_6TO4, is_other);
+    load_stack(code, R2, second);
+    code.shift_left(R9, 16);
+    code.shift_right(R2, 16);
+    code.or(R9, R2);
+    code.bind(is_translated);
+    refuse_listed(code, rules, Family::V4);
+    code.answer(ALLOW);
+    code.bind(is_other);
+}
+
+fn refuse_listed(code: &mut Assembler, rules: &NetworkRules, family: Family) {
+    for destination in rules.refused.iter().filter(|one| family.includes(one.address)) {
+        let next = code.label();
+        jump_unless_inside(code, destination, next);
+        code.answer(REFUSE);
+        code.bind(next);
+    }
 }
 
 fn jump_unless_inside(code: &mut Assembler, destination: &Destination, otherwise: Label) {
