@@ -22,6 +22,7 @@ from bench import (
     journal,
     lists,
     lobbies,
+    memory,
     ready,
     scrape,
     start,
@@ -33,7 +34,7 @@ from bench import (
 from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
-_PLAYERS = (core, journal, boundary, transports, scrape, start, lobbies, isolation, edge)
+_PLAYERS = (core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge)
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1
