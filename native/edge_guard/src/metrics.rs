@@ -86,6 +86,8 @@ labels! {
         SessionRate = "session_rate",
         PortRate = "port_rate",
         Descriptors = "descriptors",
+        /// No local port was free for the socket to the backend.
+        Ports = "ports",
         Backend = "backend_full",
         Client = "client_full",
     }
@@ -131,7 +133,7 @@ impl Counter {
 
 /// Counters of one metric, one for each value of its label. The array fits the largest label set.
 #[derive(Debug, Default)]
-pub struct LabelledCounters([Counter; 10]);
+pub struct LabelledCounters([Counter; 11]);
 
 impl LabelledCounters {
     pub fn with_label(&self, label: impl LabelSet) -> &Counter {

@@ -3,6 +3,7 @@
 //! One thread serves each public port. The player's address and the public port identify a session. On a port that is
 //! bound to a wildcard address, the local address that the player uses also belongs to the identity.
 
+mod backend_socket;
 mod datagram_rate;
 mod epoll;
 mod event_loop;

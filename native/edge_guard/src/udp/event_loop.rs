@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use slab::Slab;
-use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
+use super::backend_socket::{self, BackendSockets};
 use super::datagram_rate::DatagramRate;
 use super::epoll::{Epoll, Waker};
 use super::local_address::{self, LocalAddress};
@@ -18,7 +18,7 @@ use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earl
 use super::session_table::{Rank, SessionTable};
 use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
-use crate::proxy_protocol;
+use crate::{operator_log, proxy_protocol};
 
 const EVENTS: usize = 256;
 
@@ -70,6 +70,8 @@ pub struct EventLoop {
     session_allowance: u64,
     refilled_ms: u64,
     is_paused: bool,
+    backend_sockets: BackendSockets,
+    has_logged_ports: bool,
 }
 
 impl EventLoop {
@@ -98,6 +100,8 @@ impl EventLoop {
             session_allowance: bounds.sessions_per_second as u64,
             refilled_ms: 0,
             is_paused: false,
+            backend_sockets: BackendSockets::default(),
+            has_logged_ports: false,
         })
     }
 
@@ -249,7 +253,7 @@ impl EventLoop {
         for evicted in own.into_iter().chain(other) {
             self.end(evicted, SessionEnd::Evicted);
         }
-        let socket = connect_backend(backend).map_err(|_| DatagramDrop::Descriptors)?;
+        let socket = self.backend_sockets.connect(backend).map_err(|error| self.reason_of(&error))?;
         let index = self.sessions.insert(port, player, socket, Rank::New, self.now_ms);
         self.sessions.set_proxy_header(index, self.ports[port].proxy_header(player));
         if self.poll_session(index).is_err() {
@@ -259,6 +263,19 @@ impl EventLoop {
         self.counters.sessions.increment();
         self.counters.sessions_begun.increment();
         Ok(index)
+    }
+
+    /// Returns the reason why no socket to the backend could be opened. Logs a lack of ports once.
+    fn reason_of(&mut self, error: &io::Error) -> DatagramDrop {
+        if !backend_socket::is_out_of_ports(error) {
+            return DatagramDrop::Descriptors;
+        }
+        if !std::mem::replace(&mut self.has_logged_ports, true) {
+            operator_log::write_line(
+                "no local port is free for a new UDP session: widen net.ipv4.ip_local_port_range with sysctl",
+            );
+        }
+        DatagramDrop::Ports
     }
 
     fn choose_eviction(&self, port: usize) -> Result<Option<usize>, DatagramDrop> {
@@ -429,10 +446,4 @@ impl EventLoop {
         }
         all
     }
-}
-
-fn connect_backend(backend: SocketAddr) -> io::Result<Arc<OwnedFd>> {
-    let socket = Socket::new(Domain::for_address(backend), Type::DGRAM.nonblocking(), Some(Protocol::UDP))?;
-    socket.connect(&SockAddr::from(backend))?;
-    Ok(Arc::new(socket.into()))
 }

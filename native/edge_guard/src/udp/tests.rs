@@ -1,19 +1,22 @@
-//! Migrated sessions and their local addresses.
+//! Local addresses of sessions, on both sides of the proxy.
 
 use std::net::IpAddr;
 
 use super::*;
+use crate::metrics::DatagramDrop;
 
 const NUMBER: u64 = 7;
 
+const SESSIONS_MAX: usize = 99;
+
 fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (UdpThreads, SocketAddr) {
     let bounds = SessionLimits {
-        sessions: 9,
-        sessions_per_route: 9,
-        sessions_per_address: 9,
-        sessions_per_second: 9,
-        session_rate: RateLimit { packets_per_second: 9, bytes_per_second: 999 },
-        port_rate: RateLimit { packets_per_second: 9, bytes_per_second: 999 },
+        sessions: SESSIONS_MAX,
+        sessions_per_route: SESSIONS_MAX,
+        sessions_per_address: SESSIONS_MAX,
+        sessions_per_second: SESSIONS_MAX,
+        session_rate: RateLimit { packets_per_second: 99, bytes_per_second: 9_999 },
+        port_rate: RateLimit { packets_per_second: 99, bytes_per_second: 9_999 },
         idle: Duration::from_secs(60),
     };
     let threads = UdpThreads::start(1, bounds).unwrap();
@@ -71,4 +74,63 @@ async fn migrated_sessions_of_other_local_addresses_end() {
     let pause = threads.pause().await;
     assert_eq!(pause.iter().map(|session| session.local).collect::<Vec<_>>(), [None]);
     drop(player);
+}
+
+/// Runs the test with this name again in a network namespace of its own. Returns false in the first process.
+fn is_in_network_namespace(test: &str) -> bool {
+    const MARK: &str = "HOSTING_TEST_NETWORK_NAMESPACE";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().unwrap();
+    let mut run = std::process::Command::new("unshare");
+    run.args(["-rn", "--"]).arg(program).args(["--exact", test]).env(MARK, "1");
+    let output = run.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    false
+}
+
+fn start_loopback() {
+    // SAFETY: plain data, for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    request.ifr_name[..2].copy_from_slice(&[b'l' as libc::c_char, b'o' as libc::c_char]);
+    request.ifr_ifru.ifru_flags = libc::IFF_UP as libc::c_short;
+    // SAFETY: the request outlives the call.
+    let result = unsafe {
+        let socket = libc::socket(libc::AF_INET, libc::SOCK_DGRAM, 0);
+        libc::ioctl(socket, libc::SIOCSIFFLAGS, &raw const request)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
+#[test]
+fn sessions_outnumber_the_ephemeral_ports_of_one_address() {
+    if !is_in_network_namespace("udp::tests::sessions_outnumber_the_ephemeral_ports_of_one_address") {
+        return;
+    }
+    start_loopback();
+    std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40007").unwrap();
+    let process = UdpSocket::bind("127.0.0.1:30000").unwrap();
+    process.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let (threads, public) = serve("127.0.0.1:31000", process.local_addr().unwrap(), vec![]);
+    let players: Vec<UdpSocket> =
+        (0..65).map(|number| UdpSocket::bind(("127.0.0.1", 20_000 + number)).unwrap()).collect();
+    let mut sessions = std::collections::HashSet::new();
+    for player in &players[..64] {
+        player.send_to(b"in", public).unwrap();
+        let (_, session) = process.recv_from(&mut [0; 8]).unwrap();
+        assert!(sessions.insert(session), "{session} is in use twice");
+        process.send_to(b"out", session).unwrap();
+        player.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        assert_eq!(player.recv_from(&mut [0; 8]).unwrap(), (3, public));
+    }
+    assert_eq!(sessions.iter().filter(|session| session.ip() == IpAddr::from([127, 0, 0, 1])).count(), 8);
+    players[64].send_to(b"in", public).unwrap();
+    let dropped = || threads.counters().map(|of| of.dropped.with_label(DatagramDrop::Ports).value()).sum::<u64>();
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while dropped() == 0 {
+        assert!(std::time::Instant::now() < end, "the refusal is not counted");
+        std::thread::yield_now();
+    }
+    assert_eq!(dropped(), 1);
 }
