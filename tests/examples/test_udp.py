@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import signal
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -231,6 +233,28 @@ def test_token_has_one_session(players: Players) -> None:
     player.leave()
     later = players.at(player.reservation)
     assert later.wait_for(REFUSED, later.hello) == bytes([TOKEN_USED])
+
+
+def test_player_enters_during_a_flood_of_false_tokens(stage: Stage, players: Players) -> None:
+    reservation = stage.reserve("wire")
+    flooders = [players.at(reservation) for _ in range(32)]
+    is_over = threading.Event()
+
+    def flood() -> None:
+        for number in itertools.count():
+            flooder = flooders[number % len(flooders)]
+            flooder.say(flooder.hello(f"player_{number}"))
+            if number % 10 == 0 and is_over.wait(0.001):
+                return
+
+    thread = threading.Thread(target=flood)
+    thread.start()
+    try:
+        flooders[0].wait_for(REFUSED, lambda: b"")
+        players.at(reservation).enter()
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_client_continues_at_a_new_address(stage: Stage, players: Players) -> None:

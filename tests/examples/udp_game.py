@@ -39,7 +39,7 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "stopped": {},
     "siege": {"max_players": 16},
     "outage": {"max_players": 2},
-    "wire": {"max_players": 32},
+    "wire": {"max_players": 64},
     "impatient": {"docker": {"args": ["--silence-ms", str(SILENCE_MS)]}},
     "hand": {"max_players": 8},
 }

@@ -10,6 +10,7 @@ use binrw::{BinRead, BinWrite, binrw};
 pub const DATAGRAM_MAX: usize = 512;
 
 /// Reasons to reject a hello. `service::refusal` has further reasons.
+pub const REFUSAL_TOKEN_INVALID: u8 = 1;
 pub const REFUSAL_TOKEN_USED: u8 = 3;
 pub const REFUSAL_UNDECIDED: u8 = 6;
 pub const REFUSAL_FULL: u8 = 8;

@@ -9,8 +9,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::protocol::{
-    ClientMessage, END_SILENT, Player, Position, REFUSAL_FULL, REFUSAL_TOKEN_USED, REFUSAL_UNDECIDED, ServerMessage,
-    SessionPass,
+    ClientMessage, END_SILENT, Player, Position, REFUSAL_FULL, REFUSAL_TOKEN_INVALID, REFUSAL_TOKEN_USED,
+    REFUSAL_UNDECIDED, ServerMessage, SessionPass,
 };
 use crate::service::ServiceRequest;
 use crate::{log_line, world};
@@ -18,6 +18,10 @@ use crate::{log_line, world};
 const CONFIRMATION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Further hellos get no answer. Clients repeat them.
 const PENDING_HELLOS_MAX: usize = 64;
+/// Time in which further hellos from an address are refused without a call, after the service has refused one.
+const REFUSAL_TIME: Duration = Duration::from_secs(3);
+const REFUSED_ADDRESSES_MAX: usize = 4_096;
+const TOKEN_PREFIX: &str = "player_";
 
 #[derive(Default)]
 pub struct SessionTable {
@@ -30,6 +34,7 @@ pub struct SessionTable {
     stars: Vec<Position>,
     sessions: HashMap<u16, Session>,
     pending_hellos: HashMap<String, (SocketAddr, Instant)>,
+    refused_addresses: HashMap<SocketAddr, (u8, Instant)>,
     /// Key of the cookies. A cookie is a keyed hash of the address, so the server does not store the cookie.
     cookies: RandomState,
 }
@@ -58,7 +63,7 @@ impl SessionTable {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.sessions.is_empty() && self.pending_hellos.is_empty()
+        self.sessions.is_empty() && self.pending_hellos.is_empty() && self.refused_addresses.is_empty()
     }
 
     pub fn handle_message(&mut self, client_message: ClientMessage, from: SocketAddr, now: Instant) {
@@ -83,20 +88,29 @@ impl SessionTable {
     }
 
     fn hello(&mut self, token: String, from: SocketAddr, now: Instant) {
-        let response =
-            match (self.sessions.values().find(|session| session.token == token), self.pending_hellos.get(&token)) {
-                // The client repeats the hello because the welcome was lost.
-                (Some(session), _) if session.address == from => self.welcome(session.pass),
-                (None, Some((address, _))) if *address == from => return,
-                (None, None) if self.pending_hellos.len() >= PENDING_HELLOS_MAX => return,
-                (None, None) => {
-                    self.service_requests.push(ServiceRequest::Connect(token.clone()));
-                    self.pending_hellos.insert(token, (from, now));
-                    return;
-                }
-                _ => ServerMessage::Refused(REFUSAL_TOKEN_USED),
-            };
+        let session = self.sessions.values().find(|session| session.token == token);
+        let response = match (session, self.pending_hellos.get(&token), self.recent_refusal(from, now)) {
+            // The client repeats the hello because the welcome was lost.
+            (Some(session), ..) if session.address == from => self.welcome(session.pass),
+            (None, Some((address, _)), _) if *address == from => return,
+            (None, None, _) if !token.starts_with(TOKEN_PREFIX) => ServerMessage::Refused(REFUSAL_TOKEN_INVALID),
+            (None, None, Some(reason)) => ServerMessage::Refused(reason),
+            // One address cannot occupy all callers.
+            (None, None, None) if self.pending_hellos.values().any(|(address, _)| *address == from) => return,
+            (None, None, None) if self.pending_hellos.len() >= PENDING_HELLOS_MAX => return,
+            (None, None, None) => {
+                self.service_requests.push(ServiceRequest::Connect(token.clone()));
+                self.pending_hellos.insert(token, (from, now));
+                return;
+            }
+            _ => ServerMessage::Refused(REFUSAL_TOKEN_USED),
+        };
         self.outgoing.push((from, response));
+    }
+
+    fn recent_refusal(&self, address: SocketAddr, now: Instant) -> Option<u8> {
+        let (reason, since) = self.refused_addresses.get(&address)?;
+        (now.saturating_duration_since(*since) < REFUSAL_TIME).then_some(*reason)
     }
 
     /// Sends the decision of the service to the client, unless the hello has timed out.
@@ -125,7 +139,12 @@ impl SessionTable {
                 self.service_requests.push(ServiceRequest::Disconnect(token));
                 ServerMessage::Refused(REFUSAL_FULL)
             }
-            (Err(reason), _) => ServerMessage::Refused(reason),
+            (Err(reason), _) => {
+                if self.refused_addresses.len() < REFUSED_ADDRESSES_MAX {
+                    self.refused_addresses.insert(address, (reason, now));
+                }
+                ServerMessage::Refused(reason)
+            }
         };
         self.outgoing.push((address, response));
     }
@@ -143,6 +162,7 @@ impl SessionTable {
             let (players, stars) = world::nearest(player, all_players, self.stars.clone());
             self.outgoing.push((*address, ServerMessage::State { tick, seq: *seq, player_total, players, stars }));
         }
+        self.refused_addresses.retain(|_, (_, since)| now.saturating_duration_since(*since) < REFUSAL_TIME);
         let is_over = |since: Instant, time| now.saturating_duration_since(since) >= time;
         let silent = self.sessions.values().filter(|session| is_over(session.last_received_at, silence_timeout));
         self.outgoing.extend(silent.map(|session| (session.address, ServerMessage::Ended(END_SILENT))));
@@ -184,15 +204,15 @@ mod tests {
     }
 
     fn hello(token: &str) -> ClientMessage {
-        ClientMessage::Hello { token: token.to_owned() }
+        ClientMessage::Hello { token: format!("player_{token}") }
     }
 
     fn table_with_one_session() -> (SessionTable, SessionPass, Instant) {
         let (mut sessions, now) = (SessionTable::new(1, SILENCE), Instant::now());
         sessions.handle_message(hello("one"), address(1), now);
         sessions.handle_message(hello("one"), address(1), now);
-        assert_eq!(std::mem::take(&mut sessions.service_requests), [ServiceRequest::Connect("one".to_owned())]);
-        sessions.apply_decision("one".to_owned(), Ok(()), now);
+        assert_eq!(std::mem::take(&mut sessions.service_requests), [ServiceRequest::Connect("player_one".to_owned())]);
+        sessions.apply_decision("player_one".to_owned(), Ok(()), now);
         let [(to, ServerMessage::Welcome { pass, .. })] = sessions.outgoing[..] else {
             panic!("{:?}", sessions.outgoing)
         };
@@ -253,10 +273,14 @@ mod tests {
         sessions.handle_message(ClientMessage::Bye(SessionPass { secret: pass.secret ^ 1, ..pass }), address(1), now);
         assert!(!sessions.is_idle());
         sessions.handle_message(ClientMessage::Bye(pass), address(1), now);
-        assert!(sessions.is_idle() && sessions.service_requests == [ServiceRequest::Disconnect("one".to_owned())]);
+        assert!(
+            sessions.is_idle() && sessions.service_requests == [ServiceRequest::Disconnect("player_one".to_owned())]
+        );
         let (mut sessions, _, now) = table_with_one_session();
         sessions.step(now + SILENCE);
-        assert!(sessions.is_idle() && sessions.service_requests == [ServiceRequest::Disconnect("one".to_owned())]);
+        assert!(
+            sessions.is_idle() && sessions.service_requests == [ServiceRequest::Disconnect("player_one".to_owned())]
+        );
         assert_eq!(sessions.outgoing, [(address(1), ServerMessage::Ended(END_SILENT))]);
     }
 
@@ -264,25 +288,48 @@ mod tests {
     fn pending_hello_is_refused_after_its_timeout() {
         let (mut sessions, now) = (SessionTable::new(1, SILENCE), Instant::now());
         (0..=PENDING_HELLOS_MAX)
-            .for_each(|number| sessions.handle_message(hello(&number.to_string()), address(1), now));
+            .for_each(|number| sessions.handle_message(hello(&number.to_string()), address(number as u16), now));
         assert_eq!(std::mem::take(&mut sessions.service_requests).len(), PENDING_HELLOS_MAX);
-        sessions.apply_decision("0".to_owned(), Err(4), now);
+        sessions.apply_decision("player_0".to_owned(), Err(4), now);
         sessions.step(now + CONFIRMATION_TIMEOUT);
         assert!(
             sessions.outgoing[0].1 == ServerMessage::Refused(4)
                 && sessions.outgoing[1].1 == ServerMessage::Refused(REFUSAL_UNDECIDED)
         );
         assert_eq!(sessions.service_requests.len(), PENDING_HELLOS_MAX - 1);
-        sessions.apply_decision("1".to_owned(), Ok(()), now);
+        sessions.apply_decision("player_1".to_owned(), Ok(()), now);
         assert!(sessions.is_idle());
+    }
+
+    #[test]
+    fn flood_of_tokens_from_one_address_makes_one_call_in_three_seconds() {
+        let (mut sessions, now) = (SessionTable::new(1, SILENCE), Instant::now());
+        let flood = |sessions: &mut SessionTable, at| {
+            (0..100).for_each(|number| sessions.handle_message(hello(&number.to_string()), address(1), at));
+        };
+        flood(&mut sessions, now);
+        sessions.handle_message(hello("real"), address(2), now);
+        sessions.handle_message(ClientMessage::Hello { token: "fake".to_owned() }, address(3), now);
+        let calls = ["player_0", "player_real"].map(|token| ServiceRequest::Connect(token.to_owned()));
+        assert_eq!(std::mem::take(&mut sessions.service_requests), calls);
+        assert_eq!(sessions.outgoing, [(address(3), ServerMessage::Refused(REFUSAL_TOKEN_INVALID))]);
+        sessions.apply_decision("player_0".to_owned(), Err(4), now);
+        sessions.outgoing.clear();
+        flood(&mut sessions, now + REFUSAL_TIME / 2);
+        assert!(sessions.service_requests.is_empty());
+        let refusal = (address(1), ServerMessage::Refused(4));
+        assert!(sessions.outgoing.len() == 100 && sessions.outgoing.iter().all(|one| *one == refusal));
+        sessions.step(now + REFUSAL_TIME);
+        sessions.handle_message(hello("later"), address(1), now + REFUSAL_TIME);
+        assert_eq!(sessions.service_requests, [ServiceRequest::Connect("player_later".to_owned())]);
     }
 
     #[test]
     fn full_game_refuses_and_disconnects_the_player() {
         let (mut sessions, _, now) = table_with_one_session();
         sessions.handle_message(hello("two"), address(2), now);
-        sessions.apply_decision("two".to_owned(), Ok(()), now);
+        sessions.apply_decision("player_two".to_owned(), Ok(()), now);
         assert_eq!(sessions.outgoing, [(address(2), ServerMessage::Refused(REFUSAL_FULL))]);
-        assert_eq!(sessions.service_requests[1], ServiceRequest::Disconnect("two".to_owned()));
+        assert_eq!(sessions.service_requests[1], ServiceRequest::Disconnect("player_two".to_owned()));
     }
 }

@@ -77,11 +77,11 @@ fn play(socket: &UdpSocket, mut sessions: SessionTable, api: Api, stop: &AtomicB
         }
         send_messages(socket, &mut sessions);
         // If the service thread has ended, `events` reports the end.
-        sessions.service_requests.drain(..).for_each(|request| drop(request_sender.send(request)));
+        sessions.service_requests.drain(..).for_each(|request| request_sender.send(request));
         let wait = if sessions.is_idle() { IDLE_POLL_INTERVAL } else { next_step.saturating_duration_since(now) };
         receive_message(socket, &mut sessions, wait);
     };
-    // Closing the channel starts the final calls. Meanwhile the end is sent three times, as a datagram may be lost.
+    // Dropping the sender starts the final calls. Meanwhile the end is sent three times, as a datagram may be lost.
     drop(request_sender);
     for _ in 0..3 {
         sessions.end(if stop.load(Ordering::Relaxed) { END_SERVER_STOPS } else { END_LOBBY_ENDED });
