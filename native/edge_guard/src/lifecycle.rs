@@ -115,6 +115,7 @@ impl EdgeGuard {
     ///
     /// Returns `None` if the handover failed. This process then continues to serve.
     async fn hand_over(&mut self, stream: std::os::unix::net::UnixStream) -> Option<UnixStream> {
+        self.control.finish_save().await;
         let sessions = self.context.datagrams.pause().await;
         let sent_offer = match self.handover_offer(sessions) {
             Ok(handover_offer) => {

@@ -1,9 +1,11 @@
 //! Control loop: requests routes from the data plane, applies and saves them, until an administration command arrives.
 
+use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
 use tokio::time::MissedTickBehavior;
 
 use crate::metrics::{ControlFailure, ThreadCounters};
@@ -42,6 +44,9 @@ pub struct RouteController {
     file: RouteFile,
     set: RouteSet,
     is_saved: bool,
+    /// Save in progress. Changes that arrive meanwhile are saved together by the next one.
+    save: Option<JoinHandle<io::Result<()>>>,
+    has_changed_since_save: bool,
     is_full: bool,
     is_connected: bool,
     /// False before the first response of the data plane. Until then, the saved route set may be incomplete, so all
@@ -72,6 +77,8 @@ impl RouteController {
             file,
             set,
             is_saved: false,
+            save: None,
+            has_changed_since_save: false,
             is_full: false,
             is_connected: false,
             has_response: false,
@@ -79,7 +86,8 @@ impl RouteController {
             counters,
             status,
         };
-        control.save();
+        let result = control.file.save(&control.set);
+        control.record_save(result);
         control.publish_status();
         control
     }
@@ -111,8 +119,9 @@ impl RouteController {
                 },
                 _ = second.tick(), if self.route_listeners.counts().refused > 0 || !self.is_saved => {
                     self.route_listeners.retry_unserved();
-                    self.save();
+                    self.start_save();
                 }
+                result = end_of(&mut self.save), if self.save.is_some() => self.record_save(result),
             }
             self.publish_status();
         }
@@ -140,23 +149,43 @@ impl RouteController {
             }
         }
         let after = (self.set.epoch, self.set.version, self.set.newest_epoch);
-        self.is_saved = self.is_saved && before == after && change == RouteChange::default();
-        self.save();
+        if before != after || change != RouteChange::default() {
+            (self.is_saved, self.has_changed_since_save) = (false, true);
+        }
+        self.start_save();
     }
 
-    fn save(&mut self) {
-        if self.is_saved {
-            return;
+    /// Saves the routes in another thread, because the syncs of a slow disk would delay the outcomes of other routes.
+    fn start_save(&mut self) {
+        if !self.is_saved && self.save.is_none() {
+            self.has_changed_since_save = false;
+            let (file, set) = (self.file.clone(), self.set.clone());
+            self.save = Some(tokio::task::spawn_blocking(move || file.save(&set)));
         }
-        match self.file.save(&self.set) {
-            Ok(()) => (self.is_saved, self.is_full) = (true, false),
+    }
+
+    /// Waits for the save in progress. A later process must not find its file replaced by older routes.
+    pub async fn finish_save(&mut self) {
+        while self.save.is_some() {
+            let result = end_of(&mut self.save).await;
+            self.record_save(result);
+        }
+    }
+
+    fn record_save(&mut self, result: io::Result<()>) {
+        match result {
+            Ok(()) => (self.is_saved, self.is_full) = (!self.has_changed_since_save, false),
             Err(error) => {
                 // Retried each second, and logged once.
                 if !std::mem::replace(&mut self.is_full, true) {
                     operator_log::write_line(&format!("cannot save the routes: {error}"));
                 }
                 self.counters.failures.with_label(ControlFailure::Disk).increment();
+                return;
             }
+        }
+        if self.has_changed_since_save {
+            self.start_save();
         }
     }
 
@@ -188,4 +217,12 @@ impl RouteController {
         status.version = self.set.version;
         status.counts = self.route_listeners.counts();
     }
+}
+
+/// Waits for the end of a save, and takes it out.
+async fn end_of(save: &mut Option<JoinHandle<io::Result<()>>>) -> io::Result<()> {
+    let Some(running) = save else { return Ok(()) };
+    let result = running.await.map_err(io::Error::other).and_then(|result| result);
+    *save = None;
+    result
 }

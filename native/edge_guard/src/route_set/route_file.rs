@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::RouteSet;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct RouteFile {
     folder: PathBuf,
 }

@@ -50,6 +50,27 @@ fn removal_is_reported_after_sockets_and_sessions_are_closed() {
 }
 
 #[test]
+fn slow_save_delays_no_route_and_no_later_change_is_lost() {
+    let guard = EdgeProcess::start();
+    wait_for("the first save", || (guard.status()["is_kept"] == true).then_some(()));
+    // Opening the file blocks until the pipe has a reader.
+    let pipe = guard.folder().join("routes.new");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    guard.source.serve_route(&route("a", "tcp", free_port(), Some(tcp_echo())));
+    guard.source.serve_route(&route("b", "tcp", free_port(), Some(tcp_echo())));
+    assert_eq!(guard.status()["is_kept"], false);
+    guard.source.remove(&["a"]);
+    wait_for("the removal", || (guard.status()["routes_listening"] == 1).then_some(()));
+    assert!(!guard.source.has_outcome("a", OutcomeKind::Removed), "a restart would restore the route");
+    let mut reader = std::fs::File::open(&pipe).unwrap();
+    std::fs::remove_file(&pipe).unwrap();
+    reader.read_to_end(&mut Vec::new()).unwrap();
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    let saved = std::fs::read_to_string(guard.folder().join("routes")).unwrap();
+    assert!(saved.contains("\"b\"") && !saved.contains("\"a\""), "{saved}");
+}
+
+#[test]
 fn removal_of_an_unknown_route_is_reported() {
     let guard = EdgeProcess::start();
     guard.source.remove(&["nobody"]);
