@@ -406,6 +406,7 @@ def _engine_limits(settings: Settings) -> engine.EngineLimits:
         find_wait_ms=settings.find_wait_ms,
         start_limit_ms=settings.start_limit_ms,
         port_quarantine_ms=settings.port_rest_ms,
+        public_ports=settings.edge.public_ports,
         segment_bytes=settings.journal.segment_bytes,
         boot_id_path=settings.journal.boot_id_path,
     )

@@ -14,7 +14,13 @@ from pyservice.dataplane.feed_validation import OperatorLimits, configuration_pr
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
-from pyservice.settings import Settings, SettingsError, load, lobby_hosts_without_certificate
+from pyservice.settings import (
+    Settings,
+    SettingsError,
+    ephemeral_public_ports,
+    load,
+    lobby_hosts_without_certificate,
+)
 from pyservice.settings.file_permissions import readable_secrets
 from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import HEAD, migrate
@@ -49,6 +55,9 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
             f"no certificate for {', '.join(hosts)}: lobbies and servers with https or tcp_tls ports there do not "
             "become ready"
         )
+    ephemeral = ephemeral_public_ports(settings)
+    if ephemeral is not None:
+        warnings.append(ephemeral)
     return ConfigurationReport(edge_guard_problems(settings) + _feed_problems(settings), warnings)
 
 

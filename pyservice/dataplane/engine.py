@@ -34,6 +34,7 @@ from pyservice.dataplane.native import (
 )
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
+from pyservice.network.port_ranges import PUBLIC_PORTS
 from pyservice.observability.rays import note
 
 _NOT_READY: Final = (
@@ -47,6 +48,7 @@ class EngineLimits:
     find_wait_ms: int = 45_000
     start_limit_ms: int = 300_000
     port_quarantine_ms: int = 60_000
+    public_ports: tuple[int, int] = (PUBLIC_PORTS[0], PUBLIC_PORTS[-1])
     segment_bytes: int = 64 << 20
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
 
@@ -83,6 +85,7 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
         segment_bytes=limits.segment_bytes,
         start_limit_ms=limits.start_limit_ms,
         port_quarantine_ms=limits.port_quarantine_ms,
+        public_ports=limits.public_ports,
     )
     stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
     return Engine(native, limits.find_wait_ms, stream)

@@ -1,13 +1,10 @@
-"""Port ranges of players, game servers and host networking. `PUBLIC_PORTS` is fixed, the other
-ranges are defaults.
-"""
+"""Default port ranges of players, game servers and host networking."""
 
 from __future__ import annotations
 
 from typing import Final
 
 PUBLIC_PORTS: Final = range(26_000, 32_000)
-"""Ports of lobbies and servers on which edge-guard listens."""
 
 PROCESS_PORTS: Final = range(12_000, 20_000)
 

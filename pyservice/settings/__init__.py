@@ -20,7 +20,6 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
-from pyservice.network.port_ranges import PUBLIC_PORTS
 from pyservice.settings.model import PREFIX, Settings
 from pyservice.settings.sections import (
     BuildKind,
@@ -107,6 +106,7 @@ def _may_be_at(where: ListenAddress | InheritedSocket | None, port: int) -> bool
     return isinstance(where, InheritedSocket) or (where is not None and where.port == port)
 
 
+LISTENERS: Final = ("http", "grpc", "cdn", "metrics")
 ANY_HOST: Final = frozenset({"0.0.0.0", "::"})
 SEPARATE_HOST_HINT: Final = (
     "a separate host outside that domain, such as files.example.com beside cdn.example.com"
@@ -208,17 +208,66 @@ def _listener_url(location: tuple[str, ...], address: ListenAddress) -> Iterator
         yield url_setting._replace(is_given=False)
 
 
-def port_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    runtime = settings.runtime
-    kinds = (
-        ("the public ports of lobbies and servers", PUBLIC_PORTS),
-        ("runtime.process_ports", runtime.process_ports.numbers),
-        ("runtime.host_ports", runtime.host_ports.numbers),
+_KERNEL_PORTS: Final = Path("/proc/sys/net/ipv4")
+
+
+def port_conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
+    """Yields a problem for each common port of two port ranges, or of a listener and the public ports.
+
+    Settings in the invalid sections `wrong` are not compared.
+    """
+    ranges = {}
+    if "edge" not in wrong:
+        ranges["edge.public_ports"] = settings.edge.public_ports.numbers
+        yield from _listeners_among_public_ports(settings, wrong)
+    if "runtime" not in wrong:
+        ranges["runtime.process_ports"] = settings.runtime.process_ports.numbers
+        ranges["runtime.host_ports"] = settings.runtime.host_ports.numbers
+    for (other, other_ports), (name, ports) in itertools.combinations(ranges.items(), 2):
+        if common := _common(other_ports, ports):
+            yield name.split("."), f"has {common} in common with {other}"
+
+
+def _listeners_among_public_ports(
+    settings: Settings, wrong: Set[str]
+) -> Iterator[tuple[list[str], str]]:
+    edge = settings.edge
+    listeners = {name: getattr(settings, name) for name in LISTENERS if name not in wrong}
+    listeners |= {"edge.http": edge.http, "edge.https": edge.https}
+    for name, address in listeners.items():
+        if not isinstance(address, ListenAddress) or address.port not in edge.public_ports.numbers:
+            continue
+        if _overlap(address, ListenAddress(edge.bind, address.port)):
+            yield (
+                ["edge", "public_ports"],
+                f"has {address.port}, the port of {name}: give that listener another port, or choose another range",
+            )
+
+
+def ephemeral_public_ports(settings: Settings, folder: Path = _KERNEL_PORTS) -> str | None:
+    """Returns a warning if the kernel gives public ports to outgoing connections.
+
+    `folder` has the kernel's range of these ports, and the reserved ports that it leaves out.
+    """
+    try:
+        first, last = map(int, (folder / "ip_local_port_range").read_text().split())
+        reserved = (folder / "ip_local_reserved_ports").read_text().strip()
+        spans = [span.partition("-") for span in reserved.split(",") if span]
+        left_out = {n for low, _, high in spans for n in range(int(low), int(high or low) + 1)}
+    except (OSError, ValueError):
+        return None
+    common = set(settings.edge.public_ports.numbers) & set(range(first, last + 1)) - left_out
+    if not common:
+        return None
+    return (
+        f"edge.public_ports has ports that the kernel gives to outgoing connections ({min(common)}-{max(common)}), "
+        "and lobbies do not get them meanwhile: choose another range, or add yours to net.ipv4.ip_local_reserved_ports"
     )
-    for (other, other_ports), (name, ports) in itertools.combinations(kinds, 2):
-        first, last = max(other_ports.start, ports.start), min(other_ports.stop, ports.stop) - 1
-        if first <= last:
-            yield name.split("."), f"has {first}-{last} in common with {other}"
+
+
+def _common(first: range, second: range) -> str | None:
+    low, high = max(first.start, second.start), min(first.stop, second.stop) - 1
+    return f"{low}-{high}" if low <= high else None
 
 
 __all__ = [
@@ -234,6 +283,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Tier",
+    "ephemeral_public_ports",
     "load",
     "lobby_hosts_without_certificate",
 ]
@@ -308,7 +358,7 @@ def load(
 
 def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     listeners: list[tuple[str, ListenAddress]] = []
-    for name in ("http", "grpc", "cdn", "metrics"):
+    for name in LISTENERS:
         address: ListenAddress = getattr(settings, name)
         if name in wrong or not address.port:
             continue
@@ -333,8 +383,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     yield from _unreachable_urls(settings, wrong)
     if wrong.isdisjoint(("edge", "domains")):
         yield from edge_conflicts(settings)
-    if "runtime" not in wrong:
-        yield from port_conflicts(settings)
+    yield from port_conflicts(settings, wrong)
 
 
 def _unreachable_urls(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:

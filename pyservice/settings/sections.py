@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
 
-from pyservice.network.port_ranges import HOST_PORTS, PROCESS_PORTS
+from pyservice.network.port_ranges import HOST_PORTS, PROCESS_PORTS, PUBLIC_PORTS
 from pyservice.settings.user_ids import UserIdRange, user_id_range
 
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -74,6 +74,9 @@ def from_text(value: object) -> object:
     return [word.strip() for word in value.split(",") if word.strip()]
 
 
+PUBLIC_PORTS_MIN: Final = 100
+
+
 class PortRange(NamedTuple):
     first: int
     last: int
@@ -91,6 +94,16 @@ def _port_range(value: object) -> object:
     if match is None or not 1_024 <= int(match[1]) <= int(match[2]) <= 65_535:
         raise ValueError("must be two ports from 1024 to 65535, such as 20000-25999")
     return PortRange(int(match[1]), int(match[2]))
+
+
+def _public_ports(value: object) -> object:
+    ports = _port_range(value)
+    if isinstance(ports, PortRange) and len(ports.numbers) < PUBLIC_PORTS_MIN:
+        raise ValueError(
+            f"has {len(ports.numbers)} ports: give at least {PUBLIC_PORTS_MIN}, because each lobby takes one or more "
+            "and a port rests after its lobby has ended"
+        )
+    return ports
 
 
 def _origin(value: object) -> object:
@@ -130,6 +143,7 @@ def _database_url(value: object) -> object:
 
 
 Ports = Annotated[PortRange, PlainValidator(_port_range)]
+PublicPorts = Annotated[PortRange, PlainValidator(_public_ports)]
 UserIds = Annotated[UserIdRange | None, PlainValidator(user_id_range)]
 Listen = Annotated[ListenAddress, BeforeValidator(_listen_address)]
 EdgeListen = Annotated[ListenAddress | InheritedSocket, PlainValidator(_edge_listen)]
@@ -380,6 +394,10 @@ class EdgeSettings(_Section):
     """Player address of this machine, for ports without edge-guard."""
     bind: Annotated[str, BeforeValidator(_ip_address)] = "127.0.0.1"
     """Listen address of edge-guard. 0.0.0.0 or :: means all addresses."""
+    public_ports: PublicPorts = PortRange(PUBLIC_PORTS[0], PUBLIC_PORTS[-1])
+    """Ports of lobbies and servers on which edge-guard listens, for TCP and UDP. A port outside a
+    changed range stays open until its lobby or server ends.
+    """
     http: EdgeListen | None = None
     """HTTP listener that routes by host name. None: disabled."""
     https: EdgeListen | None = None

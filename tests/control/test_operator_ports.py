@@ -19,7 +19,9 @@ from tests.support.server_back_end import ServerBackEnd, open_back_end, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
-PUBLIC: Final = 6_000
+PUBLIC_PORTS: Final = range(10_000, 11_600)
+PUBLIC: Final = len(PUBLIC_PORTS)
+EDGE: Final = {"public_ports": f"{PUBLIC_PORTS[0]}-{PUBLIC_PORTS[-1]}"}
 PROCESS_PORTS: Final = range(13_000, 13_100)
 HOST_PORTS: Final = range(20_500, 20_600)
 SETTINGS: Final = {
@@ -45,9 +47,9 @@ def public_ports(full_service: FullService) -> dict[str, int]:
     return {state: int(count) for state, count in samples}
 
 
-async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None:
+async def test_port_ranges_and_public_quarantine_apply(tmp_path: Path) -> None:
     # The default quarantine would outlast the test.
-    service = FullService(tmp_path / "s", runtime=SETTINGS, port_rest_ms=1_000)
+    service = FullService(tmp_path / "s", runtime=SETTINGS, edge=EDGE, port_rest_ms=1_000)
     with running(service):
         async with open_back_end(service, "http") as back_end:
             for number in (HOST_PORTS.start - 1, HOST_PORTS.stop):
@@ -56,6 +58,7 @@ async def test_process_range_and_public_quarantine_apply(tmp_path: Path) -> None
                 assert "must be 20500 to 20599 with routing.host" in str(refusal.body)
             await assert_reached(await back_end.running(network=on_host(free_port())))
             record = await back_end.running()
+            assert record["network"]["ports"]["game"]["public_port"] in PUBLIC_PORTS
             await assert_reached(record)
             placement = StoredRun(service.data_dir / "servers" / record["id"]).placement()
             assert placement is not None
@@ -94,7 +97,8 @@ async def two_games(
 ) -> AsyncIterator[tuple[ServerBackEnd, ServerBackEnd]]:
     """Runs a service with a long quarantine, and game back ends of two games."""
     settings = {**game_programs.SETTINGS, **runtime}
-    with running(FullService(folder / "s", runtime=settings, port_rest_ms=3_600_000)) as service:
+    service = FullService(folder / "s", runtime=settings, edge=EDGE, port_rest_ms=3_600_000)
+    with running(service):
         async with (
             open_back_end(service, "http", "true") as busy,
             open_back_end(service, "grpc") as other,

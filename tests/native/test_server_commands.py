@@ -4,7 +4,9 @@ events.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -150,6 +152,35 @@ def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Ser
     assert servers.routes_since(routes.lsn).removed == [SERVER]
     assert servers.ports_returned(SERVER)[0] is True
     assert servers.routes_since(0).removed == []
+
+
+def test_quarantine_of_any_range_survives_compaction(tmp_path: Path) -> None:
+    def resting(engine: _native.Engine) -> int:
+        page = engine.render_metrics({}).decode()
+        [count] = re.findall(r'^hosting_ports{protocol="udp",state="resting"} (\d+)$', page, re.M)
+        return int(count)
+
+    ports, segment_bytes = (40_000, 40_099), 256 << 10
+    engine = open_engine(tmp_path, public_ports=ports, segment_bytes=segment_bytes)
+    servers = engine.servers()
+    [port], _ = servers.lease(SERVER, NAMESPACE, "local", [GAME])
+    assert ports[0] <= port.number <= ports[1]
+    servers.end_lease(SERVER)
+    _, lsn = servers.ports_returned(SERVER)
+    assert resting(engine) == 1
+    by_host = [(f"{number:030}", "https", "host", 0, 0, False) for number in range(1_000)]
+    for number in range(16):
+        other = bytes([number]) * 16
+        servers.lease(other, NAMESPACE, "local", by_host)
+        servers.end_lease(other)
+    engine.close()
+    image_lsn = _native.compact(
+        str(tmp_path), mac_keys=[(1, b"k" * 32)], current_key=1, segment_bytes=segment_bytes
+    )
+    assert image_lsn >= lsn
+    engine = open_engine(tmp_path, public_ports=ports, segment_bytes=segment_bytes)
+    assert resting(engine) == 1
+    engine.close()
 
 
 @pytest.mark.parametrize(

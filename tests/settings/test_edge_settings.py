@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from pyservice.settings import SettingsError, load, lobby_hosts_without_certificate
+from pyservice.settings import (
+    SettingsError,
+    ephemeral_public_ports,
+    load,
+    lobby_hosts_without_certificate,
+)
 from pyservice.settings.sections import InheritedSocket, ListenAddress
 
 NAMES = {"main": "example.com", "job": "job.example.com"}
@@ -109,3 +114,56 @@ def test_edge_settings_are_read_from_every_source(
     assert load({}, path, {}).edge.http == expected
     assert load({}, environ={"PYSERVICE_EDGE__HTTP": value}).edge.http == expected
     assert str(expected) == value
+
+
+def test_public_ports_are_a_range_of_at_least_100() -> None:
+    loaded = load({"edge": {"public_ports": "40000-40099"}}, environ={})
+    assert loaded.edge.public_ports == (40_000, 40_099)
+    problems = problems_of(public_ports="40000-40098")
+    assert problems["edge.public_ports"].startswith("has 99 ports: give at least 100, ")
+    assert "must be two ports" in problems_of(public_ports="1000-2000")["edge.public_ports"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({"http": "127.0.0.1:40010"}, ["http"]),
+        ({"grpc": "0.0.0.0:40010"}, ["grpc"]),
+        ({"http": "127.0.0.2:40010"}, []),
+        ({"edge": {"http": "127.0.0.1:40011"}}, ["edge.http"]),
+        ({"edge": {"bind": "0.0.0.0"}, "metrics": "127.0.0.2:40099"}, ["metrics"]),
+        ({"http": "127.0.0.1:39999", "cdn": "127.0.0.1:40100"}, []),
+    ],
+)
+def test_public_ports_contain_no_listener_of_the_same_address(
+    settings: dict[str, Any], names: list[str]
+) -> None:
+    edge = {**settings.get("edge", {}), "public_ports": "40000-40099"}
+    try:
+        load({**settings, "edge": edge}, environ={})
+        problems = []
+    except SettingsError as error:
+        problems = error.problems
+    assert [problem.name for problem in problems] == ["edge.public_ports"] * len(names)
+    for problem, name in zip(problems, names, strict=True):
+        assert f"the port of {name}: " in problem.message
+
+
+@pytest.mark.parametrize(
+    ("kernel", "reserved", "common"),
+    [
+        ("32768\t60999\n", "\n", "40000-40099"),
+        ("32768\t60999\n", "8080,40000-40049\n", "40050-40099"),
+        ("32768\t60999\n", "40000-40099\n", None),
+        ("50000\t60999\n", "\n", None),
+    ],
+)
+def test_public_ports_of_outgoing_connections_are_a_warning(
+    kernel: str, reserved: str, common: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "ip_local_port_range").write_text(kernel)
+    (tmp_path / "ip_local_reserved_ports").write_text(reserved)
+    loaded = load({"edge": {"public_ports": "40000-40099"}}, environ={})
+    warning = ephemeral_public_ports(loaded, tmp_path)
+    assert (warning is None) == (common is None)
+    assert f"({common})" in (warning or "(None)")

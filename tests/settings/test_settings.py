@@ -363,7 +363,7 @@ def test_port_belongs_to_one_range() -> None:
         "20000-25999",
     )
     problems = _problems({"runtime": {"process_ports": "31000-31999"}}, environ)
-    public = "in common with the public ports of lobbies and servers"
+    public = "in common with edge.public_ports"
     assert [(one.name, one.source, one.message) for one in problems] == [
         ("runtime.process_ports", "flag", f"has 31000-31999 {public}"),
         ("runtime.host_ports", "environment", f"has 30000-31999 {public}"),

@@ -2,12 +2,15 @@
 
 use std::path::PathBuf;
 
-use hosting_core::{Engine, EngineConfig, KeyRing, KeyRingError};
+use hosting_core::{Engine, EngineConfig, KeyRing, KeyRingError, PortRange};
 use hosting_journal::{OpenError, Options};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::convert::{KeyBytes, OpenFailed};
+
+/// Lowest public port that the settings allow.
+const PUBLIC_PORT_MIN: u16 = 1_024;
 
 pub fn options(dir: PathBuf, boot_id_path: &str, segment_bytes: u64, shard: u16) -> Options {
     Options {
@@ -52,7 +55,9 @@ pub fn compact(
     shard: u16,
     parent_pid: u32,
 ) -> PyResult<u64> {
-    let config = EngineConfig::new(shard, key_ring(&mac_keys, current_key)?);
+    // The image keeps the quarantine of every port, whatever the range of the service.
+    let ports = PortRange { first: PUBLIC_PORT_MIN, last: u16::MAX };
+    let config = EngineConfig { ports, ..EngineConfig::new(shard, key_ring(&mac_keys, current_key)?) };
     py.detach(|| {
         if parent_pid != 0 {
             hosting_journal::end_with_parent(parent_pid)?;

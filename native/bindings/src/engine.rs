@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use hosting_core::{
     Attach, ChannelId, CommandOutcome, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id,
-    Join, KeyRing, ListLobbies, PlayerList, Port as CorePort,
+    Join, KeyRing, ListLobbies, PlayerList, Port as CorePort, PortRange,
 };
 use hosting_shard::Shard;
 use parking_lot::RwLock;
@@ -72,7 +72,7 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (journal_dir, *, mac_keys, current_key, hash_key,
         boot_id_path = "/proc/sys/kernel/random/boot_id", segment_bytes = 67_108_864, shard = 1,
-        start_limit_ms = 300_000, port_quarantine_ms = 60_000))]
+        start_limit_ms = 300_000, port_quarantine_ms = 60_000, public_ports = (26_000, 31_999)))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn open(
         py: Python<'_>,
@@ -85,11 +85,13 @@ impl Engine {
         shard: u16,
         start_limit_ms: u64,
         port_quarantine_ms: u64,
+        public_ports: (u16, u16),
     ) -> PyResult<Engine> {
         let keys = compaction::key_ring(&mac_keys, current_key)?;
         let hash = HashKey::new(hash_key.0);
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
-        let config = EngineConfig { start_limit_ms, port_quarantine_ms, ..usual };
+        let ports = PortRange { first: public_ports.0, last: public_ports.1 };
+        let config = EngineConfig { start_limit_ms, port_quarantine_ms, ports, ..usual };
         let engine = hosting_core::Engine::new(config);
         let started = Instant::now();
         let (opened, recovered) = py.detach(|| -> PyResult<_> {

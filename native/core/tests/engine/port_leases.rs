@@ -215,3 +215,24 @@ fn full_disk_refuses_leases_but_ends_them() {
     w.credit.total = 0;
     assert_eq!(w.run(|e, cx| e.set_backends(cx, SERVER, &[])).result, Err(Refusal::LeaseNotFound));
 }
+
+#[test]
+fn lease_outside_a_changed_range_is_valid_until_it_ends() {
+    let low = PortRange { first: 26_000, last: 26_003 };
+    let high = PortRange { first: 40_000, last: 40_001 };
+    let engine = |ports| Engine::new(EngineConfig { ports, ..EngineConfig::new(1, keys(&[1], 1)) });
+    let mut w = small(low);
+    let pair = [numbered("a", Protocol::Udp), numbered("b", Protocol::TcpUdp)];
+    let leased = lease(&mut w, SERVER, &pair).unwrap();
+    w.restart_as(engine(high));
+    w.replica = engine(high);
+    w.replica.load_image(&image_of(&w.engine)).unwrap();
+    assert_eq!(lease(&mut w, SERVER, &pair).unwrap(), leased, "a lease outside the range is valid until it ends");
+    assert_eq!(w.engine.port_counts(), [[2, 0, 0], [2, 0, 0]]);
+    let later = lease(&mut w, OTHER_SERVER, &pair[..1]).unwrap();
+    assert!(high.contains(number(&later[0])));
+    let refused = w.run(|e, cx| e.replace_port(cx, SERVER, "a", number(&leased[0]), 1)).result;
+    assert!(refused.is_ok(), "edge-guard could not open the number: {refused:?}");
+    assert!(end(&mut w, SERVER) && returned(&mut w, SERVER));
+    assert_eq!(w.engine.port_counts(), [[2, 0, 0], [0, 1, 1]], "only the replacement was of the range");
+}
