@@ -192,6 +192,7 @@ class ControlPlane:
             data_plane,
             self._topics,
             self._record_lookup,
+            self._owner.group_id,
         )
         hash_key = self._keys.now.hash_key
         self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)

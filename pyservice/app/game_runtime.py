@@ -78,8 +78,10 @@ class GameRuntime:
         data_plane: DataPlaneClient,
         topics: Topics,
         record_lookup: LobbyRecordLookup,
+        owner_group_id: str,
     ) -> None:
         self._settings = settings
+        self._owner_group_id = owner_group_id
         self._database = database
         self.set_tiers(settings.tiers)
         self._capacity = _capacity(settings)
@@ -158,6 +160,7 @@ class GameRuntime:
             {"lobby": self.lobbies, "server": self.servers},
             on_notice=self.logs.notify_growth,
             group_of_build=None if may_share else self._group_of_build,
+            may_use_host_network=self._may_use_host_network,
         )
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
@@ -195,9 +198,18 @@ class GameRuntime:
         async with self._database.read() as tx:
             return await builds.group_of(tx, build_id)
 
+    async def _may_use_host_network(self, build_id: str) -> bool:
+        match self._settings.runtime.host_network:
+            case "all":
+                return True
+            case "none":
+                return False
+            case "owner":
+                return await self._group_of_build(build_id) == self._owner_group_id
+
     def _network_policy(self) -> NetworkPolicy:
         runtime = self._settings.runtime
-        return NetworkPolicy(runtime.egress, runtime.egress_networks)
+        return NetworkPolicy(runtime.egress, runtime.egress_networks, runtime.client_sockets_max)
 
     async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
         kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]

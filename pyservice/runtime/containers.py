@@ -5,7 +5,8 @@ kernel therefore ends the other two. The container shares this namespace. As PID
 namespace, its program would ignore signals without handlers.
 
 The service restricts every container, whatever the build requests: no capabilities, a user
-namespace, and no new privileges. Containers share the host network.
+namespace, and no new privileges. Containers have no network namespace. Their control group
+isolates their network as that of archives.
 """
 
 from __future__ import annotations

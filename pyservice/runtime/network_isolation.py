@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from pyservice.runtime.process_environment import ProcessPort
 
 Egress = Literal["internet", "none", "any"]
+SOCKETS_MAX: Final = 256
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _LOCAL_V4: Final = (
@@ -56,6 +57,7 @@ class NetworkRules:
     """Network rules of one run, as records of the keeper's spec."""
 
     group: Path
+    sockets_max: int
     ports: Sequence[str]
     allowed: Sequence[str]
     refused: Sequence[str]
@@ -63,6 +65,7 @@ class NetworkRules:
 
     def records(self) -> list[tuple[str, str]]:
         records = [("network_group", str(self.group))]
+        records.append(("network_sockets_max", str(self.sockets_max)))
         records += [("network_port", ports) for ports in self.ports]
         records += [("network_allow", destination) for destination in self.allowed]
         records += [("network_refuse", network) for network in self.refused]
@@ -76,6 +79,8 @@ class NetworkPolicy:
     egress: Egress = "internet"
     networks: Sequence[IpNetwork] = ()
     """Networks that runs may reach besides those of `egress`."""
+    sockets_max: int = SOCKETS_MAX
+    """Limit of the sockets of a run that are not bound to one of its ports."""
     resolvers_file: Path = _RESOLVERS_FILE
     _addresses: dict[str, tuple[float, Sequence[str]]] = field(default_factory=dict, repr=False)
 
@@ -94,7 +99,12 @@ class NetworkPolicy:
             allowed += (f"{_exact(one)} {_DNS_PORT}" for one in _resolvers(self.resolvers_file))
         allowed += map(str, self.networks)
         return NetworkRules(
-            group, own_ports, allowed, refused_networks(self.egress), self.egress != "none"
+            group,
+            self.sockets_max,
+            own_ports,
+            allowed,
+            refused_networks(self.egress),
+            self.egress != "none",
         )
 
     def _api_destinations(self, address: str) -> Iterator[str]:

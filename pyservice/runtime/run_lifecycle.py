@@ -120,6 +120,10 @@ NETWORK_IS_SHARED: Final = (
     "this node cannot isolate the network, and game servers of another developer group run on it: "
     "ask the operator for network isolation or for runtime.allow_shared_network"
 )
+HOST_NETWORK_REFUSED: Final = (
+    "network_mode host is not allowed for this developer group: use bridge, or ask the operator for "
+    "runtime.host_network"
+)
 _POLL_INTERVAL_S: Final = 2.0
 _RETRY_DELAYS_S: Final = (0.1, 0.2, 0.5, 1.0)
 
@@ -283,6 +287,10 @@ class RunLifecycle:
         assert request is not None
         if await self._context.has_earlier_run_of_other_group(self.id):
             return self._over(RunEnd("exec_failed", message=NETWORK_IS_SHARED))
+        if request.has_host_network and not await self._context.may_use_host_network(
+            request.build_id
+        ):
+            return self._over(RunEnd("exec_failed", message=HOST_NETWORK_REFUSED))
         self._build = self._context.builds.get_cached(request.build_id)
         if self._build is not None:
             return self._placing

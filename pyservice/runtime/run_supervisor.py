@@ -146,12 +146,16 @@ class RunSupervisor:
         *,
         on_notice: Callable[[str], None],
         group_of_build: Callable[[str], Awaitable[str | None]] | None = None,
+        may_use_host_network: Callable[[str], Awaitable[bool]] | None = None,
     ) -> None:
         """`group_of_build` returns the developer group of a build.
 
-        If it is set, runs of different groups are never on this node at the same time.
+        If it is set, runs of different groups are never on this node at the same time. If
+        `may_use_host_network` is set, runs with the network of the host need its consent for their
+        build.
         """
         self._group_of_build = group_of_build
+        self._may_use_host_network = may_use_host_network
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -328,6 +332,9 @@ class RunSupervisor:
             if await self._group_of_build(build_id) != group:
                 return True
         return False
+
+    async def may_use_host_network(self, build_id: str) -> bool:
+        return self._may_use_host_network is None or await self._may_use_host_network(build_id)
 
     def on_begin(self, run_id: str) -> None:
         self._notify(run_id)

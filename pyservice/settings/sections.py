@@ -474,9 +474,17 @@ class RuntimeSettings(_Section):
     """
     egress_networks: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Networks that game servers reach in any case, also loopback addresses."""
+    client_sockets_max: int = Field(default=256, ge=16, le=65_536)
+    """Limit of the TCP and UDP sockets of one game server that are not bound to one of its ports.
+    Each may use up a port of the machine.
+    """
     allow_shared_network: bool = False
     """Whether game servers of different developer groups run at the same time if the kernel cannot
     isolate their network.
+    """
+    host_network: Literal["owner", "all", "none"] = "owner"
+    """Developer groups that may use `network_mode` `host`, which removes the network isolation.
+    `owner`: the group that the first start created.
     """
     end_with_service: bool = False
     """Whether game servers and edge-guard end with the service. They survive a killed service in

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -11,6 +12,7 @@ from typing import Any
 
 goals = json.loads(os.environ["GOALS"])
 PORT = int(os.environ["PORT"])
+SOCKETS_MAX = int(os.environ["SOCKETS_MAX"])
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
 MPTCP, UDP_LITE = 262, 136
 SO_MARK = 36
@@ -71,6 +73,16 @@ def send_with_option(level: int, option: int, value: Any, host: str, port: int) 
         one.sendto(b"x", (host, port))
 
 
+def open_sockets(count: int, port: int | None = None) -> None:
+    """Opens sockets, bound to a port if it is given, and then closes all."""
+    with contextlib.ExitStack() as stack:
+        for _ in range(count):
+            one = stack.enter_context(socket.socket(V4, UDP))
+            if port is not None:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+                one.bind(("0.0.0.0", port))
+
+
 def ask(host: str, port: int) -> None:
     with socket.socket(V4, TCP) as one:
         one.settimeout(2)
@@ -110,6 +122,7 @@ if goals["closed"]:
         "device": (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo\0"),
         "source route": (socket.IPPROTO_IP, socket.IP_OPTIONS, SOURCE_ROUTE),
         "mark": (socket.SOL_SOCKET, SO_MARK, 1),
+        "broadcast": (socket.SOL_SOCKET, socket.SO_BROADCAST, 1),
     }.items():
         report(what, send_with_option, *option, host, port)
     for what, arguments in {
@@ -131,6 +144,14 @@ report("own tcp", bind, TCP, PORT)
 report("own udp", bind, UDP, PORT)
 report("own v6", bind, UDP, PORT, "::")
 report("any port", bind, UDP, 0)
+report("any tcp port", bind, TCP, 0)
+for count in (SOCKETS_MAX // 2, SOCKETS_MAX // 2):
+    report("sockets", open_sockets, count)
+report("own sockets", open_sockets, 2 * SOCKETS_MAX, PORT)
+report("too many sockets", open_sockets, SOCKETS_MAX + 1)
+unnamed = socket.socket(V4, TCP)
+unnamed.listen()
+print(json.dumps(["unnamed port", str(unnamed.getsockname()[1])]), flush=True)
 for what, (host, port) in goals["open"].items():
     report(what, ask, host, port)
 for host in goals["datagrams"]:

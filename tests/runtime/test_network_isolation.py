@@ -18,10 +18,10 @@ import pytest
 from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import network_isolation_problem
-from pyservice.runtime.network_isolation import NetworkPolicy, refused_networks
+from pyservice.runtime.network_isolation import SOCKETS_MAX, NetworkPolicy, refused_networks
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_folder import Isolation
-from pyservice.runtime.run_lifecycle import NETWORK_IS_SHARED
+from pyservice.runtime.run_lifecycle import HOST_NETWORK_REFUSED, NETWORK_IS_SHARED
 from pyservice.runtime.run_requests import PortRequest, RunRequest
 from tests.support.runtime_host import SHELL, RuntimeHost, build_of
 from tests.support.upload_files import tar
@@ -114,7 +114,7 @@ def want(
         "",
         build_id=BUILD,
         args=(),
-        env={"GOALS": json.dumps(none | goals)},
+        env={"GOALS": json.dumps(none | goals), "SOCKETS_MAX": str(SOCKETS_MAX)},
         own_env=env or {},
         ports={"game": PortRequest("udp")},
         **more,
@@ -145,7 +145,11 @@ async def test_forbidden_uses_of_the_network_fail(
         {"closed": closed, "foreign_ports": [FOREIGN_PORT], "datagrams": OPEN},
     )
     found = await results(isolated, order, "serving")
-    for what in ("own tcp", "own udp", "own v6", "any port", "serving"):
+    unnamed_port = int(found.pop("unnamed port").pop())
+    # The answer to a connection is dropped, so that the attempt ends by its own time limit.
+    with pytest.raises(TimeoutError):
+        socket.create_connection(("127.0.0.1", unnamed_port), timeout=0.5)
+    for what in ("own tcp", "own udp", "own v6", "any port", "sockets", "own sockets", "serving"):
         assert found.pop(what) == {"ok"}, what
     # A machine without a route gives another error, but not that of the rules.
     for address in OPEN:
@@ -185,6 +189,18 @@ async def test_host_mode_removes_the_isolation(
 ) -> None:
     order = want(isolated, {"open": {"service": service}}, has_host_network=True)
     assert (await results(isolated, order, "serving"))["service"] == {"ok"}
+
+
+async def test_host_mode_needs_consent(host: RuntimeHost) -> None:
+    async def may_use_host_network(build_id: str) -> bool:
+        return build_id != SHELL
+
+    host.may_use_host_network = may_use_host_network
+    await host.anew()
+    refused = host.want(has_host_network=True)
+    end = await host.reports.end(refused.id)
+    assert (end.reason, end.message) == ("exec_failed", HOST_NETWORK_REFUSED)
+    await host.running(has_host_network=False)
 
 
 async def test_rules_outlive_the_service_and_end_with_the_run(
@@ -264,12 +280,12 @@ def test_rules_allow_the_api_resolvers_and_listed_networks(tmp_path: Path) -> No
     listed = (ipaddress.ip_network("10.9.0.0/16"),)
     variables = {"HOSTING_API_URL": "http://0.0.0.0:8080", "HOSTING_GRPC_ADDRESS": "[::1]:9000"}
     ports = {"game": ProcessPort(12_000)}
-    rules = NetworkPolicy("internet", listed, file).rules(tmp_path, ports, variables)
+    rules = NetworkPolicy("internet", listed, resolvers_file=file).rules(tmp_path, ports, variables)
     assert rules.ports == ["12000"]
     assert rules.allowed == [
         *("127.0.0.0/8 12000", "::1/128 12000"),
         *("0.0.0.0/32 8080", "127.0.0.1/32 8080", "::1/128 9000"),
         *("127.0.0.53/32 53", "fe80::1/128 53", "10.9.0.0/16"),
     ]
-    alone = NetworkPolicy("none", (), file).rules(tmp_path, {}, {})
+    alone = NetworkPolicy("none", resolvers_file=file).rules(tmp_path, {}, {})
     assert (alone.allowed, alone.allows_others) == ([], False)

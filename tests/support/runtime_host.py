@@ -103,6 +103,7 @@ class RuntimeHost:
             KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
         self.group_of_build: Callable[[str], Awaitable[str | None]] | None = None
+        self.may_use_host_network: Callable[[str], Awaitable[bool]] | None = None
         self._builds = builds
         self._count = 0
         self._task: asyncio.Task[None] | None = None
@@ -116,6 +117,7 @@ class RuntimeHost:
             {"server": self.reports, "lobby": self.reports},
             on_notice=self.noticed.append,
             group_of_build=self.group_of_build,
+            may_use_host_network=self.may_use_host_network,
         )
         await self.supervisor.recover()
         self._task = asyncio.create_task(self.supervisor.run())

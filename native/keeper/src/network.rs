@@ -20,12 +20,18 @@ use programs::Program;
 /// Maximum number of rules. The jumps of a program reach over them.
 const RULES_MAX: usize = 512;
 const LICENSE: &CStr = c"Apache-2.0";
+const MAP_CREATE: libc::c_int = 0;
 const PROGRAM_LOAD: libc::c_int = 5;
 const PROGRAM_ATTACH: libc::c_int = 8;
 /// Attach flag: programs of a group below do not replace the program.
 const ALLOW_MULTI: u32 = 2;
 /// Port that no run has, because only root may bind it.
 const FOREIGN_PORT: u16 = 1;
+const HASH_MAP: u32 = 1;
+/// Map flag: entries take memory only while they exist.
+const NO_PREALLOCATION: u32 = 1;
+/// Bytes of a socket's cookie.
+const COOKIE_BYTES: u32 = 8;
 
 /// A network, and the ports in it if the rule names any.
 #[derive(Debug)]
@@ -65,6 +71,8 @@ pub fn parse_ports(text: &str) -> Result<RangeInclusive<u16>, String> {
 pub struct NetworkRules {
     /// Folder of the run's control group. `None`: the network is not isolated.
     pub group: Option<PathBuf>,
+    /// Maximum number of IP sockets that are not bound to one of `own_ports`.
+    pub sockets_max: u32,
     /// Ports that the run may bind.
     pub own_ports: Vec<RangeInclusive<u16>>,
     pub allowed: Vec<Destination>,
@@ -76,6 +84,9 @@ pub struct NetworkRules {
 impl NetworkRules {
     pub fn check(&self) -> Result<(), String> {
         let count = self.own_ports.len() + self.allowed.len() + self.refused.len();
+        if self.group.is_some() && self.sockets_max == 0 {
+            return Err("spec: network_group needs network_sockets_max above 0".to_owned());
+        }
         if count > RULES_MAX { Err(format!("spec: more than {RULES_MAX} rules of the network")) } else { Ok(()) }
     }
 
@@ -83,7 +94,9 @@ impl NetworkRules {
     pub fn apply(&self) -> io::Result<()> {
         let Some(path) = &self.group else { return Ok(()) };
         let group = File::open(path)?;
-        for program in programs::all(self) {
+        // The programs keep the map.
+        let counted = create_map(self.sockets_max)?;
+        for program in programs::all(self, counted.as_raw_fd()) {
             attach(&load(&program)?, &group, program.attachment)?;
         }
         Ok(())
@@ -96,6 +109,16 @@ pub fn check_enforced() -> io::Result<()> {
         Err(error) if error.raw_os_error() == Some(libc::EPERM) => Ok(()),
         _ => Err(io::Error::other("the kernel does not apply the rules")),
     }
+}
+
+/// Start of `union bpf_attr` for `BPF_MAP_CREATE`.
+#[repr(C)]
+struct MapRequest {
+    kind: u32,
+    key_bytes: u32,
+    value_bytes: u32,
+    entries_max: u32,
+    flags: u32,
 }
 
 /// Start of `union bpf_attr` for `BPF_PROG_LOAD`.
@@ -123,6 +146,19 @@ struct AttachRequest {
     program: u32,
     attachment: u32,
     flags: u32,
+}
+
+fn create_map(entries_max: u32) -> io::Result<OwnedFd> {
+    let request = MapRequest {
+        kind: HASH_MAP,
+        key_bytes: COOKIE_BYTES,
+        value_bytes: COOKIE_BYTES,
+        entries_max,
+        flags: NO_PREALLOCATION,
+    };
+    let descriptor = call(MAP_CREATE, &request)?;
+    // SAFETY: the kernel has just created the descriptor.
+    Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
 }
 
 fn load(program: &Program) -> io::Result<OwnedFd> {

@@ -63,7 +63,11 @@ impl When {
 pub struct Label(usize);
 
 const LOAD: u8 = 0x61;
+const LOAD_CONSTANT: u8 = 0x18;
 const STORE: u8 = 0x63;
+const STORE_DOUBLE: u8 = 0x7b;
+/// Source register of `LOAD_CONSTANT` for the descriptor of a map.
+const MAP: u8 = 1;
 const ADD: u8 = 0x07;
 const AND_32: u8 = 0x54;
 const OR_32_REGISTER: u8 = 0x4c;
@@ -111,6 +115,17 @@ impl Assembler {
         self.push(STORE | size.bits(), to as u8, from as u8, offset, 0);
     }
 
+    /// Stores all 64 bits of a register.
+    pub fn store_double(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(STORE_DOUBLE, to as u8, from as u8, offset, 0);
+    }
+
+    pub fn set_map(&mut self, to: Register, descriptor: i32) {
+        self.push(LOAD_CONSTANT, to as u8, MAP, 0, descriptor);
+        // The upper half of the constant.
+        self.push(0, 0, 0, 0, 0);
+    }
+
     pub fn set(&mut self, to: Register, value: i32) {
         self.push(MOVE, to as u8, 0, 0, value);
     }
@@ -155,6 +170,11 @@ impl Assembler {
 
     pub fn jump_if_greater(&mut self, one: Register, other: Register, to: Label) {
         self.push_jump(JUMP_GREATER_REGISTER, one as u8, other as u8, 0, to);
+    }
+
+    /// Jumps unless the whole register is zero, as the result of a call that has succeeded.
+    pub fn jump_unless_null(&mut self, register: Register, to: Label) {
+        self.push_jump(JUMP | When::NotEqual.bits(), register as u8, 0, 0, to);
     }
 
     /// Jumps if the whole register is zero, as a pointer of a call that has found nothing.

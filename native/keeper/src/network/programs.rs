@@ -1,13 +1,16 @@
 //! The BPF programs of a run, with its rules as constants.
 //!
-//! - `sockets` decides the creation of IP sockets: only TCP and UDP.
-//! - `binds` decides `bind`: port 0 and the run's own ports.
+//! - `sockets` decides the creation of IP sockets: only TCP and UDP, and a limited number without one of the run's ports.
+//!   Such a socket uses up a port of the machine. `releases` and `bound` count the others out.
+//! - `binds` decides `bind`: the run's own ports, and port 0 for UDP.
+//! - `options` decides `setsockopt`: no broadcasts. The kernel would deliver them to sockets of this machine.
 //! - `connects` decides `connect` of a TCP socket, so that it fails at once.
 //! - `packets` decides each packet that the run sends. It alone enforces the rules for destinations.
 //!
 //! `packets` sees what leaves, so no socket option, address form or route avoids it. It looks at the destination of
-//! each UDP datagram, but only at the first packet of a TCP connection. All other TCP packets belong to a connection
-//! that the run has accepted, or that its rules allow. It drops IP options, extension headers and other protocols.
+//! each UDP datagram, but only at the first packet of a TCP connection. The answer to such a packet has to come from one
+//! of the run's ports. All other TCP packets belong to a connection that the run has accepted, or that its rules allow.
+//! The program drops IP options, extension headers and other protocols.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -26,11 +29,15 @@ pub struct Program {
 const KIND_PACKETS: u32 = 8;
 const KIND_SOCKETS: u32 = 9;
 const KIND_ADDRESSES: u32 = 18;
+const KIND_OPTIONS: u32 = 25;
 
 const EGRESS: u32 = 1;
 const SOCKET_CREATION: u32 = 2;
 const BIND: [u32; 2] = [8, 9];
 const CONNECT: [u32; 2] = [10, 11];
+const BOUND: [u32; 2] = [12, 13];
+const SET_OPTION: u32 = 22;
+const SOCKET_RELEASE: u32 = 34;
 
 const ALLOW: i32 = 1;
 const REFUSE: i32 = 0;
@@ -38,13 +45,20 @@ const REFUSE: i32 = 0;
 // Fields of `struct bpf_sock`.
 const SOCKET_TYPE: usize = 8;
 const SOCKET_PROTOCOL: usize = 12;
+const SOCKET_PORT: usize = 44;
 const SOCKET_PEER_PORT: usize = 48;
 
 // Fields of `struct bpf_sock_addr`.
 const ADDRESS_V4: usize = 4;
 const ADDRESS_V6: usize = 8;
 const ADDRESS_PORT: usize = 24;
+const ADDRESS_TYPE: usize = 32;
 const ADDRESS_PROTOCOL: usize = 36;
+
+// Fields of `struct bpf_sockopt`.
+const OPTION_LEVEL: usize = 24;
+const OPTION_NAME: usize = 28;
+const OPTION_LENGTH: i16 = 32;
 
 // Fields of `struct __sk_buff`.
 const PACKET_PROTOCOL: usize = 16;
@@ -70,12 +84,17 @@ const NAT64: [u32; 3] = [0x0064_ff9b, 0, 0];
 /// First half word of 6to4 addresses. The next two are the address of IPv4.
 const PREFIX_6TO4: u32 = 0x2002;
 
+const MAP_UPDATE: i32 = 2;
+const MAP_DELETE: i32 = 3;
+const SOCKET_COOKIE: i32 = 46;
 const LOOK_UP_UDP: i32 = 85;
 const RELEASE: i32 = 86;
 const OWN_NETWORK_NAMESPACE: i32 = -1;
 
 /// Stack slots of the destination address of IPv6, one 32-bit word each, in the machine's order.
 const V6_WORDS: [i16; 4] = [-16, -12, -8, -4];
+/// Stack slot of a socket's cookie.
+const COOKIE: i16 = -8;
 /// Stack slot of `struct bpf_sock_tuple`, which has at most 36 bytes.
 const TUPLE: i16 = -56;
 
@@ -121,10 +140,16 @@ impl Family {
     }
 }
 
-pub fn all(rules: &NetworkRules) -> Vec<Program> {
+/// Returns the programs. `counted` is the descriptor of the map of counted sockets.
+pub fn all(rules: &NetworkRules, counted: i32) -> Vec<Program> {
+    let of_sockets = |name, attachment, code| Program { name, kind: KIND_SOCKETS, attachment, code };
     let of_addresses = |name, attachment, code| Program { name, kind: KIND_ADDRESSES, attachment, code };
     vec![
-        Program { name: "sockets", kind: KIND_SOCKETS, attachment: SOCKET_CREATION, code: sockets() },
+        of_sockets("sockets", SOCKET_CREATION, sockets(counted)),
+        of_sockets("releases", SOCKET_RELEASE, releases(counted)),
+        of_sockets("bound_4", BOUND[0], bound(rules, counted)),
+        of_sockets("bound_6", BOUND[1], bound(rules, counted)),
+        Program { name: "options", kind: KIND_OPTIONS, attachment: SET_OPTION, code: options() },
         of_addresses("binds_4", BIND[0], binds(rules)),
         of_addresses("binds_6", BIND[1], binds(rules)),
         of_addresses("connects_4", CONNECT[0], connects_v4(rules)),
@@ -133,30 +158,95 @@ pub fn all(rules: &NetworkRules) -> Vec<Program> {
     ]
 }
 
-fn sockets() -> Vec<Instruction> {
+fn sockets(counted: i32) -> Vec<Instruction> {
     let mut code = Assembler::default();
-    let refuse = code.label();
-    let is_datagram = code.label();
+    let (refuse, is_datagram, count) = (code.label(), code.label(), code.label());
+    code.copy(R6, R1);
     code.load(Size::Word, R2, R1, SOCKET_TYPE);
     code.load(Size::Word, R3, R1, SOCKET_PROTOCOL);
     code.jump_if(R2, When::Equal, libc::SOCK_DGRAM as u32, is_datagram);
     code.jump_if(R2, When::NotEqual, libc::SOCK_STREAM as u32, refuse);
     code.jump_if(R3, When::NotEqual, TCP, refuse);
-    code.answer(ALLOW);
+    code.jump(count);
     code.bind(is_datagram);
     code.jump_if(R3, When::NotEqual, UDP, refuse);
+    code.bind(count);
+    load_cookie(&mut code, R6);
+    load_map_and_key(&mut code, counted);
+    // The value of an entry has no meaning.
+    code.copy(R3, R2);
+    code.set(R4, 0);
+    // The call fails if the map is full.
+    code.call(MAP_UPDATE);
+    code.jump_unless_null(R0, refuse);
     code.answer(ALLOW);
     code.bind(refuse);
     code.answer(REFUSE);
     code.finish()
 }
 
-fn binds(rules: &NetworkRules) -> Vec<Instruction> {
+fn releases(counted: i32) -> Vec<Instruction> {
+    let mut code = Assembler::default();
+    load_cookie(&mut code, R1);
+    load_map_and_key(&mut code, counted);
+    code.call(MAP_DELETE);
+    code.answer(ALLOW);
+    code.finish()
+}
+
+fn bound(rules: &NetworkRules, counted: i32) -> Vec<Instruction> {
+    let mut code = Assembler::default();
+    let is_own = code.label();
+    code.load(Size::Word, R2, R1, SOCKET_PORT);
+    for ports in &rules.own_ports {
+        jump_if_port(&mut code, R2, ports, is_own);
+    }
+    code.answer(ALLOW);
+    code.bind(is_own);
+    load_cookie(&mut code, R1);
+    load_map_and_key(&mut code, counted);
+    code.call(MAP_DELETE);
+    code.answer(ALLOW);
+    code.finish()
+}
+
+fn load_cookie(code: &mut Assembler, socket: Register) {
+    code.copy(R1, socket);
+    code.call(SOCKET_COOKIE);
+    code.store_double(R10, COOKIE, R0);
+}
+
+fn load_map_and_key(code: &mut Assembler, counted: i32) {
+    code.set_map(R1, counted);
+    code.copy(R2, R10);
+    code.add(R2, i32::from(COOKIE));
+}
+
+fn options() -> Vec<Instruction> {
     let mut code = Assembler::default();
     let allow = code.label();
+    code.load(Size::Word, R2, R1, OPTION_LEVEL);
+    code.load(Size::Word, R3, R1, OPTION_NAME);
+    code.jump_if(R2, When::NotEqual, libc::SOL_SOCKET as u32, allow);
+    code.jump_if(R3, When::NotEqual, libc::SO_BROADCAST as u32, allow);
+    code.answer(REFUSE);
+    code.bind(allow);
+    // The kernel then uses the value of the caller, also if it is longer than a page.
+    code.set(R2, 0);
+    code.store(Size::Word, R1, OPTION_LENGTH, R2);
+    code.answer(ALLOW);
+    code.finish()
+}
+
+fn binds(rules: &NetworkRules) -> Vec<Instruction> {
+    let mut code = Assembler::default();
+    let (allow, is_named) = (code.label(), code.label());
     code.load(Size::Word, R2, R1, ADDRESS_PORT);
+    code.load(Size::Word, R3, R1, ADDRESS_TYPE);
     code.swap(R2, 16);
-    code.jump_if(R2, When::Equal, 0, allow);
+    code.jump_if(R2, When::NotEqual, 0, is_named);
+    code.jump_if(R3, When::Equal, libc::SOCK_DGRAM as u32, allow);
+    code.bind(is_named);
     for ports in &rules.own_ports {
         jump_if_port(&mut code, R2, ports, allow);
     }
@@ -238,7 +328,7 @@ fn packets(rules: &NetworkRules) -> Vec<Instruction> {
 
 /// Appends the part of `packets` for one family. R6 is the packet, R7 its start and R8 its end.
 fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse: Label) {
-    let (is_udp, allow) = (code.label(), code.label());
+    let (is_udp, allow, is_request) = (code.label(), code.label(), code.label());
     let header = family.header_bytes();
     refuse_shorter(code, header + UDP_BYTES, refuse);
     if matches!(family, Family::V4) {
@@ -251,7 +341,15 @@ fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse
     refuse_shorter(code, header + TCP_FLAGS + 1, refuse);
     code.load(Size::Byte, R1, R7, header + TCP_FLAGS);
     code.and(R1, SYN_AND_ACK);
-    code.jump_if(R1, When::NotEqual, SYN, allow);
+    code.jump_if(R1, When::Equal, SYN, is_request);
+    code.jump_if(R1, When::NotEqual, SYN_AND_ACK, allow);
+    code.load(Size::Half, R8, R7, header);
+    code.swap(R8, 16);
+    for ports in &rules.own_ports {
+        jump_if_port(code, R8, ports, allow);
+    }
+    code.jump(refuse);
+    code.bind(is_request);
     code.bind(is_udp);
     load_destination(code, family);
     allow_listed(code, rules, family, allow);
