@@ -16,6 +16,7 @@ from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, TierSize
 from pyservice.control.process_logs import ProcessLogOperations
 from pyservice.control.server_runs import ServerRuns
+from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
@@ -161,6 +162,7 @@ class GameRuntime:
             on_notice=self.logs.notify_growth,
             group_of_build=None if may_share else self._group_of_build,
             may_use_host_network=self._may_use_host_network,
+            is_build_deleted=self._is_build_deleted,
         )
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
@@ -197,6 +199,11 @@ class GameRuntime:
     async def _group_of_build(self, build_id: str) -> str | None:
         async with self._database.read() as tx:
             return await builds.group_of(tx, build_id)
+
+    async def _is_build_deleted(self, build_id: str) -> bool:
+        with contextlib.suppress(ServiceError):
+            return await self._group_of_build(build_id) is None
+        return False
 
     async def _may_use_host_network(self, build_id: str) -> bool:
         match self._settings.runtime.host_network:

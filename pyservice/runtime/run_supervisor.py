@@ -37,7 +37,7 @@ from pyservice.runtime.run_requests import (
     RunRequest,
 )
 from pyservice.runtime.scratch_folders import ScratchWatch
-from pyservice.runtime.unpacked_builds import UnpackedBuilds
+from pyservice.runtime.unpacked_builds import UnpackedBuilds, is_never_deleted
 
 _Result = TypeVar("_Result")
 
@@ -147,13 +147,16 @@ class RunSupervisor:
         on_notice: Callable[[str], None],
         group_of_build: Callable[[str], Awaitable[str | None]] | None = None,
         may_use_host_network: Callable[[str], Awaitable[bool]] | None = None,
+        is_build_deleted: Callable[[str], Awaitable[bool]] = is_never_deleted,
     ) -> None:
         """`group_of_build` returns the developer group of a build.
 
         If it is set, runs of different groups are never on this node at the same time. If
         `may_use_host_network` is set, runs with the network of the host need its consent for their
-        build.
+        build. Unpacked builds for which `is_build_deleted` returns True are removed when no run uses
+        them.
         """
+        self._is_build_deleted = is_build_deleted
         self._group_of_build = group_of_build
         self._may_use_host_network = may_use_host_network
         self.folder = folder
@@ -420,6 +423,7 @@ class RunSupervisor:
             await self.builds.remove_unused(
                 lambda: {run.parameters.build_id for run in self.runs.values()},
                 is_full=self._is_disk_short(),
+                is_deleted=self._is_build_deleted,
             )
         except OSError as error:
             _log.warning("unused builds could not be removed", error=str(error))

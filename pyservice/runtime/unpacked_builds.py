@@ -14,7 +14,7 @@ import re
 import secrets
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,6 +74,10 @@ class BuildSource(NamedTuple):
 
 class FetchBuild(Protocol):
     async def __call__(self, game_id: str, build_id: str) -> BuildSource: ...
+
+
+async def is_never_deleted(build_id: str) -> bool:
+    return False
 
 
 class UnpackedBuilds:
@@ -202,17 +206,26 @@ class UnpackedBuilds:
     def without_paths(self, message: str) -> str:
         return re.sub(rf"{re.escape(str(self._folder))}/[^/]+/root/", "", message)
 
-    async def remove_unused(self, used: Callable[[], Collection[str]], *, is_full: bool) -> None:
-        """Removes builds that no run has used for a day. If the disk `is_full`, removes all unused
-        builds.
+    async def remove_unused(
+        self,
+        used: Callable[[], Collection[str]],
+        *,
+        is_full: bool,
+        is_deleted: Callable[[str], Awaitable[bool]] = is_never_deleted,
+    ) -> None:
+        """Removes builds that no run uses: those that are deleted or that no run has used for a
+        day. If the disk `is_full`, removes all unused builds.
 
         `used` returns the IDs of builds in use, and is called again before each removal. Raises
-        OSError.
+        OSError, and errors of `is_deleted`.
         """
         self._write_used()
-        set_aside, unused = await asyncio.to_thread(self._removable, is_full)
+        set_aside, unused, recent = await asyncio.to_thread(self._removable, is_full)
         for folder in set_aside:
             await asyncio.to_thread(remove_tree, folder)
+        unused += [
+            build_id for build_id in recent if build_id not in used() and await is_deleted(build_id)
+        ]
         for build_id in unused:
             if build_id in used() or build_id in self._unpacking:
                 continue
@@ -225,8 +238,8 @@ class UnpackedBuilds:
             else:
                 await asyncio.to_thread(remove_tree, folder)
 
-    def _removable(self, is_full: bool) -> tuple[list[Path], list[str]]:
-        set_aside, old = [], []
+    def _removable(self, is_full: bool) -> tuple[list[Path], list[str], list[str]]:
+        set_aside, old, recent = [], [], []
         for folder in self._folder.iterdir():
             if folder.suffix == _REMOVED:
                 set_aside.append(folder)
@@ -234,7 +247,9 @@ class UnpackedBuilds:
                 with contextlib.suppress(FileNotFoundError):
                     if is_full or time.time() - folder.stat().st_mtime > UNUSED_RETENTION_S:
                         old.append(folder.name)
-        return set_aside, old
+                    else:
+                        recent.append(folder.name)
+        return set_aside, old, recent
 
 
 def _is_whole(folder: Path) -> bool:

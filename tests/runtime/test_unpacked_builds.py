@@ -40,6 +40,19 @@ async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(folder: P
     assert (await builds.get(GAME, old)).root.is_dir()
 
 
+async def test_deleted_build_is_removed_when_no_run_uses_it(folder: Path) -> None:
+    used, deleted, other = (f"{BUILD[:-2]}{number:02}" for number in range(3))
+    builds = open_builds(folder, Store(whole()))
+    for build_id in (used, deleted, other):
+        await builds.get(GAME, build_id)
+
+    async def is_deleted(build_id: str) -> bool:
+        return build_id != other
+
+    await builds.remove_unused(lambda: {used}, is_full=False, is_deleted=is_deleted)
+    assert {path.name for path in folder.iterdir()} == {used, other}
+
+
 def _grow_old(folder: Path, build_id: str = BUILD) -> None:
     then = time.time() - 2 * UNUSED_RETENTION_S
     os.utime(folder / build_id, (then, then))
