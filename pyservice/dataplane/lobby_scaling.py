@@ -90,22 +90,22 @@ def plan_group(
     `mode` is None if the version is not current or has no such mode. The plan then stops all empty
     lobbies that the service started. A region that the operator removed keeps no idle lobbies.
     """
-    ours = [lobby for lobby in group.empty if lobby.is_ours]
+    managed = [lobby for lobby in group.empty if lobby.is_ours]
     if mode is None:
         # A draining lobby gets no new players, so it needs no grace period.
-        return GroupPlan(stop=tuple(ours))
+        return GroupPlan(stop=tuple(managed))
     settings = mode.settings_in(region)
     idle = [lobby for lobby in group.empty if lobby.is_findable and _is_idle(lobby, grace_ms)]
-    shut = [lobby for lobby in ours if not lobby.is_findable and _is_idle(lobby, grace_ms)]
+    closed = [lobby for lobby in managed if not lobby.is_findable and _is_idle(lobby, grace_ms)]
     is_enabled = is_region_known and mode.allows_region(region)
     low, high = (settings.idle_min, settings.idle_max) if is_enabled else (0, 0)
     surplus = [lobby for lobby in idle if lobby.is_ours][: max(0, len(idle) - high)]
-    waiting = [lobby for lobby in ours if not _is_idle(lobby, grace_ms)]
+    waiting = [lobby for lobby in managed if not _is_idle(lobby, grace_ms)]
     pending = [grace_ms - lobby.empty_ms for lobby in waiting]
     # A closed lobby that was never used is still loading. Counting it avoids endless replacements.
     loading = sum(not lobby.was_used for lobby in waiting)
     missing = low - len(idle) - group.starting - loading
-    return GroupPlan(max(0, missing), (*shut, *surplus), min(pending, default=None))
+    return GroupPlan(max(0, missing), (*closed, *surplus), min(pending, default=None))
 
 
 def _is_idle(lobby: EmptyLobbyView, grace_ms: int) -> bool:
