@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from pyservice import _native
 from tests.native.native_engine import NAMESPACE, VERSION, open_engine
+from tests.support.waiting import until
 
 GAME = ("game", "udp", "number", 0, 0, False)
 SERVER = b"s" * 16
@@ -169,10 +171,19 @@ def test_quarantine_of_any_range_survives_compaction(tmp_path: Path) -> None:
     _, lsn = servers.ports_returned(SERVER)
     assert resting(engine) == 1
     by_host = [(f"{number:030}", "https", "host", 0, 0, False) for number in range(1_000)]
+
+    def is_leased(number: int) -> bool:
+        try:
+            servers.lease(bytes([number]) * 16, NAMESPACE, "local", by_host)
+        except _native.Refused as error:
+            if error.slug != "STORAGE_FULL":
+                raise
+            # The next segment is not prepared yet.
+            return False
+        return True
+
     for number in range(16):
-        other = bytes([number]) * 16
-        servers.lease(other, NAMESPACE, "local", by_host)
-        servers.end_lease(other)
+        until(partial(is_leased, number))
     engine.close()
     image_lsn = _native.compact(
         str(tmp_path), mac_keys=[(1, b"k" * 32)], current_key=1, segment_bytes=segment_bytes
