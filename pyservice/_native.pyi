@@ -412,7 +412,7 @@ class Engine:
         shard: int = 1,
         start_limit_ms: int = 300000,
         port_quarantine_ms: int = 60000,
-        public_ports: tuple[int, int] = (26000, 31999),
+        public_ports: tuple[int, int] = ...,
     ) -> Engine:
         """Recover the journal and start. None starts an empty engine without a journal, for measurements.
 

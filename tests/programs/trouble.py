@@ -90,7 +90,9 @@ def leaks_early() -> int:
 
 
 def astray() -> int:
-    with socket.create_server(("127.0.0.1", 0)), socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+    with socket.socket() as listener, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
+        # Without a bind, the kernel selects the port. A bind to port 0 is refused.
+        listener.listen()
         datagrams.bind(("127.0.0.1", 0))
         server.say("ready", server.is_ready())
         threading.Event().wait()

@@ -52,7 +52,7 @@ async def shared_host(host: RuntimeHost) -> RuntimeHost:
     host.folder.chmod(0o755)
     groups = ControlGroups.find(host.folder)
     if groups.unenforced or groups.processes is None:
-        pytest.skip("no control groups for all limits on this machine")
+        pytest.skip("this machine has no control group for some of the limits")
     problem = await network_isolation_problem(groups, KEEPER_BINARY, host.folder)
     if problem is not None:
         pytest.skip(f"this kernel cannot isolate the network: {problem}")
