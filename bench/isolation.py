@@ -14,20 +14,20 @@ from typing import Any, Final
 
 from bench.http_load import send_one
 from bench.lobbies import (
-    ARENA_PATH,
-    GAME,
+    ARENA_TIER,
+    CREATE,
     SETTINGS,
+    SMALL,
+    Builds,
+    GameModes,
+    deploy,
     end_lobbies,
     play_arena,
-    udp_archive,
     udp_server,
 )
 from bench.machine import Bench
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, median
 from bench.service import Service, running
-from examples import packing
-from examples.arena.hosting import HostingClient
-from examples.deployment import Deployment
 
 NAME: Final = "isolation"
 MODES: Final = ("bridge", "host")
@@ -41,7 +41,7 @@ _TIMEOUT_S: Final = 10.0
 def run(bench: Bench) -> Result:
     program = udp_server()
     with running(bench.scratch("isolation"), is_pinned=False, more=SETTINGS) as service:
-        token = asyncio.run(_deploy(service, udp_archive(program)))
+        token = asyncio.run(deploy(service, program, _modes))
         starts: dict[str, list[Run]] = {mode: [] for mode in MODES}
         for _ in range(STARTS):
             for mode in MODES:
@@ -63,36 +63,13 @@ def run(bench: Bench) -> Result:
     return Result(NAME, figures, {**runs, **{f"round trip {mode}": trips[mode] for mode in MODES}})
 
 
-async def _deploy(service: Service, udp_build: bytes) -> str:
-    developer = HostingClient(f"http://{service.address}", service.token)
-    try:
-        game = Deployment(developer, GAME, "prod")
-        await game.ensure_game(service.group_id, "Arena")
-        arena = await game.ensure_build("arena", packing.arena_archive())
-        udp = await game.ensure_build("udp", udp_build)
-        modes: dict[str, Any] = {}
-        for mode in MODES:
-            arena_docker = {
-                "image_id": arena,
-                "env": {"PATH": ARENA_PATH},
-                "ports": {"game": {"protocol": "http"}},
-            }
-            udp_docker = {"image_id": udp, "ports": {"game": {"protocol": "udp"}}}
-            modes[f"arena-{mode}"] = _game_mode("basic-1d1", mode, arena_docker)
-            modes[f"udp-{mode}"] = _game_mode("basic-1d16", mode, udp_docker)
-        await game.deploy("1.0.0", {"matchmaker": {"game_modes": modes}})
-        return await game.token("public")
-    finally:
-        developer.close()
-
-
-def _game_mode(tier: str, network_mode: str, docker: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "tier": tier,
-        "max_players": 8,
-        "actions": {"create": {"enabled": True, "enable_public": True}},
-        "docker": {**docker, "network_mode": network_mode},
-    }
+def _modes(builds: Builds) -> GameModes:
+    modes: GameModes = {}
+    for mode in MODES:
+        arena, udp = ({**docker, "network_mode": mode} for docker in builds)
+        modes[f"arena-{mode}"] = {**SMALL, "tier": ARENA_TIER, "docker": arena}
+        modes[f"udp-{mode}"] = {**SMALL, "actions": CREATE, "docker": udp}
+    return modes
 
 
 def _round_trips(service: Service, token: str) -> dict[str, list[Run]]:

@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from websockets.asyncio.client import connect
 
@@ -46,6 +46,9 @@ _AT_REST: Final = 0.1
 GAME: Final = "arena"
 _PATH: Final = f"/cloud/games/{GAME}/namespaces/prod"
 _UDP: Final = {"game": {"protocol": "udp"}}
+SMALL: Final = {"tier": "basic-1d16", "max_players": 8}
+ARENA_TIER: Final = "basic-1d1"
+CREATE: Final = {"create": {"enabled": True, "enable_public": True}}
 SETTINGS: Final = f"""
 [runtime]
 cpu_millicores = 64000
@@ -53,13 +56,23 @@ memory_mb = 64000
 end_with_service = true
 shared_paths = ["{sys.base_prefix}"]
 """
-ARENA_PATH: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+_PYTHON: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
+
+
+GameModes = dict[str, dict[str, Any]]
+
+
+class Builds(NamedTuple):
+    """The `docker` part of a game mode for each build."""
+
+    arena: dict[str, Any]
+    udp: dict[str, Any]
 
 
 def run(bench: Bench) -> Result:
     program = udp_server()
     with running(bench.scratch("lobbies"), is_pinned=False, more=SETTINGS) as service:
-        token = asyncio.run(_deploy(service, program))
+        token = asyncio.run(deploy(service, program, _modes))
         finds, bare = [], []
         for _ in range(FINDS):
             finds.append(asyncio.run(play_arena(service, token, "arena")))
@@ -94,38 +107,35 @@ def udp_server() -> Path:
     return target / "release" / "udp-server"
 
 
-async def _deploy(service: Service, program: Path) -> str:
+def _modes(builds: Builds) -> GameModes:
+    return {
+        "arena": {**SMALL, "tier": ARENA_TIER, "docker": builds.arena},
+        "udp": {**SMALL, "actions": CREATE, "docker": builds.udp},
+        "shell": {**SMALL, "docker": {"ports": _UDP}},
+    }
+
+
+async def deploy(service: Service, program: Path, modes_of: Callable[[Builds], GameModes]) -> str:
+    """Uploads the builds of both games, deploys the game modes, and returns a public token."""
     developer = HostingClient(f"http://{service.address}", service.token)
     try:
         game = Deployment(developer, GAME, "prod")
         await game.ensure_game(service.group_id, "Arena")
         arena = await game.ensure_build("arena", packing.arena_archive())
-        udp = await game.ensure_build("udp", udp_archive(program))
-        small = {"tier": "basic-1d16", "max_players": 8}
-        modes = {
-            "arena": {
-                **small,
-                "tier": "basic-1d1",
-                "docker": {
-                    "image_id": arena,
-                    "env": {"PATH": ARENA_PATH},
-                    "ports": {"game": {"protocol": "http"}},
-                },
-            },
-            "udp": {
-                **small,
-                "actions": {"create": {"enabled": True, "enable_public": True}},
-                "docker": {"image_id": udp, "ports": _UDP},
-            },
-            "shell": {**small, "docker": {"ports": _UDP}},
-        }
+        udp = await game.ensure_build("udp", _udp_archive(program))
+        arena_ports = {"game": {"protocol": "http"}}
+        builds = Builds(
+            {"image_id": arena, "env": {"PATH": _PYTHON}, "ports": arena_ports},
+            {"image_id": udp, "ports": _UDP},
+        )
+        modes = modes_of(builds)
         await game.deploy("1.0.0", {"matchmaker": {"game_modes": modes}})
         return await game.token("public")
     finally:
         developer.close()
 
 
-def udp_archive(program: Path) -> bytes:
+def _udp_archive(program: Path) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         archive.add(ROOT / "examples" / "udp" / "server.json", "server.json")
@@ -161,7 +171,7 @@ def _bare_start() -> Run:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environment = {
-        "PATH": ARENA_PATH,
+        "PATH": _PYTHON,
         "PYTHONPATH": str(_library()),
         "HOSTING_API_URL": "http://127.0.0.1:9",
         "HOSTING_LOBBY_ID": "bare",

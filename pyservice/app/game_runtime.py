@@ -43,6 +43,7 @@ from pyservice.settings import Settings, Tier
 from pyservice.settings.user_ids import default_user_ids
 from pyservice.storage import builds
 from pyservice.storage.database import Database
+from pyservice.storage.database_errors import Conflict
 from pyservice.storage.objects import Objects
 from pyservice.watch import Topics
 
@@ -201,8 +202,9 @@ class GameRuntime:
             return await builds.group_of(tx, build_id)
 
     async def _is_build_deleted(self, build_id: str) -> bool:
-        with contextlib.suppress(ServiceError):
+        with contextlib.suppress(ServiceError, Conflict):
             return await self._group_of_build(build_id) is None
+        # The next cleanup asks again.
         return False
 
     async def _may_use_host_network(self, build_id: str) -> bool:

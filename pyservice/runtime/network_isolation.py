@@ -19,8 +19,9 @@ from urllib.parse import urlsplit
 from pyservice.runtime.process_environment import ProcessPort
 
 Egress = Literal["internet", "none", "any"]
-SOCKETS_MAX: Final = 256
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+SOCKETS_MAX: Final = 256
 
 _LOCAL_V4: Final = (
     *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16"),
@@ -42,6 +43,7 @@ _PRIVATE_V6: Final = (
     *("64:ff9b:1::/48", "100::/64", "2001::/32", "2001:db8::/32", "3fff::/20", "5f00::/16"),
     *("fc00::/7", "fec0::/10"),
 )
+
 _API_VARIABLES: Final = ("HOSTING_API_URL", "HOSTING_GRPC_ADDRESS")
 _DNS_PORT: Final = 53
 _RESOLVERS_FILE: Final = Path("/etc/resolv.conf")
@@ -64,8 +66,10 @@ class NetworkRules:
     allows_others: bool
 
     def records(self) -> list[tuple[str, str]]:
-        records = [("network_group", str(self.group))]
-        records.append(("network_sockets_max", str(self.sockets_max)))
+        records = [
+            ("network_group", str(self.group)),
+            ("network_sockets_max", str(self.sockets_max)),
+        ]
         records += [("network_port", ports) for ports in self.ports]
         records += [("network_allow", destination) for destination in self.allowed]
         records += [("network_refuse", network) for network in self.refused]

@@ -135,6 +135,10 @@ _THREADS: Final = 4
 _log = get_logger("runtime")
 
 
+async def every_build_may(build_id: str) -> bool:
+    return True
+
+
 class RunSupervisor:
     def __init__(
         self,
@@ -146,19 +150,18 @@ class RunSupervisor:
         *,
         on_notice: Callable[[str], None],
         group_of_build: Callable[[str], Awaitable[str | None]] | None = None,
-        may_use_host_network: Callable[[str], Awaitable[bool]] | None = None,
+        may_use_host_network: Callable[[str], Awaitable[bool]] = every_build_may,
         is_build_deleted: Callable[[str], Awaitable[bool]] = is_never_deleted,
     ) -> None:
         """`group_of_build` returns the developer group of a build.
 
-        If it is set, runs of different groups are never on this node at the same time. If
-        `may_use_host_network` is set, runs with the network of the host need its consent for their
-        build. Unpacked builds for which `is_build_deleted` returns True are removed when no run uses
-        them.
+        If it is set, runs of different groups are never on this node at the same time.
+        `may_use_host_network` decides about runs with the network of the host, by their build.
+        Unpacked builds for which `is_build_deleted` returns True are removed when no run uses them.
         """
         self._is_build_deleted = is_build_deleted
         self._group_of_build = group_of_build
-        self._may_use_host_network = may_use_host_network
+        self.may_use_host_network: Final = may_use_host_network
         self.folder = folder
         self.builds = builds
         self.node = node
@@ -335,9 +338,6 @@ class RunSupervisor:
             if await self._group_of_build(build_id) != group:
                 return True
         return False
-
-    async def may_use_host_network(self, build_id: str) -> bool:
-        return self._may_use_host_network is None or await self._may_use_host_network(build_id)
 
     def on_begin(self, run_id: str) -> None:
         self._notify(run_id)

@@ -15,7 +15,7 @@ import pytest
 from pyservice.runtime.run_layout import StoredRun
 from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
-from tests.support.server_back_end import ServerBackEnd, open_back_end, reached
+from tests.support.server_back_end import ServerBackEnd, on_host, open_back_end, reached
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -29,11 +29,6 @@ SETTINGS: Final = {
     "process_ports": f"{PROCESS_PORTS[0]}-{PROCESS_PORTS[-1]}",
     "host_ports": f"{HOST_PORTS[0]}-{HOST_PORTS[-1]}",
 }
-
-
-def on_host(number: int) -> Any:
-    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
-    return {"mode": "host", "ports": {"game": port}}
 
 
 def free_port() -> int:

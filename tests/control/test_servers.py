@@ -14,11 +14,12 @@ import httpx
 import pytest
 
 from tests.support import game_programs
-from tests.support.full_service import FullService, ServiceClient, eventually, running
+from tests.support.full_service import Developer, FullService, ServiceClient, eventually, running
 from tests.support.server_back_end import (
     ServerBackEnd,
     echoed_by_server,
     free_host_port,
+    on_host,
     open_back_end,
     process_of,
     reached,
@@ -228,8 +229,7 @@ async def test_servers_and_builds_of_others_are_not_found(back_end: ServerBackEn
 @pytest.mark.full
 async def test_host_networking_gives_the_requested_port(back_end: ServerBackEnd) -> None:
     number = free_host_port()
-    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
-    network = {"mode": "host", "ports": {"game": port}}
+    network = on_host(number)
     record = await back_end.running(network=network)
     port = record["network"]["ports"]["game"]
     assert (port["public_hostname"], port["public_port"]) == ("127.0.0.1", number)
@@ -245,6 +245,21 @@ async def test_host_networking_gives_the_requested_port(back_end: ServerBackEnd)
     third_id = third.body["server"]["id"]
     await back_end.good("destroy_server", server_id=third_id, override_kill_timeout=0)
     await back_end.until(third_id, "destroyed")
+
+
+@pytest.mark.full
+async def test_only_the_owner_group_has_host_networking(
+    full_service: FullService, client: ServiceClient
+) -> None:
+    developer = Developer(full_service, client)
+    group_id = (await developer.good("create_group", display_name="Other"))["group_id"]
+    game_id = await developer.game(developer_group_id=group_id)
+    other = ServerBackEnd(developer, game_id, await developer.service_token(game_id))
+    await other.prepare_build()
+    server = await other.create(network=on_host(free_host_port()))
+    ended_server = await other.until(server["id"], "failed")
+    assert ended_server["failure"]["reason"] == "EXEC_FAILED"
+    assert "runtime.host_network" in ended_server["failure"]["message"]
 
 
 @pytest.mark.full

@@ -14,7 +14,6 @@ import os
 import platform
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -95,7 +94,6 @@ def main() -> None:
     made, errors = fork(FORKS)
     report("processes", made)
     report("fork", *errors)
-    time.sleep(0.1)
     for number in itertools.count():
         os.write(1, LINES)
         if number % 100 == 0:

@@ -22,7 +22,7 @@ from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources, RunEnd, RunRequest
-from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.run_supervisor import RunSupervisor, every_build_may
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from tests.support.build_store import Store
 from tests.support.leftover_processes import end_leftovers
@@ -103,7 +103,7 @@ class RuntimeHost:
             KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
         self.group_of_build: Callable[[str], Awaitable[str | None]] | None = None
-        self.may_use_host_network: Callable[[str], Awaitable[bool]] | None = None
+        self.may_use_host_network: Callable[[str], Awaitable[bool]] = every_build_may
         self._builds = builds
         self._count = 0
         self._task: asyncio.Task[None] | None = None

@@ -108,6 +108,12 @@ async def reached(record: Any) -> bool:
         return False
 
 
+def on_host(number: int) -> Any:
+    """Returns the network of a server with host networking and one port."""
+    port = {"protocol": "tcp", "internal_port": number, "routing": {"host": {}}}
+    return {"mode": "host", "ports": {"game": port}}
+
+
 def free_host_port() -> int:
     """Returns a free port of the default host range. Other test workers search for one too."""
     with socket.socket() as tried:

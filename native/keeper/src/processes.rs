@@ -13,23 +13,6 @@ const CLONE_INTO_CGROUP: u64 = 1 << 33;
 /// Buffer length for the digits of a PID, which is at most 4194304.
 const PID_DIGITS_MAX: usize = 16;
 
-/// `struct clone_args` of `linux/sched.h`.
-#[repr(C)]
-#[derive(Default)]
-struct CloneRequest {
-    flags: u64,
-    pidfd: u64,
-    child_tid: u64,
-    parent_tid: u64,
-    exit_signal: u64,
-    stack: u64,
-    stack_size: u64,
-    tls: u64,
-    set_tid: u64,
-    set_tid_size: u64,
-    cgroup: u64,
-}
-
 /// Forks this process, which must have only one thread. `namespaces` are clone flags. Returns `None` in the child.
 pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
     // SAFETY: without CLONE_VM this is fork, with namespaces of its own for the child.
@@ -41,14 +24,13 @@ pub fn fork(namespaces: libc::c_int) -> io::Result<Option<Pid>> {
 ///
 /// Moving a process into a group waits for a grace period of the kernel, often 10 ms. A fork into the group does not.
 pub fn fork_into(namespaces: libc::c_int, group: BorrowedFd<'_>) -> io::Result<Option<Pid>> {
-    let request = CloneRequest {
-        flags: CLONE_INTO_CGROUP | namespaces as u64,
-        exit_signal: libc::SIGCHLD as u64,
-        cgroup: group.as_raw_fd() as u64,
-        ..CloneRequest::default()
-    };
-    // SAFETY: the request has the layout of the kernel. Without CLONE_VM this is fork, as above.
-    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const request, size_of::<CloneRequest>()) };
+    // SAFETY: all fields are numbers, for which zero is valid.
+    let mut request: libc::clone_args = unsafe { std::mem::zeroed() };
+    request.flags = CLONE_INTO_CGROUP | namespaces as u64;
+    request.exit_signal = libc::SIGCHLD as u64;
+    request.cgroup = group.as_raw_fd() as u64;
+    // SAFETY: the request outlives the call. Without CLONE_VM this is fork, as above.
+    let pid = unsafe { libc::syscall(libc::SYS_clone3, &raw const request, size_of::<libc::clone_args>()) };
     forked(pid)
 }
 

@@ -13,6 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
+use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, getpid, getppid, getrlimit,
     kill_process, kill_process_group, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
@@ -25,6 +26,9 @@ use crate::network;
 use crate::processes::{self, EXIT_CODE_NOT_STARTED, fork, fork_into, pipe};
 use crate::run_spec::{Isolation, RunSpec};
 
+const MEMBERS_FILE: &str = "cgroup.procs";
+/// Moves the process that writes it into a control group.
+const SELF: &[u8] = b"0";
 const PROCESSES_MAX: u64 = 4_096;
 
 const FILES_MAX: u64 = 65_536;
@@ -81,10 +85,9 @@ struct ExecPlan {
     environment: Vec<CString>,
     workdir: PathBuf,
     cgroups: Vec<PathBuf>,
-    cgroup_v2: Option<PathBuf>,
-    /// The opened `cgroup_v2`.
-    group: Option<File>,
-    /// True if the child has to move into `group` itself.
+    /// Opened folder of the control group of version 2.
+    cgroup_v2: Option<File>,
+    /// True if the child has to move into `cgroup_v2` itself.
     is_moved_after_fork: Cell<bool>,
     has_network_rules: bool,
     nice: i32,
@@ -158,7 +161,7 @@ impl ExecPlan {
             variable.push(value);
             text(&variable)
         });
-        let group = spec
+        let cgroup_v2 = spec
             .cgroup_v2
             .as_ref()
             .map(|path| File::open(path).map_err(|error| format!("{}: {error}", path.display())));
@@ -168,8 +171,7 @@ impl ExecPlan {
             environment: environment.collect::<Result<_, _>>()?,
             workdir: spec.workdir.clone(),
             cgroups: spec.cgroups.clone(),
-            cgroup_v2: spec.cgroup_v2.clone(),
-            group: group.transpose()?,
+            cgroup_v2: cgroup_v2.transpose()?,
             is_moved_after_fork: Cell::new(false),
             has_network_rules: spec.network.group.is_some(),
             nice: spec.nice,
@@ -213,7 +215,7 @@ impl ExecPlan {
 
     /// Forks the process that joins the control groups. Returns `None` in the child.
     fn fork(&self) -> io::Result<Option<Pid>> {
-        let Some(group) = &self.group else { return fork(self.namespaces) };
+        let Some(group) = &self.cgroup_v2 else { return fork(self.namespaces) };
         match fork_into(self.namespaces, group.as_fd()) {
             // Filters of container runtimes can hide the call.
             Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
@@ -259,9 +261,12 @@ impl ExecPlan {
         dup2_stderr(err).map_err(with_name("stdio"))?;
         // SAFETY: only marks descriptors, and none is used after the exec.
         unsafe { libc::close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC as libc::c_int) };
-        let moved_to = self.is_moved_after_fork.get().then_some(&self.cgroup_v2).into_iter().flatten();
-        for path in self.cgroups.iter().cloned().chain(moved_to.map(|folder| folder.join("cgroup.procs"))) {
-            let joined = OpenOptions::new().write(true).open(&path).and_then(|mut file| file.write_all(b"0"));
+        if let (Some(group), true) = (&self.cgroup_v2, self.is_moved_after_fork.get()) {
+            let file = openat(group, MEMBERS_FILE, OFlags::WRONLY, Mode::empty()).map_err(with_name(MEMBERS_FILE))?;
+            File::from(file).write_all(SELF).map_err(|error| ExecError(format!("{MEMBERS_FILE}: {error}")))?;
+        }
+        for path in &self.cgroups {
+            let joined = OpenOptions::new().write(true).open(path).and_then(|mut file| file.write_all(SELF));
             joined.map_err(|error| ExecError(format!("{}: {error}", path.display())))?;
         }
         if self.has_network_rules {

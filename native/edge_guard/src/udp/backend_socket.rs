@@ -15,7 +15,7 @@ const LOCAL_ADDRESSES: u8 = 8;
 
 #[derive(Debug, Default)]
 pub struct BackendSockets {
-    /// Local address that last had a free port. A search in a full one costs about 0.2 ms.
+    /// Local address that last had a free port. The search is expensive in an address without one, about 0.2 ms.
     current: u8,
 }
 

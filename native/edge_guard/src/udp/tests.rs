@@ -6,7 +6,6 @@ use super::*;
 use crate::metrics::DatagramDrop;
 
 const NUMBER: u64 = 7;
-
 const SESSIONS_MAX: usize = 99;
 
 fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (UdpThreads, SocketAddr) {

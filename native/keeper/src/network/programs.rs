@@ -1,7 +1,8 @@
 //! The BPF programs of a run, with its rules as constants.
 //!
-//! - `sockets` decides the creation of IP sockets: only TCP and UDP, and a limited number without one of the run's ports.
-//!   Such a socket uses up a port of the machine. `releases` and `bound` count the others out.
+//! - `sockets` decides the creation of IP sockets: only TCP and UDP. It counts each socket, and the number is limited,
+//!   because a socket can use up a port of the machine.
+//! - `releases` and `bound` no longer count a socket: when it is closed, or bound to one of the run's ports.
 //! - `binds` decides `bind`: the run's own ports, and port 0 for UDP.
 //! - `options` decides `setsockopt`: no broadcasts. The kernel would deliver them to sockets of this machine.
 //! - `connects` decides `connect` of a TCP socket, so that it fails at once.
@@ -187,10 +188,7 @@ fn sockets(counted: i32) -> Vec<Instruction> {
 
 fn releases(counted: i32) -> Vec<Instruction> {
     let mut code = Assembler::default();
-    load_cookie(&mut code, R1);
-    load_map_and_key(&mut code, counted);
-    code.call(MAP_DELETE);
-    code.answer(ALLOW);
+    stop_counting(&mut code, counted);
     code.finish()
 }
 
@@ -203,11 +201,16 @@ fn bound(rules: &NetworkRules, counted: i32) -> Vec<Instruction> {
     }
     code.answer(ALLOW);
     code.bind(is_own);
-    load_cookie(&mut code, R1);
-    load_map_and_key(&mut code, counted);
+    stop_counting(&mut code, counted);
+    code.finish()
+}
+
+/// Appends the end of a program that no longer counts the socket in R1.
+fn stop_counting(code: &mut Assembler, counted: i32) {
+    load_cookie(code, R1);
+    load_map_and_key(code, counted);
     code.call(MAP_DELETE);
     code.answer(ALLOW);
-    code.finish()
 }
 
 fn load_cookie(code: &mut Assembler, socket: Register) {
@@ -328,7 +331,7 @@ fn packets(rules: &NetworkRules) -> Vec<Instruction> {
 
 /// Appends the part of `packets` for one family. R6 is the packet, R7 its start and R8 its end.
 fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse: Label) {
-    let (is_udp, allow, is_request) = (code.label(), code.label(), code.label());
+    let (needs_destination, allow) = (code.label(), code.label());
     let header = family.header_bytes();
     refuse_shorter(code, header + UDP_BYTES, refuse);
     if matches!(family, Family::V4) {
@@ -336,12 +339,12 @@ fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse
         code.jump_if(R1, When::NotEqual, V4_WITHOUT_OPTIONS, refuse);
     }
     code.load(Size::Byte, R1, R7, family.protocol_offset());
-    code.jump_if(R1, When::Equal, UDP, is_udp);
+    code.jump_if(R1, When::Equal, UDP, needs_destination);
     code.jump_if(R1, When::NotEqual, TCP, refuse);
     refuse_shorter(code, header + TCP_FLAGS + 1, refuse);
     code.load(Size::Byte, R1, R7, header + TCP_FLAGS);
     code.and(R1, SYN_AND_ACK);
-    code.jump_if(R1, When::Equal, SYN, is_request);
+    code.jump_if(R1, When::Equal, SYN, needs_destination);
     code.jump_if(R1, When::NotEqual, SYN_AND_ACK, allow);
     code.load(Size::Half, R8, R7, header);
     code.swap(R8, 16);
@@ -349,8 +352,7 @@ fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse
         jump_if_port(code, R8, ports, allow);
     }
     code.jump(refuse);
-    code.bind(is_request);
-    code.bind(is_udp);
+    code.bind(needs_destination);
     load_destination(code, family);
     allow_listed(code, rules, family, allow);
     refuse_local(code, family, allow, refuse);

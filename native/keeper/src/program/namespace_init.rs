@@ -86,8 +86,8 @@ impl ExecPlan {
         let program = fork(0).map_err(|error| ExecError(format!("starting: {error}")))?;
         let Some(program) = program else {
             let _ = setsid();
-            let Err(failure_reason) = self.run(&mut || ());
-            exit_with(&failure_reason, failure)
+            let Err(error) = self.run(&mut || ());
+            exit_with(&error, failure)
         };
         drop_capabilities().map_err(with_name("init"))?;
         PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
