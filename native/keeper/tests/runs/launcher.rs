@@ -4,6 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -12,7 +13,7 @@ use rustix::fs::{CWD, FlockOperation, Mode, flock, mkfifoat};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::run_fixture::{KEEPER, Run, available_modes, is_alive, wait_until};
+use crate::run_fixture::{KEEPER, Run, available_modes, descendants, is_alive, wait_until};
 
 /// Reply of the launcher: status, folder and message.
 pub type Reply = (String, String, String);
@@ -148,11 +149,18 @@ fn killed_keeper_is_reported() {
     let run = Run::new(crate::run_fixture::NONE, "exit 0", &[&format!("cgroup={}", group.display())]);
     launcher.ask(run.folder.path());
     wait_until(|| run.state().contains_key("keeper_pid"), "the record of its start");
-    let keeper = Pid::from_raw(run.number("keeper_pid")).expect("a pid");
-    kill_process(keeper, Signal::KILL).expect("killed");
+    let keeper = run.number("keeper_pid");
+    let mut children = Vec::new();
+    let has_child = || {
+        children = descendants(keeper);
+        !children.is_empty()
+    };
+    wait_until(has_child, "the process that is to become the program");
+    kill_process(Pid::from_raw(keeper).expect("a pid"), Signal::KILL).expect("killed");
     assert_eq!((&launcher.answer().0[..], launcher.start(run.folder.path()).0), ("70", "75".to_owned()));
-    // Releases the process that was to become the program.
-    drop(OpenOptions::new().read(true).open(&group).expect("opened by both"));
+    // Releases the process that was to become the program, if it has come to the FIFO.
+    let _reader = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&group).expect("opened");
+    wait_until(|| !children.iter().any(|&child| is_alive(child)), "the end of this process");
 }
 
 /// File with a lease, which blocks every open of the file until the value is dropped.
