@@ -129,8 +129,12 @@ impl RouteSource {
 
     #[track_caller]
     pub fn wait_for_backend(&self, owner: &str, backend: Option<SocketAddr>) {
-        let port = backend.map_or(0, |backend| backend.port().into());
-        wait_for(&format!("{owner} leads to {backend:?}"), || {
+        self.wait_for_backend_port(owner, backend.map_or(0, |backend| backend.port().into()));
+    }
+
+    #[track_caller]
+    fn wait_for_backend_port(&self, owner: &str, port: u32) {
+        wait_for(&format!("{owner} leads to backend port {port}"), || {
             let state = self.state.lock().unwrap();
             let last = state.outcomes.iter().rev().find(|outcome| outcome.owner_id == owner)?;
             (last.kind == i32::from(OutcomeKind::Listening) && last.backend_port == port).then_some(())
@@ -140,7 +144,8 @@ impl RouteSource {
     #[track_caller]
     pub fn serve_route(&self, route: &Route) {
         self.put(std::slice::from_ref(route));
-        self.wait_for(&route.owner_id, OutcomeKind::Listening);
+        // An outcome can be reported twice, so `Listening` alone may be of the backend before.
+        self.wait_for_backend_port(&route.owner_id, route.backend_port);
     }
 
     pub fn has_outcome(&self, owner: &str, kind: OutcomeKind) -> bool {

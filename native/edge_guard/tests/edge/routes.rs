@@ -261,10 +261,8 @@ fn route_without_backend_closes_streams_and_drops_datagrams() {
     let early = connect_datagram(datagram);
     early.send(b"too early").unwrap();
     guard.wait_for_figure("datagrams_dropped_total{reason=\"no_backend\"}", |dropped| dropped == 1);
-    guard.source.forget_outcomes();
-    guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
-    guard.source.wait_for("a", OutcomeKind::Listening);
-    guard.source.wait_for("b", OutcomeKind::Listening);
+    guard.source.serve_route(&route("a", "tcp", stream, Some(tcp_echo())));
+    guard.source.serve_route(&route("b", "udp", datagram, Some(udp_echo())));
     echo(&mut connect(stream), "now");
     wait_for("the datagram port leads to the process", || {
         early.send(b"now").unwrap();
@@ -312,7 +310,6 @@ fn changed_backend_keeps_open_streams() {
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     let mut old = connect(port);
     echo(&mut old, "before");
-    guard.source.forget_outcomes();
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_named("second"))));
     let mut name = [0; 6];
     connect(port).read_exact(&mut name).unwrap();
