@@ -1,18 +1,19 @@
-"""Limits of memory, CPU and processes of runs through kernel control groups, versions 1 and 2.
+"""Limits of memory, CPU, I/O and processes of runs through kernel control groups, versions 1 and 2.
 
-Memory and the number of processes are limited, and CPU is shared by weight. A data directory has
-one parent group, and each run has a child group. The program joins its group before it starts. If
-the service may not create groups, these limits do not apply.
+Memory and the number of processes are limited. CPU and, in version 2, I/O are shared by weight. A
+data directory has one parent group, and each run has a child group. The program joins its group
+before it starts. If the service may not create groups, these limits do not apply.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
 from pyservice.runtime.containers import PROCESSES_MAX
@@ -22,14 +23,26 @@ from pyservice.runtime.run_requests import Resources
 _ROOT: Final = Path("/sys/fs/cgroup")
 _HYBRID: Final = "unified"
 """Hierarchy of version 2 beside those of version 1."""
+_VERSION_1: Final = {"memory": "memory.limit_in_bytes", "cpu": "cpu.shares", "pids": "pids.max"}
+"""Hierarchies of version 1, with a file that each of their groups has."""
 _PROCS: Final = "cgroup.procs"
 _TASKS: Final = "tasks"
 """File of a group of version 1. Unlike `_PROCS`, it moves a task without a wait in the kernel."""
+_CONTROLLERS: Final = "cgroup.subtree_control"
+_NEEDED: Final = ("memory", "cpu")
+_OPTIONAL: Final = ("pids", "io")
+"""Controllers of version 2 that a delegated group may lack."""
+_SERVICE: Final = "service"
+"""Group of the service's own processes below a group that has controllers."""
+_MOVES_MAX: Final = 16
+"""Readings of a group's processes until it is empty. A process can fork while it is moved."""
 _TRIAL: Final = "trial"
 _SHARES_OF_CORE: Final = 1024
 _CPU_PERIOD_US: Final = 100_000
 _WEIGHT_OF_CORE: Final = 100
-_WEIGHTS: Final = (1, 10_000)
+_WEIGHT_MAX: Final = 10_000
+_IO_WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1_000}
+"""Largest weight in each file of the io controller. The kernel has the file of each active scheduler."""
 
 
 class Membership(NamedTuple):
@@ -44,8 +57,9 @@ class Membership(NamedTuple):
 class ControlGroups:
     """Control groups of one data directory.
 
-    `memory`, `cpu`, `network` and `processes` are the folders of its parent groups. None: the service cannot
-    create this group. The network group is of version 2.
+    `memory`, `cpu`, `network`, `processes` and `io` are the folders of its parent groups. None: the service
+    cannot create this group. The network and io groups are of version 2. The io files of version 1
+    (`blkio`) have no weight in current kernels.
     """
 
     memory: Path | None
@@ -53,20 +67,41 @@ class ControlGroups:
     is_unified: bool = False
     network: Path | None = None
     processes: Path | None = None
+    io: Path | None = None
     cpu_limit_millicores: int = 0
     """Processor time that each run may use at most. A larger tier counts instead. 0: no limit."""
 
     @classmethod
-    def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
+    def find(
+        cls, data_dir: Path, root: Path = _ROOT, memberships: str | None = None
+    ) -> ControlGroups:
+        """Returns the groups that the service can create.
+
+        `memberships` is the text of `/proc/self/cgroup`. In version 2, this may move processes of
+        the service into a group below their own.
+        """
         name = f"hosting-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
+        if memberships is None:
+            memberships = Path("/proc/self/cgroup").read_text()
         if (root / "cgroup.controllers").exists():
-            parent = _unified_parent(root, name)
-            network = parent or _usable(root, name, _PROCS)
-            return cls(parent, parent, is_unified=True, network=network, processes=parent)
-        memory = _usable(root / "memory", name, "memory.limit_in_bytes")
-        cpu = _usable(root / "cpu", name, "cpu.shares")
-        processes = _usable(root / "pids", name, "pids.max")
-        return cls(memory, cpu, network=_usable(root / _HYBRID, name, _PROCS), processes=processes)
+            own = _own_group("", memberships)
+            parent = find_parent(root, own, name, _NEEDED, _OPTIONAL)
+            files = _trial_files(parent) if parent is not None else set()
+            network = parent or _usable(root, name, _PROCS, own)
+            return cls(
+                parent if "memory.max" in files else None,
+                parent if "cpu.weight" in files else None,
+                is_unified=True,
+                network=network,
+                processes=parent if "pids.max" in files else None,
+                io=parent if files & _IO_WEIGHTS.keys() else None,
+            )
+        memory, cpu, processes = (
+            _usable(root / controller, name, limit, _own_group(controller, memberships))
+            for controller, limit in _VERSION_1.items()
+        )
+        network = _usable(root / _HYBRID, name, _PROCS, _own_group("", memberships))
+        return cls(memory, cpu, network=network, processes=processes)
 
     @property
     def unenforced(self) -> list[str]:
@@ -77,6 +112,12 @@ class ControlGroups:
             )
         if self.cpu is None:
             problems.append("processors are shared by nice values: no control group can be created")
+        if self.processes is None:
+            problems.append(
+                "processes are limited for each user only: no control group counts them"
+            )
+        if self.io is None:
+            problems.append("disk I/O is not shared by weight: no control group has weights of it")
         return problems
 
     def membership(self, run_id: str) -> Membership:
@@ -113,10 +154,7 @@ class ControlGroups:
         if self.cpu is not None:
             group = f"{self.cpu}/{run_id}"
             if self.is_unified:
-                weight = _WEIGHT_OF_CORE * resources.cpu_millicores // 1000
-                steps.append(
-                    _put(f"{group}/cpu.weight", str(min(max(weight, _WEIGHTS[0]), _WEIGHTS[1])))
-                )
+                steps.append(_put(f"{group}/cpu.weight", _weight(resources, _WEIGHT_MAX)))
             else:
                 shares = max(2, _SHARES_OF_CORE * resources.cpu_millicores // 1000)
                 steps.append(_put(f"{group}/cpu.shares", str(shares)))
@@ -124,6 +162,11 @@ class ControlGroups:
         if self.processes is not None:
             limit_file = f"{self.processes}/{run_id}/pids.max"
             steps.append(_put_if_present(limit_file, str(PROCESSES_MAX)))
+        if self.io is not None:
+            steps += [
+                _put_if_present(f"{self.io}/{run_id}/{name}", _weight(resources, weight_max))
+                for name, weight_max in _IO_WEIGHTS.items()
+            ]
         return steps
 
     def _cpu_limit(self, group: str, resources: Resources) -> list[FileChange]:
@@ -140,8 +183,9 @@ class ControlGroups:
 
     def make_parents(self) -> None:
         for parent in self._parents():
-            is_limiting = self.is_unified and parent == self.memory
-            _make_parent(parent, is_unified=is_limiting)
+            parent.mkdir(exist_ok=True)
+            if self.is_unified and parent == self.memory:
+                _enable_controllers(parent, _NEEDED, _OPTIONAL)
 
     def remove(self, run_id: str) -> None:
         """Removes the control group of an ended run, and the parent group if it is then empty.
@@ -161,62 +205,111 @@ class ControlGroups:
                         self.remove(group.name)
 
     def _parents(self) -> set[Path]:
-        parents = (self.memory, self.cpu, self.network, self.processes)
+        parents = (self.memory, self.cpu, self.network, self.processes, self.io)
         return {parent for parent in parents if parent is not None}
 
 
-def _usable(hierarchy: Path, name: str, limit: str) -> Path | None:
+def find_parent(
+    root: Path, own: str | None, name: str, needed: Sequence[str], optional: Sequence[str] = ()
+) -> Path | None:
+    """Returns a new or existing parent group of version 2, or None if no group may have one.
+
+    The parent is below the first group that the service may use, from the root of the hierarchy to
+    the service's own group. The next start takes the same one.
+    """
+    groups = _groups_down_to(root, own)
+    for group in groups:
+        parent = group / name
+        try:
+            parent.mkdir(exist_ok=True)
+            try:
+                _enable_controllers(parent, needed, optional)
+            except OSError as error:
+                if error.errno != errno.EBUSY or group != groups[-1] or _is_unit(group):
+                    raise
+                # The kernel enables no controllers in a group that has processes itself.
+                _move_processes(group)
+                _enable_controllers(parent, needed, optional)
+        except OSError:
+            with contextlib.suppress(OSError):
+                parent.rmdir()
+        else:
+            return parent
+    return None
+
+
+def _is_unit(group: Path) -> bool:
+    """Returns whether a group is the one of a systemd service.
+
+    systemd starts the service again in this group. The kernel refuses that while controllers of the
+    group apply to game servers that still run.
+    """
+    return group.name.endswith(".service")
+
+
+def _groups_down_to(root: Path, own: str | None) -> list[Path]:
+    names = () if own is None else PurePosixPath(own).parts[1:]
+    if ".." in names:
+        # The own group is outside of the hierarchy that this mount shows.
+        names = ()
+    return [root.joinpath(*names[:count]) for count in range(len(names) + 1)]
+
+
+def _enable_controllers(parent: Path, needed: Sequence[str], optional: Sequence[str]) -> None:
+    files = [f"{group}/{_CONTROLLERS}" for group in (parent.parent, parent)]
+    wanted = " ".join(f"+{controller}" for controller in needed)
+    apply_changes([_put(file, wanted) for file in files])
+    apply_changes([_put_if_present(file, f"+{one}") for one in optional for file in files])
+
+
+def _move_processes(group: Path) -> None:
+    """Moves all processes of a group into its child group `_SERVICE`."""
+    target = group / _SERVICE
+    target.mkdir(exist_ok=True)
+    for _ in range(_MOVES_MAX):
+        pids = (group / _PROCS).read_text().split()
+        if not pids:
+            return
+        # A process may have exited since the reading.
+        apply_changes([_put_if_present(f"{target}/{_PROCS}", pid) for pid in pids])
+
+
+def _usable(hierarchy: Path, name: str, limit: str, own: str | None) -> Path | None:
     """Returns the path of a usable parent group in a hierarchy, or None.
 
-    Prefers a group at the top of the hierarchy, because the next start finds it there. Otherwise
-    the parent group is below the service's own group.
+    Prefers a group at the top of the hierarchy, because the next start finds it there.
     """
-    is_version_2 = limit == _PROCS
-    own = _own_group("" if is_version_2 else hierarchy.name)
     if own is None or not hierarchy.is_dir():
         return None
-    return _try_parent(hierarchy / name, limit) or _try_parent(
-        hierarchy / own.lstrip("/") / name, limit
-    )
+    parents = (group / name for group in _groups_down_to(hierarchy, own))
+    return next((parent for parent in parents if limit in _trial_files(parent)), None)
 
 
-def _try_parent(parent: Path, limit: str) -> Path | None:
+def _trial_files(parent: Path) -> set[str]:
+    """Returns the names of the files in a new child group, none if it cannot be created."""
+    trial = parent / _TRIAL
     try:
-        (parent / _TRIAL).mkdir(parents=True, exist_ok=True)
-        is_usable = (parent / _TRIAL / limit).exists()
-        (parent / _TRIAL).rmdir()
+        trial.mkdir(parents=True, exist_ok=True)
+        names = set(os.listdir(trial))
+        trial.rmdir()
         with contextlib.suppress(OSError):
             parent.rmdir()
     except OSError:
-        return None
-    return parent if is_usable else None
+        return set()
+    return names
 
 
-def _unified_parent(root: Path, name: str) -> Path | None:
-    parent = root / name
-    try:
-        _make_parent(parent, is_unified=True)
-    except OSError:
-        return None
-    return _try_parent(parent, "memory.max")
-
-
-def _make_parent(parent: Path, *, is_unified: bool) -> None:
-    parent.mkdir(exist_ok=True)
-    if is_unified:
-        groups = (parent.parent, parent)
-        apply_changes([_put(f"{group}/cgroup.subtree_control", "+memory +cpu") for group in groups])
-        apply_changes(
-            [_put_if_present(f"{group}/cgroup.subtree_control", "+pids") for group in groups]
-        )
-
-
-def _own_group(controller: str) -> str | None:
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+def _own_group(controller: str, memberships: str) -> str | None:
+    for line in memberships.splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             return path
     return None
+
+
+def _weight(resources: Resources, weight_max: int) -> str:
+    weight = _WEIGHT_OF_CORE * resources.cpu_millicores // 1000
+    return str(min(max(weight, 1), weight_max))
 
 
 def _put(path: str, text: str) -> FileChange:

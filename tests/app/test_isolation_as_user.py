@@ -30,6 +30,8 @@ SCRATCH: Final = "scratch folders have no size limit"
 UNLIMITED: Final = {
     "memory is watched twice a second, not limited",
     "processors are shared by nice values",
+    "processes are limited for each user only",
+    "disk I/O is not shared by weight",
     "the network of game servers is not isolated",
 }
 """Limits that the service reports as not enforced when it may not create control groups."""

@@ -51,7 +51,7 @@ async def shared_host(host: RuntimeHost) -> RuntimeHost:
     """Isolates the runs as a service does with its default settings."""
     host.folder.chmod(0o755)
     groups = ControlGroups.find(host.folder)
-    if groups.unenforced or groups.processes is None:
+    if None in (groups.memory, groups.cpu, groups.processes):
         pytest.skip("this machine has no control group for some of the limits")
     problem = await network_isolation_problem(groups, KEEPER_BINARY, host.folder)
     if problem is not None:
