@@ -18,6 +18,7 @@ from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, running
 from tests.support.older_machine import NOT_SCOPED, OlderMachine
 from tests.support.server_back_end import ServerBackEnd, reached
+from tests.support.unified_groups import unified_groups
 from tests.support.unprivileged_python import interpreter
 from tests.support.waiting import eventually
 
@@ -39,9 +40,11 @@ SIGNALS: Final = "game servers can signal all processes of this user, the servic
 
 
 @contextlib.contextmanager
-def serving(isolation: str, *, landlock: int | None = None) -> Iterator[FullService]:
+def serving(
+    isolation: str, *, landlock: int | None = None, group: Path | None = None
+) -> Iterator[FullService]:
     """Starts a service. `landlock` simulates a machine without user namespaces and with this
-    version of Landlock.
+    version of Landlock. `group` is the control group of version 2 in which the service starts.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -50,7 +53,8 @@ def serving(isolation: str, *, landlock: int | None = None) -> Iterator[FullServ
             machine = OlderMachine(folder)
             keeper = machine.keeper(landlock)
         service = FullService(folder, runtime={**game_programs.SETTINGS, "isolation": isolation})
-        service.interpreter = interpreter(folder, keeper)
+        join = ["sh", "-ec", 'echo 0 >"$0/cgroup.procs"; exec "$@"', str(group)] if group else []
+        service.interpreter = [*join, *interpreter(folder, keeper)]
         with running(service):
             yield service
 
@@ -63,6 +67,12 @@ def full_service() -> Iterator[FullService]:
 
 @pytest.fixture
 async def back_end(full_service: FullService) -> AsyncIterator[ServerBackEnd]:
+    async with back_end_of(full_service) as servers:
+        yield servers
+
+
+@contextlib.asynccontextmanager
+async def back_end_of(full_service: FullService) -> AsyncIterator[ServerBackEnd]:
     client = full_service.client("http")
     developer = Developer(full_service, client)
     game_id = await developer.game()
@@ -109,3 +119,36 @@ async def test_no_game_server_runs_without_isolation() -> None:
         runs, unenforced = await runtime_status(full_service)
     assert runs.startswith("runs nothing")
     assert unenforced == {*UNLIMITED, "archive is not run"}
+
+
+async def test_game_servers_in_a_delegated_slice_survive_a_restart() -> None:
+    with unified_groups() as groups:
+        groups.make("hosting.slice", "hosting.slice/hosting.service")
+        groups.give("hosting.slice")
+        own = groups.path("hosting.slice/hosting.service")
+        with serving("landlock", group=own) as full_service:
+            runs, _ = await runtime_status(full_service)
+            if "landlock" not in runs:
+                pytest.skip("this kernel has no Landlock")
+            async with back_end_of(full_service) as back_end:
+                server = await back_end.running()
+                [group] = groups.path("hosting.slice").glob(f"hosting-*/{server['id']}")
+                members = groups.processes(str(group))
+                assert members
+                full_service.stop()
+                full_service.start()
+                assert groups.processes(str(group)) == members
+                assert await reached(server)
+                other = await back_end.running()
+                assert (group.parent / other["id"]).is_dir()
+                for one in (server, other):
+                    await back_end.good("destroy_server", server_id=one["id"])
+                    await back_end.until(one["id"], "destroyed")
+                await eventually_gone(group.parent)
+
+
+async def eventually_gone(group: Path) -> None:
+    async def is_gone() -> bool:
+        return not group.exists()
+
+    await eventually(is_gone)
