@@ -56,8 +56,8 @@ class QuotaChecks:
     ) -> None:
         """Raises QUOTA_EXCEEDED if a quota has no room. `added` maps quotas to the added amounts.
 
-        An exact check locks the group until the transaction ends. Call this method before the transaction locks a
-        game or namespace, so that two transactions never wait for each other.
+        An exact check locks the group until the transaction ends. A transaction locks the group
+        before a game or namespace, so that two transactions never wait for each other.
         """
         keys = {"group": group_id, "game": game_id, "namespace": namespace_id}
         if is_exact:

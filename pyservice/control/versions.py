@@ -28,7 +28,7 @@ from pyservice.control.resource_summaries import version_summary
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.storage import builds, games, uploads
+from pyservice.storage import builds, games, quotas, uploads
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage.database import Transaction
 from pyservice.storage.list_pages import PageBounds
@@ -60,7 +60,8 @@ class VersionOperations:
         async def change(tx: Transaction) -> pb.CreateVersionResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
             if site_ids(request.config):
-                # The lock excludes concurrent deletion of the site.
+                # The lock of the game excludes concurrent deletion of the site.
+                await quotas.lock_group(tx, game.group_id)
                 await games.lock(tx, game.game_id)
             require_valid(await self._problems(tx, game.game_id, request))
             config, config_json = encode(request.config), json_of(request.config)

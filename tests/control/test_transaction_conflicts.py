@@ -19,13 +19,14 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
-from pyservice.storage import groups, service_state
+from pyservice.storage import games, groups, quotas, service_state
 from pyservice.storage import tokens as links
 from pyservice.storage.database import Database
 from pyservice.storage.database_errors import Conflict
 from pyservice.storage.tables import device_links, identities, members
 from pyservice.watch import Topics
 from tests.control.feeder_setup import LINKS
+from tests.control.site_files import complete_site
 from tests.support.command_line import output
 from tests.support.full_service import Developer
 from tests.support.namespace_scenario import Records
@@ -137,3 +138,22 @@ async def test_concurrent_first_write_checks_both_succeed(database: Database) ->
         await wait_for_lock_wait(database)
     await checking
     assert watch.problem == ""
+
+
+async def test_version_with_a_site_locks_the_group_before_the_game(
+    owner: Developer, records: Records
+) -> None:
+    database, game_id = records.database, await owner.game()
+    if database.name == "sqlite":
+        return  # SQLite has one writer at a time.
+    group_id = (await owner.good("get_game", game_id=game_id))["game"]["developer_group_id"]
+    config = {"cdn": {"site_id": await complete_site(owner, game_id)}}
+    async with database.write() as tx:
+        await quotas.lock_group(tx, group_id)
+        fields: dict[str, Any] = {"game_id": game_id, "display_name": "x", "config": config}
+        creating = asyncio.create_task(owner.call("create_version", **fields))
+        await wait_for_lock_wait(database)
+        await tx.run(text("SET LOCAL lock_timeout = 1"))
+        # CreateServer locks the group and then the game.
+        await games.lock(tx, game_id)
+    assert (await creating).code == "OK"

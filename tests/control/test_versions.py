@@ -11,7 +11,7 @@ import pytest
 from tests.control.configurations import EVERYTHING, everything
 from tests.control.new_developers import new_developer
 from tests.control.response_shapes import ID, TEXT, TIME, shape
-from tests.control.site_files import FILES, file_fields
+from tests.control.site_files import complete_site
 from tests.support.full_service import ARENA_MODES, Developer
 from tests.support.namespace_scenario import Records
 from tests.support.upload_files import put_all, tar
@@ -123,15 +123,6 @@ async def test_version_of_another_game_is_not_found(developer: Developer) -> Non
     version_id = await developer.version(await developer.game(), {})
     fields = {"game_id": await developer.game(), "version_id": version_id}
     assert await developer.code("get_version", **fields) == "VERSION_NOT_FOUND"
-
-
-async def complete_site(developer: Developer, game_id: str) -> str:
-    response = await developer.good(
-        "create_site", game_id=game_id, display_name="1", files=file_fields(FILES)
-    )
-    await put_all(response["presigned_requests"], FILES)
-    await developer.good("complete_upload", upload_id=response["upload_id"])
-    return str(response["site_id"])
 
 
 async def complete_build(developer: Developer, game_id: str) -> str:
