@@ -173,12 +173,13 @@ class LobbyExportOperations:
             bounded = _BoundedWriter(writer, room)
             try:
                 await write(bounded, partial(self._threads.run, group_id))
+                # The audit log says that the export exists, so the file comes first.
+                await writer.commit()
                 async with self._database.write() as tx:
                     added = {"export_bytes": bounded.written}
                     await self._quotas.require(tx, group_id, added)
                     await uploads.set_export_length(tx, export_id, bounded.written)
                     await record(tx)
-                await writer.commit()
             except BaseException:
                 with contextlib.suppress(ServiceError):
                     await await_despite_cancel(self._objects.delete_prefix(_folder(export_id)))

@@ -19,7 +19,7 @@ from pyservice.control.quotas import QuotaChecks
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.settings.quotas import QuotaSettings
-from pyservice.storage import games, groups, lobbies, namespaces, objects, uploads
+from pyservice.storage import audit_log, games, groups, lobbies, namespaces, objects, uploads
 from pyservice.storage.local_objects import DiskReserve
 from pyservice.storage.signed_urls import PREFIX
 from tests.control.build_uploads import IDS, NOW_MS, BuildUploads
@@ -120,6 +120,12 @@ class ExportScenario:
         content = b"".join(await self.blocks(key))
         return list(csv.DictReader(io.StringIO(content.decode())))
 
+    async def entries(self) -> list[tuple[str, str, str]]:
+        """Returns operation, outcome and object of each entry of the audit log."""
+        async with self.builds.database.read() as tx:
+            rows = await audit_log.newest(tx, 0, 100, None, None)
+        return [(row.operation, row.outcome, row.object_id) for row in rows]
+
     async def first_pieces(self) -> None:
         await eventually(self.pieces)
 
@@ -191,6 +197,19 @@ async def test_failed_export_leaves_nothing(exports: ExportScenario) -> None:
     with pytest.raises(ServiceError, match="STORAGE_FULL"):
         await export
     assert await exports.pieces() == []
+
+
+async def test_audit_log_has_exactly_the_stored_exports(exports: ExportScenario) -> None:
+    game_id = await exports.game()
+    lobby_id = await exports.lobby(game_id)
+    reserve = exports.builds.blobs._disk_reserve
+    exports.builds.blobs._disk_reserve = DiskReserve(exports.builds.folder, 1 << 60)
+    with pytest.raises(ServiceError, match="STORAGE_FULL"):
+        await exports.logs(game_id, lobby_id)
+    assert await exports.entries() == []
+    exports.builds.blobs._disk_reserve = reserve
+    await exports.logs(game_id, lobby_id)
+    assert await exports.entries() == [("export_lobby_logs", "OK", lobby_id)]
 
 
 @each_database
