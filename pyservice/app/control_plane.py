@@ -169,6 +169,7 @@ class ControlPlane:
             FeedComposer(owner.source_epoch, links),
             data_plane,
             lambda game_id: self._topics.bump(game_topic(game_id)),
+            self._audit,
         )
         self._gate = CallAuthenticator(self._database)
         self._refusals = RefusedChanges(self._database, self._audit, self._gate)

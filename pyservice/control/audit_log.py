@@ -101,6 +101,13 @@ class AuditLog:
             subject = Subject(getattr(request, "group_id", ""))
         await self._add(tx, self._entry(_Actor("operator"), subject, request, response))
 
+    async def add_switch_back(
+        self, tx: Transaction, request: Message, subject: Subject, code: str
+    ) -> None:
+        """Adds the outcome of a new version that the service took back. `request` has the version."""
+        entry = self._entry(_Actor("service"), subject, request, None)
+        await self._add(tx, entry._replace(outcome=code))
+
     def refusal(self, caller: Caller, request: Message, code: str) -> audit_log.Entry:
         """Returns the entry of a refused change.
 

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import perf_counter
 from typing import Final, Protocol
 
+from pyservice.calls import Subject
+from pyservice.control.audit_log import AuditLog
 from pyservice.control.feed_comparison import ContentComparison, DataPlaneConfigurations
 from pyservice.control.feed_lanes import ConfirmationWaiter, FeedLane, PendingNamespace
 from pyservice.control.feed_messages import (
@@ -31,6 +33,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import note
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
+from pyservice.pb.hosting.v1 import namespaces_pb2
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
 
@@ -62,10 +65,12 @@ class RefusedConfigurations:
         database: Database,
         configurations: DataPlaneConfigurations,
         on_switched_back: Callable[[str], None],
+        audit: AuditLog,
     ) -> None:
         self._database = database
         self._configurations = configurations
         self._on_switched_back = on_switched_back
+        self._audit = audit
         self._versions: dict[str, tuple[str, ServiceError]] = {}
         """Last refused version of each namespace, with its error. Removed when the version is accepted."""
         self._conflicting: set[str] = set()
@@ -117,17 +122,18 @@ class RefusedConfigurations:
             error = refusal_error(message, refusal, STORED, orphans)
             pending.fail(lambda waiter: waiter.number <= number, error)
             return False
-        if await self._switch_back(namespace_id, version_id, running_version):
-            self._on_switched_back(message.game.game_id)
         error = refusal_error(message, refusal, SWITCHED_BACK, orphans)
+        if await self._switch_back(message, running_version, error.code):
+            self._on_switched_back(message.game.game_id)
         self._versions[namespace_id] = version_id, error
         pending.fail(lambda waiter: waiter.version_id == version_id, error)
         return True
 
-    async def _switch_back(self, namespace_id: str, version_id: str, running: str) -> bool:
+    async def _switch_back(self, message: Message, running: str, code: str) -> bool:
         """Makes the previous version of the namespace current again. Returns False, without a
         change, if the refused version is no longer current.
         """
+        namespace_id, version_id = message.namespace_id, message.current_version_id
         async with self._database.write() as tx:
             newest = await namespaces.newest_history(tx, namespace_id, 2)
             entry = newest[0].entry_id if newest else ""
@@ -137,7 +143,13 @@ class RefusedConfigurations:
                 before = running
             if before not in existing:
                 return False
-            return await namespaces.restore_version(tx, namespace_id, version_id, before, entry)
+            if not await namespaces.restore_version(tx, namespace_id, version_id, before, entry):
+                return False
+            game = message.game
+            subject = Subject(game.developer_group_id, game.game_id, namespace_id)
+            request = namespaces_pb2.UpdateNamespaceVersionRequest(version_id=version_id)
+            await self._audit.add_switch_back(tx, request, subject, code)
+        return True
 
 
 _SENDERS: Final = 48
@@ -178,6 +190,7 @@ class Feeder:
         composer: FeedComposer,
         client: FeedClient,
         on_switched_back: Callable[[str], None] = lambda game_id: None,
+        audit: AuditLog | None = None,
     ) -> None:
         self._database = database
         self._composer = composer
@@ -195,7 +208,7 @@ class Feeder:
         )
         self._contents = ContentComparison(self._compose, self.enqueue, self.job)
         self._refused_configurations = RefusedConfigurations(
-            database, self._configurations, on_switched_back
+            database, self._configurations, on_switched_back, audit or AuditLog()
         )
         self._is_connected = asyncio.Event()
         self._is_resync_needed = asyncio.Event()

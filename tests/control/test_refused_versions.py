@@ -15,7 +15,8 @@ from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
-from pyservice.storage import games, namespaces
+from pyservice.storage import audit_log, games, namespaces
+from pyservice.storage.list_pages import PageBounds
 from pyservice.watch import Topics
 from tests.control.feeder_setup import (
     TOO_MANY,
@@ -49,6 +50,21 @@ async def test_refused_version_is_reverted_with_its_history(feed: FeedScenario) 
     await feed.source.set_version(namespace_id, good)
     await feed.enqueue_and_confirm(namespace_id)
     assert await feed.source.history(namespace_id) == [good, before]
+
+
+@each_database
+async def test_reverted_version_has_its_outcome_in_the_audit_log(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    refused = await feed.source.version(TOO_MANY)
+    await feed.source.set_version(namespace_id, refused)
+    await feed.refusal(namespace_id, refused)
+    async with feed.source.database.read() as tx:
+        page = await audit_log.of_group(tx, feed.source.group_id, PageBounds(10))
+    [entry] = page.rows
+    assert (entry.actor, entry.operation) == ("service", "set_version")
+    assert entry.outcome == "VALIDATION_FAILED"
+    assert (entry.game_id, entry.namespace_id) == (feed.source.game_id, namespace_id)
+    assert (entry.object_type, entry.object_id) == ("version", refused)
 
 
 async def test_check_reports_the_refusal_before_a_change(feed: FeedScenario) -> None:
