@@ -363,6 +363,7 @@ class ControlPlane:
         measured = metrics.render_metrics(
             self._feeder,
             self._topics.sequence,
+            self._runtime.dropped_output,
             unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
             is_database_up=not problem,
         )

@@ -32,7 +32,7 @@ from pyservice.runtime.isolation_trials import (
 )
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.run_cleanup import remove_ended_run
-from pyservice.runtime.run_folder import Isolation, RunFolder
+from pyservice.runtime.run_folder import DroppedOutput, Isolation, RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Resources
 from pyservice.runtime.run_supervisor import RunSupervisor
@@ -239,6 +239,10 @@ class GameRuntime:
     def _refused_kinds(self) -> list[str]:
         reasons = {kind: self.refusal_reason(kind) for kind in self._settings.runtime.kinds}
         return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
+
+    @property
+    def dropped_output(self) -> DroppedOutput:
+        return DroppedOutput() if self._supervisor is None else self._supervisor.dropped_output
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         assert self._supervisor is not None

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from pyservice.control.feeder import Feeder
+from pyservice.runtime.run_folder import DroppedOutput
 
 
 def render_metrics(
     feed: Feeder,
     changes: int,
+    dropped_output: DroppedOutput,
     *,
     unexpected_errors: Mapping[str, int],
     is_database_up: bool,
@@ -29,6 +31,12 @@ def render_metrics(
         ),
         *counter("feed_refusals", "Configurations that the data plane refused.", feed.refusals),
         *counter("watch_changes", "Changes reported to long polls.", changes),
+        *counter(
+            "log_lines_dropped",
+            "Lines of game servers that the rate limit of their log dropped.",
+            dropped_output.line_count,
+        ),
+        *counter("log_bytes_dropped", "Bytes of these.", dropped_output.byte_count),
         *gauge(
             "database_up", "Whether the database accepts reads and changes.", int(is_database_up)
         ),

@@ -353,10 +353,19 @@ def _line(raw: bytes, position: int) -> LogLine:
 _NOTICE_READ_BYTES: Final = 65_536
 
 
+@dataclass(slots=True)
+class DroppedOutput:
+    """Output that the rate limits of logs dropped since the start of the service."""
+
+    line_count: int = 0
+    byte_count: int = 0
+
+
 class KeeperNotices:
     """FIFO to which all keepers write lines `<run id> <event>`.
 
-    A line is only a hint. The run folder has the actual state.
+    A line is only a hint. The run folder has the actual state. Only the number of dropped lines and
+    bytes is nowhere else.
     """
 
     def __init__(self, path: Path, on_notice: Callable[[str], None]) -> None:
@@ -364,6 +373,7 @@ class KeeperNotices:
         self._on_notice = on_notice
         self._descriptor = -1
         self._partial_line = b""
+        self.dropped = DroppedOutput()
 
     def open(self) -> None:
         try:
@@ -389,4 +399,11 @@ class KeeperNotices:
             return
         *lines, self._partial_line = (self._partial_line + block).split(b"\n")
         for line in lines:
-            self._on_notice(line.partition(b" ")[0].decode(errors="replace"))
+            match line.split():
+                case [_, b"dropped", line_count, byte_count]:
+                    with contextlib.suppress(ValueError):
+                        added = DroppedOutput(int(line_count), int(byte_count))
+                        self.dropped.line_count += added.line_count
+                        self.dropped.byte_count += added.byte_count
+                case [run_id, *_]:
+                    self._on_notice(run_id.decode(errors="replace"))

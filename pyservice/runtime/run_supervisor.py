@@ -25,7 +25,7 @@ from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, PlacementAllocator
 from pyservice.runtime.run_cleanup import RunRetention
-from pyservice.runtime.run_folder import KeeperNotices
+from pyservice.runtime.run_folder import DroppedOutput, KeeperNotices
 from pyservice.runtime.run_layout import NodeSettings, StoredRun
 from pyservice.runtime.run_lifecycle import RunLifecycle
 from pyservice.runtime.run_requests import (
@@ -411,6 +411,10 @@ class RunSupervisor:
             del self._reported_ids[next(iter(self._reported_ids))]
         if not self.runs:
             self._idle.set()
+
+    @property
+    def dropped_output(self) -> DroppedOutput:
+        return self._notices.dropped
 
     def _on_notice(self, run_id: str) -> None:
         run = self.runs.get(run_id)

@@ -151,10 +151,13 @@ async def test_hints_are_parsed_in_any_chunks(tmp_path: Path) -> None:
         writer = os.open(path, os.O_WRONLY)
         os.write(writer, b"one state\ntw")
         await until(lambda: run_ids)
-        os.write(writer, b"o state\nthree log\n")
+        os.write(
+            writer, b"o state\none dropped 3 40\n\none dropped x 1\ntwo dropped 1 2\nthree log\n"
+        )
         os.close(writer)
         await until(lambda: len(run_ids) == 3)
         assert run_ids == ["one", "two", "three"]
+        assert (keeper_notices.dropped.line_count, keeper_notices.dropped.byte_count) == (4, 42)
     finally:
         keeper_notices.close()
         keeper_notices.close()

@@ -186,7 +186,30 @@ async def test_output_above_the_rate_limit_is_dropped_and_counted(
     assert first is not None
     assert [line.text for line in first.lines][:100] == [str(number) for number in range(1, 101)]
     assert all(line.text.endswith("dropped: the log has a rate limit]") for line in reports)
-    assert sum(int(line.text.removeprefix("[").split()[0]) for line in reports) > 10_000
+    dropped = sum(int(line.text.removeprefix("[").split()[0]) for line in reports)
+    assert dropped > 10_000
+    await until(lambda: host.supervisor.dropped_output.line_count == dropped)
+    assert host.supervisor.dropped_output.byte_count > dropped
+
+
+@pytest.mark.full
+async def test_output_dropped_while_the_service_is_down_is_reported_later(
+    host: RuntimeHost,
+) -> None:
+    host.node = replace(host.node, log_lines_per_s=10)
+    await host.anew()
+    waits = "until [ -e $HOME/{0} ]; do sleep 0.05; done"
+    script = f"{waits.format('go')}; seq 1 100000; touch $HOME/flooded; {waits.format('end')}"
+    order = await host.running(script)
+    scratch = host.of(order).scratch
+    await host.drop()
+    (scratch / "go").touch()
+    await until(lambda: (scratch / "flooded").exists())
+    await host.anew()
+    assert host.supervisor.dropped_output.line_count == 0
+    (scratch / "end").touch()
+    await host.reports.end(order.id)
+    await until(lambda: host.supervisor.dropped_output.line_count > 10_000)
 
 
 async def test_partial_line_is_returned_only_when_complete(tmp_path: Path, logs: LogReader) -> None:

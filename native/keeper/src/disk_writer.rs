@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use crate::clock::{now, wall_us};
 use crate::log_lines::BATCH_BYTES_MAX;
+use crate::log_rate::DroppedOutput;
 use crate::log_segments::{SegmentedLog, WRITE_BYTES_MAX};
 use crate::run_state::{RunState, RunStatus, StateFile};
 
@@ -50,6 +51,11 @@ impl DiskWriterHandle {
 
     pub fn follow(&self, until: Duration) {
         self.queue.follow(until);
+    }
+
+    /// Notifies the service of output that the rate limit dropped.
+    pub fn report_dropped(&self, output: DroppedOutput) {
+        self.queue.report_dropped(output);
     }
 
     pub fn wait_recorded(&self, timeout: Duration) {
@@ -98,6 +104,7 @@ struct PendingWrites {
     state: Option<RunState>,
     is_unrecorded: bool,
     follow_until: Option<Duration>,
+    dropped: DroppedOutput,
 }
 
 impl WriteQueue {
@@ -132,6 +139,11 @@ impl WriteQueue {
         self.has_work.notify_one();
     }
 
+    fn report_dropped(&self, output: DroppedOutput) {
+        self.pending().dropped.add(output);
+        self.has_work.notify_one();
+    }
+
     fn wait_recorded(&self, timeout: Duration) {
         let pending = self.pending();
         if pending.is_unrecorded {
@@ -145,6 +157,7 @@ impl WriteQueue {
                 && pending.lost_lines == 0
                 && pending.state.is_none()
                 && pending.follow_until.is_none()
+                && pending.dropped.bytes == 0
         };
         let mut pending = match timeout {
             Some(timeout) => {
@@ -160,6 +173,7 @@ impl WriteQueue {
             state: pending.state.take(),
             is_unrecorded: false,
             follow_until: pending.follow_until.take(),
+            dropped: std::mem::take(&mut pending.dropped),
         };
         drop(pending);
         if !lines.is_empty() {
@@ -192,6 +206,8 @@ pub struct DiskWriter {
     follow_until: Duration,
     notified_at: Duration,
     notified_end: u64,
+    /// Dropped output that the service does not know yet.
+    unreported: DroppedOutput,
 }
 
 impl DiskWriter {
@@ -207,6 +223,7 @@ impl DiskWriter {
             follow_until: Duration::ZERO,
             notified_at: Duration::ZERO,
             notified_end: 0,
+            unreported: DroppedOutput::default(),
         }
     }
 
@@ -219,6 +236,8 @@ impl DiskWriter {
             self.lines.clear();
             self.log.add_lost_lines(work.lost_lines);
             self.log.report_lost_lines(wall_us());
+            self.unreported.add(work.dropped);
+            self.notify_dropped();
             if let Some(state) = work.state {
                 self.log_until = now() + LOG_RETRY_LIMIT;
                 self.state = Some((state, Duration::ZERO));
@@ -278,14 +297,22 @@ impl DiskWriter {
         }
     }
 
-    fn notify(&self, change: &str) {
-        if let Some(fifo) = self.notify.as_ref().and_then(Notifier::open) {
-            fifo.send(change);
+    /// Keeps the number for the next attempt if the service does not read it.
+    fn notify_dropped(&mut self) {
+        let DroppedOutput { lines, bytes } = self.unreported;
+        if bytes > 0 && self.notify(&format!("dropped {lines} {bytes}")) {
+            self.unreported = DroppedOutput::default();
         }
+    }
+
+    /// Returns true if the notification is in the FIFO.
+    fn notify(&self, change: &str) -> bool {
+        self.notify.as_ref().and_then(Notifier::open).is_some_and(|fifo| fifo.send(change))
     }
 }
 
 /// FIFO of the service. The keeper writes `<id> log` or `<id> state` when the log or the state of a run has changed.
+/// It writes `<id> dropped <lines> <bytes>` after the log's rate limit dropped output.
 pub struct Notifier {
     path: PathBuf,
     id: String,
@@ -311,7 +338,8 @@ impl Notifier {
 }
 
 impl OpenNotifier<'_> {
-    pub fn send(mut self, change: &str) {
-        let _ = self.fifo.write_all(format!("{} {change}\n", self.id).as_bytes());
+    /// Returns true if the notification is in the FIFO. A line is shorter than `PIPE_BUF`, so it is never partly there.
+    pub fn send(mut self, change: &str) -> bool {
+        self.fifo.write_all(format!("{} {change}\n", self.id).as_bytes()).is_ok()
     }
 }

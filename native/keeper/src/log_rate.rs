@@ -3,6 +3,7 @@
 //! The limit is a token bucket of ten seconds. When it is empty, all output is dropped until it holds one second again.
 //! So a flood gives one second of lines, then one line that says how much was dropped, about once a second.
 
+use std::fmt;
 use std::time::Duration;
 
 const BURST_S: u64 = 10;
@@ -13,8 +14,28 @@ pub struct LogRate {
     bytes: Bucket,
     refilled_at: Duration,
     dropping_until: Option<Duration>,
-    dropped_lines: u64,
-    dropped_bytes: u64,
+    dropped: DroppedOutput,
+}
+
+/// Output that is not in the log because of its rate limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DroppedOutput {
+    pub lines: u64,
+    pub bytes: u64,
+}
+
+impl DroppedOutput {
+    pub fn add(&mut self, other: Self) {
+        self.lines += other.lines;
+        self.bytes += other.bytes;
+    }
+}
+
+impl fmt::Display for DroppedOutput {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lines, bytes } = self;
+        write!(formatter, "[{lines} lines with {bytes} bytes dropped: the log has a rate limit]")
+    }
 }
 
 struct Bucket {
@@ -53,8 +74,7 @@ impl LogRate {
             bytes: Bucket::new(bytes_per_s),
             refilled_at: now,
             dropping_until: None,
-            dropped_lines: 0,
-            dropped_bytes: 0,
+            dropped: DroppedOutput::default(),
         }
     }
 
@@ -78,19 +98,18 @@ impl LogRate {
     }
 
     pub fn count_dropped(&mut self, lines: u64, bytes: usize) {
-        self.dropped_lines += lines;
-        self.dropped_bytes += bytes as u64;
+        self.dropped.add(DroppedOutput { lines, bytes: bytes as u64 });
     }
 
     /// Returns the time of the next report, or `None` if nothing was dropped.
     pub fn report_at(&self) -> Option<Duration> {
-        (self.dropped_bytes > 0).then(|| self.dropping_until.unwrap_or_default())
+        (self.dropped.bytes > 0).then(|| self.dropping_until.unwrap_or_default())
     }
 
-    /// Returns the text of a report about dropped output, and forgets that output.
-    pub fn take_report(&mut self) -> Option<String> {
-        let (lines, bytes) = (std::mem::take(&mut self.dropped_lines), std::mem::take(&mut self.dropped_bytes));
-        (bytes > 0).then(|| format!("[{lines} lines with {bytes} bytes dropped: the log has a rate limit]"))
+    /// Returns the dropped output of a report, and forgets that output.
+    pub fn take_report(&mut self) -> Option<DroppedOutput> {
+        let dropped = std::mem::take(&mut self.dropped);
+        (dropped.bytes > 0).then_some(dropped)
     }
 }
 
@@ -142,7 +161,7 @@ mod tests {
         rate.count_dropped(1, 2);
         assert_eq!(rate.report_at(), Some(at(11_000) + Duration::from_micros(1)));
         let report = rate.take_report().expect("dropped");
-        assert_eq!(report, "[4 lines with 42 bytes dropped: the log has a rate limit]");
+        assert_eq!(report.to_string(), "[4 lines with 42 bytes dropped: the log has a rate limit]");
         assert_eq!((rate.take_report(), rate.report_at()), (None, None));
     }
 }

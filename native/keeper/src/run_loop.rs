@@ -260,6 +260,7 @@ impl RunLoop {
     fn report_dropped_output(&mut self) {
         if let Some(report) = self.log_rate.take_report() {
             self.disk.write(&mut format!("{} e {report}\n", wall_us()).into_bytes());
+            self.disk.report_dropped(report);
         }
     }
 }
