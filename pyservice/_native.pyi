@@ -4,7 +4,7 @@ Ids are 16 bytes. Times and durations are milliseconds. An LSN is the number of 
 (also `wait`) may leave the process when `Engine.durable()` has reached the LSN. LSN 0 needs no wait.
 
 The module calls no Python code. These methods release the GIL: `open`, `heartbeat`, `list_lobbies`,
-`live_versions`, `starts_of_version`, `lobbies_of_version`, `render_metrics`, `keys_in_use`, `drop_key`,
+`live_versions`, `starts_of_version`, `lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`,
 `compact`, `close` and `change_files`.
 """
 
@@ -456,10 +456,13 @@ class Engine:
     def add_key(self, key_id: int, secret: bytes) -> None:
         """Add a key that is already on disk, and sign with it. Raises ValueError."""
     def drop_key(self, key_id: int) -> bool:
-        """Remove a key. Returns False if the key signs, or if stored tokens refer to the key."""
+        """Remove a key that the last call of `unused_keys` returned. Returns False for any other key."""
     def key_ids(self) -> list[int]: ...
-    def keys_in_use(self) -> list[int]:
-        """Return the keys that stored tokens refer to, ascending."""
+    def unused_keys(self) -> list[int]:
+        """Return the old keys that no stored token refers to, ascending.
+
+        The engine is locked for at most 1 ms at a time. One thread may call this method at a time.
+        """
 
     # Captcha status of client addresses
     def standing(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:

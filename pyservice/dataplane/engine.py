@@ -139,7 +139,7 @@ class Engine:
         self.add_key = native.add_key
         self.drop_key = native.drop_key
         self.key_ids = native.key_ids
-        self.keys_in_use = native.keys_in_use
+        self.unused_keys = native.unused_keys
         self.is_compaction_due = native.is_compaction_due
         self.image_written = native.image_written
         self.image_failed = native.image_failed

@@ -63,7 +63,7 @@ class MacKeyRotation:
         try:
             ring = await asyncio.to_thread(keyring.rotate, self._data_dir)
             self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
-            dropped_keys = await self._drop(ring.current_key) if drop_unused else []
+            dropped_keys = await self._drop_unused() if drop_unused else []
         except OSError as error:
             if is_disk_full(error):
                 raise ServiceError("STORAGE_FULL") from error
@@ -74,10 +74,9 @@ class MacKeyRotation:
         )
         return RotatedKeys(ring.current_key, kept_keys, dropped_keys)
 
-    async def _drop(self, current: int) -> list[int]:
+    async def _drop_unused(self) -> list[int]:
         # An old key signs nothing new, so a key that is unused now stays unused.
-        needed_keys = {current, *self._signer.keys_in_use()}
-        unused = sorted(set(self._signer.key_ids()) - needed_keys)
+        unused = await asyncio.to_thread(self._signer.unused_keys)
         if unused:
             await asyncio.to_thread(keyring.drop, self._data_dir, unused)
         return [key_id for key_id in unused if self._signer.drop_key(key_id)]

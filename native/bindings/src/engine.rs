@@ -178,8 +178,13 @@ impl Engine {
         self.keys.read().ids()
     }
 
-    fn keys_in_use(&self, py: Python<'_>) -> Vec<u16> {
-        py.detach(|| self.shard.engine().keys_in_use())
+    fn unused_keys(&self, py: Python<'_>) -> Vec<u16> {
+        py.detach(|| {
+            self.shard.engine().start_key_search();
+            // Each step locks the engine anew, so that other commands run between two steps.
+            while self.shard.engine().continue_key_search() {}
+            self.shard.engine().unused_keys()
+        })
     }
 
     fn channel(&self, secret: &[u8]) -> [u8; 16] {

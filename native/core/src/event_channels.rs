@@ -3,6 +3,7 @@
 //! A channel is the keyed hash of a secret that its reader chose.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::codec::{Reader, Writer};
 use crate::command::{ChannelId, Lsn, Ms};
@@ -24,6 +25,8 @@ pub(crate) struct SentToken {
 }
 
 type Position = (Lsn, u8);
+/// Place of a token in the order of channels.
+pub(crate) type ChannelPosition = (ChannelId, Position);
 
 #[derive(Default)]
 pub(crate) struct EventChannels {
@@ -77,8 +80,13 @@ impl EventChannels {
         channel_tokens.filter(move |(_, sent)| sent.deadline > now).map(|((_, (lsn, _)), sent)| (*lsn, *sent))
     }
 
-    pub(crate) fn key_ids(&self, now: Ms) -> impl Iterator<Item = u16> + '_ {
-        self.by_channel.values().filter(move |sent| sent.deadline > now).map(|sent| sent.key_id)
+    /// Returns the tokens of all channels after a place, or all tokens. Some may have expired.
+    pub(crate) fn tokens_after(
+        &self,
+        last: Option<ChannelPosition>,
+    ) -> impl Iterator<Item = (ChannelPosition, SentToken)> + '_ {
+        let start = last.map_or(Bound::Unbounded, Bound::Excluded);
+        self.by_channel.range((start, Bound::Unbounded)).map(|(position, sent)| (*position, *sent))
     }
 
     pub(crate) fn write(&self, bytes: &mut Vec<u8>, flush: &mut dyn FnMut(&mut Vec<u8>)) {

@@ -261,6 +261,11 @@ impl IdempotencyTable {
         })
     }
 
+    /// Returns the number after the last entry.
+    pub(crate) fn end_number(&self) -> u32 {
+        self.used
+    }
+
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> + '_ {
         (0..self.used).filter(|number| self.get(*number).purpose != 0)
     }

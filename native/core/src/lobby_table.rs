@@ -49,6 +49,11 @@ impl LobbyTable {
         self.vacant.first().copied().unwrap_or(self.records.len() as u32)
     }
 
+    /// Returns the number after the last record.
+    pub(crate) fn end_number(&self) -> u32 {
+        self.records.len() as u32
+    }
+
     pub(crate) fn number_of(&self, seed: &TableSeed, id: Id) -> Option<u32> {
         self.by_id.find(id_hash(seed, id), |number| self.id_of(*number) == Some(id)).copied()
     }

@@ -25,6 +25,7 @@ use std::collections::VecDeque;
 
 pub(crate) use derived_state::slot_count;
 pub use heartbeat::PlayerList;
+use signing_keys::KeySearch;
 
 use crate::command::{ChannelId, CommandOutcome, Context, Id, Lsn, Ms, PortRange, ResolvedHold};
 use crate::desired_lobbies::DesiredLobbies;
@@ -136,6 +137,7 @@ pub struct Engine {
     /// Expiry steps that the current command may still spend.
     expiry_steps_left: u32,
     slot_uses: SlotUseEncoder,
+    key_search: KeySearch,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -189,6 +191,7 @@ impl Engine {
             lobby_timers: TimerWheel::starting_at(0),
             expiry_steps_left: 0,
             slot_uses: SlotUseEncoder::default(),
+            key_search: KeySearch::default(),
             config,
         }
     }

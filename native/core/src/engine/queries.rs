@@ -1,6 +1,5 @@
 //! Read-only queries: lobbies, lists and counts. Their results may not be durable yet.
 
-use std::collections::BTreeSet;
 use std::ops::Bound;
 
 use super::Engine;
@@ -8,9 +7,7 @@ use crate::command::{
     DesiredLobbyChanges, HoldId, Id, ListLobbies, ListedLobby, LobbyPage, LobbyView, ManagedLobbyView, NamespaceCounts,
     PlayerCount, PresenceChanges, Publicity,
 };
-use crate::idempotency_table::KeyPurpose;
 use crate::lobby::{Lobby, LobbyPhase};
-use crate::lobby_table::LobbyRecord;
 use crate::name_interner::split_tag_symbol;
 
 /// Number of lobbies that one [`Engine::list`] examines.
@@ -129,28 +126,6 @@ impl Engine {
                 (namespace.id, counts)
             })
             .collect()
-    }
-
-    /// Returns the signing keys that any record still needs, ascending.
-    pub fn keys_in_use(&self) -> Vec<u16> {
-        let mut keys = BTreeSet::new();
-        for (_, current) in self.lobbies.iter() {
-            match current {
-                LobbyRecord::Ended(tombstone) => keys.extend(tombstone.key_ids.iter().copied()),
-                LobbyRecord::Live(lobby) => {
-                    keys.insert(lobby.key_id);
-                    let slots = (0..lobby.slots.used).filter_map(|slot| lobby.slots.locate(slot));
-                    keys.extend(slots.map(|at| self.slots.get(at).key_id));
-                }
-            }
-        }
-        let of_tokens = |number: u32| {
-            let entry = self.entries.get(number);
-            matches!(entry.purpose(), Some(KeyPurpose::Slots(_) | KeyPurpose::Attach)).then_some(entry.key_id)
-        };
-        keys.extend(self.entries.numbers().filter_map(of_tokens));
-        keys.extend(self.event_channels.key_ids(self.time.now()));
-        keys.into_iter().collect()
     }
 
     /// Returns the lobby of a hold, or None if either has ended.

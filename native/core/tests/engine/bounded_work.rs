@@ -1,4 +1,4 @@
-//! Bounds of one command: due slots, and the number of tombstones.
+//! Bounds of one command: due slots, the number of tombstones, and the steps of a key search.
 
 use hosting_core::Refusal::*;
 use hosting_core::*;
@@ -189,4 +189,37 @@ fn surplus_tombstone_stays_while_a_key_needs_it() {
     w.pass(602_000);
     assert_eq!(w.ready(first), Err(LobbyTokenExpired));
     assert!(w.attach_with(|c| c.idempotency = key(1)).result.is_ok(), "the key has expired");
+}
+
+#[test]
+fn key_search_goes_on_in_steps_while_records_change() {
+    const SLOTS: u32 = 1_500;
+    let mut w = TestEngine::new();
+    let first = w.lobby(|_| {});
+    let large = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (SLOTS, SLOTS, SLOTS));
+    for _ in 0..SLOTS - 1 {
+        w.join(large).unwrap();
+    }
+    w.engine.add_key(2, &[7; 32]).unwrap();
+    w.join(large).unwrap();
+    w.engine.add_key(3, &[8; 32]).unwrap();
+
+    w.engine.start_key_search();
+    assert!(w.engine.continue_key_search(), "the step ends inside the large lobby");
+    assert_eq!(w.engine.unused_keys(), [], "unknown before the end");
+    assert!(!w.engine.drop_key(2));
+    w.detach(first).unwrap();
+    w.detach(large).unwrap();
+    let mut steps = 1;
+    while w.engine.continue_key_search() {
+        steps += 1;
+    }
+    assert!(steps <= 4, "{steps} steps");
+    assert_eq!(w.engine.unused_keys(), [], "the tombstone that replaced the lobby names both keys");
+
+    w.pass(86_400_000 + 2_000);
+    w.engine.start_key_search();
+    w.engine.add_key(4, &[9; 32]).unwrap();
+    while w.engine.continue_key_search() {}
+    assert_eq!(w.engine.unused_keys(), [1, 2], "key 3 signed during the search");
 }

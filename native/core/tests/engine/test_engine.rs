@@ -37,6 +37,13 @@ pub fn from_image(image: &[u8]) -> Engine {
 }
 
 /// Returns the whole list of a version's lobbies.
+/// Searches all records and returns the old keys that none needs.
+pub fn unused_keys(engine: &mut Engine) -> Vec<u16> {
+    engine.start_key_search();
+    while engine.continue_key_search() {}
+    engine.unused_keys()
+}
+
 pub fn listed(engine: &Engine, namespace: Id, version: Id) -> Vec<ListedLobby> {
     let mut lobbies = Vec::new();
     let mut next = Some(0);

@@ -9,7 +9,7 @@ use super::fact_reader::Reader;
 use super::model_state::{Lobby, Remembered};
 use super::sequence_runner::SequenceRunner;
 use crate::random::Random;
-use crate::test_engine::image_of;
+use crate::test_engine::{image_of, unused_keys};
 
 fn any_join(namespace: Id, lobby: Id) -> JoinArgs {
     JoinArgs { namespace, lobby, party_size: 1, rejoin_token: None, source: 0, source_limit: 1 }
@@ -56,10 +56,10 @@ impl SequenceRunner {
     }
 
     fn next_ring(&mut self, random: &mut Random) -> Result<Vec<u16>, String> {
-        let named = self.driver.engine.keys_in_use();
+        let unused = unused_keys(&mut self.driver.engine);
         for key in self.keys_that_must_stay() {
-            if !named.contains(&key) {
-                return Err(format!("key {key} is still needed, but keys_in_use() is {named:?}"));
+            if unused.contains(&key) {
+                return Err(format!("key {key} is still needed, but unused_keys() is {unused:?}"));
             }
         }
         let mut ids = self.driver.key_ids.clone();
@@ -75,7 +75,7 @@ impl SequenceRunner {
         let newest = ids.last().copied();
         if random.chance(50) {
             let (stay, drop): (Vec<u16>, Vec<u16>) =
-                ids.iter().partition(|id| named.contains(id) || Some(**id) == newest);
+                ids.iter().partition(|id| !unused.contains(id) || Some(**id) == newest);
             if !drop.is_empty() {
                 self.coverage.count("restart", "without an old key");
                 self.model.dropped_keys.extend(drop);
