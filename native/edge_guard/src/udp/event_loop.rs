@@ -11,7 +11,7 @@ use std::time::Instant;
 use slab::Slab;
 
 use super::backend_socket::{self, BackendSockets};
-use super::datagram_rate::DatagramRate;
+use super::datagram_rate::PortRate;
 use super::epoll::{Epoll, Waker};
 use super::local_address::{self, LocalAddress};
 use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
@@ -39,7 +39,7 @@ struct ServedPort {
     backend: Option<SocketAddr>,
     is_wildcard: bool,
     sends_proxy_header: bool,
-    rate: DatagramRate,
+    rate: PortRate,
 }
 
 impl ServedPort {
@@ -179,8 +179,9 @@ impl EventLoop {
         if !self.sessions.rate(session).admit(self.bounds.session_rate, self.now_ms, packets, bytes) {
             return Some(DatagramDrop::SessionRate);
         }
+        let is_new = self.sessions.at(session).rank() == Rank::New;
         let served = self.ports.get_mut(port)?;
-        let is_admitted = served.rate.admit(self.bounds.port_rate, self.now_ms, packets, bytes);
+        let is_admitted = served.rate.admit(self.bounds.port_rate, self.now_ms, (packets, bytes), is_new);
         (!is_admitted).then_some(DatagramDrop::PortRate)
     }
 
@@ -383,7 +384,7 @@ impl EventLoop {
         if is_wildcard {
             local_address::request_destination_address(&*socket);
         }
-        let rate = DatagramRate::default();
+        let rate = PortRate::default();
         let index = self.ports.insert(ServedPort { number, socket, backend, is_wildcard, sends_proxy_header, rate });
         self.by_number.insert(number, index);
         for MigratedSession { client, local, backend: session_backend, rank, socket, .. } in sessions {

@@ -314,6 +314,22 @@ fn packets_of_a_session_and_a_port_are_limited() {
 }
 
 #[test]
+fn flood_of_new_sources_leaves_half_of_the_port_rate_to_established_sessions() {
+    let guard = EdgeProcess::start_with(json!({"workers": 1, "limits": {"datagram_port_packets_per_second": 40}}));
+    let port = free_port();
+    guard.source.serve_route(&route("a", "udp", port, Some(udp_echo())));
+    let player = connect_datagram(port);
+    // The second datagram comes after a reply, and establishes the session.
+    (0..2).for_each(|_| echo_datagram(&player, "established"));
+    for _ in 0..4 {
+        let sources: Vec<_> = (0..80).map(|_| connect_datagram(port)).collect();
+        sources.iter().for_each(|source| assert_eq!(source.send(b"flood").unwrap(), 5));
+        echo_datagram(&player, "within the reserved half");
+    }
+    assert!(guard.figure("datagrams_dropped_total{reason=\"port_rate\"}") > 0);
+}
+
+#[test]
 fn sessions_per_port_are_limited_also_after_sighup() {
     let limits = |per_route| json!({"datagram_sessions_per_route": per_route});
     let (mut guard, full, other) = with_ports(1, limits(2));
