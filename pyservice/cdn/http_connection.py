@@ -56,7 +56,7 @@ class CdnClients:
     def enter(self, transport: asyncio.Transport) -> bool:
         if transport in self._transports:
             return True
-        if self.are_leaving:
+        if self.are_leaving or client_address.is_reset(transport):
             return False
         peername = transport.get_extra_info("peername")
         peer = _peer(peername)

@@ -134,6 +134,9 @@ class ClientConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.connections.add(self)
         self.transport = transport
+        if client_address.is_reset(transport):
+            transport.abort()
+            return
         peer = transport.get_extra_info("peername")
         # Only edge-guard can open the public server's unix socket.
         self._is_edge_guard = not isinstance(peer, tuple) and not self.app.settings.is_internal

@@ -5,6 +5,8 @@ See docs/reference/wire.md#client-address.
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -52,6 +54,17 @@ def packed_client(address: Address) -> bytes:
     The key is the IPv4 address (4 bytes) or the /64 prefix of the IPv6 address (8 bytes).
     """
     return address.packed[:8]
+
+
+def is_reset(transport: asyncio.BaseTransport) -> bool:
+    """Returns whether a TCP connection was reset before the server accepted it.
+
+    Such a connection has no peer address. It must not pass as a connection of edge-guard, which
+    uses a unix socket and has none either.
+    """
+    if isinstance(transport.get_extra_info("peername"), tuple):
+        return False
+    return bool(transport.get_extra_info("socket").family != socket.AF_UNIX)
 
 
 class TrustedProxies:

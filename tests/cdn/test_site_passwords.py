@@ -22,6 +22,7 @@ from pyservice.control.namespace_access import BCRYPT_ROUNDS
 from tests.cdn.example_site import FILES, SCRIPT, Browser, make_site
 from tests.cdn.raw_http import Wire
 from tests.support.cdn_listener import Listener, running_listener
+from tests.support.reset_connection import send_and_reset
 
 pytestmark = pytest.mark.anyio
 
@@ -213,6 +214,23 @@ async def test_guesses_through_a_proxy_count_for_the_client(tmp_path: Path) -> N
             assert await ask(listener, "127.0.0.1", "ann", str(number), first) == 401
         assert await ask(listener, "127.0.0.1", "ann", "x", first) == 429
         assert await ask(listener, "127.0.0.1", "ann", "x", second) == 401
+
+
+async def test_reset_connection_cannot_guess_as_another_client(tmp_path: Path) -> None:
+    checker = SitePasswords(clock_s=lambda: 0.0)
+    async with running_listener(tmp_path, credentials=checker) as listener:
+        guessed_site(listener)
+        client = "127.0.3.9"
+        wrong = httpx.BasicAuth("ann", "wrong")._auth_header
+        head = (
+            f"GET /arena/guessed/ HTTP/1.1\r\nhost: x\r\nauthorization: {wrong}\r\n"
+            f"x-forwarded-for: {client}\r\n\r\n"
+        )
+        for _ in range(20):
+            send_and_reset(("127.0.0.1", listener.port), head.encode())
+        for number in range(10):
+            assert await ask(listener, client, "ann", str(number)) == 401
+        assert await ask(listener, client, "ann", "x") == 429
 
 
 async def test_unknown_user_takes_as_long_as_a_wrong_password(

@@ -7,10 +7,19 @@ import struct
 import pytest
 
 from pyservice.transport import TransportSettings
+from tests.support.reset_connection import send_and_reset
 from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_connections import connect as connect
 from tests.support.sample_connections import service as service
-from tests.support.sample_service import GOOD, LOBBY_ID, Connect, SmallService, code_of, is_closed
+from tests.support.sample_service import (
+    GOOD,
+    LOBBY_ID,
+    Connect,
+    HttpConnection,
+    SmallService,
+    code_of,
+    is_closed,
+)
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -201,3 +210,18 @@ async def test_untrusted_client_cannot_send_a_proxy_header(
     connection.say("POST", CONNECTED_PATH, BODY, GOOD)
     assert code_of(await connection.read()) == "HEADER_INVALID"
     assert service.calls == []
+
+
+async def test_reset_connection_cannot_send_a_proxy_header(
+    connect: Connect, service: SmallService
+) -> None:
+    address = (await connect(TransportSettings())).writer.get_extra_info("peername")[:2]
+    fields = "".join(f"{name}: {value}\r\n" for name, value in GOOD.items())
+    fields = f"host: x\r\n{fields}content-length: {len(BODY)}\r\n"
+    head = f"POST {CONNECTED_PATH} HTTP/1.1\r\n{fields}\r\n"
+    send_and_reset(address, proxy_header(bytes([203, 0, 113, 9])) + head.encode() + BODY)
+    for _ in range(2):
+        later = await HttpConnection.open(address)
+        assert (await later.ask("POST", CONNECTED_PATH, BODY, GOOD)).status == 200
+        await later.close()
+    assert [call.address for call in service.calls] == [bytes([127, 0, 0, 1])] * 2
