@@ -301,6 +301,9 @@ limits: [Set quotas](../how-to/set-quotas.md).
   all namespaces of the group. At the limit, find returns a lobby with room if there is one. Idle lobbies stop at the
   limit.
   A namespace of a feed file has this quota only if the file names its group.
+- The data plane counts `configuration_bytes`: the memory of all versions that the namespaces of the group run. Rules of
+  older versions with lobbies count, too. Equal versions count once. A new version of a namespace beyond the limit is
+  refused when it is set. Other changes need no room. `use` can be a few seconds old.
 - An export is written until its group has no room left. It is then removed, and the request fails.
 - A repeated request with the same idempotency key gets its first response, also if the quota is full by now.
 - An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.

@@ -289,7 +289,7 @@ class ControlPlane:
                 GameDeletions(deletions, on_deleted),
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
-            quotas=QuotaOperations(database, self._quotas),
+            quotas=QuotaOperations(database, self._quotas, self._feeder),
             audit=AuditLogOperations(database, self._topics),
             namespaces=NamespaceOperations(records, self._feeder, one, deletions, on_deleted),
             namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),

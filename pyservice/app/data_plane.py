@@ -105,6 +105,7 @@ class DataPlane:
                 settings.verification_allowed_networks,
                 settings.captcha.endpoints,
                 settings.runtime.host_ports.numbers,
+                settings.quotas.configuration_bytes,
             ),
             self._metrics.feed,
         )
@@ -335,6 +336,7 @@ class DataPlane:
             return
         self._limits.change(rates_of(settings.rate_limits))
         self._tiers = settings.tiers
+        self._feed.group_bytes_max = settings.quotas.configuration_bytes
         if self._readiness is not None:
             self._processes.set_tiers(self._tiers)
             self._processes.quota.limit = settings.quotas.lobbies

@@ -33,6 +33,8 @@ class DataPlaneConfigurations:
         self._acknowledged: dict[str, feed_pb2.HeldConfiguration] = {}
         """Acknowledged messages since the last read began. The response of that read may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
+        self.group_bytes: Mapping[str, int] = {}
+        """Bytes of the versions that a group runs, by group, as of the last read."""
 
     def begin_read(self) -> None:
         """Marks the start of a read of the data plane's configurations.
@@ -43,6 +45,7 @@ class DataPlaneConfigurations:
         self._acknowledged = {}
 
     def take(self, response: feed_pb2.HeldResponse) -> None:
+        self.group_bytes = dict(response.group_bytes)
         self._configurations = {
             configuration.namespace_id: configuration for configuration in response.configurations
         } | self._acknowledged
@@ -69,6 +72,7 @@ class DataPlaneConfigurations:
         ]
 
     def has_lost_state(self, response: feed_pb2.HeldResponse) -> bool:
+        self.group_bytes = dict(response.group_bytes)
         order_of = {
             configuration.namespace_id: order_key(configuration)
             for configuration in response.configurations

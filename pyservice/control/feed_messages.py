@@ -17,12 +17,17 @@ from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.settings.quotas import QUOTAS
 from pyservice.storage import namespaces, quotas, tokens
 from pyservice.storage.database import Record, Transaction
 
 _VERSIONS_MAX: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 _VERSIONS_AT_ONCE: Final = 8
+_LIMIT_FIELDS: Final = {
+    quotas.LOBBIES: "group_lobbies_max",
+    quotas.CONFIGURATION_BYTES: "group_configuration_bytes_max",
+}
 _SERVICE_TOKENS_MAX: Final = 2_000
 """Limit of 1,000 valid tokens, and of 1,000 ended tokens that get an exact error."""
 
@@ -66,7 +71,7 @@ class FeedComposer:
             if request.namespace_id in rows
         }
         groups = {row.game_group_id for row in records.namespaces}
-        lobby_limits = await quotas.lobby_limits(tx, groups)
+        limits = await quotas.data_plane_limits(tx, groups)
         versions = await self._versions_of(tx, set(running.values()))
         composed: list[pb.NamespaceConfiguration | None] = []
         for request in requests:
@@ -75,8 +80,9 @@ class FeedComposer:
                 composed.append(None)
                 continue
             message = self._message(row, request, of_domains.get(request.namespace_id, ()))
-            if row.game_group_id in lobby_limits:
-                message.matchmaker.group_lobbies_max = lobby_limits[row.game_group_id]
+            for name, field in _LIMIT_FIELDS.items():
+                if (row.game_group_id, name) in limits:
+                    setattr(message.matchmaker, field, limits[row.game_group_id, name])
             if running[request] in versions:
                 message.versions.append(versions[running[request]])
             for token in of_tokens.get(request.namespace_id, ()):
@@ -185,7 +191,7 @@ def refusal_error(
     """Returns VALIDATION_FAILED for a message that the data plane refused. Its problems name fields
     of the caller's request, not of `message`.
 
-    Returns QUOTA_EXCEEDED if the data plane has no memory for a new version.
+    Returns QUOTA_EXCEEDED if the group or the service has no memory for a new version.
     """
     if refusal.HasField("quota"):
         return _quota_error(refusal.quota, detail)
@@ -199,6 +205,9 @@ def refusal_error(
 
 
 def _quota_error(quota: feed_pb2.QuotaUse, detail: str) -> ServiceError:
+    if quota.quota in QUOTAS:
+        error = QUOTAS[quota.quota].exceeded(quota.limit, quota.use)
+        return ServiceError(error.code, f"{detail} {error.detail}", metadata=error.metadata)
     return ServiceError(
         "QUOTA_EXCEEDED",
         f"{detail} All different versions that namespaces run may take {quota.limit:,} bytes, and {quota.use:,} are in "

@@ -239,6 +239,10 @@ class Feeder:
         """Returns the namespaces that run the version in the data plane, as far as is known."""
         return self._configurations.namespaces_that_run(version_id)
 
+    def configuration_bytes(self, group_id: str) -> int:
+        """Returns the bytes in the data plane's memory of the versions that the group runs."""
+        return self._configurations.group_bytes.get(group_id, 0)
+
     def refused_reasons(self) -> Mapping[str, str]:
         return self._refused_configurations.reasons
 

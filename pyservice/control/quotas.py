@@ -91,6 +91,7 @@ class QuotaChecks:
 class QuotaOperations:
     database: Database
     checks: QuotaChecks
+    feeder: Feeder
 
     async def get(
         self, request: pb.GetGroupQuotasRequest, caller: Caller
@@ -106,7 +107,10 @@ class QuotaOperations:
         for quota in QUOTAS.values():
             if quota.scope == "identity":
                 continue
-            use = await quotas.largest_use(tx, quota.name, group_id, self.checks.now_ms())
+            if quota.name == quotas.CONFIGURATION_BYTES:
+                use = quotas.Use(self.feeder.configuration_bytes(group_id), None)
+            else:
+                use = await quotas.largest_use(tx, quota.name, group_id, self.checks.now_ms())
             rows.append(
                 pb.GroupQuota(
                     quota=quota.name,
@@ -176,13 +180,13 @@ class QuotaAdministration:
                 await quotas.lock_group(tx, group_id)
                 await change(tx)
                 await self.audit.add_of_operator(tx, request)
-                if quotas.LOBBIES in names:
+                if not set(quotas.OF_DATA_PLANE).isdisjoint(names):
                     await self._feed_namespaces(tx, group_id)
 
         await retry_on_conflict(attempt)
 
     async def _feed_namespaces(self, tx: Transaction, group_id: str) -> None:
-        """Sends the group's namespaces to the data plane, which checks the quota of lobbies."""
+        """Sends the group's namespaces to the data plane, which checks some quotas."""
         for row in await namespaces.ids_of_group(tx, group_id):
             await namespaces.change(tx, row.namespace_id, {})
             tx.after_commit(partial(self.feeder.enqueue, row.namespace_id, group_id))

@@ -9,8 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Hashable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.dataplane.feed_files import FeedFiles, FeedOrder, StoredNamespace
@@ -20,6 +29,7 @@ from pyservice.dataplane.feed_validation import (
     conflict_problems,
     own_problems,
 )
+from pyservice.dataplane.held_versions import Growth
 from pyservice.dataplane.namespace_index import (
     NamespaceIndex,
     PreparedNamespace,
@@ -29,6 +39,7 @@ from pyservice.dataplane.namespace_index import (
 )
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
@@ -137,6 +148,8 @@ _ON_LOOP_BYTES_MAX: Final = 16 * 1024
 in a thread.
 """
 _VALID_DIGESTS_MAX: Final = 1_024
+_ALL: Final = b""
+"""Key of the growth of all groups together."""
 _DURABLE_TIMEOUT_S: Final = 5.0
 
 _log = get_logger("feed")
@@ -166,7 +179,7 @@ class _Decision(NamedTuple):
     order: FeedOrder = (0, 0)
     namespace: PreparedNamespace | None = None
     configuration: configuration_pb2.NamespaceConfiguration | None = None
-    growth: int = 0
+    growth: Growth = Growth(0, 0)
     is_any_dropped: bool = False
 
 
@@ -181,6 +194,8 @@ class ConfigurationFeed:
         held_bytes_max: int = HELD_BYTES_MAX,
     ) -> None:
         self._held_bytes_max = held_bytes_max
+        self.group_bytes_max = limits.configuration_bytes
+        """Limit of groups without a limit of their own. A reload of the settings replaces it."""
         self._files = files
         self._namespaces = namespaces
         self._limits = limits
@@ -240,7 +255,11 @@ class ConfigurationFeed:
                         content=self._namespaces.digest(raw_id(configuration.namespace_id)),
                     )
                     for configuration in self._namespaces
-                )
+                ),
+                group_bytes={
+                    format_uuid(group): size
+                    for group, size in self._namespaces.held_versions.group_bytes.items()
+                },
             )
         return self._held_response
 
@@ -278,14 +297,19 @@ class ConfigurationFeed:
     def _decide_some(self, items: Sequence[pb.ManyItem]) -> list[_Decision]:
         decisions: list[_Decision] = []
         claimed_names: set[Hashable] = set()
-        growth = 0
+        growth: Counter[bytes | None] = Counter()
         for item in items:
             claims = _claims(item.configuration)
             if not claimed_names.isdisjoint(claims):
                 break
             decision = self._decide(item, growth)
+            if decision.answer.refused.HasField("quota") and decisions:
+                # The item may need less when the ones before it are applied.
+                break
             decisions.append(decision)
-            growth += decision.growth
+            if decision.namespace is not None:
+                growth[decision.namespace.resolved.group] += decision.growth.group
+                growth[_ALL] += decision.growth.total
             if decision.namespace is not None:
                 claimed_names |= claims
                 # Names that the item releases become free only after it is applied.
@@ -294,7 +318,7 @@ class ConfigurationFeed:
                     claimed_names |= _claims(stored)
         return decisions
 
-    def _decide(self, item: pb.ManyItem, pending_growth: int) -> _Decision:
+    def _decide(self, item: pb.ManyItem, pending: Mapping[bytes | None, int]) -> _Decision:
         """Decides whether a configuration is applied, stale or refused. A repeated message counts
         as applied.
 
@@ -331,13 +355,31 @@ class ConfigurationFeed:
         complete = _with_retained(configuration, retention)
         namespace = prepare_namespace(complete, self._namespaces.held_versions)
         growth = self._namespaces.growth(namespace)
-        held_bytes = self._namespaces.held_versions.bytes_held + pending_growth
-        if growth > 0 and held_bytes + growth > self._held_bytes_max and not is_same_version:
-            return _Decision(_quota_refusal(self._held_bytes_max, held_bytes))
+        if not is_same_version:
+            refusal = self._quota_refusal(namespace, growth, pending)
+            if refusal is not None:
+                return _Decision(refusal)
         response = pb.ApplyResponse(applied=pb.Applied())
         if item.is_check:
             return _Decision(response)
         return _Decision(response, order, namespace, complete, growth, retention.is_any_dropped)
+
+    def _quota_refusal(
+        self, namespace: PreparedNamespace, growth: Growth, pending: Mapping[bytes | None, int]
+    ) -> pb.ApplyResponse | None:
+        held, group = self._namespaces.held_versions, namespace.resolved.group
+        if group is not None:
+            limits = namespace.header.matchmaker
+            limit = self.group_bytes_max
+            if limits.HasField("group_configuration_bytes_max"):
+                limit = limits.group_configuration_bytes_max
+            use = held.bytes_of(group) + pending.get(group, 0)
+            if growth.group > 0 and use + growth.group > limit:
+                return _quota_refusal("configuration_bytes", limit, use)
+        use = held.bytes_held + pending.get(_ALL, 0)
+        if growth.total > 0 and use + growth.total > self._held_bytes_max:
+            return _quota_refusal("data_plane_configuration_bytes", self._held_bytes_max, use)
+        return None
 
     def _problems(
         self, configuration: configuration_pb2.NamespaceConfiguration, content: bytes
@@ -429,9 +471,9 @@ class ConfigurationFeed:
         self._counters.count(outcome, self._now_s())
 
 
-def _quota_refusal(limit: int, use: int) -> pb.ApplyResponse:
-    quota = pb.QuotaUse(quota="data_plane_configuration_bytes", limit=limit, use=use)
-    reason = f"needs memory of the service beyond {limit:,} bytes, of which {use:,} are in use"
+def _quota_refusal(name: str, limit: int, use: int) -> pb.ApplyResponse:
+    quota = pb.QuotaUse(quota=name, limit=limit, use=use)
+    reason = f"needs more than the {limit:,} bytes of {name}, of which {use:,} are in use"
     problem = pb.Problem(path=["current_version_id"], reason=reason)
     return pb.ApplyResponse(refused=pb.Refused(problems=[problem], quota=quota))
 

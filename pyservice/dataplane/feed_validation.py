@@ -44,6 +44,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
 from pyservice.schema.validation import validate
+from pyservice.settings.quotas import QUOTAS
 
 Finding = tuple[tuple[str, ...], str]
 
@@ -141,6 +142,8 @@ class OperatorLimits:
     verification_allowed_networks: tuple[Network, ...] = ()
     captcha_providers: Collection[str] = ()
     host_ports: range = HOST_PORTS
+    configuration_bytes: int = QUOTAS["configuration_bytes"].default
+    """Limit of a developer group without a limit of its own."""
 
 
 def configuration_problems(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from pyservice.auth.authorization import ServiceTokenGrant
-from pyservice.dataplane.held_versions import HeldVersions
+from pyservice.dataplane.held_versions import Growth, HeldVersions
 from pyservice.dataplane.resolved_namespace import (
     ResolvedNamespace,
     VersionsById,
@@ -124,7 +124,7 @@ class NamespaceIndex:
         previous = self._namespaces.get(resolved.namespace_id)
         if previous is not None and previous.resolved.version_id != resolved.version_id:
             self.on_version_replaced(previous.resolved)
-        self.held_versions.replace(namespace.versions.values(), ())
+        self.held_versions.replace(resolved.group, namespace.versions.values(), ())
         self._take_out(resolved.namespace_id)
         self._removed.discard(resolved.namespace_id)
         self._namespaces[resolved.namespace_id] = namespace
@@ -150,7 +150,7 @@ class NamespaceIndex:
         namespace = self._namespaces.pop(namespace_id, None)
         if namespace is None:
             return
-        self.held_versions.replace((), namespace.versions.values())
+        self.held_versions.replace(namespace.resolved.group, (), namespace.versions.values())
         del self._labels[namespace_id]
         self._by_name.pop((namespace.resolved.game_name, namespace.resolved.name), None)
         for game in _game_keys(namespace.resolved):
@@ -181,11 +181,12 @@ class NamespaceIndex:
                 version.matchmaker.MergeFromString(content)
         return configuration
 
-    def growth(self, namespace: PreparedNamespace) -> int:
+    def growth(self, namespace: PreparedNamespace) -> Growth:
         """Returns the bytes of versions that the index would hold more with this namespace."""
         stored = self._namespaces.get(namespace.resolved.namespace_id)
         removed = stored.versions.values() if stored else ()
-        return self.held_versions.growth(namespace.versions.values(), removed)
+        group = namespace.resolved.group
+        return self.held_versions.growth(group, namespace.versions.values(), removed)
 
     def digest(self, namespace_id: bytes) -> bytes:
         namespace = self._namespaces.get(namespace_id)

@@ -349,6 +349,10 @@ class ResolvedNamespace:
     def label(self) -> str:
         return f"{self.game_name}/{self.name}"
 
+    @property
+    def group(self) -> bytes | None:
+        return self.tenant if self.has_group else None
+
 
 def raw_id(text: str) -> bytes:
     raw = parse_uuid(text)

@@ -41,7 +41,10 @@ from pyservice.storage.tables import (
 )
 
 LOBBIES: Final = "lobbies"
-"""The quota that the data plane checks. Its use here is that of the records, which follow."""
+"""A quota that the data plane checks. Its use here is that of the records, which follow."""
+CONFIGURATION_BYTES: Final = "configuration_bytes"
+"""A quota that the data plane checks. Only the data plane knows its use."""
+OF_DATA_PLANE: Final = (LOBBIES, CONFIGURATION_BYTES)
 _NOW_MS: Any = bindparam("now_ms")
 _COUNT: Final = func.count()
 _PICTURES: Final = ("avatar", "banner", "logo")
@@ -178,8 +181,8 @@ _LARGEST_USES: Final = {name: _largest_use_of(source) for name, source in _SOURC
 _LIMITS = select(group_quotas.c.name, group_quotas.c.quota_limit).where(
     group_quotas.c.group_id == bindparam("group_id")
 )
-_LIMITS_OF_LOBBIES = select(group_quotas.c.group_id, group_quotas.c.quota_limit).where(
-    group_quotas.c.name == LOBBIES,
+_LIMITS_OF_DATA_PLANE = select(group_quotas).where(
+    group_quotas.c.name.in_(OF_DATA_PLANE),
     group_quotas.c.group_id.in_(bindparam("group_ids", expanding=True)),
 )
 _LOCK = (
@@ -204,10 +207,12 @@ async def limits_of_group(tx: Transaction, group_id: str) -> dict[str, int]:
     return {row.name: row.quota_limit for row in await tx.all(_LIMITS, {"group_id": group_id})}
 
 
-async def lobby_limits(tx: Transaction, group_ids: Iterable[str]) -> dict[str, int]:
-    """Returns the limits of lobbies that the operator set, by group."""
-    rows = await tx.all(_LIMITS_OF_LOBBIES, {"group_ids": list(group_ids)})
-    return {row.group_id: row.quota_limit for row in rows}
+async def data_plane_limits(
+    tx: Transaction, group_ids: Iterable[str]
+) -> dict[tuple[str, str], int]:
+    """Returns the limits of `OF_DATA_PLANE` that the operator set, by group and name."""
+    rows = await tx.all(_LIMITS_OF_DATA_PLANE, {"group_ids": list(group_ids)})
+    return {(row.group_id, row.name): row.quota_limit for row in rows}
 
 
 async def set_limit(tx: Transaction, group_id: str, name: str, limit: int) -> None:

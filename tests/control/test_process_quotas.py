@@ -1,4 +1,4 @@
-"""Quotas of live lobbies and dynamic servers of a group."""
+"""Quotas of live lobbies, dynamic servers and running versions of a group."""
 
 from __future__ import annotations
 
@@ -167,3 +167,31 @@ async def test_servers_count_exactly(
         return await game.use_of(quota) == 0
 
     await eventually(is_free)
+
+
+async def test_memory_of_running_versions_is_limited_for_each_group(game: QuotaGame) -> None:
+    async def is_counted() -> bool:
+        return await game.use_of("configuration_bytes") > 0
+
+    await eventually(is_counted)
+    words = ("quota", "set", "configuration_bytes=1", "--group", game.group_id)
+    await output(game.developer.full_service.data_dir, *words)
+    # Changes of a running version need no room.
+    await game.developer.public_token(game.game_id)
+    config = {"matchmaker": {"game_modes": {**game.modes, "third": game.hosted.mode()}}}
+    version_id = await game.developer.version(game.game_id, config, name="2.0.0")
+    target = {"game_id": game.game_id, "namespace_id": "prod", "version_id": version_id}
+
+    async def refusal() -> ServiceResponse | None:
+        answer = await game.developer.call("set_version", **target)
+        return answer if answer.code == "QUOTA_EXCEEDED" else None
+
+    metadata = (await eventually(refusal)).metadata
+    assert (metadata["quota"], metadata["scope"]) == ("configuration_bytes", "group")
+    assert (metadata["limit"], int(metadata["use"]) > 1) == ("1", True)
+    await output(game.developer.full_service.data_dir, "quota", "reset", "--group", game.group_id)
+
+    async def is_accepted() -> bool:
+        return (await game.developer.call("set_version", **target)).code == "OK"
+
+    await eventually(is_accepted)

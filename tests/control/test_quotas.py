@@ -26,6 +26,7 @@ LIMITS = {
     "namespaces": 4,
     "versions": 4,
     "version_bytes": 10_000,
+    "configuration_bytes": 1 << 26,
     "builds": 3,
     "build_bytes": 10_000,
     "sites": 3,
@@ -40,7 +41,14 @@ LIMITS = {
     "server_cpu_millicores": 64_000,
     "server_memory_mb": 262_144,
 }
-OF_PROCESSES = {"export_bytes", "lobbies", "servers", "server_cpu_millicores", "server_memory_mb"}
+OF_PROCESSES = {
+    "configuration_bytes",
+    "export_bytes",
+    "lobbies",
+    "servers",
+    "server_cpu_millicores",
+    "server_memory_mb",
+}
 """Quotas with tests in `test_process_quotas.py` and `test_lobby_exports.py`."""
 CALLERS = 6
 

@@ -23,6 +23,7 @@ from tests.control.feeder_setup import (
     FeedScenario,
     code_of,
     running_version,
+    wait_for,
     wait_until_running,
 )
 from tests.control.feeder_setup import feed as feed
@@ -96,6 +97,21 @@ async def test_version_beyond_the_memory_quota_is_refused_and_reverted(feed: Fee
     assert await feed.source.history(namespace_id) == [before]
     await feed.source.touch(namespace_id, 7)
     assert await code_of(feed, namespace_id) == "OK"
+
+
+async def test_version_beyond_the_quota_of_its_group_is_refused(feed: FeedScenario) -> None:
+    namespace_id = await feed.namespace()
+    feed.plane.feed.group_bytes_max = 100_000
+    with pytest.raises(ServiceError) as caught:
+        await feed.check_version(namespace_id, await feed.source.version(16, bulk=200_000))
+    assert caught.value.code == "QUOTA_EXCEEDED"
+    metadata = caught.value.metadata
+    assert (metadata["quota"], metadata["scope"]) == ("configuration_bytes", "group")
+    assert metadata["limit"] == "100000"
+    feed.feeder.compare_again()
+    await wait_for(
+        lambda: str(feed.feeder.configuration_bytes(feed.source.group_id)) == metadata["use"]
+    )
 
 
 async def test_refused_version_fails_only_its_caller(feed: FeedScenario) -> None:

@@ -39,11 +39,15 @@ NEXT_VERSION: dict[str, Any] = {
 
 
 class Plane:
-    def __init__(self, folder: Path, held_bytes_max: int = HELD_BYTES_MAX) -> None:
+    def __init__(
+        self, folder: Path, held_bytes_max: int = HELD_BYTES_MAX, group_bytes_max: int = 1 << 26
+    ) -> None:
         self.folder = folder
         self.namespaces = NamespaceIndex()
         self.metrics = FeedMetrics()
-        limits = OperatorLimits(player_limit_max=256, regions={"local"})
+        limits = OperatorLimits(
+            player_limit_max=256, regions={"local"}, configuration_bytes=group_bytes_max
+        )
         self.feed = ConfigurationFeed(
             FeedFiles(folder),
             self.namespaces,
@@ -441,3 +445,45 @@ async def test_messages_applied_together_share_the_memory_quota(tmp_path: Path) 
     ]
     answers = (await plane.feed.apply_many(pb.ApplyManyRequest(items=items))).answers
     assert [one.WhichOneof("outcome") for one in answers] == ["applied", "refused"]
+
+
+GROUPS = [f"0192f000-0000-7000-8000-0000000000c{number}" for number in range(2)]
+
+
+def of_group(group: int, number: int, filler: str, **changes: Any) -> dict[str, Any]:
+    game_id = f"0192f000-0000-7000-8000-0000000000d{group}"
+    game = {"game_id": game_id, "name_id": f"game{group}", "display_name": "Game"}
+    game["developer_group_id"] = GROUPS[group]
+    versions = [program(filler, 20_000)]
+    return numbered(10 * group + number, game=game, versions=versions, **changes)
+
+
+async def test_group_cannot_take_the_memory_of_other_groups(tmp_path: Path) -> None:
+    plane = Plane(tmp_path / "feed", held_bytes_max=100_000, group_bytes_max=30_000)
+    assert await plane.apply(**of_group(0, 1, "x")) == "applied"
+    use = (await plane.feed.held_configurations(pb.HeldRequest())).group_bytes[GROUPS[0]]
+    assert 16_000 < use < 30_000
+    other = configuration(**of_group(0, 2, "y"))
+    refused = (await plane.feed.apply(pb.ApplyRequest(configuration=other))).refused
+    quota = refused.quota
+    assert (quota.quota, quota.limit, quota.use) == ("configuration_bytes", 30_000, use)
+    # An equal version and a change without another version need no memory.
+    assert await plane.apply(**of_group(0, 2, "x")) == "applied"
+    assert await plane.apply(revision=2, **of_group(0, 1, "x", display_name="New")) == "applied"
+    # Each group counts a shared version in full.
+    assert await plane.apply(**of_group(1, 1, "x")) == "applied"
+    held = (await plane.feed.held_configurations(pb.HeldRequest())).group_bytes
+    assert dict(held) == dict.fromkeys(GROUPS, use)
+    own = {"lobby_count_max": 512, "max_players": 256, "group_configuration_bytes_max": 50_000}
+    assert await plane.apply(**of_group(0, 3, "y", matchmaker=own)) == "applied"
+    # A namespace that a feed file has without a group has only the limit of the service.
+    assert await plane.apply(**numbered(30, versions=[program("z", 35_000)])) == "applied"
+
+
+async def test_namespaces_that_switch_together_share_one_version(tmp_path: Path) -> None:
+    plane = Plane(tmp_path / "feed", group_bytes_max=30_000)
+    items = [
+        pb.ManyItem(configuration=configuration(**of_group(0, number, "x"))) for number in range(4)
+    ]
+    answers = (await plane.feed.apply_many(pb.ApplyManyRequest(items=items))).answers
+    assert [one.WhichOneof("outcome") for one in answers] == ["applied"] * 4

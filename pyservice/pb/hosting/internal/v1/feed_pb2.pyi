@@ -109,12 +109,21 @@ class HeldRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HeldResponse(_message.Message):
-    __slots__ = ("configurations", "http_address")
+    __slots__ = ("configurations", "http_address", "group_bytes")
+    class GroupBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     CONFIGURATIONS_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
     configurations: _containers.RepeatedCompositeFieldContainer[HeldConfiguration]
     http_address: str
-    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ...) -> None: ...
+    group_bytes: _containers.ScalarMap[str, int]
+    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ..., group_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class HeldConfiguration(_message.Message):
     __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id", "name", "content")
