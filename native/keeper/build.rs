@@ -12,13 +12,15 @@ use serde_json::{Value, json};
 /// Profile of all game servers. The service passes the same file to OCI runtimes.
 const PROFILE: &str = "../../pyservice/runtime/seccomp_profile.json";
 const LANDLOCK_PROFILE: &str = "landlock_seccomp_profile.json";
+const BUILD_PROFILE: &str = "build_seccomp_profile.json";
 const FILTER: &str = "filter";
 
 fn main() {
     let architecture = env::var("CARGO_CFG_TARGET_ARCH").expect("set by cargo");
     let architecture = TargetArch::try_from(architecture.as_str()).ok();
     let mut source = String::new();
-    for (name, path) in [("PROFILE", PROFILE), ("LANDLOCK_PROFILE", LANDLOCK_PROFILE)] {
+    let profiles = [("PROFILE", PROFILE), ("LANDLOCK_PROFILE", LANDLOCK_PROFILE), ("BUILD_PROFILE", BUILD_PROFILE)];
+    for (name, path) in profiles {
         println!("cargo::rerun-if-changed={path}");
         let filters = architecture.map_or_else(Vec::new, |architecture| compile(Path::new(path), architecture));
         let _ = writeln!(source, "pub const {name}: &[&[sock_filter]] = &[");

@@ -20,6 +20,8 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
+from pyservice.runtime.build_sandbox import KEEPER_BINARY as KEEPER_BINARY
+from pyservice.runtime.build_sandbox import refused_sandbox_parts
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import (
     choose_container_runtime,
@@ -46,8 +48,6 @@ from pyservice.storage.database import Database
 from pyservice.storage.database_errors import Conflict
 from pyservice.storage.objects import Objects
 from pyservice.watch import Topics
-
-KEEPER_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-keeper"
 
 SYSTEM_PATHS: Final = tuple(
     Path(path)
@@ -148,6 +148,9 @@ class GameRuntime:
         unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
         if network_problem is not None:
             unenforced.append(f"{NETWORK_NOT_ISOLATED}: {network_problem}")
+        for part in await refused_sandbox_parts():
+            _log.warning("sandbox of build workers is incomplete", without=part)
+            unenforced.append(f"builds are read without {part}")
         self._unenforced = [
             *node.groups.unenforced,
             *unenforced,

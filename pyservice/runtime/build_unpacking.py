@@ -1,8 +1,10 @@
 """Worker process that checks or unpacks one build from standard input.
 
 Usage: `python -m pyservice.runtime.build_unpacking <parent pid> check|<folder> <kind> <compression>
-<length> <reserve bytes> [<image tag>]`. The worker is a separate process without secrets in its
-environment, because builds are hostile input and take minutes. It ends with its parent.
+<length> <reserve bytes> <container root uid> [<image tag>]`. The worker is a separate process in
+the sandbox of `build_sandbox`, because builds are hostile input and take minutes. It ends with its
+parent. The container root uid is empty if the service is not root. If the service is root, files of
+archives belong to root, and files of containers to the users inside.
 
 With `check`, the worker writes nothing. With a folder, it writes `root` and, for images and
 bundles, `program.json`. Exit code 0 comes with a report as JSON. Code 28 (ENOSPC) means that the
@@ -19,7 +21,6 @@ import functools
 import hashlib
 import json
 import os
-import resource
 import shutil
 import signal
 import sys
@@ -57,7 +58,6 @@ from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.root_filesystem import (
     PROGRAM_JSON,
     RootFilesystem,
-    container_root_uid,
     path_words,
     resolve_program,
 )
@@ -70,6 +70,7 @@ NO_SPACE_STATUS: Final = errno.ENOSPC
 FAULT_STATUS: Final = os.EX_TEMPFAIL
 NICE: Final = 10
 NAMES_MAX: Final = 10_000
+_HOST_ROOT: Final = 0
 _SMALL_FILES_MAX: Final = 64
 _FAULTS: Final = (
     *(errno.EIO, errno.EROFS, errno.ESTALE),
@@ -77,8 +78,6 @@ _FAULTS: Final = (
 )
 _ROOTFS: Final = "rootfs"
 _INPUT_BYTES: Final = 64 << 10
-_MEMORY_MAX_BYTES: Final = 2 << 30
-"""Limit of the address space. Paths and links of a hostile archive could take any amount."""
 _CHECK_EVERY_BYTES: Final = 16 << 20
 _CHECK_EVERY: Final = 64
 """Number of writes and entries between two checks. A small disk has few spare inodes."""
@@ -201,9 +200,10 @@ class DiskSpaceCheck:
 
 
 class _Folder:
-    def __init__(self, root: Path, space_check: DiskSpaceCheck) -> None:
+    def __init__(self, root: Path, space_check: DiskSpaceCheck, owner: int | None = None) -> None:
         self._root = str(root)
         self._space_check = space_check
+        self._owner = owner
         self._folders = {self._root}
 
     def add(self, entry: ArchiveEntry) -> None:
@@ -219,10 +219,12 @@ class _Folder:
             os.unlink(path)
         if entry.kind == SYMBOLIC_LINK:
             os.symlink(entry.link, path)
+            self._own(path)
         elif entry.kind == HARD_LINK:
             self._link(entry, path)
         else:
             self._write(entry, path)
+            self._own(path)
 
     def _link(self, entry: ArchiveEntry, path: str) -> None:
         linked = self._path(entry.link)
@@ -251,7 +253,12 @@ class _Folder:
             name = path.removeprefix(f"{self._root}/")
             reason = "is a file or link, but other entries need a folder of this path"
             raise BadArchive(name, "not-unique", reason) from None
+        self._own(path)
         self._folders.add(path)
+
+    def _own(self, path: str) -> None:
+        if self._owner is not None:
+            os.chown(path, self._owner, self._owner, follow_symlinks=False)
 
     def _write(self, entry: ArchiveEntry, path: str) -> None:
         mode = 0o755 if entry.mode & 0o100 else 0o644
@@ -369,8 +376,12 @@ def unpack(
     length: int,
     reserve_bytes: int = 0,
     image_tag: str | None = None,
+    *,
+    root_uid: int | None = None,
 ) -> str:
     """Unpacks a build below `folder`. Returns the SHA-256 of the packed build.
+
+    `root_uid` is the host's user ID for root in containers, or None to keep this process as owner.
 
     Raises BadArchive, BadManifest, OSError.
     """
@@ -378,9 +389,10 @@ def unpack(
     space_check.refuse_without()
     build = _Build(source, kind, compression, length)
     if kind == ARCHIVE:
-        build.read(_Folder(folder / "root", space_check), image_tag)
+        owner = None if root_uid is None else _HOST_ROOT
+        build.read(_Folder(folder / "root", space_check, owner), image_tag)
         return build.digest()
-    root = RootFilesystem(folder / "root", container_root_uid(), space_check.record_write)
+    root = RootFilesystem(folder / "root", root_uid, space_check.record_write)
     if kind == BUNDLE:
         program = build.read(_BundleRoot(root), image_tag).program
     else:
@@ -391,15 +403,16 @@ def unpack(
         shutil.rmtree(parts)
     content = json.dumps(dataclasses.asdict(resolve_program(program, root))).encode()
     write_file(folder / PROGRAM_JSON, content)
+    if root_uid is not None:
+        os.chown(folder / PROGRAM_JSON, _HOST_ROOT, _HOST_ROOT)
     return build.digest()
 
 
 def main() -> int:
-    parent, folder, kind, compression, length, reserve_bytes, *tag = sys.argv[1:]
+    parent, folder, kind, compression, length, reserve_bytes, root_uid, *tag = sys.argv[1:]
     signal_on_parent_death(signal.SIGKILL)
     if os.getppid() != int(parent):
         return 1
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_MAX_BYTES, _MEMORY_MAX_BYTES))
     os.nice(NICE)
     digest, problem = None, None
     source, build = sys.stdin.buffer, (kind, compression, int(length))
@@ -407,7 +420,9 @@ def main() -> int:
         if folder == CHECK:
             digest, problem = check(source, *build, *tag)
         else:
-            digest = unpack(source, Path(folder), *build, int(reserve_bytes), *tag)
+            owner = int(root_uid) if root_uid else None
+            reserve = int(reserve_bytes)
+            digest = unpack(source, Path(folder), *build, reserve, *tag, root_uid=owner)
     except (BadManifest, BadArchive) as error:
         problem = _problem(error)
     except MemoryError:

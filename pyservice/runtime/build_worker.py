@@ -5,13 +5,15 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.runtime.archive_rules import BadArchive
+from pyservice.runtime.build_sandbox import sandbox_environment, sandboxed_python
 from pyservice.runtime.build_unpacking import CHECK, FAULT_STATUS, NO_SPACE_STATUS
+from pyservice.runtime.root_filesystem import container_root_uid
 
 
 class NoDiskSpace(Exception):
@@ -31,15 +33,15 @@ class BuildReport(NamedTuple):
 async def check_build(
     kind: str, compression: str, length: int, image_tag: str | None, blocks: AsyncIterable[bytes]
 ) -> BuildReport:
-    """Validates a build in a worker process. A cancelled call kills the worker.
+    """Validates a build in a sandboxed worker process. A cancelled call kills the worker.
 
     Raises WorkerFailed, OSError, and the errors of the iterator `blocks`.
     """
-    return await _run((CHECK, kind, compression, str(length), "0"), image_tag, blocks)
+    return await _run(None, (kind, compression, str(length), "0"), image_tag, blocks)
 
 
 async def unpack_build(
-    folder: os.PathLike[str],
+    folder: Path,
     kind: str,
     compression: str,
     length: int,
@@ -47,32 +49,34 @@ async def unpack_build(
     image_tag: str | None,
     blocks: AsyncIterable[bytes],
 ) -> BuildReport:
-    """Validates a build in a worker process, and unpacks it into `folder`.
+    """Validates a build in a sandboxed worker process, and unpacks it into `folder`.
 
     Raises NoDiskSpace, and the same errors as `check_build`.
     """
     sizes = (str(length), str(reserve_bytes))
-    return await _run((str(folder), kind, compression, *sizes), image_tag, blocks)
+    return await _run(folder, (kind, compression, *sizes), image_tag, blocks)
 
 
 async def _run(
-    words: Sequence[str], image_tag: str | None, blocks: AsyncIterable[bytes]
+    folder: Path | None,
+    build: Sequence[str],
+    image_tag: str | None,
+    blocks: AsyncIterable[bytes],
 ) -> BuildReport:
-    tag = () if image_tag is None else (image_tag,)
+    root_uid = container_root_uid()
+    words = [
+        str(os.getpid()),
+        CHECK if folder is None else str(folder),
+        *build,
+        "" if root_uid is None else str(root_uid),
+        *(() if image_tag is None else (image_tag,)),
+    ]
     process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "pyservice.runtime.build_unpacking",
-            str(os.getpid()),
-            *words,
-            *tag,
-        ),
+        *sandboxed_python("pyservice.runtime.build_unpacking", words, folder),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        # The worker inherits no variable, because some are secret.
-        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env=sandbox_environment(),
     )
     assert process.stdin is not None
     try:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from pyservice.observability.logging import get_logger
+from pyservice.runtime.build_sandbox import SANDBOX_UID
 from pyservice.runtime.containers import (
     PATH,
     RUNTIMES,
@@ -39,7 +40,6 @@ from pyservice.runtime.scratch_folders import (
 IsolationSetting = Literal["auto", "user", "namespace", "landlock", "none"]
 
 _NETWORK_TRIAL: Final = "network"
-_TRIAL_UID: Final = 1_999_999
 _TRIAL_PROGRAM: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
 _PROGRAMS: Final = ("/usr", "/bin", "/lib", "/lib64")
 _SIGNALS: Final = (
@@ -228,8 +228,8 @@ def _isolation_problem(
         command,
         trial.scratch,
         isolation=isolation,
-        uid=_TRIAL_UID,
-        gid=_TRIAL_UID,
+        uid=SANDBOX_UID,
+        gid=SANDBOX_UID,
         read=shared_paths,
         write=(trial.scratch,),
     )

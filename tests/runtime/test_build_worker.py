@@ -34,17 +34,19 @@ class HeldUpload:
 
     def __init__(self, content: bytes) -> None:
         self.go_on = asyncio.Event()
+        self._is_begun = asyncio.Event()
         self._content = content
         blocks = self._blocks()
         self.check = asyncio.create_task(check_build("archive", "none", len(content), None, blocks))
 
     async def _blocks(self) -> AsyncIterator[bytes]:
         yield self._content[:512]
+        self._is_begun.set()
         await self.go_on.wait()
         yield self._content[512:]
 
     async def worker(self) -> int:
-        await until(workers)
+        await self._is_begun.wait()
         (pid,) = workers()
         await until(lambda: memory_limit(pid) != "unlimited")
         return pid
@@ -126,7 +128,7 @@ def run_worker(
     words = [str(parent or os.getpid()), str(folder), kind, "none", str(len(content))]
     (folder / "root").mkdir(exist_ok=True)
     return subprocess.run(
-        [sys.executable, "-m", "pyservice.runtime.build_unpacking", *words, str(reserve_bytes)],
+        [sys.executable, "-m", "pyservice.runtime.build_unpacking", *words, str(reserve_bytes), ""],
         input=content,
         capture_output=True,
         check=False,

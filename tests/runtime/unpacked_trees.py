@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from pyservice.runtime.build_unpacking import unpack
+from pyservice.runtime.root_filesystem import container_root_uid
 
 
 def unpacked(host: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
     (host / "root").mkdir(parents=True)
     compression = more.pop("compression", "none")
-    unpack(io.BytesIO(content), host, kind, compression, len(content), **more)
+    build = (host, kind, compression, len(content))
+    unpack(io.BytesIO(content), *build, root_uid=container_root_uid(), **more)
     return host / "root"
 
 

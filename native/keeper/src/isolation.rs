@@ -13,6 +13,7 @@
 //!
 //! The mode `Processes` does not isolate. It only ensures that all processes of a run end together, for OCI runtimes.
 
+pub mod build_sandbox;
 mod root_filesystem;
 mod scratch;
 mod seccomp;
@@ -23,8 +24,8 @@ use std::os::unix::fs::{OpenOptionsExt, lchown};
 use std::path::{Path, PathBuf};
 
 use landlock::{
-    ABI, Access, AccessFs, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr, RulesetCreated,
-    RulesetCreatedAttr, Scope,
+    ABI, Access, AccessFs, BitFlags, CompatLevel, Compatible, PathBeneath, PathFd, Ruleset, RulesetAttr,
+    RulesetCreated, RulesetCreatedAttr, Scope,
 };
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Gid, Pid, Uid, getegid, geteuid};
@@ -214,12 +215,7 @@ impl Sandbox {
         if self.keeper.0 != 0 {
             return Ok(());
         }
-        for capability in 0..64 {
-            // SAFETY: a plain call; it fails behind the last capability.
-            if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } < 0 {
-                break;
-            }
-        }
+        drop_bounding_set(CapabilitySet::empty());
         if let Some((uid, gid)) = self.owner() {
             become_user(uid, gid)?;
         }
@@ -227,33 +223,46 @@ impl Sandbox {
     }
 
     fn apply_landlock(&self) -> Result<(), ExecError> {
-        // A missing right is an error. Later rights and the scopes are optional.
-        let abi = ABI::V5;
-        let failed = |error: &dyn std::fmt::Display| ExecError(format!("landlock: {error}"));
-        let mut rules = Ruleset::default()
-            .set_compatibility(CompatLevel::HardRequirement)
-            .handle_access(AccessFs::from_all(ABI::V3))
-            .map_err(|error| failed(&error))?
-            .set_compatibility(CompatLevel::BestEffort)
-            .handle_access(AccessFs::from_all(abi))
-            .map_err(|error| failed(&error))?
-            .scope(Scope::Signal | Scope::AbstractUnixSocket)
-            .map_err(|error| failed(&error))?
-            .create()
-            .map_err(|error| failed(&error))?;
-        let devices = DEVICES.iter().map(|name| Path::new("/dev").join(name));
         let reads = self.read.iter().cloned().chain(PROC_READ_PATHS.map(PathBuf::from));
-        let rules_by_path = reads
-            .map(|path| (path, AccessFs::from_read(abi)))
-            .chain(self.write.iter().cloned().map(|path| (path, AccessFs::from_all(abi))))
-            .chain(devices.map(|path| (path, AccessFs::ReadFile | AccessFs::WriteFile)));
-        for (path, access) in rules_by_path {
-            let Ok(opened) = PathFd::new(&path) else { continue };
-            let access = if path.is_dir() { access } else { access & AccessFs::from_file(abi) };
-            rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(|error| failed(&error))?;
-        }
-        rules.restrict_self().map(drop).map_err(|error| failed(&error))
+        restrict_paths(
+            reads
+                .map(|path| (path, AccessFs::from_read(LANDLOCK)))
+                .chain(self.write.iter().cloned().map(|path| (path, AccessFs::from_all(LANDLOCK))))
+                .chain(device_rules()),
+        )
     }
+}
+
+/// Last version of Landlock with rights that the rules use.
+const LANDLOCK: ABI = ABI::V5;
+
+type PathRule = (PathBuf, BitFlags<AccessFs>);
+
+fn device_rules() -> impl Iterator<Item = PathRule> {
+    DEVICES.iter().map(|name| (Path::new("/dev").join(name), AccessFs::ReadFile | AccessFs::WriteFile))
+}
+
+/// Denies every access to files that no rule allows. Ignores rules of missing paths.
+fn restrict_paths(path_rules: impl Iterator<Item = PathRule>) -> Result<(), ExecError> {
+    // A missing right is an error. Later rights and the scopes are optional.
+    let failed = |error: &dyn std::fmt::Display| ExecError(format!("landlock: {error}"));
+    let mut rules = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(ABI::V3))
+        .map_err(|error| failed(&error))?
+        .set_compatibility(CompatLevel::BestEffort)
+        .handle_access(AccessFs::from_all(LANDLOCK))
+        .map_err(|error| failed(&error))?
+        .scope(Scope::Signal | Scope::AbstractUnixSocket)
+        .map_err(|error| failed(&error))?
+        .create()
+        .map_err(|error| failed(&error))?;
+    for (path, access) in path_rules {
+        let Ok(opened) = PathFd::new(&path) else { continue };
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(LANDLOCK) };
+        rules = rules.add_rule(PathBeneath::new(opened, access)).map_err(|error| failed(&error))?;
+    }
+    rules.restrict_self().map(drop).map_err(|error| failed(&error))
 }
 
 /// Denies connections to abstract Unix sockets outside of the sandbox, if the kernel supports this.
@@ -265,6 +274,15 @@ fn restrict_abstract_sockets() -> Result<(), ExecError> {
         .and_then(RulesetCreated::restrict_self)
         .map(drop)
         .map_err(|error| ExecError(format!("landlock: {error}")))
+}
+
+fn drop_bounding_set(kept: CapabilitySet) {
+    for capability in (0..64).filter(|number| kept.bits() & (1 << number) == 0) {
+        // SAFETY: a plain call; it fails behind the last capability.
+        if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } < 0 {
+            break;
+        }
+    }
 }
 
 pub fn drop_capabilities() -> rustix::io::Result<()> {

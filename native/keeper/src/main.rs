@@ -13,6 +13,7 @@
 //! - 78: Invalid `spec`.
 //!
 //! `hosting-keeper --nursery <folder of runs>` is the keeper launcher: it forks a keeper for each requested folder.
+//! `hosting-keeper --build-sandbox` starts the process that reads an uploaded build: see `isolation/build_sandbox.rs`.
 
 mod clock;
 mod control_fifo;
@@ -36,20 +37,25 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
+use isolation::ExecError;
+use isolation::build_sandbox::BuildSandbox;
 use run_start::StartError;
+
+const WRONG_USAGE: u8 = 64;
 
 fn main() -> ExitCode {
     program::restore_ignored_signals();
     process_tree::limit_malloc_arenas();
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (folder, done) = match &arguments[..] {
+        [flag, words @ ..] if flag == "--build-sandbox" => return enter_build_sandbox(words),
         [flag, runs] if flag == "--nursery" => {
             (Path::new(runs), launcher::serve(Path::new(runs)).map_err(StartError::Disk))
         }
         [folder] => (Path::new(folder), run_start::run_keeper(Path::new(folder))),
         _ => {
             eprintln!("usage: hosting-keeper <folder>, or hosting-keeper --nursery <folder of runs>");
-            return ExitCode::from(64);
+            return ExitCode::from(WRONG_USAGE);
         }
     };
     match done {
@@ -57,6 +63,20 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("{}: {error}", folder.display());
             ExitCode::from(error.status())
+        }
+    }
+}
+
+fn enter_build_sandbox(words: &[OsString]) -> ExitCode {
+    let Some(sandbox) = BuildSandbox::parse(words) else {
+        eprintln!("usage: hosting-keeper --build-sandbox uid=<uid> [read=|list=|write=<path>] [-- <program>]");
+        return ExitCode::from(WRONG_USAGE);
+    };
+    match sandbox.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(ExecError(reason)) => {
+            eprintln!("{reason}");
+            ExitCode::from(processes::EXIT_CODE_NOT_STARTED as u8)
         }
     }
 }

@@ -140,7 +140,7 @@ fn request_parent_death_signal(keeper_is_alive: impl Fn() -> Result<bool, ExecEr
     if keeper_is_alive()? { Ok(()) } else { Err(ExecError("the keeper has ended".to_owned())) }
 }
 
-fn limit(resource: Resource, maximum: u64) -> rustix::io::Result<()> {
+pub fn limit(resource: Resource, maximum: u64) -> rustix::io::Result<()> {
     let current = getrlimit(resource);
     let lowered = |limit: Option<u64>| Some(limit.map_or(maximum, |limit| limit.min(maximum)));
     setrlimit(resource, Rlimit { current: lowered(current.current), maximum: lowered(current.maximum) })

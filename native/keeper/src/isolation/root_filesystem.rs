@@ -23,13 +23,18 @@ const HIDE_OTHER_USERS: &std::ffi::CStr = c"hidepid=2";
 pub struct RootFilesystem {
     staging: PathBuf,
     paths: Vec<(PathBuf, u64)>,
+    has_proc: bool,
 }
 
 impl RootFilesystem {
     pub fn new(read: &[PathBuf], write: &[PathBuf], staging: PathBuf) -> Self {
         let readable = read.iter().map(|path| (path.clone(), SAFE_READ));
         let writable = write.iter().map(|path| (path.clone(), SAFE));
-        Self { staging, paths: readable.chain(writable).collect() }
+        Self { staging, paths: readable.chain(writable).collect(), has_proc: true }
+    }
+
+    pub fn without_proc(self) -> Self {
+        Self { has_proc: false, ..self }
     }
 
     /// Opens the listed paths before the user changes, because the new user may have no access to them.
@@ -51,8 +56,10 @@ impl RootFilesystem {
             create_file(&mount_point)?;
             mount_bind_recursive(&path, &mount_point).map_err(|error| failure(&path, error))?;
         }
-        self.link_standard_streams()?;
-        self.mount_proc()?;
+        if self.has_proc {
+            self.link_standard_streams()?;
+            self.mount_proc()?;
+        }
         mount_remount(&self.staging, safe | MountFlags::RDONLY | MountFlags::BIND, c"")
             .map_err(|error| failure("root, read-only", error))?;
         self.pivot()

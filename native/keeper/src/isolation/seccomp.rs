@@ -5,6 +5,9 @@
 //! socket's file decides which users can connect. If the keeper is not root, the program has the user of the service.
 //! So the second profile refuses Unix sockets. It also refuses pairs of datagram sockets, which can send to any path.
 //!
+//! The process that reads an uploaded build also has the profile `build_seccomp_profile.json`. It refuses sockets, new
+//! processes, and every effect on other processes.
+//!
 //! A filter kills a program that makes system calls of another architecture. If the calls only failed, `exit` would
 //! fail too.
 
@@ -18,11 +21,19 @@ mod filters {
 
 /// Installs the filters for this process and its descendants. Also sets `no_new_privs`.
 pub fn install_filters(is_landlocked: bool) -> Result<(), String> {
+    install(if is_landlocked { filters::LANDLOCK_PROFILE } else { &[] })
+}
+
+/// Installs the filters of a build worker for this process and its descendants. Also sets `no_new_privs`.
+pub fn install_build_filters() -> Result<(), String> {
+    install(filters::BUILD_PROFILE)
+}
+
+fn install(more: &[&[sock_filter]]) -> Result<(), String> {
     if filters::PROFILE.is_empty() {
         return Err("system calls cannot be refused on this machine".to_owned());
     }
-    let landlock_filters = if is_landlocked { filters::LANDLOCK_PROFILE } else { &[] };
-    for filter in filters::PROFILE.iter().chain(landlock_filters) {
+    for filter in filters::PROFILE.iter().chain(more) {
         apply_filter(filter).map_err(|error| error.to_string())?;
     }
     Ok(())
