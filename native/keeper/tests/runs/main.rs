@@ -8,6 +8,7 @@ macro_rules! skipped {
     }};
 }
 
+mod build_sandbox;
 mod disk_failures;
 mod isolation;
 mod killed_start;
