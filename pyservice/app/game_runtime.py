@@ -170,7 +170,12 @@ class GameRuntime:
         )
         await self._supervisor.recover()
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
-        _log.info("runtime ready", isolation=isolation, found=len(self._supervisor.runs))
+        _log.info(
+            "runtime ready",
+            isolation=isolation,
+            found=len(self._supervisor.runs),
+            unenforced=self._unenforced,
+        )
 
     def _node_settings(
         self,

@@ -104,6 +104,8 @@ async def test_unenforced_limits_are_reported(full_service: FullService) -> None
         pytest.skip("this kernel has no Landlock")
     assert runs == "runs archive, isolation landlock"
     assert unenforced - {SIGNALS} == {*UNLIMITED, SCRATCH}
+    [start] = [line for line in full_service.log().splitlines() if "runtime ready" in line]
+    assert all(problem in start for problem in unenforced)
 
 
 async def test_allowed_signals_are_reported_for_explicit_landlock() -> None:
