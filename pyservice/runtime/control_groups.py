@@ -72,19 +72,14 @@ class ControlGroups:
     """Processor time that each run may use at most. A larger tier counts instead. 0: no limit."""
 
     @classmethod
-    def find(
-        cls, data_dir: Path, root: Path = _ROOT, memberships: str | None = None
-    ) -> ControlGroups:
+    def find(cls, data_dir: Path, root: Path = _ROOT) -> ControlGroups:
         """Returns the groups that the service can create.
 
-        `memberships` is the text of `/proc/self/cgroup`. In version 2, this may move processes of
-        the service into a group below their own.
+        In version 2, this may move processes of the service into a group below their own.
         """
         name = f"hosting-{hashlib.sha256(os.fsencode(data_dir)).hexdigest()[:12]}"
-        if memberships is None:
-            memberships = Path("/proc/self/cgroup").read_text()
         if (root / "cgroup.controllers").exists():
-            own = _own_group("", memberships)
+            own = _own_group("")
             parent = find_parent(root, own, name, _NEEDED, _OPTIONAL)
             files = _trial_files(parent) if parent is not None else set()
             network = parent or _usable(root, name, _PROCS, own)
@@ -97,10 +92,10 @@ class ControlGroups:
                 io=parent if files & _IO_WEIGHTS.keys() else None,
             )
         memory, cpu, processes = (
-            _usable(root / controller, name, limit, _own_group(controller, memberships))
+            _usable(root / controller, name, limit, _own_group(controller))
             for controller, limit in _VERSION_1.items()
         )
-        network = _usable(root / _HYBRID, name, _PROCS, _own_group("", memberships))
+        network = _usable(root / _HYBRID, name, _PROCS, _own_group(""))
         return cls(memory, cpu, network=network, processes=processes)
 
     @property
@@ -299,8 +294,8 @@ def _trial_files(parent: Path) -> set[str]:
     return names
 
 
-def _own_group(controller: str, memberships: str) -> str | None:
-    for line in memberships.splitlines():
+def _own_group(controller: str) -> str | None:
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
             return path
