@@ -20,6 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.dataplane.feed_files import FeedFiles, FeedOrder, StoredNamespace
@@ -54,6 +55,13 @@ disk.
 
 HELD_BYTES_MAX: Final = 512 * 1024 * 1024
 """Limit for the bytes of all versions in memory. Equal versions count once."""
+
+REMOVED_MAX: Final = 1_000
+"""Number of files of removed namespaces that are kept after `REMOVED_AGE_S`. Files of namespaces from
+a feed file do not count.
+"""
+REMOVED_AGE_S: Final = 60.0
+"""Longest time that a message of the control plane can be on its way."""
 
 LiveVersions = Callable[[bytes], Collection[bytes]]
 
@@ -202,6 +210,8 @@ class ConfigurationFeed:
         self._counters = counters
         self._now_s = now_s
         self._order_of: dict[str, FeedOrder] = {}
+        self._removed_s: OrderedDict[str, float] = OrderedDict()
+        """Times of removals by the control plane, oldest first. After a start, they count as old."""
         self._valid_digests: OrderedDict[str, bytes] = OrderedDict()
         self._held_response: pb.HeldResponse | None = None
         self.live_lobbies: LiveLobbies = NoLiveLobbies()
@@ -215,7 +225,7 @@ class ConfigurationFeed:
         """Loads the stored configurations without validation."""
         for stored in self._files.load():
             if stored.configuration is None:
-                self._forget(stored.namespace_id, stored.order)
+                self._forget(stored.namespace_id, stored.order, removed_s=0.0)
             else:
                 namespace = prepare_namespace(stored.configuration, self._namespaces.held_versions)
                 self._put(stored.order, namespace)
@@ -407,9 +417,37 @@ class ConfigurationFeed:
                 return pb.RemoveResponse(stale=_stale(request.namespace_id, stored_order))
             if order != stored_order:
                 await self._save([StoredNamespace(request.namespace_id, order, None)])
-                self._forget(request.namespace_id, order)
+                self._forget(request.namespace_id, order, self._now_s())
+                await self._remove_old_tombstones()
             self._count("removed")
             return pb.RemoveResponse(removed=pb.Removed())
+
+    async def _remove_old_tombstones(self) -> None:
+        """Removes tombstones that no message can need any more, so that their number is bounded.
+
+        A feed file can name an old namespace at any time, so tombstones of feed files are kept.
+        """
+        oldest = islice(self._removed_s.items(), max(0, len(self._removed_s) - REMOVED_MAX))
+        until_s = self._now_s() - REMOVED_AGE_S
+        # After a crash, the lobbies that have not ended end only if the tombstone exists.
+        old_ids = [
+            namespace_id
+            for namespace_id, removed_s in oldest
+            if removed_s <= until_s and not self.live_lobbies.live_versions(raw_id(namespace_id))
+        ]
+        if not old_ids:
+            return
+        try:
+            await self.live_lobbies.wait_all_durable(
+                asyncio.get_running_loop().time() + _DURABLE_TIMEOUT_S
+            )
+            await asyncio.to_thread(self._files.remove, old_ids)
+        except (ServiceError, OSError) as error:
+            _log.warning("old removals not forgotten", error=str(error))
+            return
+        for namespace_id in old_ids:
+            del self._removed_s[namespace_id], self._order_of[namespace_id]
+            self._namespaces.forget_removed(raw_id(namespace_id))
 
     async def _store_all(self, decisions: Sequence[_Decision]) -> None:
         accepted = [
@@ -451,11 +489,16 @@ class ConfigurationFeed:
 
     def _put(self, order: FeedOrder, namespace: PreparedNamespace) -> None:
         self._order_of[namespace.header.namespace_id] = order
+        self._removed_s.pop(namespace.header.namespace_id, None)
         self._namespaces.put_namespace(namespace)
         self._on_change(namespace.header.namespace_id)
 
-    def _forget(self, namespace_id: str, order: FeedOrder) -> None:
+    def _forget(self, namespace_id: str, order: FeedOrder, removed_s: float) -> None:
         self._order_of[namespace_id] = order
+        self._removed_s.pop(namespace_id, None)
+        epoch, _ = order
+        if epoch:
+            self._removed_s[namespace_id] = removed_s
         self._namespaces.remove(raw_id(namespace_id))
         self._on_change(namespace_id)
 

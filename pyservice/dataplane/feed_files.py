@@ -68,6 +68,11 @@ class FeedFiles:
         contents = {f"{stored.namespace_id}{_SUFFIX}": _encode(stored) for stored in namespaces}
         write_files(self._folder, contents)
 
+    def remove(self, namespace_ids: Iterable[str]) -> None:
+        """Removes files. After a crash, some of them may exist again."""
+        for namespace_id in namespace_ids:
+            (self._folder / f"{namespace_id}{_SUFFIX}").unlink(missing_ok=True)
+
 
 def _encode(stored: StoredNamespace) -> bytes:
     if stored.configuration is not None:

@@ -139,6 +139,9 @@ class NamespaceIndex:
         self._take_out(namespace_id)
         self._removed.add(namespace_id)
 
+    def forget_removed(self, namespace_id: bytes) -> None:
+        self._removed.discard(namespace_id)
+
     def is_removed(self, namespace_id: bytes) -> bool:
         """Returns whether the configuration feed removed the namespace. Its lobbies must end."""
         return namespace_id in self._removed

@@ -6,14 +6,21 @@ import asyncio
 import errno
 import os
 import random
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pyservice.dataplane.configuration_feed import HELD_BYTES_MAX, ConfigurationFeed
+from pyservice.dataplane import configuration_feed
+from pyservice.dataplane.configuration_feed import (
+    HELD_BYTES_MAX,
+    REMOVED_AGE_S,
+    ConfigurationFeed,
+    NoLiveLobbies,
+)
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -40,7 +47,11 @@ NEXT_VERSION: dict[str, Any] = {
 
 class Plane:
     def __init__(
-        self, folder: Path, held_bytes_max: int = HELD_BYTES_MAX, group_bytes_max: int = 1 << 26
+        self,
+        folder: Path,
+        held_bytes_max: int = HELD_BYTES_MAX,
+        group_bytes_max: int = 1 << 26,
+        now_s: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder
         self.namespaces = NamespaceIndex()
@@ -53,6 +64,7 @@ class Plane:
             self.namespaces,
             limits,
             self.metrics,
+            now_s,
             held_bytes_max=held_bytes_max,
         )
         self.feed.load()
@@ -66,8 +78,10 @@ class Plane:
         )
         return (await self.feed.apply(request)).WhichOneof("outcome") or ""
 
-    async def remove(self, epoch: int = 0, revision: int = 1) -> str:
-        request = pb.RemoveRequest(namespace_id=NAMESPACE_ID, source_epoch=epoch, revision=revision)
+    async def remove(
+        self, epoch: int = 0, revision: int = 1, namespace_id: str = NAMESPACE_ID
+    ) -> str:
+        request = pb.RemoveRequest(namespace_id=namespace_id, source_epoch=epoch, revision=revision)
         return (await self.feed.remove(request)).WhichOneof("outcome") or ""
 
     async def revisions(self) -> dict[str, tuple[int, int]]:
@@ -487,3 +501,45 @@ async def test_namespaces_that_switch_together_share_one_version(tmp_path: Path)
     ]
     answers = (await plane.feed.apply_many(pb.ApplyManyRequest(items=items))).answers
     assert [one.WhichOneof("outcome") for one in answers] == ["applied"] * 4
+
+
+class LobbiesIn(NoLiveLobbies):
+    def __init__(self, *namespace_ids: str) -> None:
+        self.namespaces = {raw_id(namespace_id) for namespace_id in namespace_ids}
+
+    def live_versions(self, namespace: bytes) -> Collection[bytes]:
+        return [b"version"] if namespace in self.namespaces else ()
+
+
+async def test_old_removals_do_not_fill_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration_feed, "REMOVED_MAX", 3)
+    now_s = 1_000.0
+    plane = Plane(tmp_path / "feed", now_s=lambda: now_s)
+    ids = [numbered(number)["namespace_id"] for number in range(12)]
+    plane.feed.live_lobbies = LobbiesIn(ids[0])
+
+    async def create_and_remove(number: int, epoch: int = 1) -> None:
+        assert await plane.apply(epoch, 1, **numbered(number)) == "applied"
+        assert await plane.remove(epoch, 2, ids[number]) == "removed"
+
+    def stored() -> list[str]:
+        return sorted(path.stem for path in plane.folder.iterdir())
+
+    for number in range(8):
+        await create_and_remove(number)
+    # A message that is older than a removal can still be on its way.
+    assert stored() == ids[:8]
+    assert await plane.apply(1, 1, **numbered(5)) == "stale"
+    now_s += REMOVED_AGE_S
+    await create_and_remove(8)
+    # The lobbies of a removed namespace end also after a restart.
+    assert stored() == [ids[0], *ids[6:9]]
+    assert await plane.apply(1, 1, **numbered(8)) == "stale"
+    # Files of the operator's feed file follow that file alone.
+    await create_and_remove(9, epoch=0)
+    assert stored() == [ids[0], *ids[6:10]]
+    plane = Plane(tmp_path / "feed", now_s=lambda: now_s)
+    await create_and_remove(10)
+    assert stored() == ids[7:11]
