@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import subprocess
 import sys
@@ -73,15 +74,28 @@ def _library_folders() -> Iterator[Path]:
             yield folder
 
 
-def _read_paths() -> Iterator[Path]:
-    yield from map(Path, _SYSTEM_PATHS)
+def _shared_library_folders() -> set[Path]:
+    """Returns the folders of the loaded shared libraries. Not all are below `/usr` and `/lib`."""
+    lines = Path("/proc/self/maps").read_text(errors="replace").splitlines()
+    files = {line.split(maxsplit=5)[-1] for line in lines}
+    return {Path(file).parent for file in files if file.startswith("/") and ".so" in file}
+
+
+@functools.cache
+def _read_paths() -> Sequence[Path]:
     paths = [
         Path(sys.executable).resolve(),
         *(Path(prefix, "lib").resolve() for prefix in (sys.base_prefix, sys.base_exec_prefix)),
         *_library_folders(),
+        *_shared_library_folders(),
         _PACKAGE,
     ]
-    for path in dict.fromkeys(paths):
-        above = [Path("/usr"), *(other for other in paths if other != path)]
-        if not any(path.is_relative_to(folder) for folder in above):
-            yield path
+    system = [Path(path) for path in _SYSTEM_PATHS]
+    return [
+        *system,
+        *(
+            path
+            for path in dict.fromkeys(paths)
+            if not any(path.is_relative_to(other) for other in {*system, *paths} - {path})
+        ),
+    ]
