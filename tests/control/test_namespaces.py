@@ -40,6 +40,24 @@ async def limits_of(developer: Developer, game_id: str, name: str = "prod") -> d
 # Creation and reads -------------------------------------------------------------------------------
 
 
+async def test_new_namespace_is_usable_when_its_first_token_arrives(developer: Developer) -> None:
+    game_id = await developer.game()
+    version_id = await developer.version(game_id)
+    fields = {"game_id": game_id, "display_name": "Beta", "name_id": "beta"}
+    await developer.good("create_namespace", **fields, version_id=version_id)
+    token = await developer.public_token(game_id, "beta")
+    answer = await developer.client.call("list", {}, token=token)
+    assert answer.code == "OK", answer
+    attached = await developer.call(
+        "attach",
+        game_id=game_id,
+        namespace_id="beta",
+        game_mode="arena",
+        ports={"game": {"address": "127.0.0.1", "port": 4000}},
+    )
+    assert attached.code == "OK", attached
+
+
 async def test_new_namespace_has_the_defaults(developer: Developer) -> None:
     game_id, version_id = await new_game(developer)
     fields = {"display_name": "Nightly", "name_id": "nightly", "version_id": version_id}
