@@ -296,11 +296,17 @@ limits: [Set quotas](../how-to/set-quotas.md).
 - The *scope* says for what the limit counts: an identity, a group, or each game or namespace of a group.
 - A limit is exact, also for concurrent requests. The check is in the transaction that creates the record.
 - The use is counted from what exists. So a deleted object, an ended token or an ended server frees its use at once.
-- A limit below the use refuses new objects and removes none.
-- The data plane counts `lobbies`, also while the control plane is down: lobbies of the service and attached ones, of
-  all namespaces of the group. At the limit, find returns a lobby with room if there is one. Idle lobbies stop at the
-  limit.
-  A namespace of a feed file has this quota only if the file names its group.
+- A limit below the use refuses new objects and removes none. Only `log_bytes` removes.
+- The data plane checks `lobbies`, `lobby_cpu_millicores` and `lobby_memory_mb`, also while the control plane is down.
+  They count over all namespaces of the group. At a limit, find returns a lobby with room if there is one. Idle lobbies
+  stop at the limit. A namespace of a feed file has these quotas only if the file names its group.
+- `lobbies` counts lobbies of the service and attached ones. A lobby of the service also uses processor and memory of
+  its [tier](configuration.md#region-tiers), from its creation to its end. If not every requested game mode fits, find
+  starts one that does.
+- Lobbies and dynamic servers have separate limits, because each plane checks what it creates.
+- `log_bytes` refuses no request and ends no server. Each minute, the service removes logs beyond the limit: first those
+  of ended servers, oldest first, then the oldest lines of running ones. `use` is that of the last check. A log of a
+  running server keeps its newest MiB, and that of a server which ended within the last minute stays.
 - The data plane counts `configuration_bytes`: the memory of all versions that the namespaces of the group run. Rules of
   older versions with lobbies count, too. Equal versions count once. A new version of a namespace beyond the limit is
   refused when it is set. Other changes need no room. `use` can be a few seconds old.

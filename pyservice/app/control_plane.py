@@ -41,6 +41,7 @@ from pyservice.control.lobby_records import (
     LobbyRecordLookup,
     LobbyRecordOperations,
 )
+from pyservice.control.log_quota import LogQuota
 from pyservice.control.namespace_access import NamespaceAccessOperations
 from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.control.operations import Handlers, operation_table
@@ -72,6 +73,7 @@ from pyservice.settings import Settings, Tier
 from pyservice.settings.sections import CaptchaSettings
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
+from pyservice.storage.quotas import CONFIGURATION_BYTES, LOG_BYTES
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
@@ -198,6 +200,7 @@ class ControlPlane:
         hash_key = self._keys.now.hash_key
         self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)
         self._quotas = QuotaChecks(settings.quotas)
+        self._log_quota = LogQuota(self._database, self._quotas, self._runtime.folder)
         self._records = RecordContext(
             self._database, self._changes, self._ids, self._topics, quotas=self._quotas
         )
@@ -289,7 +292,14 @@ class ControlPlane:
                 GameDeletions(deletions, on_deleted),
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
-            quotas=QuotaOperations(database, self._quotas, self._feeder),
+            quotas=QuotaOperations(
+                database,
+                self._quotas,
+                {
+                    CONFIGURATION_BYTES: self._feeder.configuration_bytes,
+                    LOG_BYTES: self._log_quota.use,
+                },
+            ),
             audit=AuditLogOperations(database, self._topics),
             namespaces=NamespaceOperations(records, self._feeder, one, deletions, on_deleted),
             namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),
@@ -392,6 +402,7 @@ class ControlPlane:
             own(name, reader.run())
         own("rays", self._ray_store.run())
         own("exports", self._exports.run())
+        own("log_quota", self._log_quota.run())
         for name, work in (*self._runtime.work(), *self._rays.work()):
             own(name, work)
         await self._runtime.wait_until_known()

@@ -41,6 +41,7 @@ from pyservice.dataplane.health_monitors import (
 )
 from pyservice.dataplane.journal_compaction import JournalCompactor
 from pyservice.dataplane.lobby_quota import LobbyQuota
+from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
@@ -183,7 +184,7 @@ class DataPlane:
             self._static_feed,
             MacKeyRotation(settings.data_dir, self._engine),
         )
-        facts = FactsOutbox(self._engine)
+        facts = FactsOutbox(self._engine, self._processes.lobby_resources.of_lobby)
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
@@ -339,7 +340,7 @@ class DataPlane:
         self._feed.group_bytes_max = settings.quotas.configuration_bytes
         if self._readiness is not None:
             self._processes.set_tiers(self._tiers)
-            self._processes.quota.limit = settings.quotas.lobbies
+            self._processes.quota.defaults = settings.quotas
         if self._static_feed is not None:
             self._static_feed.reload()
         _log.info("reloaded")
@@ -422,7 +423,8 @@ class LobbyProcesses:
             job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
         )
         self.runtime = RuntimeConnection(engine, namespaces, self.player_addresses)
-        self.quota = LobbyQuota(engine.counts, namespaces, settings.quotas.lobbies)
+        self.lobby_resources = LobbyResources(engine, namespaces, self.runtime.size_of_lobby)
+        self.quota = LobbyQuota(engine.counts, namespaces, self.lobby_resources, settings.quotas)
         self.lobby_templates = LobbyTemplates(
             self.runtime.can_start,
             has_job_domain=job is not None,
@@ -439,7 +441,7 @@ class LobbyProcesses:
         self.runtime.wait_server_served = self.routes.wait_server_served
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
-        sizes = {tier.tier_name_id: (tier.millicores, tier.memory) for tier in tiers}
+        sizes = {tier.tier_name_id: Resources(tier.millicores, tier.memory) for tier in tiers}
         self.runtime.set_tiers(sizes)
         self.lobby_templates.capacity_refusals.set_tiers(sizes)
 

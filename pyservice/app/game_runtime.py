@@ -83,6 +83,8 @@ class GameRuntime:
         owner_group_id: str,
     ) -> None:
         self._settings = settings
+        self.folder: Final = settings.data_dir / "servers"
+        """Folder of the folders of runs."""
         self._owner_group_id = owner_group_id
         self._database = database
         self.set_tiers(settings.tiers)
@@ -309,7 +311,7 @@ class GameRuntime:
             self._supervisor.capacity.give_back(run_id)
 
     def folder_of(self, run_id: str) -> Path:
-        return self._settings.data_dir / "servers" / run_id
+        return self.folder / run_id
 
     def started_ms(self, run_id: str) -> int | None:
         """Returns when the game server of a run started, in Unix ms, or None before its start."""

@@ -24,10 +24,6 @@ from pyservice.storage.database import Record, Transaction
 _VERSIONS_MAX: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536
 _VERSIONS_AT_ONCE: Final = 8
-_LIMIT_FIELDS: Final = {
-    quotas.LOBBIES: "group_lobbies_max",
-    quotas.CONFIGURATION_BYTES: "group_configuration_bytes_max",
-}
 _SERVICE_TOKENS_MAX: Final = 2_000
 """Limit of 1,000 valid tokens, and of 1,000 ended tokens that get an exact error."""
 
@@ -71,7 +67,7 @@ class FeedComposer:
             if request.namespace_id in rows
         }
         groups = {row.game_group_id for row in records.namespaces}
-        limits = await quotas.data_plane_limits(tx, groups)
+        limits = await quotas.limits_of_groups(tx, quotas.OF_DATA_PLANE, groups)
         versions = await self._versions_of(tx, set(running.values()))
         composed: list[pb.NamespaceConfiguration | None] = []
         for request in requests:
@@ -80,9 +76,8 @@ class FeedComposer:
                 composed.append(None)
                 continue
             message = self._message(row, request, of_domains.get(request.namespace_id, ()))
-            for name, field in _LIMIT_FIELDS.items():
-                if (row.game_group_id, name) in limits:
-                    setattr(message.matchmaker, field, limits[row.game_group_id, name])
+            for name, limit in limits.get(row.game_group_id, {}).items():
+                setattr(message.matchmaker, f"group_{name}_max", limit)
             if running[request] in versions:
                 message.versions.append(versions[running[request]])
             for token in of_tokens.get(request.namespace_id, ()):

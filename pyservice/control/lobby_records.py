@@ -206,6 +206,8 @@ def _new_row(fact: facts_pb2.Fact, lobby: facts_pb2.LobbyAbout) -> Row:
         "connections": 0,
         "reserved_count": 0,
         "connected_count": 0,
+        "cpu_millicores": lobby.cpu_millicores,
+        "memory_mb": lobby.memory_mb,
     }
 
 

@@ -91,7 +91,8 @@ class QuotaChecks:
 class QuotaOperations:
     database: Database
     checks: QuotaChecks
-    feeder: Feeder
+    unrecorded: Mapping[str, Callable[[str], int]]
+    """Functions that return a group's use of the quotas without records, by quota."""
 
     async def get(
         self, request: pb.GetGroupQuotasRequest, caller: Caller
@@ -107,8 +108,8 @@ class QuotaOperations:
         for quota in QUOTAS.values():
             if quota.scope == "identity":
                 continue
-            if quota.name == quotas.CONFIGURATION_BYTES:
-                use = quotas.Use(self.feeder.configuration_bytes(group_id), None)
+            if quota.name in self.unrecorded:
+                use = quotas.Use(self.unrecorded[quota.name](group_id), None)
             else:
                 use = await quotas.largest_use(tx, quota.name, group_id, self.checks.now_ms())
             rows.append(

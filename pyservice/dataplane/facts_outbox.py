@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from pyservice.dataplane import engine
+from pyservice.dataplane.lobby_resources import NO_RESOURCES, Resources
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
@@ -31,8 +32,14 @@ Result = TypeVar("Result")
 
 
 class FactsOutbox:
-    def __init__(self, source: engine.Engine) -> None:
+    def __init__(
+        self,
+        source: engine.Engine,
+        size_of: Callable[[bytes], Resources] = lambda _: NO_RESOURCES,
+    ) -> None:
+        """`size_of` returns the resources of a lobby, by its id."""
         self._source = source
+        self._size_of = size_of
         self._next_facts_s = 0.0
         self._next_counts_s = 0.0
 
@@ -60,10 +67,17 @@ class FactsOutbox:
         return pb.ReadResponse(
             stream=source.facts_stream,
             is_restarted=is_restarted,
-            facts=map(_fact, facts.facts),
+            facts=map(self._fact, facts.facts),
             lost=facts.lost,
             oldest_lsn=facts.oldest,
         )
+
+    def _fact(self, fact: engine.Fact) -> pb.Fact:
+        message = _fact(fact)
+        if message.HasField("made"):
+            about, size = message.made.about, self._size_of(fact.lobby)
+            about.cpu_millicores, about.memory_mb = size.cpu_millicores, size.memory_mb
+        return message
 
     async def counts(self, request: pb.CountsRequest) -> pb.CountsResponse:
         require_valid(request)

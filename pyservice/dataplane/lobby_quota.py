@@ -1,4 +1,4 @@
-"""Quota of the lobbies of a developer group.
+"""Quotas of the lobbies of a developer group: their number, processor and memory.
 
 Only the event loop creates lobbies. So a check is exact if no other task runs between the check and
 the command that creates the lobby. Lobbies that end meanwhile only make room.
@@ -7,43 +7,72 @@ the command that creates the lobby. Lobbies that end meanwhile only make room.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
+from pyservice.dataplane.lobby_resources import NO_RESOURCES, LobbyResources, Resources
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import ResolvedNamespace
 from pyservice.errors import ServiceError
-from pyservice.settings.quotas import QUOTAS
+from pyservice.settings.quotas import LOBBY_QUOTAS, QUOTAS, QuotaSettings
 
 ReadCounts = Callable[[int], tuple[int, bool, list[tuple[bytes, int, int]]]]
-_QUOTA: Final = QUOTAS["lobbies"]
+
+
+class LobbyQuotaUse(NamedTuple):
+    """Limits of a group and their use at one time, by quota. Empty for a namespace without a group."""
+
+    limits: Mapping[str, int]
+    uses: Mapping[str, int]
+
+    def refusal(self, size: Resources = NO_RESOURCES) -> ServiceError | None:
+        """Returns QUOTA_EXCEEDED if the group may have no further lobby of this size."""
+        added = dict(zip(LOBBY_QUOTAS, (1, *size), strict=True))
+        for name, limit in self.limits.items():
+            # A limit below the use does not concern a lobby that needs nothing of it.
+            if added[name] and self.uses[name] + added[name] > limit:
+                return QUOTAS[name].exceeded(limit, self.uses[name])
+        return None
+
+
+UNLIMITED = LobbyQuotaUse({}, {})
 
 
 class LobbyQuota:
-    def __init__(self, read_counts: ReadCounts, namespaces: NamespaceIndex, limit: int) -> None:
-        """`read_counts` returns the counts that changed since a generation. `limit` is the default
-        of groups without a limit of their own.
+    def __init__(
+        self,
+        read_counts: ReadCounts,
+        namespaces: NamespaceIndex,
+        resources: LobbyResources,
+        defaults: QuotaSettings,
+    ) -> None:
+        """`read_counts` returns the counts that changed since a generation. `defaults` are the
+        limits of groups without limits of their own.
         """
         self._read_counts = read_counts
         self._namespaces = namespaces
-        self.limit = limit
+        self._resources = resources
+        self.defaults = defaults
         self._generation = 0
         self._lobbies: dict[bytes, int] = {}
         self._use: Counter[bytes] = Counter()
         self._groups: dict[bytes, bytes] = {}
 
-    def refusal(self, namespace: ResolvedNamespace) -> ServiceError | None:
-        """Returns QUOTA_EXCEEDED if the namespace's group has as many lobbies as it may have.
+    def use_of_group(self, namespace: ResolvedNamespace) -> LobbyQuotaUse:
+        """Returns limits and use of the namespace's group.
 
         A namespace without a group has no quota. Only a feed file can contain one.
         """
         if not namespace.has_group:
-            return None
-        own = namespace.group_lobbies_max
-        limit = self.limit if own is None else own
+            return UNLIMITED
         self._update()
-        use = self._use[namespace.tenant]
-        return _QUOTA.exceeded(limit, use) if use >= limit else None
+        amounts = (self._use[namespace.tenant], *self._resources.of_group(namespace.tenant))
+        own = namespace.group_limits
+        limits = {
+            name: own[name] if name in own else getattr(self.defaults, name)
+            for name in LOBBY_QUOTAS
+        }
+        return LobbyQuotaUse(limits, dict(zip(LOBBY_QUOTAS, amounts, strict=True)))
 
     def _update(self) -> None:
         self._generation, is_all, changed = self._read_counts(self._generation)

@@ -279,7 +279,7 @@ class LobbyScaler:
             return
         for _ in range(count):
             template = self._lobby_templates.for_idle(namespace, mode, key[3])
-            if template is None or self._lobby_templates.quota_refusal(namespace) is not None:
+            if template is None:
                 self._schedule(key, _RETRY_S)
                 return
             await self._processes.start_idle(namespace.namespace_id, namespace.version_id, template)

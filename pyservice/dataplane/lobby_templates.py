@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from pyservice.dataplane.engine_commands import PortRequest
-from pyservice.dataplane.lobby_quota import LobbyQuota
+from pyservice.dataplane.lobby_quota import UNLIMITED, LobbyQuota, LobbyQuotaUse
+from pyservice.dataplane.lobby_resources import NO_RESOURCES, Resources
 from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import LobbyTemplate
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
@@ -88,8 +89,16 @@ class LobbyTemplates:
         self._defaults: dict[tuple[bytes, str, str], tuple[ResolvedNamespace, LobbyTemplate]] = {}
 
     def quota_refusal(self, namespace: ResolvedNamespace) -> ServiceError | None:
-        """Returns QUOTA_EXCEEDED if the namespace's group may have no further lobby."""
-        return None if self._quota is None else self._quota.refusal(namespace)
+        """Returns QUOTA_EXCEEDED if the namespace's group may have no further attached lobby."""
+        return self._quota_use(namespace).refusal()
+
+    def _quota_use(self, namespace: ResolvedNamespace) -> LobbyQuotaUse:
+        return UNLIMITED if self._quota is None else self._quota.use_of_group(namespace)
+
+    def _size(self, mode: ResolvedMode, region: str) -> Resources:
+        if self._availability is None or mode.runtime.image_id is None:
+            return NO_RESOURCES
+        return self._availability.size_of_tier(mode.settings_in(region).tier)
 
     def start_refusal(
         self, error: ServiceError, modes: Iterable[ResolvedMode], regions: Sequence[str]
@@ -134,18 +143,37 @@ class LobbyTemplates:
         """Returns a template for the first region and mode that can start a lobby.
 
         Tries all modes in one region before the next region. If no lobby can start, returns
-        `lobby_count_max`, which the engine needs to choose its error.
+        `lobby_count_max`, which the engine needs to choose its error. Raises QUOTA_EXCEEDED if the
+        quotas of the group allow no mode in any region.
         """
+        use = self._quota_use(namespace)
+        refusal, is_any_allowed = use.refusal(), False
         for region in target.regions:
             for name in target.modes:
                 mode = namespace.modes[name]
-                if mode.allows_region(region) and self._can_start_mode(mode, region):
+                if mode.runtime.image_id is None or not mode.allows_region(region):
+                    continue
+                mode_refusal = use.refusal(self._size(mode, region))
+                if mode_refusal is not None:
+                    refusal = refusal or mode_refusal
+                    continue
+                is_any_allowed = True
+                if self._can_start_mode(mode, region):
                     return self._template(namespace, mode, region, overrides)
+        if refusal is not None and not is_any_allowed:
+            raise refusal
         return namespace.lobby_count_max
 
     def for_create(
         self, namespace: ResolvedNamespace, target: CreateTarget, overrides: LobbyOverrides
     ) -> LobbyTemplate | int:
+        """Returns a template, or `lobby_count_max` if the lobby cannot start.
+
+        Raises QUOTA_EXCEEDED if the quotas of the group do not allow the lobby.
+        """
+        refusal = self._quota_use(namespace).refusal(self._size(target.mode, target.region))
+        if refusal is not None:
+            raise refusal
         if not self._can_start_mode(target.mode, target.region):
             return namespace.lobby_count_max
         return self._template(namespace, target.mode, target.region, overrides)
@@ -154,7 +182,8 @@ class LobbyTemplates:
         self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str
     ) -> LobbyTemplate | None:
         """Returns a template for a new idle lobby, or None if no lobby can start now."""
-        if not self._can_start_mode(mode, region):
+        refusal = self._quota_use(namespace).refusal(self._size(mode, region))
+        if refusal is not None or not self._can_start_mode(mode, region):
             return None
         return self._template(namespace, mode, region, LobbyOverrides())
 

@@ -18,6 +18,7 @@ from pyservice.dataplane.matchmaker_checks import (
     check_find,
 )
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.native import LobbyTemplate
 from pyservice.dataplane.player_addresses import PlayerAddresses, set_port_address
 from pyservice.dataplane.region_catalog import RegionCatalog, RegionDistance
 from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
@@ -146,8 +147,7 @@ class Matchmaker:
             )
 
         async def place_players() -> Placed:
-            creation = self._lobby_creation(request, namespace, candidates)
-            full = self._quota_refusal(namespace) if creation is not None else None
+            creation, full = self._lobby_creation(request, namespace, candidates)
             try:
                 return await self._engine.find(
                     namespace.namespace_id,
@@ -161,7 +161,7 @@ class Matchmaker:
                     idempotency=idempotency,
                     deadline=deadline,
                     channels=self._channels(request),
-                    creation=None if full else creation,
+                    creation=creation,
                 )
             except ServiceError as error:
                 if full is not None and error.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES":
@@ -204,19 +204,20 @@ class Matchmaker:
             await self._lobby_templates.wait_for_runtime([choice.mode])
             if self._namespaces.resolved(caller.namespace_id) is not namespace:
                 return await self.create(request, caller)
-        full = self._quota_refusal(namespace)
-        if full is not None:
-            await self._engine.wait_all_durable(deadline)
-            raise full
         config = request.lobby_config if request.HasField("lobby_config") else None
         overrides = LobbyOverrides(request.tags, criteria.max_players, choice.publicity, config)
+        creation: LobbyTemplate | int = namespace.lobby_count_max
+        if self._lobby_templates is not None:
+            try:
+                creation = self._lobby_templates.for_create(namespace, choice, overrides)
+            except ServiceError:
+                await self._engine.wait_all_durable(deadline)
+                raise
         try:
             placement = await self._engine.create(
                 namespace.namespace_id,
                 namespace.version_id,
-                self._lobby_templates.for_create(namespace, choice, overrides)
-                if self._lobby_templates is not None
-                else namespace.lobby_count_max,
+                creation,
                 party_size=criteria.party_size,
                 source=source,
                 source_limit=namespace.source_limit,
@@ -285,19 +286,18 @@ class Matchmaker:
             response.game_modes[mode].regions[region].player_count += count
         return response
 
-    def _quota_refusal(self, namespace: ResolvedNamespace) -> ServiceError | None:
-        templates = self._lobby_templates
-        return None if templates is None else templates.quota_refusal(namespace)
-
     def _lobby_creation(
         self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, candidates: FindCandidates
-    ) -> LobbyCreation:
+    ) -> tuple[LobbyCreation, ServiceError | None]:
+        """Returns the input of the find. The error is that of the quotas if they allow no lobby."""
         if self._lobby_templates is None or request.prevent_auto_create_lobby:
-            return None
+            return None, None
         max_players = request.max_players if request.HasField("max_players") else None
-        return self._lobby_templates.for_find(
-            namespace, candidates, LobbyOverrides(request.tags, max_players)
-        )
+        overrides = LobbyOverrides(request.tags, max_players)
+        try:
+            return self._lobby_templates.for_find(namespace, candidates, overrides), None
+        except ServiceError as full:
+            return None, full
 
     def _start_refusal(
         self,

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.settings.quotas import LOBBY_QUOTAS
 
 CaptchaProvider = Literal["captcha_a", "captcha_b"]
 CAPTCHA_PROVIDERS: Final[tuple[CaptchaProvider, ...]] = ("captcha_a", "captcha_b")
@@ -342,8 +343,8 @@ class ResolvedNamespace:
     retired: Mapping[bytes, RetiredVersion] = field(default_factory=dict)
     has_group: bool = False
     """Whether a developer group is known. `tenant` is then the group."""
-    group_lobbies_max: int | None = None
-    """Limit of lobbies that the operator set for the group."""
+    group_limits: Mapping[str, int] = field(default_factory=dict)
+    """Limits of lobbies that the operator set for the group, by quota."""
 
     @property
     def label(self) -> str:
@@ -391,12 +392,14 @@ def resolve_namespace(
             }
         ),
         has_group=configuration.game.HasField("developer_group_id"),
-        group_lobbies_max=(
-            configuration.matchmaker.group_lobbies_max
-            if configuration.matchmaker.HasField("group_lobbies_max")
-            else None
-        ),
+        group_limits=_group_limits(configuration.matchmaker),
     )
+
+
+def _group_limits(limits: pb.MatchmakerLimits) -> Mapping[str, int]:
+    fields = {name: f"group_{name}_max" for name in LOBBY_QUOTAS}
+    own = {name: getattr(limits, field) for name, field in fields.items() if limits.HasField(field)}
+    return MappingProxyType(own)
 
 
 def _resolve_mode(

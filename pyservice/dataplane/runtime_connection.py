@@ -20,10 +20,17 @@ from pyservice.dataplane.engine_commands import (
     PortRequest,
     ProcessCommands,
 )
+from pyservice.dataplane.lobby_resources import NO_RESOURCES, Resources
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import LeasedPort, Lobby
 from pyservice.dataplane.player_addresses import PlayerAddresses
-from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace, raw_id
+from pyservice.dataplane.resolved_namespace import (
+    TIER,
+    ModePort,
+    ResolvedMode,
+    ResolvedNamespace,
+    raw_id,
+)
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
@@ -79,11 +86,11 @@ class RuntimeConnection:
         source: Engine,
         namespaces: NamespaceIndex,
         player_addresses: PlayerAddresses,
-        tiers: Mapping[str, tuple[int, int]] = MappingProxyType({}),
+        tiers: Mapping[str, Resources] = MappingProxyType({}),
     ) -> None:
         self._tiers = tiers
         self._counted_sequence = 0
-        self._new_lobbies: dict[bytes, tuple[int, int]] = {}
+        self._new_lobbies: dict[bytes, Resources] = {}
         self._new_cpu = self._new_memory = 0
         """CPU (millicores) and memory (MB) of lobbies that the runtime has not counted yet."""
         self._source = source
@@ -105,8 +112,23 @@ class RuntimeConnection:
         )
         self.http_address = self.grpc_address = ""
 
-    def set_tiers(self, tiers: Mapping[str, tuple[int, int]]) -> None:
+    def set_tiers(self, tiers: Mapping[str, Resources]) -> None:
         self._tiers = tiers
+
+    def size_of_tier(self, tier: str) -> Resources:
+        """Returns the size of a tier. A tier that the operator removed has none."""
+        return self._tiers.get(tier, NO_RESOURCES)
+
+    def size_of_lobby(self, lobby: Lobby) -> Resources:
+        """Returns the size of the lobby's tier.
+
+        A restart loses the tiers of replaced versions. The size is then that of the same mode in the
+        current version, or of the default tier.
+        """
+        _, mode = self._configuration_of(lobby)
+        if mode is None and self._namespaces.is_known(lobby.namespace):
+            mode = self._namespaces.resolved(lobby.namespace).modes.get(lobby.mode)
+        return self.size_of_tier(mode.settings_in(lobby.region).tier if mode else TIER)
 
     @property
     def is_connected(self) -> bool:
@@ -134,7 +156,7 @@ class RuntimeConnection:
     def can_start(self, tier: str) -> bool:
         if not self.is_connected:
             return False
-        cpu_millicores, memory_mb = self._tiers.get(tier, (0, 0))
+        cpu_millicores, memory_mb = self.size_of_tier(tier)
         free_cpu, free_memory = self._free()
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
 
@@ -142,7 +164,7 @@ class RuntimeConnection:
         """Returns why no process of this tier can start, as the metadata of an error."""
         if not self.is_connected:
             return {"reason": "no_runtime"}
-        cpu_millicores, memory_mb = self._tiers.get(tier, (0, 0))
+        cpu_millicores, memory_mb = self.size_of_tier(tier)
         free_cpu, free_memory = self._free()
         return {
             "reason": "capacity",
@@ -158,17 +180,17 @@ class RuntimeConnection:
             self._counted_sequence
         )
         for lobby_id in ended_lobbies:
-            self._count(lobby_id, (0, 0))
+            self._count(lobby_id, NO_RESOURCES)
         for lobby_id, is_stopping in lobbies:
-            self._count(lobby_id, (0, 0) if is_stopping else self._resources_of(lobby_id))
+            self._count(lobby_id, NO_RESOURCES if is_stopping else self._resources_of(lobby_id))
         capacity = self.capacity
         return (
             capacity.free_cpu_millicores - self._new_cpu,
             capacity.free_memory_mb - self._new_memory,
         )
 
-    def _count(self, lobby_id: bytes, resources: tuple[int, int]) -> None:
-        before = self._new_lobbies.pop(lobby_id, (0, 0))
+    def _count(self, lobby_id: bytes, resources: Resources) -> None:
+        before = self._new_lobbies.pop(lobby_id, NO_RESOURCES)
         if any(resources):
             self._new_lobbies[lobby_id] = resources
         self._new_cpu += resources[0] - before[0]
@@ -179,12 +201,12 @@ class RuntimeConnection:
         self._new_lobbies.clear()
         self._new_cpu = self._new_memory = 0
 
-    def _resources_of(self, lobby_id: bytes) -> tuple[int, int]:
+    def _resources_of(self, lobby_id: bytes) -> Resources:
         lobby = self._source.lobby(lobby_id)
         if lobby is None or lobby.is_ready:
-            return 0, 0
+            return NO_RESOURCES
         _, mode = self._configuration_of(lobby)
-        return self._tiers.get(mode.settings_in(lobby.region).tier, (0, 0)) if mode else (0, 0)
+        return self.size_of_tier(mode.settings_in(lobby.region).tier) if mode else NO_RESOURCES
 
     def _configuration_of(
         self, lobby: Lobby

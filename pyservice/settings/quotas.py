@@ -67,6 +67,19 @@ class QuotaSettings(BaseModel):
     server_memory_mb: int = _quota(
         262_144, "group", "megabytes", "memory of dynamic servers that have not ended"
     )
+    lobby_cpu_millicores: int = _quota(
+        64_000, "group", "millicores", "processor of lobbies that the service runs, by tier"
+    )
+    lobby_memory_mb: int = _quota(
+        262_144, "group", "megabytes", "memory of lobbies that the service runs, by tier"
+    )
+    log_bytes: int = _quota(
+        4 * _GIB, "group", "bytes", "stored logs of lobbies and servers; the oldest are removed"
+    )
+
+
+LOBBY_QUOTAS: Final = ("lobbies", "lobby_cpu_millicores", "lobby_memory_mb")
+"""The quotas that the data plane checks: number, processor and memory of lobbies."""
 
 
 class Quota(NamedTuple):

@@ -5,7 +5,7 @@ The use is counted from the existing records, so it cannot differ from them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from pyservice.settings.quotas import QUOTAS
+from pyservice.settings.quotas import LOBBY_QUOTAS, QUOTAS
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import (
     cloud_tokens,
@@ -40,11 +40,12 @@ from pyservice.storage.tables import (
     versions,
 )
 
-LOBBIES: Final = "lobbies"
-"""A quota that the data plane checks. Its use here is that of the records, which follow."""
 CONFIGURATION_BYTES: Final = "configuration_bytes"
 """A quota that the data plane checks. Only the data plane knows its use."""
-OF_DATA_PLANE: Final = (LOBBIES, CONFIGURATION_BYTES)
+LOG_BYTES: Final = "log_bytes"
+"""A quota with a use that is measured on the disk."""
+OF_DATA_PLANE: Final = (*LOBBY_QUOTAS, CONFIGURATION_BYTES)
+"""Quotas that the data plane checks. The use of lobbies here is that of the records, which follow."""
 _NOW_MS: Any = bindparam("now_ms")
 _COUNT: Final = func.count()
 _PICTURES: Final = ("avatar", "banner", "logo")
@@ -97,6 +98,13 @@ def _upload_bytes(*kinds: str) -> _Source:
     )
 
 
+def _live_lobbies(amount: ColumnElement[int]) -> _Source:
+    rows = _below_namespace(lobbies)
+    return _Source(
+        rows, games.c.group_id, rows, amount=amount, condition=lobbies.c.stop_ms.is_(None)
+    )
+
+
 def _live_servers(amount: ColumnElement[int]) -> _Source:
     rows = _below_namespace(servers)
     return _Source(
@@ -140,12 +148,10 @@ _SOURCES: Final[Mapping[str, _Source]] = {
         condition=_is_valid(namespace_tokens),
     ),
     "domains": _Source(domains, domains.c.namespace_id, _below_namespace(domains)),
-    LOBBIES: _Source(
-        _below_namespace(lobbies),
-        games.c.group_id,
-        _below_namespace(lobbies),
-        condition=lobbies.c.stop_ms.is_(None),
-    ),
+    # The data plane checks the quotas of lobbies. The use here is that of the records, which follow.
+    "lobbies": _live_lobbies(_COUNT),
+    "lobby_cpu_millicores": _live_lobbies(_sum(lobbies.c.cpu_millicores)),
+    "lobby_memory_mb": _live_lobbies(_sum(lobbies.c.memory_mb)),
     "export_bytes": _Source(
         exports,
         exports.c.group_id,
@@ -181,10 +187,16 @@ _LARGEST_USES: Final = {name: _largest_use_of(source) for name, source in _SOURC
 _LIMITS = select(group_quotas.c.name, group_quotas.c.quota_limit).where(
     group_quotas.c.group_id == bindparam("group_id")
 )
-_LIMITS_OF_DATA_PLANE = select(group_quotas).where(
-    group_quotas.c.name.in_(OF_DATA_PLANE),
+_LIMITS_OF_GROUPS = select(group_quotas).where(
+    group_quotas.c.name.in_(bindparam("names", expanding=True)),
     group_quotas.c.group_id.in_(bindparam("group_ids", expanding=True)),
 )
+_GROUPS_OF_RUNS = [
+    select(run_id.label("id"), games.c.group_id)
+    .select_from(_below_namespace(table))
+    .where(run_id.in_(bindparam("ids", expanding=True)))
+    for table, run_id in ((lobbies, lobbies.c.lobby_id), (servers, servers.c.server_id))
+]
 _LOCK = (
     select(groups.c.group_id)
     .where(groups.c.group_id == bindparam("group_id"))
@@ -207,12 +219,24 @@ async def limits_of_group(tx: Transaction, group_id: str) -> dict[str, int]:
     return {row.name: row.quota_limit for row in await tx.all(_LIMITS, {"group_id": group_id})}
 
 
-async def data_plane_limits(
-    tx: Transaction, group_ids: Iterable[str]
-) -> dict[tuple[str, str], int]:
-    """Returns the limits of `OF_DATA_PLANE` that the operator set, by group and name."""
-    rows = await tx.all(_LIMITS_OF_DATA_PLANE, {"group_ids": list(group_ids)})
-    return {(row.group_id, row.name): row.quota_limit for row in rows}
+async def limits_of_groups(
+    tx: Transaction, names: Iterable[str], group_ids: Iterable[str]
+) -> dict[str, dict[str, int]]:
+    """Returns the limits of some quotas that the operator set, by group and quota."""
+    limits: dict[str, dict[str, int]] = {}
+    values = {"names": list(names), "group_ids": list(group_ids)}
+    for row in await tx.all(_LIMITS_OF_GROUPS, values):
+        limits.setdefault(row.group_id, {})[row.name] = row.quota_limit
+    return limits
+
+
+async def groups_of_runs(tx: Transaction, run_ids: Sequence[str]) -> dict[str, str]:
+    """Returns the groups of lobbies and servers that have a record, by their ids."""
+    return {
+        row.id: row.group_id
+        for statement in _GROUPS_OF_RUNS
+        for row in await tx.all(statement, {"ids": list(run_ids)})
+    }
 
 
 async def set_limit(tx: Transaction, group_id: str, name: str, limit: int) -> None:

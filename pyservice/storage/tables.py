@@ -296,6 +296,9 @@ lobbies: Final = Table(
     # These values are set at the lobby's end. The data plane has the values of a live lobby.
     Column("reserved_count", Integer, nullable=False, server_default="0"),
     Column("connected_count", Integer, nullable=False, server_default="0"),
+    # Of the lobby's tier. 0 for attached lobbies, and for lobbies from before revision 0011.
+    Column("cpu_millicores", BigInteger, nullable=False, server_default="0"),
+    Column("memory_mb", BigInteger, nullable=False, server_default="0"),
     Index("ix_lobbies_namespace_id_create_ms", "namespace_id", "create_ms", "lobby_id"),
     Index("ix_lobbies_stop_ms", "stop_ms"),
 )

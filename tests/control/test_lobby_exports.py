@@ -19,11 +19,12 @@ from pyservice.control.quotas import QuotaChecks
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.settings.quotas import QuotaSettings
-from pyservice.storage import audit_log, games, groups, lobbies, namespaces, objects, uploads
+from pyservice.storage import audit_log, objects, uploads
 from pyservice.storage.local_objects import DiskReserve
 from pyservice.storage.signed_urls import PREFIX
 from tests.control.build_uploads import IDS, NOW_MS, BuildUploads
 from tests.control.build_uploads import builds as builds
+from tests.control.lobby_record_rows import LobbyRecords
 from tests.control.service_fixtures import each_database
 from tests.support.blob_stores import put_whole
 from tests.support.unused_data_plane import UnusedDataPlane
@@ -35,12 +36,10 @@ LINES = 100_000
 """Number of log lines. Their table needs several pieces."""
 
 
-class ExportScenario:
+class ExportScenario(LobbyRecords):
     def __init__(self, builds: BuildUploads, folder: Path) -> None:
-        self.builds = builds
+        super().__init__(builds)
         self._folder = folder
-        self._versions: dict[str, tuple[str, str]] = {}
-        self._groups: tuple[str, ...] = ()
         history = LobbyFactReader(builds.database, UnusedDataPlane(), lambda: None)
         recorded = LobbyRecordLookup(builds.database, UnusedDataPlane(), history)
         self.quotas = QuotaChecks()
@@ -60,42 +59,10 @@ class ExportScenario:
     def processes(self, run_ids: Sequence[str]) -> dict[str, LobbyProcess]:
         return {}
 
-    async def game(self) -> str:
-        group_id, game_id, version_id, namespace_id = (IDS.new() for _ in range(4))
-        identity_id = self.builds.scope.identity_id
-        namespace = namespaces.NewNamespace(namespace_id, "prod", "Prod", IDS.new())
-        async with self.builds.database.write() as tx:
-            await groups.add(tx, group_id, "Group", identity_id, NOW_MS)
-            await games.add(tx, game_id, f"g{game_id[-12:]}", "Game", group_id, NOW_MS)
-            version = games.NewVersion(version_id, game_id, "1.0", NOW_MS, b"")
-            await games.add_version(tx, version)
-            await namespaces.add(tx, game_id, version_id, [namespace], (10, 10), NOW_MS)
-        self._versions[game_id] = namespace_id, version_id
-        self._groups += (group_id,)
-        return game_id
-
     @property
     def caller(self) -> Caller:
-        scope = GrantedScope(self.builds.scope.identity_id, IDS.new(), None, None, self._groups)
+        scope = GrantedScope(self.builds.scope.identity_id, IDS.new(), None, None, self.group_ids)
         return Caller(TokenKind.CLOUD, b"", b"", b"token", Call("0" * 32, b"\x7f\0\0\1"), scope)
-
-    async def ended(self, game_id: str, count: int = 1) -> list[str]:
-        namespace_id, version_id = self._versions[game_id]
-        ids = [IDS.new() for _ in range(count)]
-        columns = {
-            "namespace_id": namespace_id,
-            "version_id": version_id,
-            "game_mode": "duel",
-            "region_id": "local",
-            "publicity": "public",
-            "is_closed": False,
-            "is_stopping": False,
-            "create_ms": NOW_MS,
-            "stop_ms": NOW_MS + 1,
-        }
-        async with self.builds.database.write() as tx:
-            await lobbies.add_many(tx, [{**columns, "lobby_id": lobby_id} for lobby_id in ids])
-        return ids
 
     async def lobby(self, game_id: str, lines: int = 1) -> str:
         [lobby_id] = await self.ended(game_id)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyservice.settings import load
 from tests.control.new_developers import new_developer
 from tests.control.service_fixtures import service_fixture
 from tests.support import game_programs
@@ -25,6 +26,8 @@ LIMITS = {
     "server_cpu_millicores": 1_000,
     "server_memory_mb": 1_000,
 }
+TIER = next(tier for tier in load({}).tiers if tier.tier_name_id == "basic-1d16")
+"""Tier of the modes of `Hosted`."""
 
 full_service = service_fixture("module", runtime=game_programs.SETTINGS, quotas=LIMITS)
 
@@ -66,6 +69,10 @@ class QuotaGame:
 
     async def play(self, slug: str, **fields: Any) -> ServiceResponse:
         return await self.developer.client.call(slug, fields, token=self.token)
+
+    async def set_quotas(self, *limits: str) -> None:
+        words = ("quota", "set", *limits, "--group", self.group_id)
+        await output(self.developer.full_service.data_dir, *words)
 
     async def use_of(self, name: str) -> int:
         rows = (await self.developer.good("get_quotas", group_id=self.group_id))["quotas"]
@@ -117,14 +124,42 @@ async def test_find_at_the_quota_returns_a_lobby_with_room(game: QuotaGame) -> N
     assert (await game.play("find", game_modes=["other"])).code == "QUOTA_EXCEEDED"
     prevented = await game.play("find", game_modes=["other"], prevent_auto_create_lobby=True)
     assert prevented.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    words = ("quota", "set", "lobbies=4", "--group", game.group_id)
-    await output(game.developer.full_service.data_dir, *words)
+    await game.set_quotas("lobbies=4")
 
     async def has_room() -> bool:
         return (await game.attach()).code == "OK"
 
     await eventually(has_room)
     assert (await game.attach()).metadata["limit"] == "4"
+
+
+@pytest.mark.parametrize(
+    ("quota", "amount"),
+    [("lobby_cpu_millicores", TIER.millicores), ("lobby_memory_mb", TIER.memory)],
+)
+async def test_resources_of_lobbies_count_exactly(game: QuotaGame, quota: str, amount: int) -> None:
+    # An attached lobby needs no resources, so it shows when a limit has reached the data plane.
+    await game.set_quotas("lobbies=0", f"{quota}={2 * amount + amount // 2}")
+
+    async def is_refused() -> bool:
+        return (await game.attach()).metadata.get("limit") == "0"
+
+    await eventually(is_refused)
+    await game.set_quotas("lobbies=1000")
+
+    async def has_room() -> bool:
+        return (await game.attach()).code == "OK"
+
+    await eventually(has_room)
+    creates = [game.play("create", game_mode="hosted") for _ in range(CALLERS)]
+    answers = await asyncio.gather(*creates)
+    assert codes(answers) == ["OK"] * 2 + ["QUOTA_EXCEEDED"] * (CALLERS - 2)
+    assert (await game.play("find", game_modes=["other"])).code == "QUOTA_EXCEEDED"
+
+    async def is_counted() -> bool:
+        return await game.use_of(quota) == 2 * amount
+
+    await eventually(is_counted)
 
 
 async def test_idle_lobbies_stop_at_the_quota(game: QuotaGame) -> None:

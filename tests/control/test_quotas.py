@@ -40,16 +40,15 @@ LIMITS = {
     "export_bytes": 1 << 30,
     "server_cpu_millicores": 64_000,
     "server_memory_mb": 262_144,
+    "lobby_cpu_millicores": 64_000,
+    "lobby_memory_mb": 262_144,
+    "log_bytes": 4 << 30,
 }
 OF_PROCESSES = {
-    "configuration_bytes",
-    "export_bytes",
-    "lobbies",
-    "servers",
-    "server_cpu_millicores",
-    "server_memory_mb",
+    *("configuration_bytes", "export_bytes", "log_bytes", "lobbies", "servers"),
+    *("server_cpu_millicores", "server_memory_mb", "lobby_cpu_millicores", "lobby_memory_mb"),
 }
-"""Quotas with tests in `test_process_quotas.py` and `test_lobby_exports.py`."""
+"""Quotas with tests in `test_process_quotas.py`, `test_lobby_exports.py` and `test_log_quota.py`."""
 CALLERS = 6
 
 full_service = service_fixture("module", runtime=game_programs.SETTINGS, quotas=LIMITS)

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from pyservice.app.data_plane import LobbyProcesses
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.lobby_resources import Resources
 from pyservice.dataplane.native import Lobby
 from pyservice.dataplane.resolved_namespace import TIER, raw_id
 from pyservice.dataplane.runtime_connection import RuntimeConnection
@@ -455,7 +456,9 @@ async def test_capacity_reads_each_lobby_once(
         return read_lobby(lobby_id)
 
     monkeypatch.setattr(engine, "lobby", lobby)
-    runtime = RuntimeConnection(engine, scene.namespaces, scene.player_addresses, {TIER: (10, 10)})
+    runtime = RuntimeConnection(
+        engine, scene.namespaces, scene.player_addresses, {TIER: Resources(10, 10)}
+    )
     capacity = runtime_pb2.Capacity(
         kinds=["archive"], free_cpu_millicores=10 * MANY, free_memory_mb=10 * MANY
     )

@@ -9,6 +9,8 @@ from typing import Any
 
 from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.lobby_quota import LobbyQuota
+from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
@@ -19,6 +21,7 @@ from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.settings.quotas import QuotaSettings
 from tests.support.matchmaker_scene import MatchmakerScene
 from tests.support.namespace_configurations import version
 from tests.support.waiting import PATIENCE_S, eventually
@@ -50,15 +53,18 @@ class RuntimeScene(MatchmakerScene):
         super().__init__(engine, versions=[version(**{**MODES, **modes})])
         self.player_addresses = player_addresses or PlayerAddresses(advertised="192.0.2.7")
         self.runtime = RuntimeConnection(
-            engine, self.namespaces, self.player_addresses, {TIER: (1000, 2048)}
+            engine, self.namespaces, self.player_addresses, {TIER: Resources(1000, 2048)}
         )
         self.namespaces.on_version_replaced = self.runtime.previous_versions.retire
         self.free = (1_000_000, 1_000_000)
+        self.resources = LobbyResources(engine, self.namespaces, self.runtime.size_of_lobby)
+        self.quota = LobbyQuota(engine.counts, self.namespaces, self.resources, QuotaSettings())
         self.lobby_templates = LobbyTemplates(
             self.runtime.can_start,
             has_job_domain=self.player_addresses.job_domain is not None,
             heartbeat_grace_ms=10_000,
             availability=self.runtime,
+            quota=self.quota,
         )
         regions = self.matchmaker._regions
         self.matchmaker = Matchmaker(
@@ -77,6 +83,7 @@ class RuntimeScene(MatchmakerScene):
                 heartbeat_timeout_ms=30_000,
                 heartbeat_grace_ms=10_000,
                 wait_served=self.routes.wait_lobby_served,
+                quota_refusal=self.lobby_templates.quota_refusal,
             ),
         )
         self.lobby_scaler = LobbyScaler(

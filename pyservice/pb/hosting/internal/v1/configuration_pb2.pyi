@@ -280,16 +280,20 @@ class RegionConfig(_message.Message):
     def __init__(self, idle_lobbies: _Optional[_Union[IdleLobbies, _Mapping]] = ..., tier: _Optional[str] = ...) -> None: ...
 
 class MatchmakerLimits(_message.Message):
-    __slots__ = ("group_lobbies_max", "group_configuration_bytes_max", "lobby_count_max", "max_players")
+    __slots__ = ("group_lobbies_max", "group_configuration_bytes_max", "group_lobby_cpu_millicores_max", "group_lobby_memory_mb_max", "lobby_count_max", "max_players")
     GROUP_LOBBIES_MAX_FIELD_NUMBER: _ClassVar[int]
     GROUP_CONFIGURATION_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
+    GROUP_LOBBY_CPU_MILLICORES_MAX_FIELD_NUMBER: _ClassVar[int]
+    GROUP_LOBBY_MEMORY_MB_MAX_FIELD_NUMBER: _ClassVar[int]
     LOBBY_COUNT_MAX_FIELD_NUMBER: _ClassVar[int]
     MAX_PLAYERS_FIELD_NUMBER: _ClassVar[int]
     group_lobbies_max: int
     group_configuration_bytes_max: int
+    group_lobby_cpu_millicores_max: int
+    group_lobby_memory_mb_max: int
     lobby_count_max: int
     max_players: int
-    def __init__(self, group_lobbies_max: _Optional[int] = ..., group_configuration_bytes_max: _Optional[int] = ..., lobby_count_max: _Optional[int] = ..., max_players: _Optional[int] = ...) -> None: ...
+    def __init__(self, group_lobbies_max: _Optional[int] = ..., group_configuration_bytes_max: _Optional[int] = ..., group_lobby_cpu_millicores_max: _Optional[int] = ..., group_lobby_memory_mb_max: _Optional[int] = ..., lobby_count_max: _Optional[int] = ..., max_players: _Optional[int] = ...) -> None: ...
 
 class Access(_message.Message):
     __slots__ = ("enable_domain_public_auth", "domains", "cdn_domains")
