@@ -120,15 +120,7 @@ class GameRuntime:
         for path in (folder, build_folder):
             path.mkdir(mode=0o700, exist_ok=True)
         shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
-        isolation = await choose_isolation(
-            settings.runtime.isolation, KEEPER_BINARY, folder, shared_paths
-        )
-        if isolation is not None and needs_open_folders(isolation):
-            open_folders(build_folder)
-        if isolation is None:
-            _log.error(
-                "no game server can run: no isolation works", wanted=settings.runtime.isolation
-            )
+        isolation = await self._choose_isolation(folder, build_folder, shared_paths)
         remove_templates(folder)
         bytes_max = settings.runtime.scratch_bytes_max
         scratch, scratch_problem = await choose_scratch(
@@ -178,6 +170,17 @@ class GameRuntime:
             found=len(self._supervisor.runs),
             unenforced=self._unenforced,
         )
+
+    async def _choose_isolation(
+        self, folder: Path, build_folder: Path, shared_paths: Sequence[Path]
+    ) -> Isolation | None:
+        wanted = self._settings.runtime.isolation
+        isolation = await choose_isolation(wanted, KEEPER_BINARY, folder, shared_paths)
+        if isolation is None:
+            _log.error("no game server can run: no isolation works", wanted=wanted)
+        elif needs_open_folders(isolation):
+            open_folders(build_folder)
+        return isolation
 
     def _node_settings(
         self,
