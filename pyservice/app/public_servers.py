@@ -6,6 +6,7 @@ The servers forward the operations of the control plane to its process.
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import ListenAddress, Settings
+from pyservice.settings.user_ids import CONTAINER_USER_IDS, default_user_ids
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
@@ -119,6 +121,7 @@ def _transport_settings(settings: Settings) -> TransportSettings:
     return TransportSettings(
         trusted_proxies=settings.trusted_proxies,
         front_proxies=settings.edge.proxies,
+        game_server_ids=_game_server_ids(settings),
         proxy_protocol=settings.proxy_protocol,
         cors_origins=settings.cors_origins,
         body_limit_bytes=http.body_bytes,
@@ -133,6 +136,14 @@ def _transport_settings(settings: Settings) -> TransportSettings:
         message_limit_bytes=messages.message_bytes,
         streams_per_connection=messages.streams_per_connection,
     )
+
+
+def _game_server_ids(settings: Settings) -> tuple[range, ...]:
+    # Without root, game servers have the user of the service.
+    if os.geteuid() != 0:
+        return ()
+    ids = settings.runtime.user_ids or default_user_ids(os.geteuid())
+    return (ids.numbers, CONTAINER_USER_IDS)
 
 
 def listen(address: ListenAddress, backlog: int) -> socket.socket:

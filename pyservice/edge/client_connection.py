@@ -112,6 +112,7 @@ class ClientConnection(HttpToolsProtocol):
         self._awaits_proxy_header = False
         self._is_edge_guard = False
         self._is_fronted = False
+        self._is_game_server = False
         self._proxy_bytes = b""
         self._is_write_paused = False
         self._read_progress: ReadProgress | None = None
@@ -142,7 +143,10 @@ class ClientConnection(HttpToolsProtocol):
         self._is_edge_guard = not isinstance(peer, tuple) and not self.app.settings.is_internal
         if isinstance(peer, tuple):
             self._set_peer(client_address.parse_address(peer[0]))
-        is_trusted = self._is_edge_guard or self.app.proxies.trusts(self._peer)
+        is_proxy = self.app.proxies.trusts(self._peer)
+        if is_proxy and isinstance(peer, tuple):
+            self._is_game_server = self._belongs_to_game_server(peer[1])
+        is_trusted = self._is_edge_guard or (is_proxy and not self._is_game_server)
         if not self._budget.enter(self, None if is_trusted else self._source):
             transport.abort()
             return
@@ -174,6 +178,11 @@ class ClientConnection(HttpToolsProtocol):
     def _set_peer(self, peer: client_address.Address | None) -> None:
         self._peer = peer or self._peer
         self._source = client_address.packed_client(self._peer)
+
+    def _belongs_to_game_server(self, peer_port: int) -> bool:
+        host, port = self.transport.get_extra_info("sockname")[:2]
+        local = client_address.parse_address(host) or client_address.LOCAL
+        return self.app.game_servers.contain((self._peer, peer_port), (local, port))
 
     def _read_proxy_header(self, data: bytes) -> bytes:
         self._proxy_bytes += data

@@ -39,6 +39,7 @@ from pyservice.transport.client_address import Address, TrustedProxies
 from pyservice.transport.rate_limits import Limits
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 from pyservice.transport.server_budgets import SMALL_BYTES, BodyBudget, BodyReservation
+from pyservice.transport.socket_owners import GameServerConnections
 from pyservice.watch import LongPolls
 
 _OPEN_PREFIXES: Final = ("/matchmaker/", "/events/")
@@ -94,6 +95,8 @@ class ClientAddresses:
         fields, peer = request.headers, request.peer
         if self._is_internal:
             return forwarding_headers.client_of(fields) or peer, None
+        if request.is_game_server:
+            return peer, None
         forwarded_for = fields.get(b"x-forwarded-for", b"").decode("latin-1")
         if request.is_fronted:
             # One address, because edge-guard replaces the header.
@@ -243,6 +246,7 @@ class HttpApplication:
         self.settings = settings
         self._rays = rays or Rays("edge", queued_max=0, is_internal=settings.is_internal)
         self.proxies = TrustedProxies(settings.trusted_proxies)
+        self.game_servers = GameServerConnections(settings.game_server_ids)
         self.front_proxies = TrustedProxies(settings.front_proxies)
         self._clients = ClientAddresses(self.proxies, is_internal=settings.is_internal)
         self._metrics = metrics.http

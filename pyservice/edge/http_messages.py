@@ -35,7 +35,8 @@ class Request:
     `failure` is the error of a request that was not received completely. It is reported if no
     earlier check fails, and then the connection closes. `source` is the address `peer` in packed
     form. `is_fronted` means that the peer is a proxy in front of edge-guard, which sets
-    `x-forwarded-for`.
+    `x-forwarded-for`. `is_game_server` means that the peer is a game server of this machine, which
+    may not set it.
     """
 
     __slots__ = (
@@ -43,6 +44,7 @@ class Request:
         "failure",
         "headers",
         "is_fronted",
+        "is_game_server",
         "keep_alive",
         "match",
         "method",
@@ -70,6 +72,7 @@ class Request:
         self.match: Any = None
         self.keep_alive = True
         self.is_fronted = False
+        self.is_game_server = False
 
     @property
     def is_routable(self) -> bool:

@@ -174,6 +174,7 @@ class HttpProtocol(ClientConnection):
         target = target_of(self._url)
         request = Request(self.parser.get_method(), target, fields, self._peer, self._source)
         request.is_fronted = self._is_fronted
+        request.is_game_server = self._is_game_server
         self._request = request
         self._stage = ConnectionStage.BODY
         self._deadline = None

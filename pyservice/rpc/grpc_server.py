@@ -36,6 +36,7 @@ from pyservice.transport import (
 from pyservice.transport.client_address import TrustedProxies
 from pyservice.transport.rate_limits import Limits, OperationLimit, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
+from pyservice.transport.socket_owners import GameServerConnections
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -187,6 +188,7 @@ class RpcServer:
             port = listen(self._server, self._address)
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address}: {error}") from error
+        self._calls.port = port
         await self._server.start()
         self.health.set_serving(True)
         return port
@@ -217,6 +219,8 @@ class _Calls:
         self._rays = rays
         self._long_polls = long_polls
         self._proxies = TrustedProxies(settings.trusted_proxies)
+        self._game_servers = GameServerConnections(settings.game_server_ids)
+        self.port = 0
         self._metrics = metrics
         self._peers: dict[str, tuple[client_address.Address, bytes]] = {}
         self._running: set[asyncio.Task[Any]] = set()
@@ -391,6 +395,13 @@ class _Calls:
             )
             return client, client_address.packed_client(client), None
         if not self._proxies or not self._proxies.trusts(peer):
+            return peer, address, None
+        # The library does not report the local address. It equals that of a peer of this machine,
+        # unless the peer has bound another one.
+        peer_port = context.peer().rpartition(":")[2]
+        if peer_port.isdigit() and self._game_servers.contain(
+            (peer, int(peer_port)), (peer, self.port)
+        ):
             return peer, address, None
         client = self._proxies.client(peer, fields.get("x-forwarded-for"))
         return (

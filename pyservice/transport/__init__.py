@@ -21,6 +21,8 @@ class TransportSettings:
     """Networks of reverse proxies before edge-guard. A connection from such a network has many
     clients.
     """
+    game_server_ids: tuple[range, ...] = ()
+    """User ids of the game servers of this machine. They are never trusted proxies."""
     proxy_protocol: bool = False
     """Whether HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
     cors_origins: tuple[str, ...] = ()

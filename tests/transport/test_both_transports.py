@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -190,6 +192,23 @@ async def test_rate_limited_client_gets_a_retry_time(
     assert b'hosting_rate_limit_refusals_total{door="' in metrics.render()
     meters = [m for d in (metrics.http, metrics.grpc) for m in d.meters.values()]
     assert [m.rate_limited for m in meters if m.rate_limited] == [{"client": 1}]
+
+
+@pytest.mark.parametrize("kind", OUR_SERVERS)
+@pytest.mark.parametrize("is_game_server", [True, False])
+async def test_game_server_of_this_machine_is_no_trusted_proxy(
+    kind: str, service: SmallService, is_game_server: bool
+) -> None:
+    user_id = os.geteuid() if is_game_server else os.geteuid() + 1
+    settings = replace(TRUSTING, game_server_ids=(range(user_id, user_id + 1),))
+    async with open_api(kind, service, settings) as api:
+        claims = {**GOOD, "x-forwarded-for": "203.0.113.9", "x-coords": "1,1"}
+        assert (await api.call("PlayerConnected", CONNECTED, claims)).code == "OK"
+    (call,) = service.calls
+    if is_game_server:
+        assert (call.address, call.coords) == (bytes([127, 0, 0, 1]), None)
+    else:
+        assert (call.address, call.coords) == (bytes([203, 0, 113, 9]), (1.0, 1.0))
 
 
 async def test_client_addresses_have_separate_rate_limits(slow_api: Api) -> None:
