@@ -41,7 +41,6 @@ SHARED_QUOTAS: Final = {
     **dict.fromkeys(("groups", "games", "namespaces", "versions", "cloud_tokens"), 100_000),
     **dict.fromkeys(("lobbies", "servers"), 100_000),
     **dict.fromkeys(("server_cpu_millicores", "server_memory_mb"), 1 << 40),
-    **dict.fromkeys(("lobby_cpu_millicores", "lobby_memory_mb"), 1 << 40),
     **dict.fromkeys(("build_bytes", "site_bytes", "version_bytes", "picture_bytes"), 1 << 50),
     "configuration_bytes": 1 << 50,
     "domains": 10_000,
