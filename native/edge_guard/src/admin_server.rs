@@ -21,6 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use crate::connection_workers::ConnectionWorkers;
 use crate::metrics::{MetricsPage, ThreadCounters};
 use crate::route_controller::{AdminCommand, EdgeStatus};
+use crate::traffic::PAGE_OWNERS;
 use crate::udp::UdpThreads;
 
 #[derive(Debug)]
@@ -97,10 +98,11 @@ impl AdminServer {
                 response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
                 response
             }
+            (&Method::GET, "/traffic") => self.traffic(request.uri().query().unwrap_or_default()),
             (&Method::POST, "/stop") => self.command(AdminCommand::Stop),
             (&Method::POST, "/drain") => self.command(AdminCommand::Drain),
             (&Method::POST, "/handover") => self.hand_over(request),
-            (_, "/livez" | "/readyz" | "/metrics" | "/stop" | "/drain" | "/handover") => {
+            (_, "/livez" | "/readyz" | "/metrics" | "/traffic" | "/stop" | "/drain" | "/handover") => {
                 respond(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n".to_owned())
             }
             _ => respond(StatusCode::NOT_FOUND, "not found\n".to_owned()),
@@ -159,6 +161,14 @@ impl AdminServer {
             https: at_https,
         });
         respond(code, format!("{status_json}\n"))
+    }
+
+    /// Returns the traffic of the owners after the one in the query (`after=ID`), or of the first owners.
+    fn traffic(&self, query: &str) -> Response<TextBody> {
+        let Some(worker) = self.workers.iter().next() else { return respond(StatusCode::OK, String::new()) };
+        let page = worker.shared.traffic.page(query.strip_prefix("after=").unwrap_or_default(), PAGE_OWNERS);
+        let text = serde_json::to_string(&page).unwrap_or_default();
+        respond(StatusCode::OK, text + "\n")
     }
 
     fn page(&self) -> String {

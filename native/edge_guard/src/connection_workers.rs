@@ -20,6 +20,7 @@ use crate::metrics::{ConnectionKind, ConnectionRefusal, ThreadCounters};
 use crate::proxy_protocol;
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
+use crate::traffic::TrafficTable;
 
 #[derive(Debug)]
 pub struct SharedState {
@@ -28,6 +29,7 @@ pub struct SharedState {
     pub limits: Arc<ConnectionLimits>,
     pub hosts: RwLock<HostRoutes>,
     pub certificates: Certificates,
+    pub traffic: TrafficTable,
     /// Becomes true when the process drains or was replaced, so that keep-alive connections end.
     pub leave_signal: watch::Sender<bool>,
 }

@@ -20,6 +20,7 @@
 //! udp | relay | backend_connect | backend_pool | tls
 //! host_table | connection_limits
 //! live_route
+//! traffic
 //! route_set | metrics | proxy_protocol | request_body
 //! config
 //! address | wire | scheduling
@@ -57,5 +58,6 @@ mod scheduling;
 mod startup;
 mod tcp;
 mod tls;
+mod traffic;
 mod udp;
 pub mod wire;

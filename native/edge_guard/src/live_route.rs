@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::address::BackendAddress;
+use crate::traffic::Traffic;
 
 #[derive(Debug)]
 pub struct LiveRoute {
@@ -18,6 +19,8 @@ pub struct LiveRoute {
     pub sends_proxy_header: bool,
     /// True for the API and sites, for which a share of the connections is reserved.
     pub is_reserved: bool,
+    /// Counters of the lobby or server to which the route belongs.
+    pub traffic: Arc<Traffic>,
     state: Mutex<State>,
     all_tasks_ended: Notify,
 }
@@ -32,28 +35,40 @@ struct State {
 impl LiveRoute {
     #[must_use]
     pub fn new(is_tls: bool, backend: Option<BackendAddress>) -> Arc<Self> {
-        Self::with(is_tls, backend, false, false)
+        Self::with(is_tls, backend, false, false, Arc::default())
     }
 
     /// Creates the route of a port of a game server.
     #[must_use]
-    pub fn for_port(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool) -> Arc<Self> {
-        Self::with(is_tls, backend, sends_proxy_header, false)
+    pub fn for_port(
+        is_tls: bool,
+        backend: Option<BackendAddress>,
+        sends_proxy_header: bool,
+        traffic: Arc<Traffic>,
+    ) -> Arc<Self> {
+        Self::with(is_tls, backend, sends_proxy_header, false, traffic)
     }
 
     /// Creates the route of a configured backend, such as the API.
     #[must_use]
     pub fn for_backend(backend: BackendAddress, sends_proxy_header: bool) -> Arc<Self> {
-        Self::with(false, Some(backend), sends_proxy_header, true)
+        Self::with(false, Some(backend), sends_proxy_header, true, Arc::default())
     }
 
-    fn with(is_tls: bool, backend: Option<BackendAddress>, sends_proxy_header: bool, is_reserved: bool) -> Arc<Self> {
+    fn with(
+        is_tls: bool,
+        backend: Option<BackendAddress>,
+        sends_proxy_header: bool,
+        is_reserved: bool,
+        traffic: Arc<Traffic>,
+    ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
             number: NEXT.fetch_add(1, Relaxed),
             is_tls,
             sends_proxy_header,
             is_reserved,
+            traffic,
             state: Mutex::new(State { backend, ..State::default() }),
             all_tasks_ended: Notify::new(),
         })

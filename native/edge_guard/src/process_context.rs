@@ -18,6 +18,7 @@ use crate::live_route::LiveRoute;
 use crate::metrics::ThreadCounters;
 use crate::route_controller::{AdminCommand, EdgeStatus};
 use crate::tls::Certificates;
+use crate::traffic::TrafficTable;
 use crate::udp::{SessionLimits, UdpThreads};
 
 pub struct ProcessContext {
@@ -36,6 +37,7 @@ impl ProcessContext {
             limits: Arc::new(ConnectionLimits::new(&config.limits, !config.backends.is_empty())),
             hosts: RwLock::new(HostRoutes::new(&config.backends)),
             certificates,
+            traffic: TrafficTable::default(),
             leave_signal: watch::Sender::new(false),
             timeouts: RwLock::new(config.timeouts),
             config,

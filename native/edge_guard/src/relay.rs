@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::connection_limits::{ConnectionPermit, Speech};
 use crate::metrics::{Direction, ThreadCounters};
+use crate::traffic::Traffic;
 use one_way_socket::OneWaySocketRelay;
 
 const BUFFER_BYTES: usize = 65_536;
@@ -44,12 +45,19 @@ impl RelayLimits<'_> {
     }
 }
 
+/// Counters of the bytes of a relay.
+#[derive(Clone, Copy)]
+pub struct RelayCounters<'a> {
+    pub thread: &'a ThreadCounters,
+    pub owner: &'a Traffic,
+}
+
 /// Relays bytes between two sockets. Fails on a socket error, or after a time without traffic.
 pub async fn relay_sockets(
     client: &mut TcpStream,
     backend: &mut TcpStream,
     limits: RelayLimits<'_>,
-    counters: &ThreadCounters,
+    counters: RelayCounters<'_>,
 ) -> io::Result<()> {
     let (mut to_backend, mut to_client) = (OneWaySocketRelay::default(), OneWaySocketRelay::default());
     let mut is_over = (false, false);
@@ -68,7 +76,7 @@ pub async fn relay_streams<A, B>(
     client: &mut A,
     backend: &mut B,
     limits: RelayLimits<'_>,
-    counters: &ThreadCounters,
+    counters: RelayCounters<'_>,
 ) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite + Unpin,
@@ -86,12 +94,12 @@ where
     .await
 }
 
-fn count(counters: &ThreadCounters, received_bytes: u64, sent_bytes: u64) {
-    if received_bytes > 0 {
-        counters.stream_bytes.with_label(Direction::In).add(received_bytes);
-    }
-    if sent_bytes > 0 {
-        counters.stream_bytes.with_label(Direction::Out).add(sent_bytes);
+fn count(counters: RelayCounters<'_>, received_bytes: u64, sent_bytes: u64) {
+    for (direction, bytes) in [(Direction::In, received_bytes), (Direction::Out, sent_bytes)] {
+        if bytes > 0 {
+            counters.thread.stream_bytes.with_label(direction).add(bytes);
+            counters.owner.add_bytes(direction, bytes);
+        }
     }
 }
 

@@ -182,7 +182,7 @@ impl RouteListeners {
         let keys: Vec<RouteKey> = self.served.keys().filter(|key| key.owner == owner).cloned().collect();
         let ends: Vec<_> = keys.iter().filter_map(|key| self.close(key)).collect();
         let (outcomes, owner) = (self.outcomes.clone(), owner.to_owned());
-        let predecessor = self.predecessor.clone();
+        let (predecessor, shared) = (self.predecessor.clone(), self.shared.clone());
         tokio::spawn(async move {
             if let Some(predecessor) = predecessor {
                 predecessor.remove(&owner).await;
@@ -193,6 +193,7 @@ impl RouteListeners {
                     let _ = closed.await;
                 }
             }
+            shared.traffic.end(&owner);
             let _ = outcomes.send(RouteOutcome::Removed(owner));
         });
     }
@@ -216,7 +217,8 @@ impl RouteListeners {
     }
 
     fn try_serve(&mut self, route: Route) -> ServedRoute {
-        let live = LiveRoute::for_port(route.is_tls, route.backend.map(Into::into), route.sends_proxy_header);
+        let traffic = self.shared.traffic.of_owner(&route.key.owner);
+        let live = LiveRoute::for_port(route.is_tls, route.backend.map(Into::into), route.sends_proxy_header, traffic);
         let socket_owner = self.serve(&route, &live).unwrap_or_else(ServedBy::Failed);
         ServedRoute { route, live, socket_owner }
     }
@@ -274,6 +276,7 @@ impl RouteListeners {
                 socket: socket.clone(),
                 backend: route.backend,
                 sends_proxy_header: route.sends_proxy_header,
+                traffic: live.traffic.clone(),
             };
             self.datagrams.open(port, sessions);
             socket

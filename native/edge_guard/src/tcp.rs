@@ -16,7 +16,7 @@ use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
 use crate::proxy_protocol;
-use crate::relay::{self, RelayLimits};
+use crate::relay::{self, RelayCounters, RelayLimits};
 
 /// Time that a trusted proxy has to begin a PROXY header. Afterwards the stream is taken for one without a header, in
 /// which the server speaks first.
@@ -55,6 +55,7 @@ async fn relay_connection(
         !live.is_tls && worker.shared.is_trusted(peer) && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
     let named = if is_proxy_silent { None } else { open.read_proxy_header(&client, peer).await? };
     let server = client.local_addr().map_err(|_| ConnectionRefusal::Unreachable)?;
+    let counters = RelayCounters { thread: &worker.counters, owner: &live.traffic };
     let addresses = live.sends_proxy_header.then(|| named.unwrap_or((peer, server)));
     if live.is_tls {
         open.wait_first_byte(&client).await?;
@@ -64,14 +65,14 @@ async fn relay_connection(
         };
         let mut backend = connect(backend, addresses, timeouts.connect).await?;
         let limits = RelayLimits::idle(timeouts.stream_idle);
-        if relay::relay_streams(&mut client, &mut backend, limits, &worker.counters).await.is_err() {
+        if relay::relay_streams(&mut client, &mut backend, limits, counters).await.is_err() {
             reset(client.get_ref().0, &backend);
         }
         return Ok(());
     }
     let mut backend = connect(backend, addresses, timeouts.connect).await?;
     let limits = RelayLimits { idle: timeouts.stream_idle, first: Some((timeouts.first_byte, open.permit())) };
-    if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, &worker.counters).await {
+    if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, counters).await {
         reset(&client, &backend);
         if error.kind() == std::io::ErrorKind::TimedOut && open.permit().is_silent() {
             return Err(ConnectionRefusal::FirstByte);

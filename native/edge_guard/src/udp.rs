@@ -23,6 +23,7 @@ use tokio::sync::oneshot;
 
 use crate::config::Config;
 use crate::metrics::ThreadCounters;
+use crate::traffic::Traffic;
 pub use datagram_rate::RateLimit;
 use epoll::Waker;
 pub use local_address::{LocalAddress, is_wildcard, request_destination_address};
@@ -34,6 +35,7 @@ pub struct UdpPort {
     pub socket: Arc<UdpSocket>,
     pub backend: Option<SocketAddr>,
     pub sends_proxy_header: bool,
+    pub traffic: Arc<Traffic>,
 }
 
 /// UDP session that moves to a newer process in a handover.

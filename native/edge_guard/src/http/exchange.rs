@@ -21,9 +21,10 @@ use crate::address::BackendAddress;
 use crate::connection_limits::{Destination, Speech};
 use crate::connection_workers::OpenTunnel;
 use crate::live_route::LiveRoute;
-use crate::metrics::{RequestProblem, StatusClass};
-use crate::relay::RelayLimits;
+use crate::metrics::{Direction, RequestProblem, StatusClass};
+use crate::relay::{RelayCounters, RelayLimits};
 use crate::request_body::{BackendSender, BodyProgress, RequestBody};
+use crate::traffic::{CountedStream, Traffic};
 use crate::{backend_connect, proxy_protocol, relay};
 
 pub async fn handle_request(front: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
@@ -75,7 +76,7 @@ async fn forward(
         Some(of_client) => {
             headers::strip(response.headers_mut(), true);
             let of_backend = hyper::upgrade::on(&mut response);
-            let tunnel = tunnel(front.clone(), of_client, of_backend);
+            let tunnel = tunnel(front.clone(), live.traffic.clone(), of_client, of_backend);
             live.spawn(&front.worker.handle, tunnel);
         }
         // The player did not request an upgrade.
@@ -216,7 +217,7 @@ where
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(64 * 1024)
-        .handshake(TokioIo::new(stream))
+        .handshake(TokioIo::new(CountedStream::new(stream, live.traffic.clone())))
         .await
         .map_err(|_| RequestProblem::Unreachable)?;
     live.spawn(&front.worker.handle, async move {
@@ -225,18 +226,21 @@ where
     Ok(sender)
 }
 
-async fn tunnel(front: Arc<PlayerConnection>, of_client: OnUpgrade, of_backend: OnUpgrade) {
+async fn tunnel(front: Arc<PlayerConnection>, traffic: Arc<Traffic>, of_client: OnUpgrade, of_backend: OnUpgrade) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
     let _open = OpenTunnel::new(&front.worker);
-    let _ = match (front.is_tls, backend.downcast::<TokioIo<TcpStream>>()) {
-        (true, Ok(backend)) => set_backend_connection::<TlsStream<TcpStream>, _>(&front, client, backend).await,
-        (false, Ok(backend)) => between_sockets(&front, client, backend).await,
+    let counters = RelayCounters { thread: &front.worker.counters, owner: &traffic };
+    let _ = match (front.is_tls, backend.downcast::<TokioIo<CountedStream<TcpStream>>>()) {
+        (true, Ok(backend)) => {
+            set_backend_connection::<TlsStream<TcpStream>, _>(&front, counters, client, backend).await
+        }
+        (false, Ok(backend)) => between_sockets(&front, counters, client, backend).await,
         (is_tls, Err(backend)) => {
-            let Ok(backend) = backend.downcast::<TokioIo<UnixStream>>() else { return };
+            let Ok(backend) = backend.downcast::<TokioIo<CountedStream<UnixStream>>>() else { return };
             if is_tls {
-                set_backend_connection::<TlsStream<TcpStream>, _>(&front, client, backend).await
+                set_backend_connection::<TlsStream<TcpStream>, _>(&front, counters, client, backend).await
             } else {
-                set_backend_connection::<TcpStream, _>(&front, client, backend).await
+                set_backend_connection::<TcpStream, _>(&front, counters, client, backend).await
             }
         }
     };
@@ -244,47 +248,55 @@ async fn tunnel(front: Arc<PlayerConnection>, of_client: OnUpgrade, of_backend: 
 
 async fn between_sockets(
     front: &PlayerConnection,
+    counters: RelayCounters<'_>,
     client: Upgraded,
-    backend: Parts<TokioIo<TcpStream>>,
+    backend: Parts<TokioIo<CountedStream<TcpStream>>>,
 ) -> std::io::Result<()> {
-    let (mut client, mut backend) = into_streams::<TcpStream, _>(client, backend).await?;
+    let (mut client, mut backend) = into_streams::<TcpStream, _>(counters.owner, client, backend).await?;
     relay::relay_sockets(
         &mut client,
         &mut backend,
         RelayLimits::idle(front.worker.shared.timeouts().stream_idle),
-        &front.worker.counters,
+        counters,
     )
     .await
 }
 
 async fn set_backend_connection<C, B>(
     front: &PlayerConnection,
+    counters: RelayCounters<'_>,
     client: Upgraded,
-    backend: Parts<TokioIo<B>>,
+    backend: Parts<TokioIo<CountedStream<B>>>,
 ) -> std::io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: AsyncRead + AsyncWrite + Unpin,
 {
-    let (mut client, mut backend) = into_streams::<C, _>(client, backend).await?;
+    let (mut client, mut backend) = into_streams::<C, _>(counters.owner, client, backend).await?;
     relay::relay_streams(
         &mut client,
         &mut backend,
         RelayLimits::idle(front.worker.shared.timeouts().stream_idle),
-        &front.worker.counters,
+        counters,
     )
     .await
 }
 
 /// Returns the raw streams of client and backend after an upgrade. First forwards the bytes that were read ahead.
-async fn into_streams<C, B>(client: Upgraded, backend: Parts<TokioIo<B>>) -> std::io::Result<(C, B)>
+async fn into_streams<C, B>(
+    traffic: &Traffic,
+    client: Upgraded,
+    backend: Parts<TokioIo<CountedStream<B>>>,
+) -> std::io::Result<(C, B)>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let of_client = client.downcast::<TokioIo<TrackedStream<C>>>().map_err(|_| std::io::ErrorKind::Unsupported)?;
-    let (mut client, mut to_backend) = (of_client.io.into_inner().into_inner(), backend.io.into_inner());
+    let (mut client, mut to_backend) = (of_client.io.into_inner().into_inner(), backend.io.into_inner().into_inner());
     send_first(&mut to_backend, &of_client.read_buf).await?;
+    // The bytes of the backend were counted when they were read.
+    traffic.add_bytes(Direction::In, of_client.read_buf.len() as u64);
     send_first(&mut client, &backend.read_buf).await?;
     Ok((client, to_backend))
 }

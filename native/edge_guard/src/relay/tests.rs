@@ -17,17 +17,18 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 % 251) as u8).collect()
 }
 
-async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
+async fn carry(is_spliced: bool, length: usize) -> (Arc<ThreadCounters>, Arc<Traffic>) {
     let (mut player, mut front) = pair().await;
     let (mut to_client, mut server) = pair().await;
-    let counters = Arc::new(ThreadCounters::default());
-    let counted = counters.clone();
+    let (thread, owner) = (Arc::new(ThreadCounters::default()), Arc::new(Traffic::default()));
+    let counted = (thread.clone(), owner.clone());
     let relay = tokio::spawn(async move {
+        let counters = RelayCounters { thread: &counted.0, owner: &counted.1 };
         let idle = RelayLimits::idle(Duration::from_secs(60));
         if is_spliced {
-            relay_sockets(&mut front, &mut to_client, idle, &counted).await
+            relay_sockets(&mut front, &mut to_client, idle, counters).await
         } else {
-            relay_streams(&mut front, &mut to_client, idle, &counted).await
+            relay_streams(&mut front, &mut to_client, idle, counters).await
         }
     });
     let sent = pattern(length);
@@ -46,19 +47,23 @@ async fn carry(is_spliced: bool, length: usize) -> Arc<ThreadCounters> {
     server.shutdown().await.unwrap();
     assert!(writing.await.unwrap() == sent, "altered on the way back");
     relay.await.unwrap().unwrap();
-    counters
+    (thread, owner)
 }
 
 #[tokio::test]
 async fn splice_relays_ten_megabytes_and_half_close() {
-    let counters = carry(true, 10_000_000).await;
-    assert_eq!(counters.stream_bytes.with_label(Direction::In).value(), 10_000_000);
-    assert_eq!(counters.stream_bytes.with_label(Direction::Out).value(), 10_000_000);
+    let (thread, owner) = carry(true, 10_000_000).await;
+    for direction in [Direction::In, Direction::Out] {
+        assert_eq!(thread.stream_bytes.with_label(direction).value(), 10_000_000);
+        assert_eq!(owner.bytes(direction), 10_000_000);
+    }
 }
 
 #[tokio::test]
 async fn buffer_relays_ten_megabytes_and_half_close() {
-    assert_eq!(carry(false, 10_000_000).await.stream_bytes.with_label(Direction::Out).value(), 10_000_000);
+    let (thread, owner) = carry(false, 10_000_000).await;
+    assert_eq!(thread.stream_bytes.with_label(Direction::Out).value(), 10_000_000);
+    assert_eq!(owner.bytes(Direction::Out), 10_000_000);
 }
 
 #[tokio::test]
@@ -72,9 +77,10 @@ async fn idle_relay_ends_and_active_relay_stays() {
     let (player, mut front) = tokio::io::duplex(64);
     let (mut to_client, server) = tokio::io::duplex(64);
     let (mut player, mut server) = (player, server);
-    let counters = Arc::new(ThreadCounters::default());
     let relay = tokio::spawn(async move {
-        relay_streams(&mut front, &mut to_client, RelayLimits::idle(Duration::from_secs(60)), &counters).await
+        let (thread, owner) = (ThreadCounters::default(), Traffic::default());
+        let counters = RelayCounters { thread: &thread, owner: &owner };
+        relay_streams(&mut front, &mut to_client, RelayLimits::idle(Duration::from_secs(60)), counters).await
     });
     let started = tokio::time::Instant::now();
     for _ in 0..4 {

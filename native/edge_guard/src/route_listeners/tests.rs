@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::connection_limits::ConnectionLimits;
 use crate::host_routes::HostRoutes;
 use crate::tls::Certificates;
+use crate::traffic::TrafficTable;
 use crate::udp::SessionLimits;
 
 const LONG: Duration = Duration::from_secs(20);
@@ -23,6 +24,7 @@ fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
         limits: Arc::new(ConnectionLimits::new(&config.limits, false)),
         hosts: RwLock::new(HostRoutes::new(&config.backends)),
         certificates: Certificates::read(&config).unwrap(),
+        traffic: TrafficTable::default(),
         leave_signal: watch::Sender::new(false),
         timeouts: RwLock::new(config.timeouts),
         config,

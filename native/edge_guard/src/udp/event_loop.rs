@@ -18,6 +18,7 @@ use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earl
 use super::session_table::{Rank, SessionTable};
 use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
+use crate::traffic::Traffic;
 use crate::{operator_log, proxy_protocol};
 
 const EVENTS: usize = 256;
@@ -40,6 +41,7 @@ struct ServedPort {
     is_wildcard: bool,
     sends_proxy_header: bool,
     rate: PortRate,
+    traffic: Arc<Traffic>,
 }
 
 impl ServedPort {
@@ -160,7 +162,7 @@ impl EventLoop {
                             let to = self.sessions.at(session);
                             let sent = self.batch.send_with_header(to.socket.as_raw_fd(), index..end, &to.proxy_header);
                             self.sessions.record_player_packet(session, self.now_ms);
-                            self.count(Direction::In, sent, DatagramDrop::Backend);
+                            self.count(port, Direction::In, sent, DatagramDrop::Backend);
                         }
                     }
                     index = end;
@@ -217,12 +219,13 @@ impl EventLoop {
 
     fn flush(&mut self, port: Option<usize>, filled: &mut usize) {
         let count = std::mem::take(filled);
-        let Some(port) = port.and_then(|port| self.ports.get(port)).filter(|_| count > 0) else { return };
-        let sent = self.batch.send(port.socket.as_raw_fd(), 0..count);
-        self.count(Direction::Out, sent, DatagramDrop::Client);
+        let Some(port) = port.filter(|port| count > 0 && self.ports.contains(*port)) else { return };
+        let sent = self.batch.send(self.ports[port].socket.as_raw_fd(), 0..count);
+        self.count(port, Direction::Out, sent, DatagramDrop::Client);
     }
 
-    fn count(&self, direction: Direction, sent: SendResult, drop: DatagramDrop) {
+    fn count(&self, port: usize, direction: Direction, sent: SendResult, drop: DatagramDrop) {
+        self.ports[port].traffic.add_packets(direction, sent.datagrams, sent.bytes);
         self.counters.datagrams.with_label(direction).add(sent.datagrams);
         self.counters.datagram_bytes.with_label(direction).add(sent.bytes);
         if sent.dropped > 0 {
@@ -378,14 +381,15 @@ impl EventLoop {
     }
 
     fn open(&mut self, port: UdpPort, sessions: Vec<MigratedSession>) {
-        let UdpPort { number, socket, backend, sends_proxy_header } = port;
+        let UdpPort { number, socket, backend, sends_proxy_header, traffic } = port;
         let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
         let is_wildcard = bound.is_some_and(local_address::is_wildcard);
         if is_wildcard {
             local_address::request_destination_address(&*socket);
         }
         let rate = PortRate::default();
-        let index = self.ports.insert(ServedPort { number, socket, backend, is_wildcard, sends_proxy_header, rate });
+        let served = ServedPort { number, socket, backend, is_wildcard, sends_proxy_header, rate, traffic };
+        let index = self.ports.insert(served);
         self.by_number.insert(number, index);
         for MigratedSession { client, local, backend: session_backend, rank, socket, .. } in sessions {
             // The new socket may not receive datagrams for that local address.

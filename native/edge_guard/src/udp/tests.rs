@@ -22,7 +22,9 @@ fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (Ud
     let socket = Arc::new(UdpSocket::bind(bind).unwrap());
     socket.set_nonblocking(true).unwrap();
     let address = socket.local_addr().unwrap();
-    threads.open(UdpPort { number: NUMBER, socket, backend: Some(backend), sends_proxy_header: false }, sessions);
+    let port =
+        UdpPort { number: NUMBER, socket, backend: Some(backend), sends_proxy_header: false, traffic: Arc::default() };
+    threads.open(port, sessions);
     (threads, address)
 }
 

@@ -17,6 +17,7 @@ mod route_source;
 mod routes;
 mod tcp;
 mod tls;
+mod traffic;
 mod udp;
 mod unix_backends;
 mod wait;
