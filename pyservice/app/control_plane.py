@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from pyservice.app.cdn_process import CdnProcess
 from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
+from pyservice.app.edge_guard_probe import EdgeGuardTraffic
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.object_storage import ObjectStorage, url_signer
 from pyservice.app.plane_process import (
@@ -50,6 +51,7 @@ from pyservice.control.quotas import QuotaAdministration, QuotaChecks, QuotaOper
 from pyservice.control.rays import RayStore
 from pyservice.control.refused_changes import RefusedChanges
 from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.resource_usage import ResourceUsage
 from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.signing_keys import SigningKeyFile
@@ -197,6 +199,8 @@ class ControlPlane:
             self._record_lookup,
             self._owner.group_id,
         )
+        traffic = EdgeGuardTraffic(settings.data_dir)
+        self._usage = ResourceUsage(self._database, traffic.read, self._runtime.usages)
         hash_key = self._keys.now.hash_key
         self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)
         self._quotas = QuotaChecks(settings.quotas)
@@ -315,6 +319,7 @@ class ControlPlane:
                 self._record_lookup,
                 self._runtime.started_ms,
                 self._runtime.ports.problem,
+                self._usage.of_owner,
             ),
             rays=self._ray_store,
             builds=BuildOperations(records, uploading, deletions, self._runtime),
@@ -333,6 +338,7 @@ class ControlPlane:
                     settings.runtime.host_ports.numbers,
                 ),
                 self._runtime.ports.problem,
+                self._usage.of_owner,
             ),
             process_logs=self._runtime.logs,
             exports=self._exports,
@@ -368,6 +374,7 @@ class ControlPlane:
             self._runtime.lobbies,
             self._runtime.servers,
             self._exports,
+            self._usage,
         )
         problem = self._database_watch.problem
         measured = metrics.render_metrics(
@@ -378,7 +385,7 @@ class ControlPlane:
             is_database_up=not problem,
         )
         return control_pb2.MetricsResponse(
-            text=self._metrics.render(measured, await self._cdn.scrape()),
+            text=self._metrics.render(measured, self._usage.render(), await self._cdn.scrape()),
             database_problem=problem,
         )
 
@@ -403,6 +410,7 @@ class ControlPlane:
         own("rays", self._ray_store.run())
         own("exports", self._exports.run())
         own("log_quota", self._log_quota.run())
+        own("usage", self._usage.run())
         for name, work in (*self._runtime.work(), *self._rays.work()):
             own(name, work)
         await self._runtime.wait_until_known()

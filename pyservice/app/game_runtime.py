@@ -22,7 +22,7 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers
 from pyservice.runtime.build_sandbox import KEEPER_BINARY as KEEPER_BINARY
 from pyservice.runtime.build_sandbox import refused_sandbox_parts
-from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.control_groups import ControlGroups, GroupUsage
 from pyservice.runtime.isolation_trials import (
     choose_container_runtime,
     choose_isolation,
@@ -326,6 +326,9 @@ class GameRuntime:
         if self._supervisor is None or self._supervisor.is_known(run_id):
             return False
         return await asyncio.to_thread(remove_ended_run, self.folder_of(run_id))
+
+    async def usages(self) -> dict[str, GroupUsage]:
+        return {} if self._supervisor is None else await self._supervisor.usages()
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
         """Returns the tier and start time of each run that has not ended, by run id."""

@@ -21,6 +21,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
+from pyservice.pb.hosting.v1.servers_pb2 import ResourceUsage
 from pyservice.storage import lobbies, service_state
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
@@ -295,6 +296,7 @@ class LobbyRecordOperations:
     record_lookup: LobbyRecordLookup
     started_ms: Callable[[str], int | None]
     problem: Callable[[str], str | None]
+    usage: Callable[[str], ResourceUsage | None]
     clock_ms: Callable[[], int] = now_ms
 
     async def list_(
@@ -366,6 +368,10 @@ class LobbyRecordOperations:
             problem = self.problem(row.lobby_id)
             if problem is not None:
                 record.problem = problem
+            usage = self.usage(row.lobby_id) if row.stop_ms is None else None
+            if usage is not None:
+                usage.player_count = record.connected_count
+                record.usage.CopyFrom(usage)
             records.append(record)
         return records
 

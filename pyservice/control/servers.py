@@ -77,6 +77,7 @@ class ServerOperations:
     capacity: ReservableCapacity
     node: ServerNode
     problem: Callable[[str], str | None]
+    usage: Callable[[str], pb.ResourceUsage | None]
 
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
@@ -290,6 +291,9 @@ class ServerOperations:
         problem = self.problem(row.server_id)
         if problem is not None:
             server.problem = problem
+        usage = self.usage(row.server_id) if row.destroy_ms is None else None
+        if usage is not None:
+            server.usage.CopyFrom(usage)
         return server
 
     def _port(self, port: pb.NewServerPort, public: runtime_pb2.PublicPort | None) -> pb.ServerPort:

@@ -45,6 +45,14 @@ _IO_WEIGHTS: Final = {"io.weight": 10_000, "io.bfq.weight": 1_000}
 """Largest weight in each file of the io controller. The kernel has the file of each active scheduler."""
 
 
+class GroupUsage(NamedTuple):
+    """Resources that a run has used. None: no control group counts them."""
+
+    cpu_time_us: int | None = None
+    memory_bytes: int | None = None
+    """Memory as the limit of the run counts it, with its part of the page cache."""
+
+
 class Membership(NamedTuple):
     tasks: tuple[Path, ...] = ()
     """`tasks` files of the groups of version 1."""
@@ -126,6 +134,17 @@ class ControlGroups:
             counter = self.memory / run_id / name
         group = None if self.network is None else self.network / run_id
         return Membership(tasks, group, counter)
+
+    def usage(self, run_id: str) -> GroupUsage:
+        """Returns the processor time of a run since its start, and its memory now."""
+        memory_file = "memory.current" if self.is_unified else "memory.usage_in_bytes"
+        # Each group of version 2 counts processor time, also without the controller `cpu`.
+        time_us = _number(self.network, run_id, "cpu.stat")
+        if time_us is None and not self.is_unified:
+            # Most systems mount the controllers `cpu` and `cpuacct` together.
+            time_ns = _number(self.cpu, run_id, "cpuacct.usage")
+            time_us = None if time_ns is None else time_ns // 1000
+        return GroupUsage(time_us, _number(self.memory, run_id, memory_file))
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
         """Returns the file changes that create and limit the control group of a run.
@@ -267,6 +286,17 @@ def _move_processes(group: Path) -> None:
             return
         # A process may have exited since the reading.
         apply_changes([_put_if_present(f"{target}/{_PROCS}", pid) for pid in pids])
+
+
+def _number(parent: Path | None, run_id: str, name: str) -> int | None:
+    """Returns the first number of a file, such as 5 of `usage_usec 5`. None: there is no such file."""
+    if parent is None:
+        return None
+    try:
+        words = (parent / run_id / name).read_text().split()
+    except OSError:
+        return None
+    return next((int(word) for word in words if word.isdecimal()), None)
 
 
 def _usable(hierarchy: Path, name: str, limit: str, own: str | None) -> Path | None:

@@ -447,6 +447,8 @@ class RunLifecycle:
             if self._folder.was_started()
             else self._stored_run.remove
         )
+        # Read before the control group is removed.
+        await self._context.in_thread(lambda: self._context.record_last_usage(self.id))
         # A full disk must not cause a second report.
         groups = self._context.node.groups
         await self._retry(lambda: self._context.in_thread(lambda: forget(groups)), OSError)

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import run_cleanup
+from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, PlacementAllocator
@@ -130,6 +131,7 @@ _READ_RETRY_DELAYS_S: Final = (0.1, 0.3, 0.6)
 free descriptors.
 """
 _REPORTED_MAX: Final = 10_000
+_LAST_USAGES_MAX: Final = 1_000
 _THREADS: Final = 4
 
 _log = get_logger("runtime")
@@ -171,6 +173,7 @@ class RunSupervisor:
             has_users=node.has_users, numbers=node.process_ports, user_ids=node.user_ids
         )
         self.runs: dict[str, RunLifecycle] = {}
+        self._last_usages: deque[tuple[str, GroupUsage]] = deque(maxlen=_LAST_USAGES_MAX)
         self._reporters = reporters
         self._is_disk_short = functools.partial(is_disk_short, folder, node.reserve_bytes)
         self._retention = RunRetention(folder, self._is_disk_short)
@@ -243,6 +246,17 @@ class RunSupervisor:
 
     def is_known(self, run_id: str) -> bool:
         return run_id in self.runs
+
+    async def usages(self) -> dict[str, GroupUsage]:
+        """Returns the resources that each run has used. Each ended run is in one result."""
+        ended, self._last_usages = self._last_usages, deque(maxlen=_LAST_USAGES_MAX)
+        run_ids = list(self.runs)
+        groups = self.node.groups
+        current = await self.in_thread(lambda: {run_id: groups.usage(run_id) for run_id in run_ids})
+        return {**current, **dict(ended)}
+
+    def record_last_usage(self, run_id: str) -> None:
+        self._last_usages.append((run_id, self.node.groups.usage(run_id)))
 
     def run_ids(self, owner: OwnerKind) -> list[str]:
         return [run.id for run in self.runs.values() if run.parameters.owner == owner]

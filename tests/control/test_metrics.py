@@ -31,7 +31,7 @@ JOBS = (
         "deletions",
         "devices",
     ),
-    *("facts", "feeder", "rays", "tokens", "uploads"),
+    *("facts", "feeder", "rays", "tokens", "uploads", "usage"),
 )
 
 

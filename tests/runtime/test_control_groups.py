@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.runtime.containers import PROCESSES_MAX
-from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.control_groups import ControlGroups, GroupUsage
 from pyservice.runtime.filesystem import apply_changes
 from pyservice.runtime.run_requests import Resources, RunRequest
 from tests.support.runtime_host import RuntimeHost, until
@@ -157,3 +157,40 @@ async def test_processor_limit_is_that_of_the_setting_or_a_larger_tier(tmp_path:
         apply_changes(groups.steps(run_id, Resources(millicores, 64)))
         assert (found.cpu / run_id / name).read_text().split()[0] == str(quota_us)
         groups.remove(run_id)
+
+
+BURNS = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; echo done; exec sleep 1000"
+
+
+async def test_usage_of_a_run_is_known_until_its_end_is_reported(
+    host: RuntimeHost, groups: Groups
+) -> None:
+    order = await host.running(BURNS, resources=Resources(500, 64))
+    await host.lines(order, 1)
+    running = (await host.supervisor.usages())[order.id]
+    assert running.cpu_time_us is not None
+    assert running.memory_bytes is not None
+    assert running.cpu_time_us > 0 < running.memory_bytes < 64 << 20
+    host.supervisor.end(order.id, 0)
+    await host.reports.end(order.id)
+    await until(lambda: order.id not in host.supervisor.runs)
+    last = (await host.supervisor.usages())[order.id]
+    assert last.cpu_time_us is not None
+    assert last.cpu_time_us >= running.cpu_time_us
+    assert await host.supervisor.usages() == {}
+
+
+def test_usage_is_read_from_both_versions_of_control_groups(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    version_1 = ControlGroups(tmp_path, tmp_path)
+    version_2 = ControlGroups(tmp_path, None, is_unified=True, network=tmp_path)
+    both = ControlGroups(tmp_path, tmp_path, network=tmp_path)
+    assert version_1.usage("run") == version_2.usage("run") == GroupUsage(None, None)
+    (folder / "cpuacct.usage").write_text("1500999\n")
+    (folder / "memory.usage_in_bytes").write_text("4096\n")
+    assert version_1.usage("run") == GroupUsage(1_500, 4_096)
+    (folder / "cpu.stat").write_text("usage_usec 2500\nuser_usec 2000\nsystem_usec 500\n")
+    (folder / "memory.current").write_text("8192\n")
+    assert version_2.usage("run") == GroupUsage(2_500, 8_192)
+    assert both.usage("run") == GroupUsage(2_500, 4_096)

@@ -331,8 +331,14 @@ def metrics_of_all(url: str) -> str:
     return until(text)
 
 
-LABELS_WITHOUT_SAMPLES: Final = {"hosting_edge_certificate_end_timestamp_seconds": {"server_name"}}
-"""Labels of metrics that have no samples in a service without certificates."""
+LABELS_WITHOUT_SAMPLES: Final = {
+    "hosting_edge_certificate_end_timestamp_seconds": {"server_name"},
+    "hosting_namespace_traffic_bytes_total": {"namespace", "way"},
+    "hosting_namespace_traffic_packets_total": {"namespace", "way"},
+    "hosting_namespace_server_cpu_seconds_total": {"namespace"},
+    "hosting_namespace_server_memory_bytes": {"namespace"},
+}
+"""Labels of metrics that have no samples in a service without certificates and game servers."""
 
 
 def families_of(text: str) -> dict[str, tuple[str, set[str] | None]]:

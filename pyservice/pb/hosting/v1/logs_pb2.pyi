@@ -2,6 +2,7 @@ from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
 from google.api import annotations_pb2 as _annotations_pb2
 from pyservice.pb.hosting.v1 import envelope_pb2 as _envelope_pb2
 from pyservice.pb.hosting.v1 import options_pb2 as _options_pb2
+from pyservice.pb.hosting.v1 import servers_pb2 as _servers_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -49,7 +50,7 @@ class GetLobbyRecordResponse(_message.Message):
     def __init__(self, lobby: _Optional[_Union[LobbyRecord, _Mapping]] = ...) -> None: ...
 
 class LobbyRecord(_message.Message):
-    __slots__ = ("lobby_id", "namespace_id", "lobby_group_name_id", "region_id", "create_ts", "start_ts", "ready_ts", "status", "publicity", "version_id", "is_closed", "is_draining", "reserved_count", "connected_count", "failure", "state", "problem")
+    __slots__ = ("lobby_id", "namespace_id", "lobby_group_name_id", "region_id", "create_ts", "start_ts", "ready_ts", "status", "publicity", "version_id", "is_closed", "is_draining", "reserved_count", "connected_count", "failure", "state", "problem", "usage")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     LOBBY_GROUP_NAME_ID_FIELD_NUMBER: _ClassVar[int]
@@ -67,6 +68,7 @@ class LobbyRecord(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     namespace_id: str
     lobby_group_name_id: str
@@ -84,7 +86,8 @@ class LobbyRecord(_message.Message):
     failure: str
     state: str
     problem: str
-    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., lobby_group_name_id: _Optional[str] = ..., region_id: _Optional[str] = ..., create_ts: _Optional[str] = ..., start_ts: _Optional[str] = ..., ready_ts: _Optional[str] = ..., status: _Optional[_Union[LobbyRecordStatus, _Mapping]] = ..., publicity: _Optional[str] = ..., version_id: _Optional[str] = ..., is_closed: _Optional[bool] = ..., is_draining: _Optional[bool] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., failure: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
+    usage: _servers_pb2.ResourceUsage
+    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., lobby_group_name_id: _Optional[str] = ..., region_id: _Optional[str] = ..., create_ts: _Optional[str] = ..., start_ts: _Optional[str] = ..., ready_ts: _Optional[str] = ..., status: _Optional[_Union[LobbyRecordStatus, _Mapping]] = ..., publicity: _Optional[str] = ..., version_id: _Optional[str] = ..., is_closed: _Optional[bool] = ..., is_draining: _Optional[bool] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., failure: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., usage: _Optional[_Union[_servers_pb2.ResourceUsage, _Mapping]] = ...) -> None: ...
 
 class LobbyRecordStatus(_message.Message):
     __slots__ = ("running", "stopped")

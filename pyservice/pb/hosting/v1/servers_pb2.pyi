@@ -121,7 +121,7 @@ class GetServerLogsResponse(_message.Message):
     def __init__(self, lines: _Optional[_Iterable[str]] = ..., timestamps: _Optional[_Iterable[str]] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Server(_message.Message):
-    __slots__ = ("id", "environment", "datacenter", "created_at", "started_at", "destroyed_at", "lifecycle", "network", "resources", "runtime", "tags", "status", "exit_code", "failure", "problem")
+    __slots__ = ("id", "environment", "datacenter", "created_at", "started_at", "destroyed_at", "lifecycle", "network", "resources", "runtime", "tags", "status", "exit_code", "failure", "problem", "usage")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class Server(_message.Message):
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     environment: str
     datacenter: str
@@ -159,7 +160,26 @@ class Server(_message.Message):
     exit_code: int
     failure: ServerFailure
     problem: str
-    def __init__(self, id: _Optional[str] = ..., environment: _Optional[str] = ..., datacenter: _Optional[str] = ..., created_at: _Optional[int] = ..., started_at: _Optional[int] = ..., destroyed_at: _Optional[int] = ..., lifecycle: _Optional[_Union[ServerLifecycle, _Mapping]] = ..., network: _Optional[_Union[ServerNetwork, _Mapping]] = ..., resources: _Optional[_Union[ServerResources, _Mapping]] = ..., runtime: _Optional[_Union[ServerRuntime, _Mapping]] = ..., tags: _Optional[_Mapping[str, str]] = ..., status: _Optional[str] = ..., exit_code: _Optional[int] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ..., problem: _Optional[str] = ...) -> None: ...
+    usage: ResourceUsage
+    def __init__(self, id: _Optional[str] = ..., environment: _Optional[str] = ..., datacenter: _Optional[str] = ..., created_at: _Optional[int] = ..., started_at: _Optional[int] = ..., destroyed_at: _Optional[int] = ..., lifecycle: _Optional[_Union[ServerLifecycle, _Mapping]] = ..., network: _Optional[_Union[ServerNetwork, _Mapping]] = ..., resources: _Optional[_Union[ServerResources, _Mapping]] = ..., runtime: _Optional[_Union[ServerRuntime, _Mapping]] = ..., tags: _Optional[_Mapping[str, str]] = ..., status: _Optional[str] = ..., exit_code: _Optional[int] = ..., failure: _Optional[_Union[ServerFailure, _Mapping]] = ..., problem: _Optional[str] = ..., usage: _Optional[_Union[ResourceUsage, _Mapping]] = ...) -> None: ...
+
+class ResourceUsage(_message.Message):
+    __slots__ = ("received_bytes", "sent_bytes", "received_packets", "sent_packets", "player_count", "cpu_time_ms", "memory_bytes")
+    RECEIVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SENT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RECEIVED_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    SENT_PACKETS_FIELD_NUMBER: _ClassVar[int]
+    PLAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    CPU_TIME_MS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    received_bytes: int
+    sent_bytes: int
+    received_packets: int
+    sent_packets: int
+    player_count: int
+    cpu_time_ms: int
+    memory_bytes: int
+    def __init__(self, received_bytes: _Optional[int] = ..., sent_bytes: _Optional[int] = ..., received_packets: _Optional[int] = ..., sent_packets: _Optional[int] = ..., player_count: _Optional[int] = ..., cpu_time_ms: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ServerFailure(_message.Message):
     __slots__ = ("reason", "message")

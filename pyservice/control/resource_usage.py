@@ -1,0 +1,213 @@
+"""Traffic, processor time and memory of lobbies and dynamic servers, and their sums by namespace.
+
+Edge-guard counts traffic, and the control groups of the kernel count the rest. Both are read every
+two seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pyservice.control.retrying_job import RetryingJob
+from pyservice.pb.hosting.v1 import servers_pb2 as pb
+from pyservice.runtime.control_groups import GroupUsage
+from pyservice.storage.database import Database
+from pyservice.storage.namespace_labels import namespace_labels
+
+NAMESPACES_MAX: Final = 1_000
+OTHER: Final = "other"
+"""Label of all further namespaces, and of owners without a record."""
+
+_INTERVAL_S: Final = 2.0
+_RETRIES_S: Final = (0.5, 5.0)
+_OWNERS_PER_QUERY: Final = 500
+_US_PER_S: Final = 1_000_000
+
+
+class Traffic(NamedTuple):
+    received_bytes: int = 0
+    sent_bytes: int = 0
+    received_packets: int = 0
+    sent_packets: int = 0
+
+    def plus(self, other: Traffic) -> Traffic:
+        return Traffic(*(one + more for one, more in zip(self, other, strict=True)))
+
+    def minus(self, other: Traffic) -> Traffic:
+        return Traffic(*(one - less for one, less in zip(self, other, strict=True)))
+
+
+_NO_TRAFFIC: Final = Traffic()
+_UNKNOWN_USAGE: Final = GroupUsage()
+
+
+class TrafficReading(NamedTuple):
+    """Counters of edge-guard by lobby or server."""
+
+    series: str
+    """Counters of another series began at 0. Empty: edge-guard does not run."""
+    by_owner: Mapping[str, Traffic]
+
+
+ReadTraffic = Callable[[], Awaitable[TrafficReading | None]]
+"""Reads the counters of edge-guard. Returns None if edge-guard does not respond in time."""
+ReadUsages = Callable[[], Awaitable[Mapping[str, GroupUsage]]]
+
+
+@dataclass(slots=True)
+class _Owner:
+    traffic: Traffic | None = None
+    usage: GroupUsage = _UNKNOWN_USAGE
+    added_traffic: Traffic = _NO_TRAFFIC
+    """Part of the traffic that the sums of the namespace contain."""
+    added_time_us: int = 0
+
+
+@dataclass(slots=True)
+class _Namespace:
+    traffic: Traffic = _NO_TRAFFIC
+    cpu_time_us: int = 0
+    memory_bytes: int = 0
+
+
+@dataclass(slots=True)
+class ResourceUsage:
+    database: Database
+    read_traffic: ReadTraffic
+    read_usages: ReadUsages
+    namespaces_max: int = NAMESPACES_MAX
+    job: RetryingJob = field(
+        default_factory=lambda: RetryingJob("usage", "usage not read", pauses_s=_RETRIES_S)
+    )
+    _owners: dict[str, _Owner] = field(default_factory=dict)
+    _labels: dict[str, str] = field(default_factory=dict)
+    """Namespaces of the owners with a record."""
+    _namespaces: dict[str, _Namespace] = field(default_factory=dict)
+    """Sums by namespace. They stay after the last lobby, because counters never decrease."""
+    _last: TrafficReading | None = None
+    _has_usages: bool = False
+
+    async def run(self) -> None:
+        await self.job.repeat_forever(self.step, every_s=_INTERVAL_S)
+
+    async def step(self) -> None:
+        reading = await self.read_traffic()
+        usages = await self.read_usages()
+        self._apply_usages(usages)
+        if reading is not None:
+            self._apply_traffic(reading)
+        await self._find_labels()
+        self._add_to_namespaces()
+        current = usages.keys() | (self._last.by_owner.keys() if self._last else set())
+        for owner_id in self._owners.keys() - current:
+            self._add(self._owners.pop(owner_id), self._labels.pop(owner_id, OTHER))
+
+    def of_owner(self, owner_id: str) -> pb.ResourceUsage | None:
+        """Returns the usage of a running lobby or server. None: nothing is known about it."""
+        owner = self._owners.get(owner_id)
+        if owner is None:
+            return None
+        usage = pb.ResourceUsage()
+        if owner.traffic is not None:
+            usage.received_bytes, usage.sent_bytes = owner.traffic[:2]
+            usage.received_packets, usage.sent_packets = owner.traffic[2:]
+        if owner.usage.cpu_time_us is not None:
+            usage.cpu_time_ms = owner.usage.cpu_time_us // 1000
+        if owner.usage.memory_bytes is not None:
+            usage.memory_bytes = owner.usage.memory_bytes
+        return usage
+
+    def render(self) -> bytes:
+        """Returns the metrics of namespaces as text."""
+        return "".join(self._lines()).encode()
+
+    def _apply_usages(self, usages: Mapping[str, GroupUsage]) -> None:
+        for owner_id, usage in usages.items():
+            owner = self._owners.setdefault(owner_id, _Owner())
+            owner.usage = GroupUsage(
+                owner.usage.cpu_time_us if usage.cpu_time_us is None else usage.cpu_time_us,
+                usage.memory_bytes,
+            )
+            if not self._has_usages:
+                # An earlier control plane has counted this time.
+                owner.added_time_us = usage.cpu_time_us or 0
+        for owner_id in self._owners.keys() - usages.keys():
+            owner = self._owners[owner_id]
+            owner.usage = owner.usage._replace(memory_bytes=None)
+        self._has_usages = True
+
+    def _apply_traffic(self, reading: TrafficReading) -> None:
+        last = self._last
+        if last is not None and not reading.series:
+            return
+        self._last = reading
+        before = last.by_owner if last and last.series == reading.series else {}
+        for owner_id, traffic in reading.by_owner.items():
+            owner = self._owners.setdefault(owner_id, _Owner())
+            increase = traffic.minus(before.get(owner_id, _NO_TRAFFIC))
+            owner.traffic = (owner.traffic or _NO_TRAFFIC).plus(increase)
+            if last is None:
+                owner.added_traffic = owner.traffic
+
+    async def _find_labels(self) -> None:
+        unknown = sorted(self._owners.keys() - self._labels.keys())
+        for start in range(0, len(unknown), _OWNERS_PER_QUERY):
+            async with self.database.read() as tx:
+                self._labels |= await namespace_labels(
+                    tx, unknown[start : start + _OWNERS_PER_QUERY]
+                )
+
+    def _add_to_namespaces(self) -> None:
+        for namespace in self._namespaces.values():
+            namespace.memory_bytes = 0
+        for owner_id, owner in self._owners.items():
+            # The record of a lobby comes a moment after the lobby.
+            if owner_id in self._labels:
+                self._add(owner, self._labels[owner_id])
+
+    def _add(self, owner: _Owner, label: str) -> None:
+        namespace = self._namespace(label)
+        if owner.traffic is not None:
+            namespace.traffic = namespace.traffic.plus(owner.traffic.minus(owner.added_traffic))
+            owner.added_traffic = owner.traffic
+        if owner.usage.cpu_time_us is not None:
+            namespace.cpu_time_us += owner.usage.cpu_time_us - owner.added_time_us
+            owner.added_time_us = owner.usage.cpu_time_us
+        namespace.memory_bytes += owner.usage.memory_bytes or 0
+
+    def _namespace(self, label: str) -> _Namespace:
+        if label not in self._namespaces and len(self._namespaces) >= self.namespaces_max:
+            label = OTHER
+        return self._namespaces.setdefault(label, _Namespace())
+
+    def _lines(self) -> Iterator[str]:
+        rows = sorted(self._namespaces.items())
+        yield from _head("traffic_bytes_total", "counter", "Bytes between game servers and players")
+        for label, namespace in rows:
+            yield from _both_ways("traffic_bytes_total", label, namespace.traffic[:2])
+        yield from _head(
+            "traffic_packets_total", "counter", "Datagrams between game servers and players"
+        )
+        for label, namespace in rows:
+            yield from _both_ways("traffic_packets_total", label, namespace.traffic[2:])
+        yield from _head("server_cpu_seconds_total", "counter", "Processor time of game servers")
+        for label, namespace in rows:
+            seconds = namespace.cpu_time_us / _US_PER_S
+            yield f'hosting_namespace_server_cpu_seconds_total{{namespace="{label}"}} {seconds}\n'
+        yield from _head("server_memory_bytes", "gauge", "Memory of running game servers")
+        for label, namespace in rows:
+            value = namespace.memory_bytes
+            yield f'hosting_namespace_server_memory_bytes{{namespace="{label}"}} {value}\n'
+
+
+def _head(name: str, kind: str, text: str) -> Iterator[str]:
+    yield f"# HELP hosting_namespace_{name} {text}.\n"
+    yield f"# TYPE hosting_namespace_{name} {kind}\n"
+
+
+def _both_ways(name: str, label: str, values: tuple[int, ...]) -> Iterator[str]:
+    for way, value in zip(("in", "out"), values, strict=True):
+        labels = f'namespace="{label}",way="{way}"'
+        yield f"hosting_namespace_{name}{{{labels}}} {value}\n"
