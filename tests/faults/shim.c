@@ -360,14 +360,26 @@ static size_t length_of(char *const *environment) {
     return count;
 }
 
+/* Returns the command of a build worker without its sandbox, which would hide the files of this library. Returns other
+ * commands as they are. */
+static char *const *without_sandbox(char *const *arguments) {
+    if (control == NULL || !arguments[0] || !arguments[1]) return arguments;
+    if (strcmp(arguments[1], "--build-sandbox") != 0) return arguments;
+    char *const *word = arguments + 2;
+    while (*word && strcmp(*word, "--") != 0) word++;
+    return *word && word[1] ? word + 1 : arguments;
+}
+
 int execve(const char *path, char *const *arguments, char *const *environment) {
     char *more[length_of(environment) + 4];
-    return real_execve(path, arguments, with_variables(environment, more));
+    char *const *words = without_sandbox(arguments);
+    return real_execve(words == arguments ? path : words[0], words, with_variables(environment, more));
 }
 
 /* The event loop of the service starts programs with this call. */
 int execvp(const char *file, char *const *arguments) {
     char *more[length_of(environ) + 4];
+    char *const *words = without_sandbox(arguments);
     environ = (char **)with_variables(environ, more);
-    return real_execvp(file, arguments);
+    return real_execvp(words == arguments ? file : words[0], words);
 }
