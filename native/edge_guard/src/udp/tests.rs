@@ -15,7 +15,7 @@ fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (Ud
         sessions_per_address: SESSIONS_MAX,
         sessions_per_second: SESSIONS_MAX,
         session_rate: RateLimit { packets_per_second: 99, bytes_per_second: 9_999 },
-        port_rate: RateLimit { packets_per_second: 99, bytes_per_second: 9_999 },
+        port_rate: RateLimit { packets_per_second: 999, bytes_per_second: 99_999 },
         idle: Duration::from_secs(60),
     };
     let threads = UdpThreads::start(1, bounds).unwrap();
