@@ -52,6 +52,7 @@ games = 1_000_000
 namespaces = 1_000_000
 versions = 1_000_000
 version_bytes = 1_000_000_000_000
+configuration_bytes = 1_000_000_000_000
 builds = 1_000_000
 build_bytes = 1_000_000_000_000
 sites = 1_000_000
