@@ -25,6 +25,7 @@ from bench import (
     memory,
     ready,
     scrape,
+    silence,
     start,
     transports,
     uploads,
@@ -34,7 +35,10 @@ from bench import (
 from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
-_PLAYERS = (core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge)
+_PLAYERS = (
+    *(core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge),
+    silence,
+)
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1
