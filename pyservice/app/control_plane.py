@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from pyservice.app.cdn_process import CdnProcess
 from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
-from pyservice.app.edge_guard_probe import EdgeGuardTraffic
+from pyservice.app.edge_guard_traffic import EdgeGuardTraffic
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.object_storage import ObjectStorage, url_signer
 from pyservice.app.plane_process import (

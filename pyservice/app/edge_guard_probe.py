@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 from pathlib import Path
 from typing import Final
-
-from pyservice.control.resource_usage import Traffic, TrafficReading
 
 EDGE_GUARD_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 GUARD_LOCK: Final = "GUARD.LOCK"
@@ -101,7 +98,6 @@ async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[in
 
 
 _TIMEOUT_S: Final = 0.2
-_OK: Final = 200
 _UP: Final = (
     "# HELP hosting_edge_up Whether edge-guard answers.\n"
     "# TYPE hosting_edge_up gauge\n"
@@ -123,35 +119,5 @@ class EdgeGuardMetrics:
             status, text = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)
         except (OSError, ValueError):
             status, text = 0, b""
-        is_up = status == _OK
+        is_up = status == 200
         return _UP.format(int(is_up)).encode() + (text if is_up else b"")
-
-
-_TRAFFIC_TIMEOUT_S: Final = 1.0
-_NOT_RUNNING: Final = TrafficReading("", {})
-
-
-class EdgeGuardTraffic:
-    def __init__(self, data_dir: Path) -> None:
-        self._folder = data_dir / "edge"
-
-    async def read(self) -> TrafficReading | None:
-        """Returns the traffic of each lobby and server. None: edge-guard does not respond in time."""
-        series, after, by_owner, has_more = "", "", dict[str, Traffic](), True
-        while has_more:
-            try:
-                path = f"/traffic?after={after}"
-                status, text = await query_edge_guard(self._folder, path, _TRAFFIC_TIMEOUT_S)
-                page = json.loads(text) if status == _OK else None
-            except (FileNotFoundError, ConnectionRefusedError):
-                return _NOT_RUNNING
-            except (OSError, ValueError):
-                return None
-            # Another edge-guard may have replaced the one of the first page.
-            if page is None or series not in ("", page["series"]):
-                return None
-            series, has_more = page["series"], page["has_more"]
-            for owner in page["owners"]:
-                after = owner["owner_id"]
-                by_owner[after] = Traffic(*(owner[name] for name in Traffic._fields))
-        return TrafficReading(series, by_owner)
