@@ -1,8 +1,8 @@
-"""Time until a new player and a call of the API get in while clients offer 100,000 connections and send nothing.
+"""Time until a new player gets in beside 100,000 silent connections, and a call of the API.
 
 Edge-guard has its default limits, which follow from its open files. Eight processes open the connections as fast as
-they can, from 250 addresses each, half to the port of a game and half to the port of the API. They keep each connection
-open. Meanwhile another client opens one connection of each kind after the other, and each must carry data.
+they can, half to the port of a game and half to that of the API. Each process has 250 addresses and keeps its
+connections open. Meanwhile another client opens one connection of each kind after the other, and each must carry data.
 """
 
 from __future__ import annotations
