@@ -60,9 +60,11 @@ def _versions(bench: Bench, *, is_equal: bool) -> Run:
     with running(bench.scratch("memory")) as service:
         game_id = service.game("bench")
         before_mib = memory_kib(_data_plane(service)) / 1_024
-        versions = [service.version(game_id, _config(0))] * NAMESPACES
+        versions = [service.version(game_id, large_config(0))] * NAMESPACES
         if not is_equal:
-            versions[1:] = [service.version(game_id, _config(one)) for one in range(1, NAMESPACES)]
+            versions[1:] = [
+                service.version(game_id, large_config(one)) for one in range(1, NAMESPACES)
+            ]
         requests = [
             service.request(
                 "create_namespace",
@@ -81,7 +83,7 @@ def _versions(bench: Bench, *, is_equal: bool) -> Run:
     return {"before_mib": before_mib, "growth_mib": after_mib - before_mib}
 
 
-def _config(number: int) -> Any:
+def large_config(number: int) -> Any:
     """Returns a configuration of 600 KiB that differs from those of other numbers in each variable."""
     env = {
         f"NAME_{name}": f"{number:05}-{name:02}-".ljust(_VALUE_BYTES, "x")

@@ -23,6 +23,7 @@ from bench import (
     lists,
     lobbies,
     memory,
+    neighbours,
     ready,
     scrape,
     silence,
@@ -37,7 +38,7 @@ from bench.results import Figure, keep, show
 
 _PLAYERS = (
     *(core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge),
-    silence,
+    *(neighbours, silence),
 )
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}

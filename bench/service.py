@@ -1,7 +1,7 @@
 """Service under measurement: `pyservice serve` with both planes and default settings.
 
-Rate limits are off and lobbies can be large. All processes are on the service's core, except where a benchmark says
-otherwise. Uses SQLite, or a PostgreSQL server on the load's core.
+Lobbies can be large, rate limits are off and quotas are large. All processes are on the service's core. A benchmark
+says where it differs. Uses SQLite, or a PostgreSQL server on the load's core.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ Result = TypeVar("Result")
 
 MODES: Final = {"hall": {"max_players": 4, "docker": {"ports": {"game": {"protocol": "http"}}}}}
 
-_SETTINGS: Final = """
-player_limit_max = 65535
+_PLAYER_LIMIT: Final = "player_limit_max = 65535\n"
+DEFAULT_LIMITS: Final = ""
+_NO_LIMITS: Final = """
 [rate_limits]
 client = {per_second = 0, burst = 1}
 operator = {per_second = 0, burst = 1}
@@ -278,12 +279,19 @@ def kept_config(config: Any) -> dict[str, bytes]:
 
 @contextlib.contextmanager
 def running(
-    folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
+    folder: Path,
+    database_url: str | None = None,
+    *,
+    is_pinned: bool = True,
+    limits: str = _NO_LIMITS,
+    more: str = "",
 ) -> Iterator[Service]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
-        with started(folder, database_url, is_pinned=is_pinned, more=more) as service:
+        with started(
+            folder, database_url, is_pinned=is_pinned, limits=limits, more=more
+        ) as service:
             yield service
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -291,11 +299,16 @@ def running(
 
 @contextlib.contextmanager
 def started(
-    folder: Path, database_url: str | None = None, *, is_pinned: bool = True, more: str = ""
+    folder: Path,
+    database_url: str | None = None,
+    *,
+    is_pinned: bool = True,
+    limits: str = _NO_LIMITS,
+    more: str = "",
 ) -> Iterator[Service]:
     settings, ready, log = folder / "settings.toml", folder / "ready.json", folder / "log"
-    text = _SETTINGS if database_url is None else f'database_url = "{database_url}"\n{_SETTINGS}'
-    settings.write_text(text + more)
+    database = "" if database_url is None else f'database_url = "{database_url}"\n'
+    settings.write_text(database + _PLAYER_LIMIT + limits + more)
     ready.unlink(missing_ok=True)
     command = python(
         *("-m", "pyservice", "serve", "--config", str(settings), "--ready-file", str(ready)),

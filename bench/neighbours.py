@@ -1,0 +1,288 @@
+"""Response time of a group beside another group that is at its quotas and calls as fast as it can.
+
+Quotas and rate limits are the defaults. The greedy group creates records until its quotas refuse more. Then it repeats
+finds, lists, creations and calls with wrong tokens. The measured group calls `find` and `connected` at a fixed rate.
+Windows with and without the greedy calls alternate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import itertools
+import json
+import random
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+from bench.http_load import Request, send_all
+from bench.machine import LOAD_CORE, ROOT, Bench, loaded, on_core, python
+from bench.memory import large_config
+from bench.players import MODE, Players
+from bench.processes import end
+from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.service import DEFAULT_LIMITS, Service, running
+
+NAME: Final = "neighbours"
+_CALLS: Final = 2_000
+"""Prepared calls of the greedy group, which its connections repeat in random order."""
+_RUNNING: Final = 60
+"""Different versions that run, so that they fit into the quota `configuration_bytes`."""
+_WINDOW_S: Final = 10.0
+_FINDS_PER_S: Final = 15.0
+_CONNECTED_PER_S: Final = 100.0
+_LOBBIES: Final = 20
+_ANY_NUMBER: Final = 0xFFFF_FFFF
+_MORE_NICE: Final = "15"
+"""Both loads share a core. The measured one runs first, so that only the service delays its responses."""
+Fields = dict[str, Any]
+
+
+def run(bench: Bench) -> Result:
+    with running(bench.scratch("neighbours"), limits=DEFAULT_LIMITS) as service:
+        measured = _Measured(service)
+        greedy = _Greedy(service)
+        greedy.fill()
+        calls = bench.scratch("greedy.json")
+        calls.write_text(json.dumps([call.raw.decode() for call in greedy.calls(bench.seed)]))
+        runs = interleaved({"alone": measured.window, "beside": lambda: _beside(measured, calls)})
+        calls.unlink()
+    return Result(NAME, _figures(runs, greedy.use), runs)
+
+
+def _beside(measured: _Measured, calls: Path) -> Run:
+    with _calling(measured.service.address, calls) as responses:
+        run = measured.window()
+    greedy_per_s = sum(responses().values()) / _WINDOW_S
+    return (
+        run
+        | {"greedy_per_s": greedy_per_s}
+        | {f"status_{name}": n for name, n in responses().items()}
+    )
+
+
+class _Measured:
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        players = Players(service)
+        [namespace] = players.namespaces
+        self._lobbies = players.attach([namespace] * _LOBBIES)
+        self._players = players
+        self._find = service.request("find", {"game_modes": [MODE]}, token=namespace.service_token)
+
+    def window(self) -> Run:
+        finds = [self._find] * int(_FINDS_PER_S * _WINDOW_S)
+        slots = int(_CONNECTED_PER_S * _WINDOW_S) // _LOBBIES
+        connected = [
+            self.service.request("connected", {"player_token": token}, token=lobby.lobby_token)
+            for lobby, tokens in zip(
+                self._lobbies, self._players.reserve(self._lobbies, slots), strict=True
+            )
+            for token in tokens
+        ]
+
+        async def both() -> Sequence[Run]:
+            address = self.service.address
+            results = await asyncio.gather(
+                send_all(address, finds, 4, _FINDS_PER_S),
+                send_all(address, connected, 16, _CONNECTED_PER_S),
+            )
+            return [one.run for one in results]
+
+        find, connect = loaded(both)
+        return {f"find_{name}": value for name, value in find.items()} | {
+            f"connected_{name}": value for name, value in connect.items()
+        }
+
+
+class _Greedy:
+    """The group at its quotas."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._names = itertools.count()
+        self._tokens = service.owner_tokens(16)
+        self._group_id = service.call("create_group", {"display_name": "Greedy"})["group_id"]
+        self._game_id = self._create("create_game", self._new_game())["game_id"]
+        self._version_ids: list[str] = []
+        self._service_tokens: list[str] = []
+        self._namespace_ids: list[str] = []
+        self.use: dict[str, int] = {}
+
+    def fill(self) -> None:
+        self._until_refused("create_version", lambda: self._named(config=large_config(next(self._names))),
+                            lambda one: self._version_ids.append(str(one["version_id"])))  # fmt: skip
+        versions = itertools.cycle(self._version_ids[:_RUNNING])
+        self._until_refused("create_namespace", lambda: self._named(version_id=next(versions)),
+                            lambda one: self._namespace_ids.append(str(one["namespace_id"])))  # fmt: skip
+        environment = {"environment_id": self._namespace_ids[0]}
+        content = {"path": "x", "content_length": 1}
+        with ThreadPoolExecutor(8) as pool:
+            tasks = [
+                pool.submit(self._until_refused, slug, fields, keep)
+                for slug, fields, keep in (
+                    ("create_game", self._new_game, _ignore),
+                    ("create_game_token", self._of_game, _ignore),
+                    (
+                        "create_service_token",
+                        lambda: self._of_game(**environment),
+                        lambda one: self._service_tokens.append(str(one["token"])),
+                    ),
+                    (
+                        "create_game_build",
+                        lambda: self._of_game(
+                            display_name="x", image_file=content, kind="archive", compression="none"
+                        ),
+                        _ignore,
+                    ),
+                    (
+                        "create_site",
+                        lambda: self._of_game(display_name="x", files=[content]),
+                        _ignore,
+                    ),
+                    (
+                        "prepare_avatar",
+                        lambda: self._of_game(**content | {"path": "x.png"}),
+                        _ignore,
+                    ),
+                    ("add_domain", self._new_domain, _ignore),
+                )
+            ]
+            for task in tasks:
+                task.result()
+        self._service.wait_held()
+        limits = {"lobby_count_max": _ANY_NUMBER, "max_players": _ANY_NUMBER}
+        self._service.call(
+            "set_mm_config", self._of_game(namespace_id=self._namespace_ids[0], **limits)
+        )
+        self._until_refused("attach", self._new_lobby, _ignore)
+        quotas = self._service.call("get_quotas", {"group_id": self._group_id})["quotas"]
+        self.use = {row["quota"]: row["use"] for row in quotas}
+
+    def calls(self, seed: int) -> Sequence[Request]:
+        chance = random.Random(seed)
+        find = {"game_modes": ["mode-00"], "prevent_auto_create_lobby": True}
+        kinds: list[Callable[[], tuple[str, Fields, str]]] = [
+            lambda: ("find", find, chance.choice(self._service_tokens)),
+            lambda: ("list", {"include_state": "true"}, chance.choice(self._service_tokens)),
+            lambda: ("create_version", self._named(config={}), self._any(chance)),
+            lambda: ("create_game", self._new_game(), self._any(chance)),
+            lambda: ("attach", self._new_lobby(), self._any(chance)),
+            lambda: ("list_versions", {"game_id": self._game_id, "limit": 100}, self._any(chance)),
+            lambda: ("list_namespaces", {"game_id": self._game_id}, self._any(chance)),
+            lambda: ("get_quotas", {"group_id": self._group_id}, self._any(chance)),
+            lambda: ("get_audit", {"group_id": self._group_id}, self._any(chance)),
+            lambda: ("get_games", {}, f"cloud_{chance.randbytes(32).hex()}"),
+            lambda: ("connected", {"player_token": "x" * 64}, "lobby_wrong"),
+        ]
+        wanted = [chance.choice(kinds)() for _ in range(_CALLS)]
+        return [self._service.request(slug, fields, token=token) for slug, fields, token in wanted]
+
+    def _any(self, chance: random.Random) -> str:
+        return chance.choice(self._tokens)
+
+    def _named(self, **fields: Any) -> Fields:
+        name = f"greedy-{next(self._names)}"
+        return self._of_game(display_name=name, name_id=name, **fields)
+
+    def _of_game(self, **fields: Any) -> Fields:
+        return {"game_id": self._game_id, **fields}
+
+    def _new_game(self) -> Fields:
+        name = f"greedy-{next(self._names)}"
+        return {"developer_group_id": self._group_id, "display_name": name, "name_id": name}
+
+    def _new_domain(self) -> Fields:
+        domain = f"greedy-{next(self._names)}.example.com"
+        return self._of_game(namespace_id=self._namespace_ids[0], domain=domain)
+
+    def _new_lobby(self) -> Fields:
+        return self._of_game(
+            namespace_id=self._namespace_ids[0],
+            game_mode="mode-00",
+            ports={"game": {"address": "127.0.0.1", "port": 7777}},
+        )
+
+    def _create(self, slug: str, fields: Fields) -> Any:
+        return json.loads(_answer(self._service, self._service.request(slug, fields))[1])
+
+    def _until_refused(
+        self, slug: str, fields: Callable[[], Fields], keep: Callable[[Any], None]
+    ) -> None:
+        tokens = itertools.cycle(self._tokens)
+        while True:
+            wanted = fields()
+            if slug == "create_version":
+                wanted.pop("name_id")
+            request = self._service.request(slug, wanted, token=next(tokens))
+            status, body = _answer(self._service, request)
+            if status in (429, 503):
+                time.sleep(0.1)
+            elif status == 409 and b"QUOTA_EXCEEDED" in body:
+                return
+            elif status == 200:
+                keep(json.loads(body))
+            else:
+                raise WrongAnswer(f"{slug}: {status} {body[:400].decode()}")
+
+
+def _ignore(_: Any) -> None:
+    pass
+
+
+def _answer(service: Service, request: Request) -> tuple[int, bytes]:
+    host, _, port = service.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(request.raw)
+        response = http.client.HTTPResponse(connection)
+        response.begin()
+        return response.status, response.read()
+
+
+@contextlib.contextmanager
+def _calling(address: str, calls: Path) -> Iterator[Callable[[], Mapping[str, int]]]:
+    """Repeats the calls until the end of the block. Yields a function that then returns the responses by status."""
+    process = subprocess.Popen(
+        ["nice", "-n", _MORE_NICE, *python("-m", "bench.greedy_calls", address, str(calls))],
+        cwd=ROOT,
+        preexec_fn=on_core(LOAD_CORE),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    counts: dict[str, int] = {}
+    assert process.stdout is not None
+    try:
+        if process.stdout.readline() != b"started\n":
+            raise WrongAnswer("the greedy calls did not start")
+        yield lambda: counts
+        output, _ = process.communicate(timeout=30)
+        counts |= json.loads(output)
+    finally:
+        end(process)
+
+
+def _figures(runs: Mapping[str, Sequence[Run]], use: Mapping[str, int]) -> list[Figure]:
+    alone, beside = runs["alone"], runs["beside"]
+    statuses = {
+        name: round(median(beside, name)) for name in beside[0] if name.startswith("status_")
+    }
+    figures = []
+    for call in ("find", "connected"):
+        p99_ms, alone_ms = (median(one, f"{call}_p99_us") / 1e3 for one in (beside, alone))
+        figures.append(
+            Figure(
+                f"`{call}` of a group beside another one at its quotas, p99",
+                p99_ms,
+                "ms",
+                at_most=max(20.0, 2 * alone_ms),
+                note=f"alone {alone_ms:.1f} ms; {median(beside, 'greedy_per_s'):,.0f} greedy calls/s, "
+                f"{statuses}; {dict(use)}",
+            )
+        )
+    return figures
