@@ -109,7 +109,7 @@ class _Greedy:
         self._names = itertools.count()
         self._tokens = service.owner_tokens(16)
         self._group_id = service.call("create_group", {"display_name": "Greedy"})["group_id"]
-        self._game_id = self._create("create_game", self._new_game())["game_id"]
+        self._game_id = service.call("create_game", self._new_game())["game_id"]
         self._version_ids: list[str] = []
         self._service_tokens: list[str] = []
         self._namespace_ids: list[str] = []
@@ -119,7 +119,7 @@ class _Greedy:
         self._until_refused("create_version", lambda: self._named(config=large_config(next(self._names))),
                             lambda one: self._version_ids.append(str(one["version_id"])))  # fmt: skip
         versions = itertools.cycle(self._version_ids[:_RUNNING])
-        self._until_refused("create_namespace", lambda: self._named(version_id=next(versions)),
+        self._until_refused("create_namespace", lambda: self._named(name_id=self._name(), version_id=next(versions)),
                             lambda one: self._namespace_ids.append(str(one["namespace_id"])))  # fmt: skip
         environment = {"environment_id": self._namespace_ids[0]}
         content = {"path": "x", "content_length": 1}
@@ -187,15 +187,17 @@ class _Greedy:
     def _any(self, chance: random.Random) -> str:
         return chance.choice(self._tokens)
 
+    def _name(self) -> str:
+        return f"greedy-{next(self._names)}"
+
     def _named(self, **fields: Any) -> Fields:
-        name = f"greedy-{next(self._names)}"
-        return self._of_game(display_name=name, name_id=name, **fields)
+        return self._of_game(display_name=self._name(), **fields)
 
     def _of_game(self, **fields: Any) -> Fields:
         return {"game_id": self._game_id, **fields}
 
     def _new_game(self) -> Fields:
-        name = f"greedy-{next(self._names)}"
+        name = self._name()
         return {"developer_group_id": self._group_id, "display_name": name, "name_id": name}
 
     def _new_domain(self) -> Fields:
@@ -209,17 +211,12 @@ class _Greedy:
             ports={"game": {"address": "127.0.0.1", "port": 7777}},
         )
 
-    def _create(self, slug: str, fields: Fields) -> Any:
-        return json.loads(_answer(self._service, self._service.request(slug, fields))[1])
-
     def _until_refused(
         self, slug: str, fields: Callable[[], Fields], keep: Callable[[Any], None]
     ) -> None:
         tokens = itertools.cycle(self._tokens)
         while True:
             wanted = fields()
-            if slug == "create_version":
-                wanted.pop("name_id")
             request = self._service.request(slug, wanted, token=next(tokens))
             status, body = _answer(self._service, request)
             if status in (429, 503):
