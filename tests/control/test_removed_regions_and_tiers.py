@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from tests.support import game_programs
-from tests.support.full_service import Developer, FullService, ServiceClient, eventually
+from tests.support.full_service import (
+    SHARED_QUOTAS,
+    Developer,
+    FullService,
+    ServiceClient,
+    eventually,
+)
 from tests.support.lobby_game import TIER, Game, echoed
 from tests.support.server_back_end import ServerBackEnd, reached
 
@@ -31,7 +37,10 @@ class Operator:
         self.path = folder / "settings.toml"
         self.clients: list[ServiceClient] = []
         self.full_service = FullService(
-            folder / "s", runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200
+            folder / "s",
+            runtime=game_programs.SETTINGS,
+            empty_lobby_grace_ms=200,
+            quotas=SHARED_QUOTAS | {"lobby_memory_mb": 10_000_000},
         )
 
     def write(self, *, regions: Sequence[str] = (), tiers: Mapping[str, int] | None = None) -> None:

@@ -101,6 +101,11 @@ async def open_back_end(
         await client.close()
 
 
+def without_usage(record: Any) -> Any:
+    """Returns a record without `usage`, which changes and is not stored."""
+    return {name: value for name, value in record.items() if name != "usage"}
+
+
 async def reached(record: Any) -> bool:
     try:
         return await echoed_by_server(record) == b"hello"
