@@ -42,7 +42,7 @@ from pyservice.runtime.scratch_folders import ScratchLimits, remove_templates
 from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
-from pyservice.settings.user_ids import default_user_ids
+from pyservice.settings.user_ids import host_user_ids
 from pyservice.storage import builds
 from pyservice.storage.database import Database
 from pyservice.storage.database_errors import Conflict
@@ -89,10 +89,13 @@ class GameRuntime:
         self._database = database
         self.set_tiers(settings.tiers)
         self._capacity = _capacity(settings)
+        runtime = settings.runtime
+        self._user_ids = host_user_ids(runtime.user_ids, runtime.container_user_ids)
         self._builds = UnpackedBuilds(
             settings.data_dir.resolve() / "builds",
             BuildFetcher(database, objects),
             settings.storage_reserve_bytes,
+            self._user_ids.containers.numbers,
         )
         self.lobbies = LobbyRuns(
             database, data_plane, self._tier, self._api_url, self._reported_capacity
@@ -206,7 +209,7 @@ class GameRuntime:
             network,
             settings.runtime.log_lines_per_second,
             settings.runtime.log_bytes_per_second,
-            (settings.runtime.user_ids or default_user_ids(os.geteuid())).numbers,
+            self._user_ids.servers.numbers,
             scratch,
         )
 
@@ -242,6 +245,7 @@ class GameRuntime:
             KEEPER_BINARY,
             folder,
             self._settings.runtime.scratch_bytes_max,
+            self._user_ids.containers.numbers,
         )
         self._container_problem = problem
         self._has_containers = runtime is not None

@@ -29,7 +29,7 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import ListenAddress, Settings
-from pyservice.settings.user_ids import CONTAINER_USER_IDS, default_user_ids
+from pyservice.settings.user_ids import host_user_ids
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
@@ -142,8 +142,8 @@ def _game_server_ids(settings: Settings) -> tuple[range, ...]:
     # Without root, game servers have the user of the service.
     if os.geteuid() != 0:
         return ()
-    ids = settings.runtime.user_ids or default_user_ids(os.geteuid())
-    return (ids.numbers, CONTAINER_USER_IDS)
+    ids = host_user_ids(settings.runtime.user_ids, settings.runtime.container_user_ids)
+    return (ids.servers.numbers, ids.containers.numbers)
 
 
 def listen(address: ListenAddress, backlog: int) -> socket.socket:

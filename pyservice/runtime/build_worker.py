@@ -13,7 +13,6 @@ from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_sandbox import sandbox_environment, sandboxed_python
 from pyservice.runtime.build_unpacking import CHECK, FAULT_STATUS, NO_SPACE_STATUS
-from pyservice.runtime.root_filesystem import container_root_uid
 
 
 class NoDiskSpace(Exception):
@@ -37,7 +36,7 @@ async def check_build(
 
     Raises WorkerFailed, OSError, and the errors of the iterator `blocks`.
     """
-    return await _run(None, (kind, compression, str(length), "0"), image_tag, blocks)
+    return await _run(None, (kind, compression, str(length), "0", ""), image_tag, blocks)
 
 
 async def unpack_build(
@@ -48,13 +47,16 @@ async def unpack_build(
     reserve_bytes: int,
     image_tag: str | None,
     blocks: AsyncIterable[bytes],
+    root_uid: int | None,
 ) -> BuildReport:
     """Validates a build in a sandboxed worker process, and unpacks it into `folder`.
 
+    `root_uid` is the host's user id for root in containers, or None if the service is not root.
     Raises NoDiskSpace, and the same errors as `check_build`.
     """
-    sizes = (str(length), str(reserve_bytes))
-    return await _run(folder, (kind, compression, *sizes), image_tag, blocks)
+    owner = "" if root_uid is None else str(root_uid)
+    words = (kind, compression, str(length), str(reserve_bytes), owner)
+    return await _run(folder, words, image_tag, blocks)
 
 
 async def _run(
@@ -63,12 +65,10 @@ async def _run(
     image_tag: str | None,
     blocks: AsyncIterable[bytes],
 ) -> BuildReport:
-    root_uid = container_root_uid()
     words = [
         str(os.getpid()),
         CHECK if folder is None else str(folder),
         *build,
-        "" if root_uid is None else str(root_uid),
         *(() if image_tag is None else (image_tag,)),
     ]
     process = await asyncio.create_subprocess_exec(

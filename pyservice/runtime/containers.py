@@ -24,9 +24,10 @@ from typing import Any, Final
 
 from pyservice.durable_files import write_file
 from pyservice.runtime.build_manifests import IDS_MAX
-from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID, ContainerProgram
+from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.scratch_folders import ScratchLimits
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 KINDS: Final = ("docker_image", "oci_bundle")
 RUNTIMES: Final = ("crun", "runc")
@@ -81,6 +82,8 @@ class ContainerRuntime:
     """Host folder that each container covers with its own mounts."""
     limits: ScratchLimits | None = None
     """Limits of the scratch folder, which has the overlay's upper layer. None: no limit."""
+    user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers
+    """Host ids of the users in containers if the service is root."""
 
     @property
     def _manager(self) -> str:
@@ -101,8 +104,9 @@ class ContainerRuntime:
     ) -> None:
         bundle = folder / BUNDLE
         bundle.mkdir(mode=0o700)
-        messages = _oci_config(self.mount_point, inside, command, variables, shared)
-        write_file(bundle / "config.json", json.dumps(messages).encode())
+        config = _oci_config(self.mount_point, inside, command, variables, shared)
+        _map_users(config, inside, container_root_uid(self.user_ids))
+        write_file(bundle / "config.json", json.dumps(config).encode())
 
 
 def mount_point_outside(*paths: Path) -> str | None:
@@ -145,24 +149,18 @@ def _oci_config(
 ) -> dict[str, Any]:
     sets = ("bounding", "effective", "inheritable", "permitted", "ambient")
     no_rights: dict[str, list[str]] = {name: [] for name in sets}
-    user: dict[str, Any] = {"uid": 0, "gid": 0}
-    namespaces = ["mount", "ipc", "uts"]
     linux: dict[str, Any] = {
+        "namespaces": [{"type": namespace} for namespace in ("mount", "ipc", "uts")],
         "maskedPaths": list(_MASKED),
         "readonlyPaths": list(_READ_ONLY),
         "seccomp": _seccomp(),
     }
-    if os.geteuid() == 0:
-        user = {"uid": inside.uid, "gid": inside.gid, "additionalGids": list(inside.groups)}
-        namespaces.append("user")
-        mapping = [{"containerID": 0, "hostID": CONTAINER_ROOT_UID, "size": IDS_MAX}]
-        linux |= {"uidMappings": mapping, "gidMappings": mapping}
     return {
         "ociVersion": "1.0.2",
         "hostname": "server",
         "root": {"path": f"{mount_point}/root", "readonly": inside.is_readonly},
         "process": {
-            "user": user,
+            "user": {"uid": 0, "gid": 0},
             "args": list(command),
             "env": [f"{name}={value}" for name, value in variables.items()],
             "cwd": inside.workdir,
@@ -171,8 +169,19 @@ def _oci_config(
             "capabilities": no_rights,
         },
         "mounts": _mounts(mount_point, shared),
-        "linux": {**linux, "namespaces": [{"type": namespace} for namespace in namespaces]},
+        "linux": linux,
     }
+
+
+def _map_users(config: dict[str, Any], inside: ContainerProgram, root_uid: int | None) -> None:
+    """Gives a container a user namespace and the user of its program, if the service is root."""
+    if root_uid is None:
+        return
+    user = {"uid": inside.uid, "gid": inside.gid, "additionalGids": list(inside.groups)}
+    config["process"]["user"] = user
+    config["linux"]["namespaces"].append({"type": "user"})
+    mapping = [{"containerID": 0, "hostID": root_uid, "size": IDS_MAX}]
+    config["linux"] |= {"uidMappings": mapping, "gidMappings": mapping}
 
 
 def process_limits(release: str) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from pyservice.runtime.scratch_folders import (
     ScratchLimits,
     possible_kinds,
 )
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 IsolationSetting = Literal["auto", "user", "namespace", "landlock", "none"]
 
@@ -136,7 +137,11 @@ async def choose_scratch(
 
 
 async def choose_container_runtime(
-    setting: Path | None, keeper: Path, folder: Path, bytes_max: int = SCRATCH_BYTES_MAX
+    setting: Path | None,
+    keeper: Path,
+    folder: Path,
+    bytes_max: int = SCRATCH_BYTES_MAX,
+    user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers,
 ) -> tuple[ContainerRuntime | None, str]:
     """Returns the first OCI runtime that works and an empty text, or None and the reason."""
     candidates = [setting] if setting is not None else _runtimes()
@@ -148,7 +153,7 @@ async def choose_container_runtime(
             return None, problem
         for kind in possible_kinds():
             limits = ScratchLimits(kind, bytes_max, folder)
-            containers = ContainerRuntime(runtime, mount_point, limits)
+            containers = ContainerRuntime(runtime, mount_point, limits, user_ids)
             trial = RunFolder(folder / f".trial-{runtime.name}-{kind}")
             trial_problem = await asyncio.to_thread(_container_problem, trial, containers, keeper)
             if trial_problem is None:
@@ -204,7 +209,7 @@ def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: P
     if problem is not None:
         return problem
     root.mkdir(mode=0o755)
-    of_root = container_root_uid()
+    of_root = container_root_uid(containers.user_ids)
     if of_root is not None:
         os.chown(root, of_root, of_root)
     shared = [path for path in _PROGRAMS if os.path.isdir(path)]

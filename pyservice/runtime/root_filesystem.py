@@ -30,7 +30,7 @@ from pyservice.runtime.archive_rules import (
     too_many,
 )
 from pyservice.runtime.build_manifests import IDS_MAX, BadManifest, BuildProgram
-from pyservice.settings.user_ids import CONTAINER_USER_IDS
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
@@ -228,8 +228,6 @@ def _words(name: str) -> list[str]:
 
 
 PROGRAM_JSON: Final = "program.json"
-CONTAINER_ROOT_UID: Final = CONTAINER_USER_IDS.start
-"""Host id of the root user in containers. The next IDS_MAX ids belong only to containers."""
 
 _FILE_MAX_BYTES: Final = 1 << 20
 
@@ -250,8 +248,9 @@ class ContainerProgram:
     scratch_mb: int = 0
 
 
-def container_root_uid() -> int | None:
-    return CONTAINER_ROOT_UID if os.geteuid() == 0 else None
+def container_root_uid(user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers) -> int | None:
+    """Returns the host id of the root user in containers, or None if the service is not root."""
+    return user_ids.start if os.geteuid() == 0 else None
 
 
 def resolve_program(program: BuildProgram, root: RootFilesystem) -> ContainerProgram:

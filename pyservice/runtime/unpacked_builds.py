@@ -2,6 +2,10 @@
 
 A folder in `builds/` is a complete build. Folders of unfinished and removed builds have suffixes. A
 power loss can damage the files, so the service unpacks builds again after a reboot.
+
+Under a root service, the files of images and bundles belong to the user ids of containers. The
+names of their folders therefore end with the first of these ids, such as `<build id>.2100000`. With
+other ids, the service unpacks them again, and running containers keep the earlier folder.
 """
 
 from __future__ import annotations
@@ -32,7 +36,13 @@ from pyservice.runtime.build_manifests import (
 )
 from pyservice.runtime.build_worker import NoDiskSpace, WorkerFailed, unpack_build
 from pyservice.runtime.filesystem import remove_tree
-from pyservice.runtime.root_filesystem import PROGRAM_JSON, ContainerProgram, path_words
+from pyservice.runtime.root_filesystem import (
+    PROGRAM_JSON,
+    ContainerProgram,
+    container_root_uid,
+    path_words,
+)
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 UNUSED_RETENTION_S: Final = 24 * 3600.0
 UNPACKING_MAX: Final = 2
@@ -81,10 +91,17 @@ async def is_never_deleted(build_id: str) -> bool:
 
 
 class UnpackedBuilds:
-    def __init__(self, folder: Path, fetch: FetchBuild, reserve_bytes: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        fetch: FetchBuild,
+        reserve_bytes: int,
+        container_user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers,
+    ) -> None:
         self._folder = folder
         self._fetch = fetch
         self._reserve_bytes = reserve_bytes
+        self._root_uid = container_root_uid(container_user_ids)
         self._unpacking: SingleFlight[str, UnpackedBuild] = SingleFlight()
         self._queue = FairQueue(UNPACKING_MAX, 1)
         self._threads = ThreadPoolExecutor(UNPACKING_MAX, thread_name_prefix="unpacking")
@@ -126,8 +143,8 @@ class UnpackedBuilds:
         return await self._unpacking.run(build_id, lambda: self._prepare(game_id, build_id))
 
     async def _prepare(self, game_id: str, build_id: str) -> UnpackedBuild:
-        folder = self._folder / build_id
-        if not _is_whole(folder):
+        folder = self._whole_folder(build_id)
+        if folder is None:
             if self._queue.is_full((None, game_id)):
                 _log.info(
                     "build waits to be unpacked",
@@ -137,16 +154,33 @@ class UnpackedBuilds:
                 )
             async with self._queue.permit(None, game_id):
                 self._unpacking.keep(build_id)
-                await self._in_time(game_id, build_id, folder)
+                folder = await self._in_time(game_id, build_id)
         self._touch(build_id)
         build = self._builds[build_id] = _read_unpacked(folder)
         return build
 
-    async def _in_time(self, game_id: str, build_id: str, folder: Path) -> None:
+    def _folder_of(self, build_id: str, *, is_container: bool) -> Path:
+        is_owned = is_container and self._root_uid is not None
+        return self._folder / (f"{build_id}.{self._root_uid}" if is_owned else build_id)
+
+    def _whole_folder(self, build_id: str) -> Path | None:
+        for is_container in (True, False):
+            folder = self._folder_of(build_id, is_container=is_container)
+            if _is_whole(folder) and not self._is_outdated(folder):
+                return folder
+        return None
+
+    def _is_outdated(self, folder: Path) -> bool:
+        """Returns whether the files belong to user ids that containers do not have any more."""
+        if self._root_uid is None or not (folder / PROGRAM_JSON).exists():
+            return False
+        return folder.suffix != f".{self._root_uid}"
+
+    async def _in_time(self, game_id: str, build_id: str) -> Path:
         limit = asyncio.timeout(UNPACKING_TIMEOUT_S)
         try:
             async with limit:
-                await self._unpack(game_id, build_id, folder)
+                folder = await self._unpack(game_id, build_id)
         except TimeoutError:
             if not limit.expired():
                 raise
@@ -154,20 +188,23 @@ class UnpackedBuilds:
                 f"the build was not unpacked within {UNPACKING_TIMEOUT_S / 60:.0f} min"
             ) from None
         _log.info("build unpacked", build_id=build_id)
+        return folder
 
-    async def _unpack(self, game_id: str, build_id: str, folder: Path) -> None:
+    async def _unpack(self, game_id: str, build_id: str) -> Path:
         source = await self._fetch(game_id, build_id)
-        fresh = folder.with_suffix(_UNFINISHED)
+        fresh = self._folder / f"{build_id}{_UNFINISHED}"
         try:
             await self._in_thread(lambda: _create_folder(fresh))
             await self._write_unpacked(source, fresh)
-            _read_unpacked(fresh)
+            is_container = _read_unpacked(fresh).contained is not None
+            folder = self._folder_of(build_id, is_container=is_container)
             _publish(fresh, folder)
         except BaseException as error:
             await self._in_thread(lambda: shutil.rmtree(fresh, ignore_errors=True))
             if isinstance(error, OSError) and is_disk_full(error):
                 raise NoDiskSpace(str(error)) from None
             raise
+        return folder
 
     def _in_thread(self, work: Callable[[], object]) -> asyncio.Future[object]:
         """Runs work in dedicated threads, because it can take minutes on a slow disk."""
@@ -182,15 +219,22 @@ class UnpackedBuilds:
             self._touch(build_id)
 
     def _touch(self, build_id: str) -> None:
-        with contextlib.suppress(OSError):
-            os.utime(self._folder / build_id)
+        for is_container in (True, False):
+            with contextlib.suppress(OSError):
+                os.utime(self._folder_of(build_id, is_container=is_container))
 
     async def _write_unpacked(self, source: BuildSource, folder: Path) -> None:
         blocks = _uploaded_blocks(source)
         sizes = (source.content_length, self._reserve_bytes)
         try:
             sha256, problem = await unpack_build(
-                folder, source.kind, source.compression, *sizes, source.image_tag, blocks
+                folder,
+                source.kind,
+                source.compression,
+                *sizes,
+                source.image_tag,
+                blocks,
+                self._root_uid,
             )
         except WorkerFailed as error:
             raise BuildUnusable(str(error)) from None
@@ -213,9 +257,9 @@ class UnpackedBuilds:
         is_full: bool,
         is_deleted: Callable[[str], Awaitable[bool]] = is_never_deleted,
     ) -> None:
-        """Removes builds that no run uses: those that are deleted or that no run has used for a
-        day. If the disk `is_full`, removes all unused builds.
+        """Removes builds that no run uses: old, deleted, or with the user ids of an earlier setting.
 
+        A build is old if no run has used it for a day. If the disk `is_full`, each unused build is.
         `used` returns the IDs of builds in use, and is called again before each removal. Raises
         OSError, and errors of `is_deleted`.
         """
@@ -223,33 +267,41 @@ class UnpackedBuilds:
         set_aside, unused, recent = await asyncio.to_thread(self._removable, is_full)
         for folder in set_aside:
             await asyncio.to_thread(remove_tree, folder)
-        unused += [
-            build_id for build_id in recent if build_id not in used() and await is_deleted(build_id)
-        ]
-        for build_id in unused:
+        for folder in recent:
+            build_id = _build_id(folder)
+            if build_id not in used() and await is_deleted(build_id):
+                unused.append(folder)
+        for folder in unused:
+            build_id = _build_id(folder)
             if build_id in used() or build_id in self._unpacking:
                 continue
             # The next request unpacks the build again. A partly removed build is never used.
             self._builds.pop(build_id, None)
             try:
-                folder = _mark_removed(self._folder / build_id)
+                folder = _mark_removed(folder)
             except OSError as error:
                 _log.warning("build could not be removed", build_id=build_id, error=str(error))
             else:
                 await asyncio.to_thread(remove_tree, folder)
 
-    def _removable(self, is_full: bool) -> tuple[list[Path], list[str], list[str]]:
+    def _removable(self, is_full: bool) -> tuple[list[Path], list[Path], list[Path]]:
+        """Returns the removed folders, the folders to remove if no run uses them, and the others."""
         set_aside, old, recent = [], [], []
         for folder in self._folder.iterdir():
             if folder.suffix == _REMOVED:
                 set_aside.append(folder)
             elif folder.suffix != _UNFINISHED:
                 with contextlib.suppress(FileNotFoundError):
-                    if is_full or time.time() - folder.stat().st_mtime > UNUSED_RETENTION_S:
-                        old.append(folder.name)
+                    is_old = time.time() - folder.stat().st_mtime > UNUSED_RETENTION_S
+                    if is_full or is_old or self._is_outdated(folder):
+                        old.append(folder)
                     else:
-                        recent.append(folder.name)
+                        recent.append(folder)
         return set_aside, old, recent
+
+
+def _build_id(folder: Path) -> str:
+    return folder.name.partition(".")[0]
 
 
 def _is_whole(folder: Path) -> bool:

@@ -32,6 +32,7 @@ from pyservice.settings.sections import (
     S3Settings,
     Tier,
 )
+from pyservice.settings.user_ids import host_user_ids
 
 
 def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
@@ -384,6 +385,21 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     if wrong.isdisjoint(("edge", "domains")):
         yield from edge_conflicts(settings)
     yield from port_conflicts(settings, wrong)
+    if "runtime" not in wrong:
+        yield from _user_id_conflicts(settings)
+
+
+def _user_id_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    """Yields a problem for each range of user ids that shares ids with the other, maybe default, one."""
+    runtime = settings.runtime
+    ids = host_user_ids(runtime.user_ids, runtime.container_user_ids)
+    common = _common(ids.servers.numbers, ids.containers.numbers)
+    if common is None:
+        return
+    names = {"user_ids": runtime.user_ids, "container_user_ids": runtime.container_user_ids}
+    for name, other in itertools.permutations(names):
+        if names[name] is not None:
+            yield ["runtime", name], f"has {common} in common with runtime.{other}"
 
 
 def _unreachable_urls(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:

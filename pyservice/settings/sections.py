@@ -468,6 +468,10 @@ class RuntimeSettings(_Section):
     """User and group ids of game servers if the service is root. None: the subordinate ids of root
     if it has enough, else 2000000-2065535.
     """
+    container_user_ids: UserIds = None
+    """User and group ids of the users in containers if the service is root. None: subordinate ids
+    of root that game servers do not have, else 2100000-2165535.
+    """
     egress: Literal["internet", "none", "any"] = "internet"
     """Networks that game servers reach besides the API. `internet`: public addresses. `none`: no
     others. `any`: private networks too.

@@ -27,12 +27,13 @@ from tests.support.upload_files import packed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full, container_images.needs_oci_runtime]
 
-OWNER: Final = 2_100_000
+OWNER: Final = 3_100_000
 
 
 @pytest.fixture(scope="module")
 def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    settings = {**game_programs.SETTINGS, "kinds": container_images.KINDS}
+    ids = {"container_user_ids": f"{OWNER}-{OWNER + 65_535}"}
+    settings = {**game_programs.SETTINGS, **ids, "kinds": container_images.KINDS}
     with running(
         FullService(tmp_path_factory.mktemp("containers"), runtime=settings)
     ) as full_service:

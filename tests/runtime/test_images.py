@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 import stat
 import tarfile
 import tempfile
@@ -12,13 +11,12 @@ from hypothesis import strategies as st
 
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_manifests import BadManifest
-from pyservice.runtime.root_filesystem import CONTAINER_ROOT_UID
+from pyservice.runtime.root_filesystem import container_root_uid
 from tests.runtime.unpacked_trees import tree, unpacked
 from tests.support.container_images import file, folder, layer, link, saved
 from tests.support.upload_files import packed
 
 HARD = tarfile.LNKTYPE
-IS_ROOT = os.geteuid() == 0
 
 
 def test_later_layers_override_earlier_ones(tmp_path: Path) -> None:
@@ -131,14 +129,14 @@ def test_modes_and_owners_are_kept_without_set_id_bits(tmp_path: Path) -> None:
         "su": 0o755,
         "run": 0o711,
     }
-    if IS_ROOT:
+    root_uid = container_root_uid()
+    if root_uid is not None:
         owners = {
-            name: (one.st_uid - CONTAINER_ROOT_UID, one.st_gid - CONTAINER_ROOT_UID)
-            for name, one in stats.items()
+            name: (one.st_uid - root_uid, one.st_gid - root_uid) for name, one in stats.items()
         }
         root_of_image = dict.fromkeys(("tmp", "su", "far"), (0, 0))
         assert owners == {"home": (1000, 1001), "run": (7, 0), **root_of_image}
-        assert root.stat().st_uid == CONTAINER_ROOT_UID
+        assert root.stat().st_uid == root_uid
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd"])

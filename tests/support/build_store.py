@@ -22,6 +22,8 @@ class Store:
     ) -> None:
         self.source = (archive, compression, sha256)
         self.archives: dict[str, bytes] = {}
+        self.images: set[str] = set()
+        """Builds of `archives` that are container images."""
         self.requests: list[str] = []
         self.fault: Exception | None = None
 
@@ -33,7 +35,8 @@ class Store:
         archive = self.archives.get(build_id, archive)
         if not archive:
             raise BuildUnusable("there is no such build")
-        return BuildSource("archive", compression, sha256, _blocks(archive), len(archive))
+        kind = "docker_image" if build_id in self.images else "archive"
+        return BuildSource(kind, compression, sha256, _blocks(archive), len(archive))
 
 
 async def _blocks(archive: bytes) -> AsyncIterator[bytes]:

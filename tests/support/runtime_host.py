@@ -24,6 +24,7 @@ from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources, RunEnd, RunRequest
 from pyservice.runtime.run_supervisor import RunSupervisor, every_build_may
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 from tests.support.build_store import Store
 from tests.support.leftover_processes import end_leftovers
 from tests.support.upload_files import tar
@@ -99,6 +100,7 @@ class RuntimeHost:
         self.store.archives[SHELL] = build_of("sh", "-c")
         self.noticed: list[str] = []
         self.capacity = CAPACITY
+        self.container_user_ids = DEFAULT_CONTAINER_USER_IDS.numbers
         self.node = NodeSettings(
             KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
         )
@@ -111,7 +113,7 @@ class RuntimeHost:
     async def start(self) -> RunSupervisor:
         self.supervisor = RunSupervisor(
             self.folder / "servers",
-            UnpackedBuilds(self._builds, self.store, 0),
+            UnpackedBuilds(self._builds, self.store, 0, self.container_user_ids),
             self.node,
             self.capacity,
             {"server": self.reports, "lobby": self.reports},
