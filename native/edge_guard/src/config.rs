@@ -40,6 +40,8 @@ pub struct Config {
     /// Networks of trusted proxies in front of edge-guard.
     #[serde(deserialize_with = "list")]
     pub proxies: Vec<IpNetwork>,
+    /// Whether the connections and UDP sessions of trusted proxies must begin with a PROXY header.
+    pub proxy_header: ProxyHeader,
     /// Number of TCP threads, and also of UDP threads.
     #[serde(deserialize_with = "number::<_, usize, 1, 256>")]
     pub workers: usize,
@@ -47,6 +49,15 @@ pub struct Config {
     pub nice: i8,
     pub limits: LimitSettings,
     pub timeouts: Timeouts,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ProxyHeader {
+    /// A connection may begin with a header. A datagram has none.
+    #[default]
+    Optional,
+    Required,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,6 +164,7 @@ impl Default for Config {
             certificates: Vec::new(),
             backends: Vec::new(),
             proxies: Vec::new(),
+            proxy_header: ProxyHeader::default(),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             // Forwarding takes microseconds, so it has priority over game servers.
             nice: -4,
@@ -206,6 +218,12 @@ impl Default for Timeouts {
 }
 
 impl Config {
+    /// Returns the networks whose UDP sessions must begin with a PROXY header.
+    #[must_use]
+    pub fn header_senders(&self) -> &[IpNetwork] {
+        if self.proxy_header == ProxyHeader::Required { &self.proxies } else { &[] }
+    }
+
     pub fn read(path: &Path) -> Result<Self, Vec<String>> {
         let text = std::fs::read_to_string(path).map_err(|error| vec![format!("{}: {error}", path.display())])?;
         Self::parse(&text)
@@ -436,6 +454,7 @@ mod tests {
         assert_eq!(config.timeouts.connect, Duration::from_secs(5));
         assert!(config.workers >= 1);
         assert_eq!(config.nice, -4);
+        assert_eq!(config.proxy_header, ProxyHeader::Optional);
     }
 
     #[test]
@@ -443,7 +462,7 @@ mod tests {
         let text = r#"{"source": 7, "bind": "here", "nice": -21, "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
             "certificates": [{"server_names": [], "cert": "/c"}],
             "backends": [{"hosts": ["a"], "address": "unix:a.sock"}],
-            "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99", "10.0.0.0/8", 7], "workers": null}"#;
+            "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99", "10.0.0.0/8", 7], "proxy_header": "maybe", "workers": null}"#;
         let problems = Config::parse(text).unwrap_err().join("\n");
         let count = problems.lines().count();
         let paths = [
@@ -460,6 +479,7 @@ mod tests {
             "timeouts.head_ms: ",
             "proxies.0: ",
             "proxies.2: ",
+            "proxy_header: unknown variant `maybe`, expected `optional` or `required`",
         ];
         assert_eq!(count, paths.len(), "{problems}");
         for path in paths {

@@ -12,12 +12,12 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::backend_pool::BackendPool;
-use crate::config::{Config, Timeouts};
+use crate::config::{Config, ProxyHeader, Timeouts};
 use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Destination, Speech};
 use crate::host_routes::HostRoutes;
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal, ThreadCounters};
-use crate::proxy_protocol;
+use crate::proxy_protocol::{self, NamedAddresses, StreamHeader};
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
 use crate::traffic::TrafficTable;
@@ -43,6 +43,12 @@ impl SharedState {
     #[must_use]
     pub fn is_trusted(&self, peer: SocketAddr) -> bool {
         self.config.proxies.iter().any(|network| network.contains(peer.ip()))
+    }
+
+    /// Reports whether a peer must begin with a PROXY header.
+    #[must_use]
+    pub fn requires_proxy_header(&self, peer: SocketAddr) -> bool {
+        self.config.proxy_header == ProxyHeader::Required && self.is_trusted(peer)
     }
 
     /// Returns the address to which the limits per client apply.
@@ -152,22 +158,27 @@ impl OpenConnection {
         &self.permit
     }
 
-    /// Reads the PROXY header of a trusted proxy, and counts the client that it names. Returns client and server.
+    /// Reads the PROXY header of a trusted proxy, and counts the client that it names.
     pub async fn read_proxy_header(
         &self,
         client: &TcpStream,
         peer: SocketAddr,
-    ) -> Result<Option<(SocketAddr, SocketAddr)>, ConnectionRefusal> {
+    ) -> Result<Option<NamedAddresses>, ConnectionRefusal> {
         let shared = &self.worker.shared;
         if !shared.is_trusted(peer) {
             return Ok(None);
         }
-        let header = timeout(shared.timeouts().head, proxy_protocol::read_header(client)).await;
-        let Ok(Ok(header)) = header else { return Err(ConnectionRefusal::Proxy) };
-        if let Some(client) = header.and_then(|(client, _)| shared.client(client)) {
+        let header = timeout(shared.timeouts().head, proxy_protocol::read_stream_header(client)).await;
+        let named = match header {
+            Ok(Ok(StreamHeader::Named(named))) => named,
+            Ok(Ok(StreamHeader::Absent)) if !shared.requires_proxy_header(peer) => return Ok(None),
+            Ok(Ok(StreamHeader::Unnamed)) => return Ok(None),
+            Ok(Ok(StreamHeader::Absent) | Err(_)) | Err(_) => return Err(ConnectionRefusal::Proxy),
+        };
+        if let Some(client) = shared.client(named.client) {
             self.permit.count_client(client)?;
         }
-        Ok(header)
+        Ok(Some(named))
     }
 
     /// Waits for the first byte of a client that speaks first.

@@ -26,8 +26,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::proxy_protocol::NamedAddresses;
 use crate::route_set::RouteSet;
-use crate::udp::{LocalAddress, MigratedSession, Rank};
+use crate::udp::{LocalAddress, MigratedSession, Player, Rank};
 pub use framing::{read_frame, write_frame};
 
 /// Timeout of each read and write during the handover.
@@ -47,10 +48,14 @@ pub enum SocketRole {
     },
     Session {
         port: u16,
-        client: SocketAddr,
+        #[serde(rename = "client")]
+        sender: SocketAddr,
         /// Local address that the player uses. `None` on a port with only one address, or from an older version.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         local: Option<LocalAddress>,
+        /// Addresses in the PROXY header of the session. `None` without a header, or from an older version.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        named: Option<Box<NamedAddresses>>,
         backend: SocketAddr,
         rank: Rank,
     },
@@ -226,8 +231,9 @@ impl ReceivedState {
             SocketRole::Https => self.hosts[1] = Some(TcpListener::from(descriptor)),
             SocketRole::Stream { port } => drop(self.inherited.streams.insert(port, TcpListener::from(descriptor))),
             SocketRole::Datagram { port } => drop(self.inherited.datagrams.insert(port, UdpSocket::from(descriptor))),
-            SocketRole::Session { port, client, local, backend, rank } => {
-                let session = MigratedSession { number: 0, client, local, backend, rank, socket: Arc::new(descriptor) };
+            SocketRole::Session { port, sender, local, named, backend, rank } => {
+                let player = Player { sender, local, named };
+                let session = MigratedSession { number: 0, player, backend, rank, socket: Arc::new(descriptor) };
                 self.inherited.sessions.entry(port).or_default().push(session);
             }
         }
@@ -237,6 +243,11 @@ impl ReceivedState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn named(port: u16) -> NamedAddresses {
+        let client = SocketAddr::from(([198, 51, 100, 7], port));
+        NamedAddresses { client, server: SocketAddr::from(([203, 0, 113, 1], 443)) }
+    }
 
     fn receive_and_accept(stream: &UnixStream) -> io::Result<ReceivedState> {
         let received = receive(stream)?;
@@ -262,10 +273,11 @@ mod tests {
         let mut sockets: Vec<(SocketRole, SharedDescriptor)> = vec![(SocketRole::Stream { port }, Arc::new(listener))];
         for number in 0..500 {
             let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-            let client = SocketAddr::from(([10, 0, 0, 1], number));
+            let sender = SocketAddr::from(([10, 0, 0, 1], number));
+            let named = (number % 2 == 1).then(|| Box::new(named(number)));
             let backend = socket.local_addr().unwrap();
             let local = Some(LocalAddress { address: [10, 0, 0, 2].into(), interface: 0 });
-            let role = SocketRole::Session { port: 7, client, local, backend, rank: Rank::Answered };
+            let role = SocketRole::Session { port: 7, sender, local, named, backend, rank: Rank::Answered };
             sockets.push((role, Arc::new(socket)));
         }
         let offer = HandoverOffer { sockets, set: RouteSet::default() };
@@ -279,17 +291,31 @@ mod tests {
         let sessions = &received.inherited.sessions[&7];
         assert_eq!(sessions.len(), 500);
         for session in sessions {
-            assert_eq!(session.local.unwrap().address, std::net::IpAddr::from([10, 0, 0, 2]));
+            let number = session.player.sender.port();
+            assert_eq!(session.player.local.unwrap().address, std::net::IpAddr::from([10, 0, 0, 2]));
+            assert_eq!(session.player.named.as_deref().copied(), (number % 2 == 1).then(|| named(number)));
             let socket = UdpSocket::from(session.socket.try_clone().unwrap());
             assert_eq!(socket.local_addr().unwrap(), session.backend, "descriptors and their names are mixed up");
         }
     }
 
     #[test]
+    fn session_role_has_the_named_client() {
+        let text = r#"{"session":{"port":7,"client":"10.0.0.1:5","named":{"client":"198.51.100.7:5000","server":"203.0.113.1:443"},"backend":"127.0.0.1:6","rank":"begun"}}"#;
+        let role: SocketRole = serde_json::from_str(text).unwrap();
+        assert!(matches!(&role, SocketRole::Session { named: Some(is), .. } if **is == named(5_000)), "{role:?}");
+        assert_eq!(serde_json::to_string(&role).unwrap(), text);
+    }
+
+    /// An older version replies to `client`, so this field is the sender of the datagrams in every version.
+    #[test]
     fn session_role_without_local_address_is_accepted() {
         let text = r#"{"session":{"port":7,"client":"10.0.0.1:5","backend":"127.0.0.1:6","rank":"spoken"}}"#;
         let role: SocketRole = serde_json::from_str(text).unwrap();
-        assert!(matches!(role, SocketRole::Session { port: 7, local: None, rank: Rank::Established, .. }), "{role:?}");
+        assert!(
+            matches!(role, SocketRole::Session { port: 7, local: None, named: None, rank: Rank::Established, .. }),
+            "{role:?}"
+        );
         assert_eq!(serde_json::to_string(&role).unwrap(), text);
     }
 

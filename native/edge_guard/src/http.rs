@@ -103,8 +103,8 @@ impl AcceptedConnection {
         let timeouts = worker.shared.timeouts();
         let Ok(client) = prepare(client) else { return Ok(()) };
         let Ok(mut local) = client.local_addr() else { return Ok(()) };
-        if let Some((client, server)) = self.open.read_proxy_header(&client, self.peer).await? {
-            (self.peer, local) = (client, server);
+        if let Some(named) = self.open.read_proxy_header(&client, self.peer).await? {
+            (self.peer, local) = (named.client, named.server);
         }
         self.open.wait_first_byte(&client).await?;
         // A client that is named in a PROXY header may only name others if it is a trusted proxy itself.

@@ -20,7 +20,7 @@ use crate::route_controller::{AdminCommand, RouteController, outcomes};
 use crate::route_listeners::{RouteListeners, RouteOutcome};
 use crate::route_set::RouteFile;
 use crate::startup::{OpenedSockets, Startup, instance};
-use crate::udp::MigratedSession;
+use crate::udp::{MigratedSession, Player};
 
 fn to_async(stream: std::os::unix::net::UnixStream) -> std::io::Result<UnixStream> {
     stream.set_nonblocking(true)?;
@@ -165,9 +165,10 @@ impl EdgeGuard {
             ports.insert(number, port);
             sockets.push((SocketRole::Datagram { port }, socket.clone()));
         }
-        for MigratedSession { number, client, local, backend, rank, socket } in sessions {
+        for MigratedSession { number, player, backend, rank, socket } in sessions {
             if let Some(port) = ports.get(&number).copied() {
-                sockets.push((SocketRole::Session { port, client, local, backend, rank }, socket));
+                let Player { sender, local, named } = player;
+                sockets.push((SocketRole::Session { port, sender, local, named, backend, rank }, socket));
             }
         }
         Ok(HandoverOffer { sockets, set: self.control.set().clone() })

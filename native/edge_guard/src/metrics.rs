@@ -85,6 +85,8 @@ labels! {
         Rate = "sessions_rate",
         SessionRate = "session_rate",
         PortRate = "port_rate",
+        /// A datagram of a trusted proxy had no valid PROXY header, or one that names another client.
+        ProxyHeader = "proxy_header",
         Descriptors = "descriptors",
         /// No local port was free for the socket to the backend.
         Ports = "ports",
@@ -133,7 +135,7 @@ impl Counter {
 
 /// Counters of one metric, one for each value of its label. The array fits the largest label set.
 #[derive(Debug, Default)]
-pub struct LabelledCounters([Counter; 11]);
+pub struct LabelledCounters([Counter; 12]);
 
 impl LabelledCounters {
     pub fn with_label(&self, label: impl LabelSet) -> &Counter {

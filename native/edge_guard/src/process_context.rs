@@ -43,7 +43,7 @@ impl ProcessContext {
             config,
         });
         let workers = ConnectionWorkers::start(&shared)?;
-        let datagrams = Arc::new(UdpThreads::start(shared.config.workers, bounds)?);
+        let datagrams = Arc::new(UdpThreads::start(shared.config.workers, bounds, shared.config.header_senders())?);
         Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
     }
 

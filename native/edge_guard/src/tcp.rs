@@ -15,11 +15,11 @@ use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
-use crate::proxy_protocol;
+use crate::proxy_protocol::{self, NamedAddresses};
 use crate::relay::{self, RelayCounters, RelayLimits};
 
-/// Time that a trusted proxy has to begin a PROXY header. Afterwards the stream is taken for one without a header, in
-/// which the server speaks first.
+/// Time that a trusted proxy has to begin an optional PROXY header. Afterwards the stream is taken for one without a
+/// header, in which the server speaks first.
 const PROXY_HEADER_WAIT: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -51,12 +51,12 @@ async fn relay_connection(
 ) -> Result<(), ConnectionRefusal> {
     let timeouts = worker.shared.timeouts();
     let Ok(mut client) = prepare(client) else { return Ok(()) };
-    let is_proxy_silent =
-        !live.is_tls && worker.shared.is_trusted(peer) && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
+    let may_lack_header = !live.is_tls && worker.shared.is_trusted(peer) && !worker.shared.requires_proxy_header(peer);
+    let is_proxy_silent = may_lack_header && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
     let named = if is_proxy_silent { None } else { open.read_proxy_header(&client, peer).await? };
     let server = client.local_addr().map_err(|_| ConnectionRefusal::Unreachable)?;
     let counters = RelayCounters { thread: &worker.counters, owner: &live.traffic };
-    let addresses = live.sends_proxy_header.then(|| named.unwrap_or((peer, server)));
+    let addresses = live.sends_proxy_header.then(|| named.unwrap_or(NamedAddresses { client: peer, server }));
     if live.is_tls {
         open.wait_first_byte(&client).await?;
         let acceptor = worker.shared.certificates.tcp();
@@ -84,11 +84,11 @@ async fn relay_connection(
 /// Connects to the game server, and sends the PROXY header if `addresses` has the client and the public address.
 async fn connect(
     backend: SocketAddr,
-    addresses: Option<(SocketAddr, SocketAddr)>,
+    addresses: Option<NamedAddresses>,
     limit: Duration,
 ) -> Result<tokio::net::TcpStream, ConnectionRefusal> {
     let mut stream = backend_connect::connect(backend, limit).await.map_err(|_| ConnectionRefusal::Unreachable)?;
-    if let Some((client, server)) = addresses {
+    if let Some(NamedAddresses { client, server }) = addresses {
         let header = proxy_protocol::encode_header(client, server, proxy_protocol::Protocol::Stream);
         // The header fits into the empty send buffer, so this does not wait for the game server.
         stream.write_all(&header).await.map_err(|_| ConnectionRefusal::Unreachable)?;

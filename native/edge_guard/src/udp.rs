@@ -1,7 +1,10 @@
 //! UDP proxy: one epoll loop per thread, batched system calls, and one connected backend socket per session.
 //!
-//! One thread serves each public port. The player's address and the public port identify a session. On a port that is
+//! One thread serves each public port. The sender's address and the public port identify a session. On a port that is
 //! bound to a wildcard address, the local address that the player uses also belongs to the identity.
+//!
+//! The sender is the player, or a load balancer from whose datagrams the PROXY header is read. The header of the first
+//! datagram then names the client of the session, under whose address the session counts.
 
 mod backend_socket;
 mod datagram_rate;
@@ -21,13 +24,14 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
+use crate::address::IpNetwork;
 use crate::config::Config;
 use crate::metrics::ThreadCounters;
 use crate::traffic::Traffic;
 pub use datagram_rate::RateLimit;
 use epoll::Waker;
 pub use local_address::{LocalAddress, is_wildcard, request_destination_address};
-pub use session_table::Rank;
+pub use session_table::{Player, Rank};
 
 #[derive(Debug)]
 pub struct UdpPort {
@@ -42,8 +46,7 @@ pub struct UdpPort {
 #[derive(Debug)]
 pub struct MigratedSession {
     pub number: u64,
-    pub client: SocketAddr,
-    pub local: Option<LocalAddress>,
+    pub player: Player,
     pub backend: SocketAddr,
     pub rank: Rank,
     pub socket: Arc<OwnedFd>,
@@ -115,9 +118,11 @@ struct UdpThread {
 
 impl UdpThreads {
     /// Starts the UDP threads and divides the limits among them. The threads run until the process ends.
-    pub fn start(threads: usize, bounds: SessionLimits) -> io::Result<Self> {
+    ///
+    /// `proxies` are the networks whose sessions must begin with a PROXY header.
+    pub fn start(threads: usize, bounds: SessionLimits, proxies: &[IpNetwork]) -> io::Result<Self> {
         let each = bounds.for_each_thread(threads);
-        let threads = (0..threads).map(|number| UdpThread::start(number, each)).collect::<io::Result<_>>()?;
+        let threads = (0..threads).map(|number| UdpThread::start(number, each, proxies)).collect::<io::Result<_>>()?;
         Ok(Self { threads })
     }
 
@@ -180,11 +185,12 @@ impl UdpThreads {
 }
 
 impl UdpThread {
-    fn start(number: usize, bounds: SessionLimits) -> io::Result<Self> {
+    fn start(number: usize, bounds: SessionLimits, proxies: &[IpNetwork]) -> io::Result<Self> {
         let (commands, receiver): (_, Receiver<LoopCommand>) = channel();
         let waker = Arc::new(Waker::new()?);
         let counters = Arc::new(ThreadCounters::default());
-        let mut event_loop = event_loop::EventLoop::new(bounds, receiver, waker.clone(), counters.clone())?;
+        let mut event_loop =
+            event_loop::EventLoop::new(bounds, proxies.into(), receiver, waker.clone(), counters.clone())?;
         std::thread::Builder::new().name(format!("datagram-{number}")).spawn(move || event_loop.run())?;
         Ok(Self { commands: Mutex::new(commands), waker, counters })
     }

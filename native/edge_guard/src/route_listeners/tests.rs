@@ -30,7 +30,7 @@ fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
         config,
     });
     let workers = ConnectionWorkers::start(&shared).unwrap();
-    let datagrams = Arc::new(UdpThreads::start(1, bounds).unwrap());
+    let datagrams = Arc::new(UdpThreads::start(1, bounds, &[]).unwrap());
     let (sender, receiver) = unbounded_channel();
     (RouteListeners::new(shared, workers, datagrams, (false, false), sender), receiver)
 }

@@ -15,9 +15,11 @@ use super::datagram_rate::PortRate;
 use super::epoll::{Epoll, Waker};
 use super::local_address::{self, LocalAddress};
 use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
-use super::session_table::{Rank, SessionTable};
+use super::session_table::{Player, Rank, SessionTable};
 use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
+use crate::address::IpNetwork;
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
+use crate::proxy_protocol::NamedAddresses;
 use crate::traffic::Traffic;
 use crate::{operator_log, proxy_protocol};
 
@@ -46,17 +48,27 @@ struct ServedPort {
 
 impl ServedPort {
     /// Returns the header in front of the datagrams of a session, or nothing if the port sends none.
-    fn proxy_header(&self, (client, local): (SocketAddr, Option<LocalAddress>)) -> Box<[u8]> {
-        let Some(bound) = self.sends_proxy_header.then(|| self.socket.local_addr().ok()).flatten() else {
+    fn proxy_header(&self, player: &Player) -> Box<[u8]> {
+        if !self.sends_proxy_header {
             return Box::default();
-        };
-        let server = SocketAddr::new(local.map_or(bound.ip(), |local| local.address), bound.port());
+        }
+        let named = player.named.as_deref().copied().or_else(|| self.addresses(player.sender, player.local));
+        let Some(NamedAddresses { client, server }) = named else { return Box::default() };
         proxy_protocol::encode_header(client, server, proxy_protocol::Protocol::Datagram).into()
+    }
+
+    /// Returns the addresses of a sender that is the client itself.
+    fn addresses(&self, sender: SocketAddr, local: Option<LocalAddress>) -> Option<NamedAddresses> {
+        let bound = self.socket.local_addr().ok()?;
+        let server = SocketAddr::new(local.map_or(bound.ip(), |local| local.address), bound.port());
+        Some(NamedAddresses { client: sender, server })
     }
 }
 
 pub struct EventLoop {
     bounds: SessionLimits,
+    /// Networks whose sessions must begin with a PROXY header.
+    proxies: Box<[IpNetwork]>,
     commands: Receiver<LoopCommand>,
     waker: Arc<Waker>,
     counters: Arc<ThreadCounters>,
@@ -79,6 +91,7 @@ pub struct EventLoop {
 impl EventLoop {
     pub fn new(
         bounds: SessionLimits,
+        proxies: Box<[IpNetwork]>,
         commands: Receiver<LoopCommand>,
         waker: Arc<Waker>,
         counters: Arc<ThreadCounters>,
@@ -87,6 +100,7 @@ impl EventLoop {
         epoll.add(waker.fd(), WAKER)?;
         Ok(Self {
             bounds,
+            proxies,
             commands,
             waker,
             counters,
@@ -140,20 +154,26 @@ impl EventLoop {
         let Ok(count) = self.batch.receive(fd, 0, BATCH, info) else { return };
         let mut index = 0;
         while index < count {
-            let Some(client) = self.batch.sender(index) else {
+            let Some(sender) = self.batch.sender(index) else {
                 index += 1;
                 continue;
             };
             let local = self.batch.local(index);
-            let session = match (self.sessions.find(port, client, local), backend) {
-                (Some(session), _) => Ok(session),
-                (None, Some(backend)) => self.open_session(port, (client, local), backend),
+            let session = match (self.sessions.find(port, sender, local), backend) {
+                (Some(session), _) => self.remove_repeated_header(session, index).map(|()| session),
+                (None, Some(backend)) => self
+                    .take_first_header(port, (sender, local), index)
+                    .and_then(|named| self.open_session(port, Player { sender, local, named }, backend)),
                 (None, None) => Err(DatagramDrop::NoBackend),
             };
             match session {
                 Ok(session) => {
                     let mut end = index + 1;
-                    while end < count && self.batch.sender(end) == Some(client) && self.batch.local(end) == local {
+                    while end < count
+                        && self.batch.sender(end) == Some(sender)
+                        && self.batch.local(end) == local
+                        && self.remove_repeated_header(session, end).is_ok()
+                    {
                         end += 1;
                     }
                     match self.exceeded_rate(port, session, index..end) {
@@ -173,6 +193,45 @@ impl EventLoop {
                 }
             }
         }
+    }
+
+    fn is_proxy(&self, sender: SocketAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(sender.ip()))
+    }
+
+    /// Removes the PROXY header of the first datagram of a session, and returns the addresses that it names.
+    ///
+    /// Returns `None` for a sender whose headers are not read.
+    fn take_first_header(
+        &mut self,
+        port: usize,
+        (sender, local): (SocketAddr, Option<LocalAddress>),
+        index: usize,
+    ) -> Result<Option<Box<NamedAddresses>>, DatagramDrop> {
+        if !self.is_proxy(sender) {
+            return Ok(None);
+        }
+        let header = proxy_protocol::datagram_header(self.batch.datagram(index)).ok().flatten();
+        let header = header.ok_or(DatagramDrop::ProxyHeader)?;
+        let named = header.named.or_else(|| self.ports[port].addresses(sender, local));
+        self.batch.remove_front(index, header.length);
+        named.map(|named| Some(Box::new(named))).ok_or(DatagramDrop::ProxyHeader)
+    }
+
+    /// Removes the PROXY header of a later datagram of a session. Does nothing if headers of its sender are not read.
+    ///
+    /// Fails if the header is malformed or names another client than the first one. Replies to both clients would go to
+    /// the same address of the load balancer.
+    fn remove_repeated_header(&mut self, session: usize, index: usize) -> Result<(), DatagramDrop> {
+        let player = &self.sessions.at(session).player;
+        let Some(named) = &player.named else { return Ok(()) };
+        let header = proxy_protocol::datagram_header(self.batch.datagram(index));
+        let Some(header) = header.map_err(|_| DatagramDrop::ProxyHeader)? else { return Ok(()) };
+        if header.named.map_or(player.sender, |repeated| repeated.client) != named.client {
+            return Err(DatagramDrop::ProxyHeader);
+        }
+        self.batch.remove_front(index, header.length);
+        Ok(())
     }
 
     /// Counts datagrams of a player. Returns the reason to drop them if they exceed the rate of the session or port.
@@ -197,7 +256,7 @@ impl EventLoop {
             }
             let index = (token & 0x7fff_ffff) as usize;
             let Some(session) = self.sessions.get(index, (token >> 31) as u32) else { continue };
-            let (client, local) = (session.client, session.local);
+            let (sender, local) = (session.player.sender, session.player.local);
             let (port, fd) = (session.port, session.socket.as_raw_fd());
             let maximum = if self.sessions.has_more(index, self.turn) { READS_PER_SESSION } else { 1 };
             if batch_port.is_some_and(|batch_port| batch_port != port) || BATCH - filled < maximum {
@@ -206,7 +265,7 @@ impl EventLoop {
             batch_port = Some(port);
             match self.batch.receive(fd, filled, maximum, AddressInfo::Omitted) {
                 Ok(count) => {
-                    (filled..filled + count).for_each(|at| self.batch.set_recipient(at, client, local));
+                    (filled..filled + count).for_each(|at| self.batch.set_recipient(at, sender, local));
                     filled += count;
                     self.sessions.record_reply(index, self.now_ms);
                 }
@@ -233,13 +292,8 @@ impl EventLoop {
         }
     }
 
-    fn open_session(
-        &mut self,
-        port: usize,
-        player: (SocketAddr, Option<LocalAddress>),
-        backend: SocketAddr,
-    ) -> Result<usize, DatagramDrop> {
-        let address = player.0.ip();
+    fn open_session(&mut self, port: usize, player: Player, backend: SocketAddr) -> Result<usize, DatagramDrop> {
+        let address = player.client();
         // Spoofed source ports must not keep the owner of the address out.
         let own = if self.sessions.address_count(address) >= self.bounds.sessions_per_address {
             Some(self.sessions.evictable_of_address(address).ok_or(DatagramDrop::Address)?)
@@ -258,8 +312,9 @@ impl EventLoop {
             self.end(evicted, SessionEnd::Evicted);
         }
         let socket = self.backend_sockets.connect(backend).map_err(|error| self.reason_of(&error))?;
+        let header = self.ports[port].proxy_header(&player);
         let index = self.sessions.insert(port, player, socket, Rank::New, self.now_ms);
-        self.sessions.set_proxy_header(index, self.ports[port].proxy_header(player));
+        self.sessions.set_proxy_header(index, header);
         if self.poll_session(index).is_err() {
             self.sessions.remove(index);
             return Err(DatagramDrop::Descriptors);
@@ -391,14 +446,18 @@ impl EventLoop {
         let served = ServedPort { number, socket, backend, is_wildcard, sends_proxy_header, rate, traffic };
         let index = self.ports.insert(served);
         self.by_number.insert(number, index);
-        for MigratedSession { client, local, backend: session_backend, rank, socket, .. } in sessions {
+        for MigratedSession { mut player, backend: session_backend, rank, socket, .. } in sessions {
             // The new socket may not receive datagrams for that local address.
-            let can_receive = is_wildcard || local.is_none_or(|local| Some(local.address) == bound);
-            let player = (client, local.filter(|_| is_wildcard));
-            let is_new = self.sessions.index_of(index, player.0, player.1).is_none();
-            if Some(session_backend) == backend && can_receive && is_new && self.sessions.len() < self.bounds.sessions {
+            let can_receive = is_wildcard || player.local.is_none_or(|local| Some(local.address) == bound);
+            player.local = player.local.filter(|_| is_wildcard);
+            let is_new = self.sessions.index_of(index, player.sender, player.local).is_none();
+            // False if the setting has changed. The next datagram then begins a session with or without a header.
+            let has_same_headers = player.named.is_some() == self.is_proxy(player.sender);
+            let is_valid = Some(session_backend) == backend && can_receive && is_new && has_same_headers;
+            if is_valid && self.sessions.len() < self.bounds.sessions {
+                let header = self.ports[index].proxy_header(&player);
                 let session = self.sessions.insert(index, player, socket, rank, self.now_ms);
-                self.sessions.set_proxy_header(session, self.ports[index].proxy_header(player));
+                self.sessions.set_proxy_header(session, header);
                 self.counters.sessions.increment();
                 if self.poll_session(session).is_err() {
                     self.end(session, SessionEnd::Route);
@@ -444,9 +503,8 @@ impl EventLoop {
         for (_, session) in self.sessions.iter() {
             let served = &self.ports[session.port];
             if let Some(backend) = served.backend {
-                let (client, local) = (session.client, session.local);
-                let (rank, socket) = (session.rank(), session.socket.clone());
-                all.push(MigratedSession { number: served.number, client, local, backend, rank, socket });
+                let (player, rank, socket) = (session.player.clone(), session.rank(), session.socket.clone());
+                all.push(MigratedSession { number: served.number, player, backend, rank, socket });
             }
         }
         all

@@ -121,6 +121,18 @@ impl MessageBatch {
         self.locals[index]
     }
 
+    pub fn datagram(&self, index: usize) -> &[u8] {
+        let begin = index * SLOT_BYTES + HEADER_BYTES_MAX;
+        &self.bytes[begin..begin + self.lengths[index]]
+    }
+
+    /// Removes bytes from the front of a datagram.
+    pub fn remove_front(&mut self, index: usize, count: usize) {
+        let begin = index * SLOT_BYTES + HEADER_BYTES_MAX;
+        self.bytes.copy_within(begin + count..begin + self.lengths[index], begin);
+        self.lengths[index] -= count;
+    }
+
     /// Returns the number of bytes in these datagrams.
     pub fn bytes(&self, indices: std::ops::Range<usize>) -> usize {
         self.lengths[indices].iter().sum()

@@ -26,6 +26,7 @@ use super::datagram_rate::DatagramRate;
 use super::local_address::LocalAddress;
 use super::port_session_counts::PortSessionCounts;
 use crate::address::client_key;
+use crate::proxy_protocol::NamedAddresses;
 
 const IN_USE_MS: u64 = 10_000;
 
@@ -46,10 +47,26 @@ pub enum Rank {
     Established,
 }
 
+/// Addresses of a session on the side of the player.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Player {
+    /// Sender of the datagrams: the player, or a load balancer. Replies go to this address.
+    pub sender: SocketAddr,
+    pub local: Option<LocalAddress>,
+    /// Addresses in the PROXY header of the first datagram. `None` if headers of this sender are not read.
+    pub named: Option<Box<NamedAddresses>>,
+}
+
+impl Player {
+    /// Returns the address that counts in the limits.
+    pub fn client(&self) -> IpAddr {
+        self.named.as_ref().map_or(self.sender, |named| named.client).ip()
+    }
+}
+
 #[derive(Debug)]
 pub struct Session {
-    pub client: SocketAddr,
-    pub local: Option<LocalAddress>,
+    pub player: Player,
     pub port: usize,
     pub socket: Arc<OwnedFd>,
     /// Generation of the slab index, which shows whether the index was reused.
@@ -77,7 +94,7 @@ impl Session {
 pub struct SessionTable {
     all: Slab<Session>,
     // Two maps, so that lookups on single-address ports stay cheap.
-    by_client: HashMap<(usize, SocketAddr), usize>,
+    by_sender: HashMap<(usize, SocketAddr), usize>,
     by_local: HashMap<(usize, SocketAddr, LocalAddress), usize>,
     by_address: HashMap<IpAddr, AddressSessions>,
     // For each port and rank, in the order of last use.
@@ -119,22 +136,22 @@ impl SessionTable {
         self.unestablished.count(port) + self.established.count(port)
     }
 
-    pub fn find(&mut self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
-        if let Some(index) = self.index_of(port, client, local) {
+    pub fn find(&mut self, port: usize, sender: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
+        if let Some(index) = self.index_of(port, sender, local) {
             return Some(index);
         }
         let local = local?;
-        let index = self.by_client.remove(&(port, client))?;
-        self.all[index].local = Some(local);
-        self.by_local.insert((port, client, local), index);
+        let index = self.by_sender.remove(&(port, sender))?;
+        self.all[index].player.local = Some(local);
+        self.by_local.insert((port, sender, local), index);
         Some(index)
     }
 
-    /// Returns the index of a player's session on a port and local address.
-    pub fn index_of(&self, port: usize, client: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
+    /// Returns the index of a sender's session on a port and local address.
+    pub fn index_of(&self, port: usize, sender: SocketAddr, local: Option<LocalAddress>) -> Option<usize> {
         match local {
-            Some(local) => self.by_local.get(&(port, client, local)).copied(),
-            None => self.by_client.get(&(port, client)).copied(),
+            Some(local) => self.by_local.get(&(port, sender, local)).copied(),
+            None => self.by_sender.get(&(port, sender)).copied(),
         }
     }
 
@@ -158,19 +175,12 @@ impl SessionTable {
         self.all.iter()
     }
 
-    pub fn insert(
-        &mut self,
-        port: usize,
-        (client, local): (SocketAddr, Option<LocalAddress>),
-        socket: Arc<OwnedFd>,
-        rank: Rank,
-        now_ms: u64,
-    ) -> usize {
+    pub fn insert(&mut self, port: usize, player: Player, socket: Arc<OwnedFd>, rank: Rank, now_ms: u64) -> usize {
         self.uses = self.uses.wrapping_add(1);
         let generation = self.uses;
+        let (sender, local, client) = (player.sender, player.local, player.client());
         let index = self.all.insert(Session {
-            client,
-            local,
+            player,
             port,
             socket,
             generation,
@@ -185,10 +195,10 @@ impl SessionTable {
             proxy_header: Box::default(),
         });
         match local {
-            Some(local) => self.by_local.insert((port, client, local), index),
-            None => self.by_client.insert((port, client), index),
+            Some(local) => self.by_local.insert((port, sender, local), index),
+            None => self.by_sender.insert((port, sender), index),
         };
-        self.by_address.entry(client_key(client.ip())).or_default().count += 1;
+        self.by_address.entry(client_key(client)).or_default().count += 1;
         if rank != Rank::Established {
             self.enqueue_at_address(index);
         }
@@ -223,11 +233,11 @@ impl SessionTable {
         }
         let session = self.all.remove(index);
         self.counts_of(session.rank).remove(session.port);
-        match session.local {
-            Some(local) => self.by_local.remove(&(session.port, session.client, local)),
-            None => self.by_client.remove(&(session.port, session.client)),
+        match session.player.local {
+            Some(local) => self.by_local.remove(&(session.port, session.player.sender, local)),
+            None => self.by_sender.remove(&(session.port, session.player.sender)),
         };
-        let address = client_key(session.client.ip());
+        let address = client_key(session.player.client());
         if let Some(sessions) = self.by_address.get_mut(&address) {
             sessions.count -= 1;
             if sessions.count == 0 {
@@ -308,7 +318,7 @@ impl SessionTable {
     }
 
     fn enqueue_at_address(&mut self, index: usize) {
-        let sessions = self.by_address.entry(client_key(self.all[index].client.ip())).or_default();
+        let sessions = self.by_address.entry(client_key(self.all[index].player.client())).or_default();
         let previous = sessions.unestablished.last.replace(index);
         match previous {
             Some(previous) => self.all[previous].address_next = Some(index),
@@ -318,8 +328,8 @@ impl SessionTable {
     }
 
     fn dequeue_at_address(&mut self, index: usize) {
-        let Session { client, address_previous, address_next, .. } = self.all[index];
-        let Some(sessions) = self.by_address.get_mut(&client_key(client.ip())) else { return };
+        let Session { ref player, address_previous, address_next, .. } = self.all[index];
+        let Some(sessions) = self.by_address.get_mut(&client_key(player.client())) else { return };
         match address_previous {
             Some(previous) => self.all[previous].address_next = address_next,
             None => sessions.unestablished.first = address_next,

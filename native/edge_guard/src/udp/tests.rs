@@ -4,11 +4,21 @@ use std::net::IpAddr;
 
 use super::*;
 use crate::metrics::DatagramDrop;
+use crate::proxy_protocol::NamedAddresses;
 
 const NUMBER: u64 = 7;
 const SESSIONS_MAX: usize = 99;
 
 fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (UdpThreads, SocketAddr) {
+    serve_behind(&[], bind, backend, sessions)
+}
+
+fn serve_behind(
+    proxies: &[IpNetwork],
+    bind: &str,
+    backend: SocketAddr,
+    sessions: Vec<MigratedSession>,
+) -> (UdpThreads, SocketAddr) {
     let bounds = SessionLimits {
         sessions: SESSIONS_MAX,
         sessions_per_route: SESSIONS_MAX,
@@ -18,7 +28,7 @@ fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (Ud
         port_rate: RateLimit { packets_per_second: 999, bytes_per_second: 99_999 },
         idle: Duration::from_secs(60),
     };
-    let threads = UdpThreads::start(1, bounds).unwrap();
+    let threads = UdpThreads::start(1, bounds, proxies).unwrap();
     let socket = Arc::new(UdpSocket::bind(bind).unwrap());
     socket.set_nonblocking(true).unwrap();
     let address = socket.local_addr().unwrap();
@@ -48,7 +58,8 @@ fn migrated_sessions(
     session.connect(backend).unwrap();
     session.set_nonblocking(true).unwrap();
     let socket = Arc::new(session.into());
-    (MigratedSession { number: NUMBER, client, local, backend, rank: Rank::Established, socket }, address)
+    let player = Player { sender: client, local, named: None };
+    (MigratedSession { number: NUMBER, player, backend, rank: Rank::Established, socket }, address)
 }
 
 #[tokio::test]
@@ -64,7 +75,7 @@ async fn migrated_session_without_local_address_continues() {
     process.send_to(b"out", seen_as).unwrap();
     assert_eq!(player.recv_from(&mut [0; 16]).unwrap(), (3, to));
     let pause = threads.pause().await;
-    assert_eq!(pause.iter().map(|session| session.local).collect::<Vec<_>>(), [local(2)]);
+    assert_eq!(pause.iter().map(|session| session.player.local).collect::<Vec<_>>(), [local(2)]);
 }
 
 #[tokio::test]
@@ -73,8 +84,25 @@ async fn migrated_sessions_of_other_local_addresses_end() {
     let sessions = [local(1), local(2), None].map(|local| migrated_sessions(client, local, backend).0);
     let (threads, _) = serve("127.0.0.1:0", backend, sessions.into());
     let pause = threads.pause().await;
-    assert_eq!(pause.iter().map(|session| session.local).collect::<Vec<_>>(), [None]);
+    assert_eq!(pause.iter().map(|session| session.player.local).collect::<Vec<_>>(), [None]);
     drop(player);
+}
+
+#[tokio::test]
+async fn migrated_sessions_continue_if_headers_are_read_as_before() {
+    let (_process, backend) = socket();
+    let named =
+        NamedAddresses { client: "198.51.100.7:5000".parse().unwrap(), server: "203.0.113.1:443".parse().unwrap() };
+    let required = "127.0.0.0/8".parse::<IpNetwork>().unwrap();
+    for (proxies, is_named) in [(&[][..], false), (&[required], true)] {
+        let sessions = [(1, Some(Box::new(named))), (2, None)].map(|(port, named)| {
+            let (session, _) = migrated_sessions(SocketAddr::from(([127, 0, 0, 1], port)), None, backend);
+            MigratedSession { player: Player { named, ..session.player }, ..session }
+        });
+        let (threads, _) = serve_behind(proxies, "127.0.0.1:0", backend, sessions.into());
+        let migrated: Vec<_> = threads.pause().await.iter().map(|session| session.player.named.is_some()).collect();
+        assert_eq!(migrated, [is_named]);
+    }
 }
 
 /// Runs the test with this name again in a network namespace of its own. Returns false in the first process.

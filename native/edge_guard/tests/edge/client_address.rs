@@ -15,7 +15,7 @@ use crate::wire::Route;
 /// Bytes of a header with two IPv4 addresses.
 const HEADER_BYTES: usize = 28;
 
-fn with_header(route: Route) -> Route {
+pub fn with_header(route: Route) -> Route {
     Route { sends_proxy_header: true, ..route }
 }
 
@@ -29,7 +29,7 @@ fn named(header: &[u8], protocol: Protocol) -> String {
 }
 
 /// Starts a TCP server that sends the addresses of the header and a line end, and then echoes.
-fn stream_server() -> SocketAddr {
+pub fn stream_server() -> SocketAddr {
     tcp(|mut stream| {
         let mut header = [0; HEADER_BYTES];
         stream.read_exact(&mut header).unwrap();
@@ -52,7 +52,7 @@ fn datagram_server() -> SocketAddr {
     })
 }
 
-fn read_line(stream: &mut impl Read) -> String {
+pub fn read_line(stream: &mut impl Read) -> String {
     let mut line = Vec::new();
     while line.last() != Some(&b'\n') {
         let mut byte = [0];

@@ -13,6 +13,8 @@ mod http2;
 mod http_client;
 mod limits;
 mod player_leaves;
+mod proxy_header;
+mod proxy_header_udp;
 mod route_source;
 mod routes;
 mod tcp;

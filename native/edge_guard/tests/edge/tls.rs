@@ -25,7 +25,7 @@ fn certify(folder: &Path, names: &[&str]) {
     assert!(command.arg("ca").arg(folder).args(names).status().unwrap().success());
 }
 
-fn certificate(folder: &Path, names: &[&str]) -> Value {
+pub fn certificate(folder: &Path, names: &[&str]) -> Value {
     certify(folder, names);
     json!({"server_names": names, "cert": folder.join("server.pem"), "key": folder.join("server.key")})
 }
@@ -46,8 +46,12 @@ pub fn trusting(folder: &Path, protocols: &[&[u8]]) -> Arc<ClientConfig> {
 pub type TlsStream = StreamOwned<ClientConnection, TcpStream>;
 
 pub fn connect_tls(config: &Arc<ClientConfig>, name: &str, port: u16) -> std::io::Result<TlsStream> {
+    begin_tls(config, name, connect(port))
+}
+
+pub fn begin_tls(config: &Arc<ClientConfig>, name: &str, stream: TcpStream) -> std::io::Result<TlsStream> {
     let name = ServerName::try_from(name.to_owned()).unwrap();
-    let mut stream = StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), connect(port));
+    let mut stream = StreamOwned::new(ClientConnection::new(config.clone(), name).unwrap(), stream);
     while stream.conn.is_handshaking() {
         stream.conn.complete_io(&mut stream.sock)?;
     }

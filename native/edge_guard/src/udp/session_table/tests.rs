@@ -9,9 +9,9 @@ fn insert_new(sessions: &mut SessionTable, last: u8, now_ms: u64) -> usize {
 }
 
 fn insert_new_at(sessions: &mut SessionTable, port: usize, last: u8, now_ms: u64) -> usize {
-    let client = SocketAddr::from(([127, 0, 0, last], 1));
+    let player = Player { sender: SocketAddr::from(([127, 0, 0, last], 1)), local: None, named: None };
     let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
-    sessions.insert(port, (client, None), socket, Rank::New, now_ms)
+    sessions.insert(port, player, socket, Rank::New, now_ms)
 }
 
 fn insert_established(
@@ -158,11 +158,38 @@ fn reused_slab_index_does_not_match_the_old_session() {
 fn session_without_local_address_adopts_the_first_one() {
     let mut sessions = SessionTable::default();
     let index = insert_new(&mut sessions, 1, 0);
-    let client = sessions.at(index).client;
+    let client = sessions.at(index).player.sender;
     let [one, other] = [1, 2].map(|last| Some(LocalAddress { address: IpAddr::from([10, 0, 0, last]), interface: 0 }));
     assert_eq!(sessions.find(0, client, one), Some(index));
-    assert_eq!(sessions.at(index).local, one);
+    assert_eq!(sessions.at(index).player.local, one);
     assert_eq!([other, None].map(|local| sessions.find(0, client, local)), [None, None]);
     sessions.remove(index);
     assert_eq!(sessions.find(0, client, one), None);
+}
+
+#[test]
+fn session_counts_for_the_client_that_its_header_names() {
+    let mut sessions = SessionTable::default();
+    let load_balancer = IpAddr::from([127, 0, 0, 1]);
+    let mut insert_named = |port, client: &str| {
+        let named = NamedAddresses { client: client.parse().unwrap(), server: "203.0.113.1:443".parse().unwrap() };
+        let player = Player { sender: (load_balancer, port).into(), local: None, named: Some(Box::new(named)) };
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").unwrap().into());
+        sessions.insert(0, player, socket, Rank::New, 0)
+    };
+    let first = insert_named(1, "[2001:db8::1]:1");
+    let second = insert_named(2, "[2001:db8::2]:1");
+    insert_named(3, "198.51.100.7:1");
+    let network: IpAddr = "2001:db8::3".parse().unwrap();
+    assert_eq!(sessions.address_count(network), 2, "a /64 network is one client");
+    assert_eq!(sessions.address_count([198, 51, 100, 7].into()), 1);
+    assert_eq!((sessions.address_count(load_balancer), sessions.evictable_of_address(load_balancer)), (0, None));
+    assert_eq!(sessions.evictable_of_address(network), Some(first));
+    sessions.remove(first);
+    assert_eq!((sessions.address_count(network), sessions.evictable_of_address(network)), (1, Some(second)));
+    sessions.record_reply(second, 1);
+    sessions.record_player_packet(second, 1);
+    assert_eq!(sessions.evictable_of_address(network), None, "it is established");
+    sessions.remove(second);
+    assert_eq!(sessions.address_count(network), 0);
 }
