@@ -114,7 +114,7 @@ fn proxy_header_of_both_versions_is_read_at_every_kind_of_port() {
     let mut again = connect(bytes);
     again.write_all(&v2(1)).unwrap();
     assert!(crate::backends::is_closed(&mut again), "the named client counts");
-    assert_eq!(guard.figure("connections_refused_total{reason=\"connections_per_address\"}"), 1);
+    guard.wait_for_figure("connections_refused_total{reason=\"connections_per_address\"}", |refused| refused == 1);
     let mut second = connect(bytes);
     second.write_all(&v2(2)).unwrap();
     crate::backends::echo(&mut second, "another client");
@@ -124,7 +124,7 @@ fn proxy_header_of_both_versions_is_read_at_every_kind_of_port() {
     let mut wrong = connect(bytes);
     wrong.write_all(b"PROXY TCP4 here there 1 2\r\n").unwrap();
     assert!(crate::backends::is_closed(&mut wrong));
-    assert_eq!(guard.figure("connections_refused_total{reason=\"proxy_header\"}"), 1);
+    guard.wait_for_figure("connections_refused_total{reason=\"proxy_header\"}", |refused| refused == 1);
     // Only `proxies` may send the header. For other clients it is data.
     let from_elsewhere = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     from_elsewhere.bind(&std::net::SocketAddr::from(([127, 7, 7, 8], 0)).into()).unwrap();
