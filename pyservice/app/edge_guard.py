@@ -397,6 +397,7 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
         "bind": edge.bind,
         "advertised": edge.address,
         "proxies": [str(network) for network in edge.proxies],
+        "proxy_header": edge.proxy_header,
         "certificates": [
             {
                 "server_names": list(certificate.server_names),

@@ -56,6 +56,11 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
                     f"{host} is in no edge.certificates.server_names, and edge-guard ends TLS for it: add a "
                     "certificate, or set edge.is_fronted if another proxy ends TLS",
                 )
+    if edge.proxy_header == "required" and not edge.proxies:
+        yield (
+            ["edge", "proxy_header"],
+            "needs edge.proxies: only proxies in them must send the header",
+        )
     for number, certificate in enumerate(edge.certificates):
         for name in ("cert", "key"):
             path = getattr(certificate, name)

@@ -408,6 +408,8 @@ class EdgeSettings(_Section):
     """Certificates, read again at SIGHUP. In local mode they enable TLS for https and tcp_tls."""
     proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Proxies in front of edge-guard that report client addresses."""
+    proxy_header: Literal["optional", "required"] = "optional"
+    """required: connections and UDP sessions of these proxies must begin with a PROXY header."""
     workers: int | None = Field(default=None, ge=1, le=256)
     """Number of threads for streams, and of threads for datagrams. None: one per core."""
     nice: int = Field(default=-4, ge=-20, le=19)

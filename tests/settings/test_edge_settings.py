@@ -98,6 +98,15 @@ def test_socket_serves_one_listener(certificate: dict[str, Any]) -> None:
     assert problems == {"edge.https": "fd:3 is edge.http: hand over another socket"}
 
 
+def test_required_proxy_header_needs_proxies() -> None:
+    assert load({}, environ={}).edge.proxy_header == "optional"
+    load({"edge": {"proxies": ["10.0.0.0/8"], "proxy_header": "required"}}, environ={})
+    assert problems_of(is_fronted=True, proxy_header="required") == {
+        "edge.proxy_header": "needs edge.proxies: only proxies in them must send the header"
+    }
+    assert list(problems_of(is_fronted=True, proxy_header="always")) == ["edge.proxy_header"]
+
+
 @pytest.mark.parametrize("value", ["fd:2", "fd:", "fd:x", "fd:-3", "80", "nowhere"])
 def test_invalid_listener_is_rejected(value: str) -> None:
     assert list(problems_of(is_fronted=True, http=value)) == ["edge.http"]

@@ -218,7 +218,7 @@ impl Default for Timeouts {
 }
 
 impl Config {
-    /// Returns the networks whose UDP sessions must begin with a PROXY header.
+    /// Returns the networks from which UDP sessions must begin with a PROXY header.
     #[must_use]
     pub fn header_senders(&self) -> &[IpNetwork] {
         if self.proxy_header == ProxyHeader::Required { &self.proxies } else { &[] }

@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn local_datagram_header_names_nobody() {
+    fn local_datagram_header_names_no_client() {
         for header in [v2(0x20, 0, &[]), v2(0x20, 0x12, IPV4)] {
             let expected = DatagramHeader { length: header.len(), named: None };
             assert_eq!(datagram_header(&header).unwrap(), Some(expected));

@@ -3,8 +3,8 @@
 //! One thread serves each public port. The sender's address and the public port identify a session. On a port that is
 //! bound to a wildcard address, the local address that the player uses also belongs to the identity.
 //!
-//! The sender is the player, or a load balancer from whose datagrams the PROXY header is read. The header of the first
-//! datagram then names the client of the session, under whose address the session counts.
+//! The sender is the player or a load balancer. If a load balancer must send PROXY headers, the header of the first
+//! datagram names the client of the session. The session then counts under the address of this client.
 
 mod backend_socket;
 mod datagram_rate;
@@ -119,7 +119,7 @@ struct UdpThread {
 impl UdpThreads {
     /// Starts the UDP threads and divides the limits among them. The threads run until the process ends.
     ///
-    /// `proxies` are the networks whose sessions must begin with a PROXY header.
+    /// `proxies` are the networks from which sessions must begin with a PROXY header.
     pub fn start(threads: usize, bounds: SessionLimits, proxies: &[IpNetwork]) -> io::Result<Self> {
         let each = bounds.for_each_thread(threads);
         let threads = (0..threads).map(|number| UdpThread::start(number, each, proxies)).collect::<io::Result<_>>()?;

@@ -67,7 +67,7 @@ impl ServedPort {
 
 pub struct EventLoop {
     bounds: SessionLimits,
-    /// Networks whose sessions must begin with a PROXY header.
+    /// Networks from which sessions must begin with a PROXY header.
     proxies: Box<[IpNetwork]>,
     commands: Receiver<LoopCommand>,
     waker: Arc<Waker>,
@@ -201,7 +201,7 @@ impl EventLoop {
 
     /// Removes the PROXY header of the first datagram of a session, and returns the addresses that it names.
     ///
-    /// Returns `None` for a sender whose headers are not read.
+    /// Returns `None` if headers of this sender are not read.
     fn take_first_header(
         &mut self,
         port: usize,

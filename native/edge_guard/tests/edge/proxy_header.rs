@@ -24,7 +24,7 @@ const LOCAL: &[u8] = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
 
 const REFUSED: &str = "connections_refused_total{reason=\"proxy_header\"}";
 
-/// Returns the settings of an edge-guard whose load balancer has the address 127.0.0.1.
+/// Returns settings that require headers of a load balancer at 127.0.0.1.
 pub fn required(more: Value) -> Value {
     let mut settings = json!({"proxies": ["127.0.0.1/32"], "proxy_header": "required"});
     for (name, value) in more.as_object().unwrap() {

@@ -1,0 +1,28 @@
+"""Configuration file of edge-guard, from the settings of the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.app.edge_guard import edge_guard_config, edge_guard_problems
+from pyservice.settings import load
+
+
+@pytest.mark.parametrize(
+    ("edge", "expected"),
+    [
+        ({}, ([], "optional")),
+        ({"proxies": ["10.0.0.5"]}, (["10.0.0.5/32"], "optional")),
+        ({"proxies": ["10.0.0.5"], "proxy_header": "required"}, (["10.0.0.5/32"], "required")),
+    ],
+)
+def test_edge_guard_is_given_its_proxies(
+    edge: dict[str, Any], expected: tuple[list[str], str], tmp_path: Path
+) -> None:
+    settings = load({"data_dir": str(tmp_path), "edge": edge}, environ={})
+    config = edge_guard_config(settings, tmp_path)
+    assert (config["proxies"], config["proxy_header"]) == expected
+    assert edge_guard_problems(settings) == []
