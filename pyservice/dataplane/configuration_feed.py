@@ -54,7 +54,7 @@ disk.
 """
 
 HELD_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Limit for the bytes of all versions in memory. Equal versions count once."""
+"""Limit for the bytes of all configurations in memory. Equal versions count once."""
 
 REMOVED_MAX: Final = 1_000
 """Number of files of removed namespaces that are kept after `REMOVED_AGE_S`. Files of namespaces from
@@ -187,7 +187,7 @@ class _Decision(NamedTuple):
     order: FeedOrder = (0, 0)
     namespace: PreparedNamespace | None = None
     configuration: configuration_pb2.NamespaceConfiguration | None = None
-    growth: Growth = Growth(0, 0)
+    growth: Growth = Growth()
     is_any_dropped: bool = False
 
 
@@ -270,6 +270,8 @@ class ConfigurationFeed:
                     format_uuid(group): size
                     for group, size in self._namespaces.held_versions.group_bytes.items()
                 },
+                total_bytes=self._namespaces.held_versions.bytes_held,
+                total_bytes_max=self._held_bytes_max,
             )
         return self._held_response
 
@@ -295,11 +297,20 @@ class ConfigurationFeed:
                 else:
                     decisions = await asyncio.to_thread(self._decide_some, remaining)
                 await self._store_all(decisions)
-                answers += (decision.answer for decision in decisions)
+                for decision in decisions:
+                    if decision.namespace is not None:
+                        decision.answer.applied.CopyFrom(self._applied(decision.namespace))
+                    answers.append(decision.answer)
         for item, response in zip(items, answers, strict=True):
             if not item.is_check:
                 self._count(response.WhichOneof("outcome") or "refused")
         return answers
+
+    def _applied(self, namespace: PreparedNamespace) -> pb.Applied:
+        held, group = self._namespaces.held_versions, namespace.resolved.group
+        return pb.Applied(
+            group_bytes=held.bytes_of(group) if group else 0, total_bytes=held.bytes_held
+        )
 
     def _size(self, item: pb.ManyItem) -> int:
         return item.ByteSize() + self._namespaces.size(item.configuration.namespace_id)
@@ -323,9 +334,10 @@ class ConfigurationFeed:
             if decision.namespace is not None:
                 claimed_names |= claims
                 # Names that the item releases become free only after it is applied.
-                stored = self._namespaces.header(raw_id(item.configuration.namespace_id))
+                raw = raw_id(item.configuration.namespace_id)
+                stored = self._namespaces.header(raw)
                 if stored is not None:
-                    claimed_names |= _claims(stored)
+                    claimed_names |= _claims(stored) | self._namespaces.service_token_hashes(raw)
         return decisions
 
     def _decide(self, item: pb.ManyItem, pending: Mapping[bytes | None, int]) -> _Decision:
@@ -347,6 +359,7 @@ class ConfigurationFeed:
             return _Decision(pb.ApplyResponse(stale=_stale(namespace_id, stored_order)))
         problems = self._problems(configuration, content)
         retention = RetainedVersions()
+        stored: configuration_pb2.NamespaceConfiguration | None = None
         is_same_version = False
         if not problems:
             stored = self._namespaces.configuration(raw_id(namespace_id))
@@ -365,7 +378,7 @@ class ConfigurationFeed:
         complete = _with_retained(configuration, retention)
         namespace = prepare_namespace(complete, self._namespaces.held_versions)
         growth = self._namespaces.growth(namespace)
-        if not is_same_version:
+        if stored is None or (not is_same_version and growth.versions > 0):
             refusal = self._quota_refusal(namespace, growth, pending)
             if refusal is not None:
                 return _Decision(refusal)

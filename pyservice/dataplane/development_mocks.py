@@ -15,7 +15,6 @@ from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.player_addresses import set_port_address
 from pyservice.dataplane.resolved_namespace import DevPort
 from pyservice.errors import ServiceError
-from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import lobby_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -158,7 +157,7 @@ class MockOperations:
 
     def _ports(self, caller: Caller, modes: list[str] | None) -> dict[str, lobby_pb2.Port]:
         namespace = self._namespaces.resolved(caller.namespace_id)
-        token = self._development_token(caller)
+        token = self._namespaces.development_token(caller.namespace_id, _token_id(caller))
         hostname = token.hostname or namespace.dev_hostname or _HOSTNAME
         if token.ports:
             return {name: _port(_dev_port(port), hostname) for name, port in token.ports.items()}
@@ -173,14 +172,6 @@ class MockOperations:
             for port_name, port in namespace.modes[name].dev_ports.items():
                 ports.setdefault(port_name, _port(port, hostname))
         return ports
-
-    def _development_token(self, caller: Caller) -> configuration_pb2.DevelopmentToken:
-        configuration = self._namespaces.header(caller.namespace_id)
-        text = format_uuid(_token_id(caller))
-        for token in configuration.development_tokens if configuration else ():
-            if token.token_id == text:
-                return token
-        return configuration_pb2.DevelopmentToken()
 
 
 def _fill(

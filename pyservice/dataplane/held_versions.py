@@ -1,13 +1,13 @@
-"""Versions in the memory of the data plane. Equal ones are held once, and their bytes are counted."""
+"""Versions and bytes in the memory of the data plane. Equal versions are held once."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from pyservice.dataplane.resolved_namespace import (
@@ -19,15 +19,27 @@ from pyservice.dataplane.resolved_namespace import (
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 
+class Holding(NamedTuple):
+    """Content of one namespace: its versions, and the bytes of everything else."""
+
+    versions: Set[ResolvedVersion] = frozenset()
+    own_bytes: int = 0
+
+
+NOTHING: Final = Holding()
+
+
 class Growth(NamedTuple):
-    """Bytes that a change would add to the versions of a group, and to those of all namespaces."""
+    """Bytes that a change would add to a group and to all namespaces."""
 
-    group: int
-    total: int
+    group: int = 0
+    total: int = 0
+    versions: int = 0
+    """Bytes of versions alone, of the group or of all namespaces: the greater of both."""
 
 
-class _VersionUses:
-    """Counts the namespaces that use each version, and the bytes of all versions in use."""
+class _Uses:
+    """Counts the namespaces that use each version, and the bytes of all namespaces."""
 
     def __init__(self, sizes: Mapping[ResolvedVersion, int]) -> None:
         self._sizes = sizes
@@ -36,19 +48,21 @@ class _VersionUses:
 
     @property
     def is_empty(self) -> bool:
-        return not self._uses
+        return not self.bytes_held
 
-    def growth(self, added: Set[ResolvedVersion], removed: Set[ResolvedVersion]) -> int:
-        gained = sum(self._sizes[version] for version in added - removed if not self._uses[version])
-        lost = sum(self._sizes[version] for version in removed - added if self._uses[version] == 1)
-        return gained - lost
+    def growth_of_versions(self, added: Holding, removed: Holding) -> int:
+        gained, lost = added.versions - removed.versions, removed.versions - added.versions
+        return sum(self._sizes[version] for version in gained if not self._uses[version]) - sum(
+            self._sizes[version] for version in lost if self._uses[version] == 1
+        )
 
-    def replace(self, added: Set[ResolvedVersion], removed: Set[ResolvedVersion]) -> None:
-        for version in added:
+    def replace(self, added: Holding, removed: Holding) -> None:
+        self.bytes_held += added.own_bytes - removed.own_bytes
+        for version in added.versions:
             if not self._uses[version]:
                 self.bytes_held += self._sizes[version]
             self._uses[version] += 1
-        for version in removed:
+        for version in removed.versions:
             self._uses[version] -= 1
             if not self._uses[version]:
                 del self._uses[version]
@@ -56,8 +70,8 @@ class _VersionUses:
 
 
 class HeldVersions:
-    """Versions of all namespaces. A group counts each of its versions in full, also if namespaces
-    of other groups share it.
+    """Versions of all namespaces, and the bytes of each group. A group counts each of its versions
+    in full, also if namespaces of other groups share it.
     """
 
     def __init__(self) -> None:
@@ -65,8 +79,8 @@ class HeldVersions:
             WeakValueDictionary()
         )
         self._sizes: WeakKeyDictionary[ResolvedVersion, int] = WeakKeyDictionary()
-        self._total = _VersionUses(self._sizes)
-        self._of_group: dict[bytes, _VersionUses] = {}
+        self._total = _Uses(self._sizes)
+        self._of_group: dict[bytes, _Uses] = {}
 
     @property
     def bytes_held(self) -> int:
@@ -103,30 +117,22 @@ class HeldVersions:
             self._sizes[version] = _size(version)
         return version
 
-    def growth(
-        self,
-        group: bytes | None,
-        added: Iterable[ResolvedVersion],
-        removed: Iterable[ResolvedVersion],
-    ) -> Growth:
+    def growth(self, group: bytes | None, added: Holding, removed: Holding) -> Growth:
         """Returns the bytes that `replace` would add. `group` is None for a namespace without one."""
-        change = set(added), set(removed)
-        uses = self._of_group.get(group) if group else None
-        of_group = (uses or _VersionUses(self._sizes)).growth(*change) if group else 0
-        return Growth(of_group, self._total.growth(*change))
+        own_bytes = added.own_bytes - removed.own_bytes
+        total = self._total.growth_of_versions(added, removed)
+        if group is None:
+            return Growth(0, total + own_bytes, total)
+        uses = self._of_group.get(group) or _Uses(self._sizes)
+        of_group = uses.growth_of_versions(added, removed)
+        return Growth(of_group + own_bytes, total + own_bytes, max(of_group, total))
 
-    def replace(
-        self,
-        group: bytes | None,
-        added: Iterable[ResolvedVersion],
-        removed: Iterable[ResolvedVersion],
-    ) -> None:
-        change = set(added), set(removed)
-        self._total.replace(*change)
+    def replace(self, group: bytes | None, added: Holding, removed: Holding) -> None:
+        self._total.replace(added, removed)
         if group is None:
             return
-        uses = self._of_group.setdefault(group, _VersionUses(self._sizes))
-        uses.replace(*change)
+        uses = self._of_group.setdefault(group, _Uses(self._sizes))
+        uses.replace(added, removed)
         if uses.is_empty:
             del self._of_group[group]
 

@@ -6,11 +6,13 @@ consistent state.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
+from typing import Final
 
 from pyservice.auth.authorization import ServiceTokenGrant
-from pyservice.dataplane.held_versions import Growth, HeldVersions
+from pyservice.dataplane.held_versions import NOTHING, Growth, HeldVersions, Holding
 from pyservice.dataplane.resolved_namespace import (
     ResolvedNamespace,
     VersionsById,
@@ -20,20 +22,52 @@ from pyservice.dataplane.resolved_namespace import (
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.schema.configuration_size import configuration_bytes
 from pyservice.schema.message_digest import message_digest
+
+_ID_BYTES: Final = 16
+
+
+class PackedIds:
+    """Immutable set of ids that takes 16 bytes for each id. A lookup is a binary search."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self, ids: Iterable[bytes]) -> None:
+        self._ids = b"".join(sorted(ids))
+
+    def __len__(self) -> int:
+        return len(self._ids) // _ID_BYTES
+
+    def __contains__(self, raw: bytes) -> bool:
+        if not self._ids:
+            return False
+        place = bisect_left(range(len(self)), raw, key=self._at)
+        return place < len(self) and self._at(place) == raw
+
+    def _at(self, place: int) -> bytes:
+        return self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES]
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedNamespace:
     resolved: ResolvedNamespace
     header: pb.NamespaceConfiguration
-    """Configuration without the content of its versions."""
+    """Configuration without its tokens and the content of its versions."""
     versions: VersionsById
     hosts: frozenset[str]
     grants: Mapping[bytes, ServiceTokenGrant]
-    revoked: frozenset[bytes]
+    development_tokens: Mapping[bytes, bytes]
+    """Encoded development tokens by id."""
+    revoked: PackedIds
     size: int
+    own_bytes: int
+    """Counted bytes in memory, without the content of versions."""
     content: bytes
+
+    @property
+    def holding(self) -> Holding:
+        return Holding(frozenset(self.versions.values()), self.own_bytes)
 
 
 def prepare_namespace(
@@ -57,19 +91,36 @@ def prepare_namespace(
         versions,
         frozenset(public_hosts(configuration)),
         grants,
-        frozenset(map(raw_id, configuration.revoked_token_ids)),
+        {
+            raw_id(token.token_id): _without_id(token).SerializeToString()
+            for token in configuration.development_tokens
+        },
+        PackedIds(map(raw_id, configuration.revoked_token_ids)),
         configuration.ByteSize(),
+        configuration_bytes(configuration),
         content_digest(configuration),
     )
 
 
+def _without_id(token: pb.DevelopmentToken) -> pb.DevelopmentToken:
+    content = pb.DevelopmentToken()
+    content.CopyFrom(token)
+    content.ClearField("token_id")
+    return content
+
+
+_TOKEN_FIELDS: Final = frozenset({"environment_tokens", "development_tokens", "revoked_token_ids"})
+
+
 def header_of(configuration: pb.NamespaceConfiguration) -> pb.NamespaceConfiguration:
-    """Returns a copy without the content of versions.
+    """Returns a copy without tokens and without the content of versions.
 
     The copy is made field by field, because a cleared field of a message keeps its memory.
     """
     header = pb.NamespaceConfiguration()
     for field, value in configuration.ListFields():
+        if field.name in _TOKEN_FIELDS:
+            continue
         if field.name in ("versions", "retained_versions"):
             for version in value:
                 copy = getattr(header, field.name).add(
@@ -113,7 +164,7 @@ class NamespaceIndex:
         return len(self._namespaces)
 
     def __iter__(self) -> Iterator[pb.NamespaceConfiguration]:
-        """Iterates over the configurations, without the content of versions."""
+        """Iterates over the configurations, without tokens and the content of versions."""
         return (namespace.header for namespace in self._namespaces.values())
 
     def put(self, configuration: pb.NamespaceConfiguration) -> None:
@@ -124,7 +175,7 @@ class NamespaceIndex:
         previous = self._namespaces.get(resolved.namespace_id)
         if previous is not None and previous.resolved.version_id != resolved.version_id:
             self.on_version_replaced(previous.resolved)
-        self.held_versions.replace(resolved.group, namespace.versions.values(), ())
+        self.held_versions.replace(resolved.group, namespace.holding, NOTHING)
         self._take_out(resolved.namespace_id)
         self._removed.discard(resolved.namespace_id)
         self._namespaces[resolved.namespace_id] = namespace
@@ -153,7 +204,7 @@ class NamespaceIndex:
         namespace = self._namespaces.pop(namespace_id, None)
         if namespace is None:
             return
-        self.held_versions.replace(namespace.resolved.group, (), namespace.versions.values())
+        self.held_versions.replace(namespace.resolved.group, NOTHING, namespace.holding)
         del self._labels[namespace_id]
         self._by_name.pop((namespace.resolved.game_name, namespace.resolved.name), None)
         for game in _game_keys(namespace.resolved):
@@ -167,12 +218,14 @@ class NamespaceIndex:
             self._grants.pop(token_hash, None)
 
     def header(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
-        """Returns the configuration without the content of versions."""
+        """Returns the configuration without tokens and the content of versions."""
         namespace = self._namespaces.get(namespace_id)
         return namespace.header if namespace else None
 
     def configuration(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
-        """Returns the complete configuration. Takes time proportional to its size."""
+        """Returns the configuration with the content of versions, without tokens. Takes time
+        proportional to its size.
+        """
         namespace = self._namespaces.get(namespace_id)
         if namespace is None:
             return None
@@ -185,11 +238,22 @@ class NamespaceIndex:
         return configuration
 
     def growth(self, namespace: PreparedNamespace) -> Growth:
-        """Returns the bytes of versions that the index would hold more with this namespace."""
+        """Returns the bytes that the index would hold more with this namespace."""
         stored = self._namespaces.get(namespace.resolved.namespace_id)
-        removed = stored.versions.values() if stored else ()
-        group = namespace.resolved.group
-        return self.held_versions.growth(group, namespace.versions.values(), removed)
+        removed = stored.holding if stored else NOTHING
+        return self.held_versions.growth(namespace.resolved.group, namespace.holding, removed)
+
+    def service_token_hashes(self, namespace_id: bytes) -> Set[bytes]:
+        namespace = self._namespaces.get(namespace_id)
+        return namespace.grants.keys() if namespace else frozenset()
+
+    def development_token(self, namespace_id: bytes, token_id: bytes) -> pb.DevelopmentToken:
+        """Returns the mock responses of a token, without its id. Returns an empty message for an
+        unknown token.
+        """
+        namespace = self._namespaces.get(namespace_id)
+        encoded = namespace.development_tokens.get(token_id, b"") if namespace else b""
+        return pb.DevelopmentToken.FromString(encoded)
 
     def digest(self, namespace_id: bytes) -> bytes:
         namespace = self._namespaces.get(namespace_id)

@@ -6,7 +6,6 @@ import asyncio
 import errno
 import os
 import random
-import time
 from collections.abc import Callable, Collection
 from ipaddress import ip_network
 from pathlib import Path
@@ -16,7 +15,6 @@ import pytest
 
 from pyservice.dataplane import configuration_feed
 from pyservice.dataplane.configuration_feed import (
-    HELD_BYTES_MAX,
     REMOVED_AGE_S,
     ConfigurationFeed,
     NoLiveLobbies,
@@ -29,6 +27,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.message_digest import message_digest
+from tests.dataplane.feed_scene import Plane, numbered
 from tests.support.namespace_configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
@@ -43,54 +42,6 @@ NEXT_VERSION: dict[str, Any] = {
     "current_version_id": OTHER_NAMESPACE_ID,
     "versions": [{**version(duel={}), "version_id": OTHER_NAMESPACE_ID}],
 }
-
-
-class Plane:
-    def __init__(
-        self,
-        folder: Path,
-        held_bytes_max: int = HELD_BYTES_MAX,
-        group_bytes_max: int = 1 << 26,
-        now_s: Callable[[], float] = time.time,
-    ) -> None:
-        self.folder = folder
-        self.namespaces = NamespaceIndex()
-        self.metrics = FeedMetrics()
-        limits = OperatorLimits(
-            player_limit_max=256, regions={"local"}, configuration_bytes=group_bytes_max
-        )
-        self.feed = ConfigurationFeed(
-            FeedFiles(folder),
-            self.namespaces,
-            limits,
-            self.metrics,
-            now_s,
-            held_bytes_max=held_bytes_max,
-        )
-        self.feed.load()
-
-    def again(self) -> Plane:
-        return Plane(self.folder)
-
-    async def apply(self, epoch: int = 0, revision: int = 1, **changes: Any) -> str:
-        request = pb.ApplyRequest(
-            configuration=configuration(source_epoch=epoch, revision=revision, **changes)
-        )
-        return (await self.feed.apply(request)).WhichOneof("outcome") or ""
-
-    async def remove(
-        self, epoch: int = 0, revision: int = 1, namespace_id: str = NAMESPACE_ID
-    ) -> str:
-        request = pb.RemoveRequest(namespace_id=namespace_id, source_epoch=epoch, revision=revision)
-        return (await self.feed.remove(request)).WhichOneof("outcome") or ""
-
-    async def revisions(self) -> dict[str, tuple[int, int]]:
-        answer = await self.feed.held_configurations(pb.HeldRequest())
-        return {one.namespace_id: (one.source_epoch, one.revision) for one in answer.configurations}
-
-    def display_name(self) -> str | None:
-        stored = self.namespaces.configuration(RAW_ID)
-        return stored.display_name if stored else None
 
 
 @pytest.fixture
@@ -395,112 +346,6 @@ async def test_name_moves_between_namespaces_in_one_message(plane: Plane) -> Non
     ):
         answer = await plane.feed.apply_many(pb.ApplyManyRequest(items=items))
         assert [one.WhichOneof("outcome") for one in answer.answers] == ["applied", "applied"]
-
-
-def program(filler: str, size: int = 500_000) -> dict[str, Any]:
-    env = {f"V{number}": filler * 8_000 for number in range(size // 8_010)}
-    return version(level={"docker": {"image_id": OTHER_NAMESPACE_ID, "env": env}}, duel={})
-
-
-def numbered(number: int, **changes: Any) -> dict[str, Any]:
-    namespace_id = f"0192f000-0000-7000-8000-{number:012x}"
-    return {"namespace_id": namespace_id, "name_id": f"n{number}", **changes}
-
-
-async def test_equal_versions_are_held_once(plane: Plane) -> None:
-    held = plane.namespaces.held_versions
-    for number in range(3):
-        # Another id and name of the version make no difference.
-        same = {**program("x"), "version_id": f"0192f000-0000-7000-8000-0000000001{number:02x}"}
-        changes = numbered(number, versions=[same], current_version_id=same["version_id"])
-        assert await plane.apply(**changes) == "applied"
-        assert 490_000 < held.bytes_held < 520_000
-        assert plane.namespaces.configuration(raw_id(changes["namespace_id"])) == configuration(
-            **changes
-        )
-    [duel, *others] = [namespace.modes["duel"] for namespace in plane.namespaces.in_game("arena")]
-    assert all(mode is duel for mode in others)
-    assert (len(duel.runtime.env), duel.runtime.env["V7"]) == (62, "x" * 8_000)
-    assert await plane.apply(revision=2, **numbered(0)) == "applied"
-    assert held.bytes_held > 490_000
-    for number in (1, 2):
-        assert await plane.apply(revision=2, **numbered(number)) == "applied"
-    assert held.bytes_held < 20_000
-
-
-async def test_versions_beyond_the_memory_quota_are_refused(tmp_path: Path) -> None:
-    plane = Plane(tmp_path / "feed", held_bytes_max=800_000)
-    assert await plane.apply(**numbered(1, versions=[program("x")])) == "applied"
-    held_bytes = plane.namespaces.held_versions.bytes_held
-    other = configuration(**numbered(2, versions=[program("y")]))
-    for request in (
-        plane.feed.check(other),
-        plane.feed.apply(pb.ApplyRequest(configuration=other)),
-    ):
-        refused = (await request).refused
-        assert [list(problem.path) for problem in refused.problems] == [["current_version_id"]]
-        assert (refused.quota.limit, refused.quota.use) == (800_000, held_bytes)
-    assert plane.namespaces.held_versions.bytes_held == held_bytes
-    assert set(await plane.revisions()) == {numbered(1)["namespace_id"]}
-    assert await plane.apply(**numbered(2, versions=[program("x")])) == "applied"
-    # A start, a repeated message and a change without another version ignore the quota.
-    plane = Plane(tmp_path / "feed", held_bytes_max=1)
-    assert plane.namespaces.held_versions.bytes_held == held_bytes
-    renamed = numbered(1, versions=[program("x")], display_name="Other")
-    for _ in range(2):
-        assert await plane.apply(revision=2, **renamed) == "applied"
-
-
-async def test_messages_applied_together_share_the_memory_quota(tmp_path: Path) -> None:
-    plane = Plane(tmp_path / "feed", held_bytes_max=30_000)
-    items = [
-        pb.ManyItem(configuration=configuration(**numbered(1, versions=[program("x", 20_000)]))),
-        pb.ManyItem(configuration=configuration(**numbered(2, versions=[program("y", 20_000)]))),
-    ]
-    answers = (await plane.feed.apply_many(pb.ApplyManyRequest(items=items))).answers
-    assert [one.WhichOneof("outcome") for one in answers] == ["applied", "refused"]
-
-
-GROUPS = [f"0192f000-0000-7000-8000-0000000000c{number}" for number in range(2)]
-
-
-def of_group(group: int, number: int, filler: str, **changes: Any) -> dict[str, Any]:
-    game_id = f"0192f000-0000-7000-8000-0000000000d{group}"
-    game = {"game_id": game_id, "name_id": f"game{group}", "display_name": "Game"}
-    game["developer_group_id"] = GROUPS[group]
-    versions = [program(filler, 20_000)]
-    return numbered(10 * group + number, game=game, versions=versions, **changes)
-
-
-async def test_group_cannot_take_the_memory_of_other_groups(tmp_path: Path) -> None:
-    plane = Plane(tmp_path / "feed", held_bytes_max=100_000, group_bytes_max=30_000)
-    assert await plane.apply(**of_group(0, 1, "x")) == "applied"
-    use = (await plane.feed.held_configurations(pb.HeldRequest())).group_bytes[GROUPS[0]]
-    assert 16_000 < use < 30_000
-    other = configuration(**of_group(0, 2, "y"))
-    refused = (await plane.feed.apply(pb.ApplyRequest(configuration=other))).refused
-    quota = refused.quota
-    assert (quota.quota, quota.limit, quota.use) == ("configuration_bytes", 30_000, use)
-    # An equal version and a change without another version need no memory.
-    assert await plane.apply(**of_group(0, 2, "x")) == "applied"
-    assert await plane.apply(revision=2, **of_group(0, 1, "x", display_name="New")) == "applied"
-    # Each group counts a shared version in full.
-    assert await plane.apply(**of_group(1, 1, "x")) == "applied"
-    held = (await plane.feed.held_configurations(pb.HeldRequest())).group_bytes
-    assert dict(held) == dict.fromkeys(GROUPS, use)
-    own = {"lobby_count_max": 512, "max_players": 256, "group_configuration_bytes_max": 50_000}
-    assert await plane.apply(**of_group(0, 3, "y", matchmaker=own)) == "applied"
-    # A namespace that a feed file has without a group has only the limit of the service.
-    assert await plane.apply(**numbered(30, versions=[program("z", 35_000)])) == "applied"
-
-
-async def test_namespaces_that_switch_together_share_one_version(tmp_path: Path) -> None:
-    plane = Plane(tmp_path / "feed", group_bytes_max=30_000)
-    items = [
-        pb.ManyItem(configuration=configuration(**of_group(0, number, "x"))) for number in range(4)
-    ]
-    answers = (await plane.feed.apply_many(pb.ApplyManyRequest(items=items))).answers
-    assert [one.WhichOneof("outcome") for one in answers] == ["applied"] * 4
 
 
 class LobbiesIn(NoLiveLobbies):

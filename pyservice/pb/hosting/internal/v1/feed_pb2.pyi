@@ -45,8 +45,12 @@ class ApplyResponse(_message.Message):
     def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Applied(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("group_bytes", "total_bytes")
+    GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    group_bytes: int
+    total_bytes: int
+    def __init__(self, group_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
 
 class Stale(_message.Message):
     __slots__ = ("held",)
@@ -109,7 +113,7 @@ class HeldRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class HeldResponse(_message.Message):
-    __slots__ = ("configurations", "http_address", "group_bytes")
+    __slots__ = ("configurations", "http_address", "group_bytes", "total_bytes", "total_bytes_max")
     class GroupBytesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -120,10 +124,14 @@ class HeldResponse(_message.Message):
     CONFIGURATIONS_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_BYTES_MAX_FIELD_NUMBER: _ClassVar[int]
     configurations: _containers.RepeatedCompositeFieldContainer[HeldConfiguration]
     http_address: str
     group_bytes: _containers.ScalarMap[str, int]
-    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ..., group_bytes: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    total_bytes: int
+    total_bytes_max: int
+    def __init__(self, configurations: _Optional[_Iterable[_Union[HeldConfiguration, _Mapping]]] = ..., http_address: _Optional[str] = ..., group_bytes: _Optional[_Mapping[str, int]] = ..., total_bytes: _Optional[int] = ..., total_bytes_max: _Optional[int] = ...) -> None: ...
 
 class HeldConfiguration(_message.Message):
     __slots__ = ("namespace_id", "source_epoch", "revision", "current_version_id", "name", "content")
