@@ -124,6 +124,9 @@ HOST_NETWORK_REFUSED: Final = (
     "network_mode host is not allowed for this developer group: use bridge, or ask the operator for "
     "runtime.host_network"
 )
+DATABASE_AWAY: Final = (
+    "the service could not read from its database whether this node may run the build"
+)
 _POLL_INTERVAL_S: Final = 2.0
 _RETRY_DELAYS_S: Final = (0.1, 0.2, 0.5, 1.0)
 
@@ -285,12 +288,14 @@ class RunLifecycle:
     async def _preparing(self) -> RunState:
         request = self._request
         assert request is not None
-        if await self._context.has_earlier_run_of_other_group(self.id):
-            return self._over(RunEnd("exec_failed", message=NETWORK_IS_SHARED))
-        if request.has_host_network and not await self._context.may_use_host_network(
-            request.build_id
-        ):
-            return self._over(RunEnd("exec_failed", message=HOST_NETWORK_REFUSED))
+        try:
+            refusal = await self._stop.within(
+                BUILD_TIMEOUT_S, self._retry(lambda: self._network_refusal(request))
+            )
+        except TimeoutError:
+            return self._over(RunEnd("lost", message=DATABASE_AWAY))
+        if refusal is not None:
+            return self._over(RunEnd("exec_failed", message=refusal))
         self._build = self._context.builds.get_cached(request.build_id)
         if self._build is not None:
             return self._placing
@@ -310,6 +315,14 @@ class RunLifecycle:
             return self._over(RunEnd("build_unusable", message=sentence))
         self._build = build
         return self._placing
+
+    async def _network_refusal(self, request: RunRequest) -> str | None:
+        context = self._context
+        if await context.has_earlier_run_of_other_group(self.id):
+            return NETWORK_IS_SHARED
+        if request.has_host_network and not await context.may_use_host_network(request.build_id):
+            return HOST_NETWORK_REFUSED
+        return None
 
     async def _placing(self) -> RunState:
         request, build, context = self._request, self._build, self._context

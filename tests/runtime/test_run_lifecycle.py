@@ -10,8 +10,10 @@ from typing import Final
 
 import pytest
 
+from pyservice.errors import ServiceError
 from pyservice.runtime import keeper_launcher, run_lifecycle
 from pyservice.runtime.run_folder import KeeperFailed, RunFolder
+from pyservice.runtime.run_lifecycle import DATABASE_AWAY
 from pyservice.runtime.run_requests import PortRequest, Resources, RunEnd
 from tests.support.runtime_host import CAPACITY, RuntimeHost, build_of, is_alive, launcher_of, until
 
@@ -87,6 +89,54 @@ async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: R
     with_folder = [order for order in orders.values() if host.of(order).path.exists()]
     assert with_folder == [orders["not-in-it"]], "a run without a keeper has no folder"
     assert host.supervisor.capacity.free == CAPACITY
+
+
+class UnavailableDatabase:
+    """Answers questions about builds. The first `failures` answers are errors."""
+
+    def __init__(self, failures: float) -> None:
+        self.failures = failures
+        self.calls = 0
+
+    async def group_of_build(self, _: str) -> str:
+        self._answer()
+        return "group"
+
+    async def may_use_host_network(self, _: str) -> bool:
+        self._answer()
+        return True
+
+    def _answer(self) -> None:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
+
+
+QUESTIONS: Final = ("group_of_build", "may_use_host_network")
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_database_error_during_preparation_is_retried(
+    host: RuntimeHost, question: str
+) -> None:
+    database = UnavailableDatabase(failures=1)
+    setattr(host, question, getattr(database, question))
+    await host.anew()
+    order = await host.running(has_host_network=True)
+    assert host.reports.of(order.id) == ["placed", "running"]
+    assert database.calls > 1
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+async def test_run_ends_with_a_cause_when_the_database_stays_away(
+    host: RuntimeHost, monkeypatch: pytest.MonkeyPatch, question: str
+) -> None:
+    monkeypatch.setattr(run_lifecycle, "BUILD_TIMEOUT_S", 0.05)
+    database = UnavailableDatabase(failures=float("inf"))
+    setattr(host, question, getattr(database, question))
+    await host.anew()
+    order = host.want(has_host_network=True)
+    assert await host.reports.end(order.id) == RunEnd("lost", message=DATABASE_AWAY)
 
 
 async def test_repeated_request_starts_one_process(host: RuntimeHost) -> None:
