@@ -8,6 +8,7 @@ use std::ops::Bound;
 use crate::codec::{Reader, Writer};
 use crate::command::{ChannelId, Lsn, Ms};
 use crate::journal_event::ApplyError;
+use crate::service_time::EXPIRED_DROPPED_PER_ADDED;
 
 /// Maximum number of tokens in one channel. Above it, the oldest token is removed.
 const MAX_TOKENS_PER_CHANNEL: usize = 64;
@@ -35,8 +36,10 @@ pub(crate) struct EventChannels {
 }
 
 impl EventChannels {
-    pub(crate) fn add(&mut self, lsn: Lsn, sent: impl Iterator<Item = (ChannelId, SentToken)>) {
+    /// Adds tokens at a time, and drops some expired ones.
+    pub(crate) fn add(&mut self, lsn: Lsn, at: Ms, sent: impl Iterator<Item = (ChannelId, SentToken)>) {
         for (index, (channel, one)) in (0u8..).zip(sent) {
+            self.drop_expired(at, EXPIRED_DROPPED_PER_ADDED);
             self.insert(channel, (lsn, index), one);
             let channel_tokens = self.by_channel.range((channel, (0, 0))..=(channel, (Lsn::MAX, u8::MAX)));
             let (oldest, count) =
@@ -67,10 +70,11 @@ impl EventChannels {
         }
     }
 
-    /// Drops expired tokens.
-    pub(crate) fn drop_expired(&mut self, now: Ms) {
-        // Only events call this function, so that the stored state depends on events alone.
-        while self.by_deadline.first().is_some_and(|(deadline, ..)| *deadline <= now) {
+    fn drop_expired(&mut self, now: Ms, count: usize) {
+        for _ in 0..count {
+            if self.by_deadline.first().is_none_or(|(deadline, ..)| *deadline > now) {
+                return;
+            }
             self.remove_first();
         }
     }
@@ -135,7 +139,7 @@ mod tests {
     fn channel_keeps_its_newest_tokens() {
         let mut channels = EventChannels::default();
         for lsn in 1..=100 {
-            channels.add(lsn, [([7; 16], sent(1_000)), ([8; 16], sent(1_000))].into_iter());
+            channels.add(lsn, 0, [([7; 16], sent(1_000)), ([8; 16], sent(1_000))].into_iter());
         }
         let remaining: Vec<Lsn> = channels.tokens_of(&[7; 16], 0).map(|(lsn, _)| lsn).collect();
         assert_eq!(remaining, (37..=100).collect::<Vec<_>>());
@@ -148,12 +152,12 @@ mod tests {
         for number in 0..MAX_TOKENS as u64 + 10 {
             let mut channel = [0; 16];
             channel[..8].copy_from_slice(&number.to_le_bytes());
-            channels.add(number + 1, core::iter::once((channel, sent(number + 5))));
+            channels.add(number + 1, 0, core::iter::once((channel, sent(number + 5))));
         }
         assert_eq!(channels.by_deadline.len(), MAX_TOKENS);
         assert_eq!(channels.by_channel.len(), MAX_TOKENS);
         assert_eq!(channels.by_deadline.first().map(|(deadline, ..)| *deadline), Some(15));
-        channels.drop_expired(Ms::MAX);
+        channels.drop_expired(Ms::MAX, MAX_TOKENS);
         assert!(channels.by_channel.is_empty() && channels.by_deadline.is_empty());
     }
 }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use crate::codec::{Reader, Writer};
 use crate::command::Ms;
 use crate::journal_event::ApplyError;
+use crate::service_time::EXPIRED_DROPPED_PER_ADDED;
 
 const HOUR_MS: u64 = 3_600_000;
 /// Maximum number of stored mock player tokens. A further token replaces the oldest.
@@ -32,9 +33,11 @@ impl ConsumedMockTokens {
     }
 
     pub(crate) fn consume(&mut self, hour: u32, at: Ms, mac: [u8; 16]) {
-        while self.used.first().is_some_and(|(oldest, _)| !is_within_lifetime(*oldest, at))
-            || self.used.len() >= MAX_ENTRIES
-        {
+        for _ in 0..EXPIRED_DROPPED_PER_ADDED {
+            let is_over = self.used.first().is_some_and(|(oldest, _)| !is_within_lifetime(*oldest, at));
+            if !is_over && self.used.len() < MAX_ENTRIES {
+                break;
+            }
             self.used.pop_first();
         }
         self.used.insert((hour, mac));

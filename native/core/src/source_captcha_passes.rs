@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::codec::{Reader, Writer};
 use crate::command::{Ms, Source};
 use crate::journal_event::ApplyError;
+use crate::service_time::EXPIRED_DROPPED_PER_ADDED;
 
 /// Upper bound of the setting `verification_ttl`.
 const MAX_PASS_AGE_MS: Ms = 43_200_000;
@@ -31,10 +32,10 @@ impl SourceCaptchaPasses {
         is_within_lifetime.then_some((pass.passed_at, pass.requests_since))
     }
 
-    /// Records a pass and drops expired passes.
+    /// Records a pass and drops some expired passes.
     pub(crate) fn record_pass(&mut self, source: Source, at: Ms) {
-        // Only events drop passes, so that the stored state depends on events alone.
-        while let Some((passed_at, old)) = self.by_time.first().copied() {
+        for _ in 0..EXPIRED_DROPPED_PER_ADDED {
+            let Some((passed_at, old)) = self.by_time.first().copied() else { break };
             let is_over = at.saturating_sub(passed_at) >= MAX_PASS_AGE_MS || self.by_time.len() >= MAX_ENTRIES;
             if !is_over {
                 break;

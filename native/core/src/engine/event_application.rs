@@ -117,11 +117,10 @@ impl Engine {
             }
             Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries } => {
                 self.lobbies.live(lobby).ok_or(NO_LOBBY)?;
-                self.event_channels.drop_expired(at);
                 let sent = deliveries.iter().map(|(channel, slot, generation)| {
                     (channel, SentToken { lobby, slot, generation, key_id, ts_ms, deadline })
                 });
-                self.event_channels.add(lsn, sent);
+                self.event_channels.add(lsn, at, sent);
                 lobby
             }
             _ => return self.apply_lobby_independent(lsn, event),

@@ -1,4 +1,4 @@
-//! Bounds of one command: due slots, the number of tombstones, and the steps of a key search.
+//! Bounds of one command: due slots, expired records, the number of tombstones, and the steps of a key search.
 
 use hosting_core::Refusal::*;
 use hosting_core::*;
@@ -65,6 +65,83 @@ fn end_of_silent_lobbies_counts_their_slots() {
     }
     assert_eq!(w.engine.live_versions(NAMESPACE), []);
     assert!((1..=3).contains(&most_ended), "{most_ended} lobbies of {PLAYERS} players ended in one command");
+}
+
+/// Expired records of one kind that a test stores before it measures one event.
+const EXPIRED: usize = 300;
+const HOUR_MS: u64 = 3_600_000;
+
+/// Runs a command that adds one record, and returns by how many bytes the image shrinks.
+fn shrink_of<T>(w: &mut TestEngine, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>) -> usize {
+    let before = image_of(&w.engine).len();
+    assert!(w.run(command).result.is_ok());
+    assert!((1..=2).contains(&w.written));
+    before - image_of(&w.engine).len()
+}
+
+#[test]
+fn one_event_drops_at_most_two_expired_channel_tokens_for_each_that_it_adds() {
+    const TOKEN_BYTES: usize = 53;
+    const SLOTS: u32 = 320;
+    let mut w = TestEngine::new();
+    let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (SLOTS, SLOTS, SLOTS));
+    let channels: Vec<ChannelId> = (0..63).map(|number| [number; 16]).collect();
+    for _ in 0..SLOTS / 64 {
+        w.join_with(lobby, |c| (c.party_size, c.channels) = (64, &channels)).result.unwrap();
+    }
+    w.pass(TTL_MS);
+    let join = |party_size| Join {
+        namespace: NAMESPACE,
+        lobby,
+        party_size,
+        rejoin_token: None,
+        source: 0,
+        source_limit: SLOTS,
+        idempotency: None,
+        channels: &channels[..party_size as usize - 1],
+    };
+    assert_eq!(shrink_of(&mut w, |e, cx| e.join(cx, &join(2))), TOKEN_BYTES, "one more, two fewer");
+    assert_eq!(shrink_of(&mut w, |e, cx| e.join(cx, &join(11))), 10 * TOKEN_BYTES, "10 more, 20 fewer");
+    let read = w.run(|e, cx| e.channel_events(cx, &channels[62])).result.unwrap();
+    assert_eq!(read, [], "a reader checks the time");
+}
+
+#[test]
+fn one_event_drops_at_most_two_expired_captcha_passes() {
+    const PASS_BYTES: usize = 20;
+    let mut w = TestEngine::new();
+    for source in 1..=EXPIRED as u64 {
+        w.run(|e, cx| e.record_captcha_pass(cx, source)).result.unwrap();
+    }
+    w.pass(12 * HOUR_MS);
+    assert_eq!(shrink_of(&mut w, |e, cx| e.record_captcha_pass(cx, 1_000)), PASS_BYTES, "one more, two fewer");
+    let status = w.run(|e, cx| e.captcha_status(cx, EXPIRED as u64));
+    assert_eq!(status.passed_ago_ms, None, "a reader checks the time");
+}
+
+#[test]
+fn one_event_drops_at_most_two_expired_mock_tokens() {
+    const MOCK_BYTES: usize = 20;
+    let mut w = TestEngine::new();
+    let token_of = |w: &mut TestEngine, number: usize| {
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        w.run(|e, cx| e.mock_player_token(cx, NAMESPACE, VERSION, &nonce))
+    };
+    let mut used = Vec::new();
+    for number in 0..EXPIRED {
+        let token = token_of(&mut w, number);
+        w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, &token)).result.unwrap();
+        used.push(token);
+    }
+    w.pass(2 * HOUR_MS);
+    let newer = token_of(&mut w, EXPIRED);
+    let shrink = shrink_of(&mut w, |e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, &newer));
+    assert_eq!(shrink, MOCK_BYTES, "one more, two fewer");
+    for token in &used {
+        let repeated = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, token));
+        assert_eq!(repeated.result, Err(PlayerTokenExpired), "a reader checks the time");
+    }
 }
 
 #[test]
