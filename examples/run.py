@@ -22,6 +22,12 @@ from examples import packing
 from examples.arena.hosting import HostingClient, ServiceAway, ServiceRefused
 from examples.by_hand import ByHand
 from examples.deployment import Deployment
+from examples.start_conflicts import (
+    SERVICE_LOCK,
+    is_earlier_run_ending,
+    lock_holder,
+    start_conflicts,
+)
 
 GAME = "arena"
 NAMESPACE = "prod"
@@ -37,9 +43,9 @@ START_TIMEOUT_S = 20.0
 POLL_INTERVAL_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
-FAILED_STARTS_S = 5.0
-"""A service that was never ready is not restarted after this time. An earlier run may need it to
-end."""
+CONFLICT_WAIT_S = 5.0
+"""Time that an earlier run has to release its addresses and its data directory."""
+CONFLICT_POLL_S = 0.1
 STOP_TIMEOUT_S = 45.0
 """Game servers have 30 s to exit."""
 _PR_SET_PDEATHSIG = 1
@@ -55,6 +61,15 @@ class Stage:
     bots: int
     bots_stay: bool
     addresses: dict[str, Any] = field(default_factory=dict)
+    earlier_ready: tuple[int, int] | None = None
+    """Identity of the ready file before the start. Another run may own that file."""
+    service_pid: int = 0
+
+    @property
+    def listeners(self) -> dict[str, str]:
+        """Addresses by the name of their flag. A restart keeps the ports that it was given."""
+        defaults = {"http": self.http, "grpc": self.grpc, "cdn": self.cdn, "metrics": self.metrics}
+        return {name: self.addresses.get(name) or one for name, one in defaults.items()}
 
     @property
     def ready(self) -> Path:
@@ -72,11 +87,23 @@ class Stage:
     def cloud_token(self) -> str:
         return Path(self.addresses["cloud_token_file"]).read_text().strip()
 
+    def ready_identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.ready.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_ino, found.st_mtime_ns
+
     def is_served(self) -> bool:
-        if self.ready.exists():
+        if self.ready_identity() in (None, self.earlier_ready):
+            return False
+        if lock_holder(self.data_dir / SERVICE_LOCK) != str(self.service_pid):
+            return False
+        try:
             self.addresses = json.loads(self.ready.read_text())
-            return True
-        return False
+        except FileNotFoundError:
+            return False
+        return True
 
     def secret(self, name: str) -> Path:
         return self.data_dir / f"{name}.token"
@@ -90,8 +117,7 @@ def end_with_parent() -> None:
 class Child:
     """A child process that is restarted with growing pauses until `stop()`.
 
-    A process that was never ready is restarted for `FAILED_STARTS_S`, because a restart would fail
-    in the same way.
+    A process that was never ready is not restarted, because a restart would fail in the same way.
     """
 
     def __init__(
@@ -115,7 +141,6 @@ class Child:
     async def _keep(self) -> None:
         pause_s = RESTART_PAUSE_S
         loop = asyncio.get_running_loop()
-        first_began = loop.time()
         was_ready = False
         while not self._stopping.is_set():
             began = loop.time()
@@ -131,7 +156,7 @@ class Child:
                 noting.cancel()
                 was_ready = was_ready or self.started.is_set()
                 self.started.clear()
-                if not was_ready and loop.time() - first_began >= FAILED_STARTS_S:
+                if not was_ready:
                     return
                 if not self._stopping.is_set():
                     print(f"{self.name} exited ({code}); restarting it", flush=True)
@@ -196,20 +221,11 @@ def write_whole(path: Path, text: str) -> None:
 
 
 async def start_service(stage: Stage) -> asyncio.subprocess.Process:
-    stage.ready.unlink(missing_ok=True)
-    http, grpc, cdn, metrics = (
-        stage.addresses.get(name) or default
-        for name, default in (
-            ("http", stage.http),
-            ("grpc", stage.grpc),
-            ("cdn", stage.cdn),
-            ("metrics", stage.metrics),
-        )
-    )
-    return await asyncio.create_subprocess_exec(
+    stage.earlier_ready = stage.ready_identity()
+    process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pyservice", "serve"),
         *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
-        *("--http", http, "--grpc", grpc, "--cdn", cdn, "--metrics", metrics),
+        *(f"--{name}={address}" for name, address in stage.listeners.items()),
         *("--set", "runtime.end_with_service=true"),
         # `auto` writes JSON if the output is redirected.
         *("--set", "log_format=console"),
@@ -219,6 +235,23 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         # With its own process group, the service does not get the Ctrl-C of the terminal.
         process_group=0,
     )
+    stage.service_pid = process.pid
+    return process
+
+
+async def wait_for_no_conflict(stage: Stage) -> None:
+    """Waits for an earlier run that is ending. Raises StartConflict if the conflicts remain."""
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + CONFLICT_WAIT_S
+    is_printed = False
+    while conflicts := start_conflicts(stage.data_dir, stage.listeners):
+        if not is_printed:
+            sentences = "; ".join(sentence for sentence, _ in conflicts.values())
+            print(f"{sentences}; waiting up to {CONFLICT_WAIT_S:g} s", flush=True)
+            is_printed = True
+        if loop.time() >= until_s and not is_earlier_run_ending(stage.data_dir):
+            raise StartConflict({name: remedy for name, (_, remedy) in conflicts.items()})
+        await asyncio.sleep(CONFLICT_POLL_S)
 
 
 async def prepare(stage: Stage) -> None:
@@ -352,6 +385,7 @@ async def play(stage: Stage) -> None:
         loop.add_signal_handler(number, signalled)
     speaking: asyncio.Task[None] | None = None
     try:
+        await wait_or_stop(stop, wait_for_no_conflict(stage))
         children[0].run()
         await wait_or_stop(stop, children[0].wait_started())
         await wait_or_stop(stop, prepare(stage))
@@ -369,10 +403,7 @@ async def play(stage: Stage) -> None:
     except Stopped:
         pass
     except StartFailed as failed:
-        raise SystemExit(
-            f"{failed}. Another address and data directory: "
-            "make run ARGS='--http 127.0.0.1:9080 --data-dir other'. All flags: make run ARGS=--help"
-        ) from None
+        raise SystemExit(str(failed)) from None
     finally:
         if speaking is not None:
             speaking.cancel()
@@ -382,7 +413,16 @@ async def play(stage: Stage) -> None:
 
 
 class StartFailed(Exception):
-    """The service failed at each start."""
+    """The service exited before it was ready."""
+
+
+class StartConflict(Exception):
+    """Another process has an address or the data directory."""
+
+    def __init__(self, flags: dict[str, str]) -> None:
+        """`flags` has other values, by the name of the flag."""
+        super().__init__(f"the service cannot start, also not after {CONFLICT_WAIT_S:g} s")
+        self.flags = flags
 
 
 class Stopped(Exception):
@@ -426,7 +466,23 @@ def main() -> None:
             f"{arguments.data_dir} is of a version that had no control plane; choose another --data-dir"
         )
     arguments.data_dir.mkdir(parents=True, exist_ok=True)
-    asyncio.run(play(Stage(**vars(arguments))))
+    try:
+        asyncio.run(play(Stage(**vars(arguments))))
+    except StartConflict as conflict:
+        flags = changed_flags(parser, vars(arguments) | conflict.flags)
+        raise SystemExit(
+            f"{conflict}. Start it with: make run ARGS='{flags}'. All flags: make run ARGS=--help"
+        ) from None
+
+
+def changed_flags(parser: argparse.ArgumentParser, values: dict[str, Any]) -> str:
+    """Returns the flags with other values than their defaults, for a command line."""
+    flags = {
+        f"--{name.replace('_', '-')}": value
+        for name, value in values.items()
+        if value != parser.get_default(name)
+    }
+    return " ".join(name if value is True else f"{name} {value}" for name, value in flags.items())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import urllib.request
@@ -117,22 +118,59 @@ def failed_start(run: Run) -> str:
     """Waits until the run gives up, and returns its output."""
     assert run.process.wait(timeout=PATIENCE_S) == 1, run.output()
     assert OPEN not in run.output()
-    assert "make run ARGS=" in run.output().splitlines()[-1]
+    assert "restarting it" not in run.output()
     return run.output()
 
 
-def test_taken_port_ends_the_run_with_its_cause(start_run: StartRun) -> None:
+def printed_flags(printed: str) -> dict[str, str]:
+    """Returns the flags of the `make run` that the last line names as the remedy."""
+    match = re.search(r"make run ARGS='(--[^']+)'", printed.splitlines()[-1])
+    assert match, printed
+    words = [word for word in shlex.split(match[1]) if word != "--bots-stay"]
+    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}
+
+
+def start_as_printed(start_run: StartRun, printed: str) -> Run:
+    flags = printed_flags(printed)
+    return start_run(
+        bots=int(flags.pop("bots")), name=Path(flags.pop("data-dir")).name, **flags
+    )
+
+
+@pytest.mark.parametrize("listener", ["http", "grpc", "cdn", "metrics"])
+def test_taken_port_ends_the_run_with_its_cause_and_a_remedy_that_works(
+    start_run: StartRun, listener: str
+) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
         taken = "127.0.0.1:{1}".format(*other.getsockname())
-        printed = failed_start(start_run(http=taken))
-    assert f"cannot listen on {taken}" in printed
+        failed = start_run(**{listener: taken})
+        printed = failed_start(failed)
+        assert printed.count(f"cannot listen on {taken}") == 1, printed
+        assert str(failed.data_dir) in printed_flags(printed)["data-dir"]
+        run = start_as_printed(start_run, printed)
+        run.wait_for(OPEN)
 
 
 def test_locked_data_directory_ends_the_run_with_its_cause(start_run: StartRun) -> None:
     first = start_run()
     first.wait_for(OPEN)
+    ready = first.data_dir / "ready.json"
+    addresses = ready.read_text()
     printed = failed_start(start_run())
-    assert str((first.data_dir / LOCKS[0]).read_text().split()[0]) in printed
+    assert printed.count(str((first.data_dir / LOCKS[0]).read_text().split()[0])) == 1, printed
+    assert ready.read_text() == addresses
     assert lobby_of(first), "the first run goes on"
+    start_as_printed(start_run, printed).wait_for(OPEN)
+
+
+def test_ready_file_of_an_earlier_run_does_not_count(start_run: StartRun) -> None:
+    first = start_run()
+    first.wait_for(OPEN)
+    kill_at_once(first)
+    assert (first.data_dir / "ready.json").exists()
+    second = start_run()
+    second.wait_for(OPEN)
+    assert second.api_url != first.api_url
+    assert lobby_of(second)
