@@ -165,6 +165,8 @@ class BuildOperations:
     async def delete(
         self, request: pb.DeleteGameBuildRequest, caller: Caller
     ) -> pb.DeleteGameBuildResponse:
+        deleted: list[str] = []
+
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             await games.lock(tx, game.game_id)
@@ -178,8 +180,13 @@ class BuildOperations:
             await builds.remove(tx, row.build_id)
             await uploads.abandon(tx, row.upload_id)
             tx.after_commit(self.deletions.start_removal)
+            deleted[:] = [row.upload_id]
 
-        return await self.records.changes.apply(caller, request, pb.DeleteGameBuildResponse, change)
+        response = await self.records.changes.apply(
+            caller, request, pb.DeleteGameBuildResponse, change
+        )
+        await self.deletions.refuse_puts(deleted)
+        return response
 
     def _check_request(self, request: BuildRequest, name_field: str) -> None:
         require_valid(self._problems(request, name_field))

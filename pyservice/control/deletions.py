@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Final, Protocol
 
@@ -34,10 +34,11 @@ class UploadBusy(Exception):
 
 
 class Uploads(Protocol):
-    """Both methods raise UploadBusy."""
+    """Each method raises UploadBusy."""
 
     async def remove(self, upload_id: str) -> None: ...
     async def remove_objects(self, upload_id: str) -> None: ...
+    async def refuse_puts(self, upload_id: str) -> None: ...
 
 
 def require_unused(detail: str, **users: Sequence[str]) -> None:
@@ -108,6 +109,17 @@ class Deletions:
     def start_removal(self) -> None:
         """Wakes the job. Call this method after the commit of a deletion."""
         self._due.set()
+
+    async def refuse_puts(self, upload_ids: Iterable[str]) -> None:
+        """Refuses PUTs to deleted uploads before their deletion is answered.
+
+        If this fails or takes more than a second, the job does it.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+                for upload_id in upload_ids:
+                    refusal = partial(self._uploading.refuse_puts, upload_id)
+                    await self._try(refusal, upload_id=upload_id)
 
     async def run(self) -> None:
         await self.job.repeat_forever(self._remove_all, every_s=_INTERVAL_S)

@@ -99,6 +99,8 @@ class GamePictureOperations:
     async def delete_avatar(
         self, request: pb.DeleteCustomAvatarRequest, caller: Caller
     ) -> pb.DeleteCustomAvatarResponse:
+        deleted: list[str] = []
+
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             row = await uploads.find(tx, request.upload_id)
@@ -106,10 +108,13 @@ class GamePictureOperations:
                 raise ServiceError("UPLOAD_NOT_FOUND")
             await uploads.abandon(tx, row.upload_id)
             tx.after_commit(self.deletions.start_removal)
+            deleted[:] = [row.upload_id]
 
-        return await self.records.changes.apply(
+        response = await self.records.changes.apply(
             caller, request, pb.DeleteCustomAvatarResponse, change
         )
+        await self.deletions.refuse_puts(deleted)
+        return response
 
     def delete_shown(self, kind: str) -> Run:
         """Returns the operation that deletes the `banner` or `logo` of a game."""

@@ -42,7 +42,7 @@ from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
 from pyservice.storage import deletions as stored_deletions
-from pyservice.storage import games, groups, namespaces
+from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Conflict, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
 
@@ -165,12 +165,15 @@ class GameOperations:
         return game_id, [new.namespace_id for new in several]
 
     async def delete(self, request: pb.DeleteGameRequest, caller: Caller) -> pb.DeleteGameResponse:
+        deleted_uploads: list[str] = []
+
         async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
             game = await authorization.find_game(tx, caller, request.game_id)
             await games.lock(tx, game.game_id)
             rows = await namespaces.of_game(tx, game.game_id)
             ids = [row.namespace_id for row in rows]
             await require_no_players(tx, ids, is_forced=request.force)
+            deleted_uploads[:] = await uploads.incomplete_of_game(tx, game.game_id)
             for row in rows:
                 await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
             await stored_deletions.remove_game(tx, game.game_id)
@@ -182,6 +185,7 @@ class GameOperations:
         deleted = await self._changes.apply(
             caller, request, remembered_pb2.NamespacesDeleted, change
         )
+        await self._deletions.refuse_puts(deleted_uploads)
         await self._deletions.confirm(deleted.namespace_ids)
         return pb.DeleteGameResponse()
 

@@ -71,6 +71,8 @@ class SiteOperations:
         return pb.ListSitesResponse(sites=map(_site, page.rows), cursor=page.cursor)
 
     async def delete(self, request: pb.DeleteSiteRequest, caller: Caller) -> pb.DeleteSiteResponse:
+        deleted: list[str] = []
+
         async def change(tx: Transaction) -> None:
             game = await authorization.find_game(tx, caller, request.game_id)
             await games.lock(tx, game.game_id)
@@ -82,8 +84,11 @@ class SiteOperations:
             await uploads.remove_site(tx, request.site_id)
             await uploads.abandon(tx, upload_id)
             tx.after_commit(self.deletions.start_removal)
+            deleted[:] = [upload_id]
 
-        return await self.records.changes.apply(caller, request, pb.DeleteSiteResponse, change)
+        response = await self.records.changes.apply(caller, request, pb.DeleteSiteResponse, change)
+        await self.deletions.refuse_puts(deleted)
+        return response
 
 
 def _check_request(files: Sequence[NewFile], problems: list[FieldProblem]) -> None:

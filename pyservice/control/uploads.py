@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
@@ -56,6 +56,8 @@ _QUOTAS_OF_KIND: Final = {
 """Quotas of the number and the bytes of uploads of a kind."""
 ABANDONED_AFTER_MS: Final = 24 * 3_600_000
 CLEANUP_INTERVAL_S: Final = 3_600.0
+SWEEP_INTERVAL_S: Final = 600.0
+"""Interval of the removal of parts that a bucket accepted for a completed or deleted upload."""
 _RETRIES_S: Final = (60.0, CLEANUP_INTERVAL_S)
 _BATCH_ROWS: Final = 100
 _SIGNED_AT_ONCE: Final = 100
@@ -261,22 +263,29 @@ class UploadLifecycle:
 
         Raises UploadBusy while a check of the upload is running.
         """
-        if upload_id in self._checks:
-            raise UploadBusy(f"upload {upload_id} is being checked")
-        self._forget(upload_id)
+        self._require_no_check(upload_id)
         async with self._database.write() as tx:
             if not await uploads.abandon_incomplete(tx, upload_id):
                 return
-        await self._objects.delete_prefix(upload_id)
+        # A check can have begun before the commit, and none begins after it.
+        await self.remove_objects(upload_id)
         async with self._database.write() as tx:
             await uploads.remove(tx, upload_id)
 
     async def remove_objects(self, upload_id: str) -> None:
-        """Removes the objects of an upload without a record. Raises UploadBusy."""
+        """Removes the objects of an abandoned upload, or of one without a record. Raises UploadBusy."""
+        self._require_no_check(upload_id)
+        self._forget(upload_id)
+        await self._objects.delete_upload(upload_id)
+
+    async def refuse_puts(self, upload_id: str) -> None:
+        """Refuses PUTs to the URLs of a deleted upload. Raises UploadBusy."""
+        self._require_no_check(upload_id)
+        await self._objects.refuse_puts(upload_id)
+
+    def _require_no_check(self, upload_id: str) -> None:
         if upload_id in self._checks:
             raise UploadBusy(f"upload {upload_id} is being checked")
-        self._forget(upload_id)
-        await self._objects.delete_prefix(upload_id)
 
     async def remove_abandoned(self) -> int:
         before_ms, count, last_id = self._now_ms() - ABANDONED_AFTER_MS, 0, ""
@@ -297,12 +306,25 @@ class UploadLifecycle:
         async def remove() -> None:
             _log_removed(await self.remove_abandoned())
 
-        async def sweep() -> None:
-            _log_removed(await self._objects.sweep(ABANDONED_AFTER_MS / 1000))
+        async def drop_folders() -> None:
+            await self._objects.drop_empty_folders(ABANDONED_AFTER_MS / 1000)
 
         async with asyncio.TaskGroup() as group:
-            for step in (remove, sweep):
-                group.create_task(self.job.repeat_forever(step, every_s=CLEANUP_INTERVAL_S))
+            for step, interval_s in (
+                (remove, CLEANUP_INTERVAL_S),
+                (self.sweep, SWEEP_INTERVAL_S),
+                (drop_folders, CLEANUP_INTERVAL_S),
+            ):
+                group.create_task(self.job.repeat_forever(step, every_s=interval_s))
+
+    async def sweep(self) -> None:
+        """Removes parts of completed and deleted uploads."""
+
+        async def find_incomplete(upload_ids: Collection[str]) -> set[str]:
+            async with self._database.read() as tx:
+                return await uploads.incomplete_among(tx, upload_ids)
+
+        _log_removed(await self._objects.sweep(find_incomplete))
 
     async def stop(self) -> None:
         await self._checks.stop()

@@ -1,7 +1,9 @@
 """Object store in a local folder. Each upload is written to its own file, which is renamed on
 completion.
 
-The store has the folders `incoming` (emptied at start), `pending` and `kept`.
+The store has the folders `incoming` (emptied at start), `pending` and `kept`. The uploads of `U`
+are in the folder `pending/U`. When they are refused, `pending/U` is an empty file instead. A rename
+into it then fails, so that a PUT in flight cannot store anything.
 """
 
 from __future__ import annotations
@@ -9,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ctypes
+import errno
 import hashlib
 import io
 import os
 import secrets
+import shutil
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -25,7 +29,7 @@ from typing import Any, Final, TypeVar
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.durable_files import is_disk_full, sync_folder, write_file
 from pyservice.errors import ServiceError
-from pyservice.storage.objects import Part, PendingBlob, RunStep
+from pyservice.storage.objects import Part, RunStep
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 
 # Disk reserve -------------------------------------------------------------------------------------
@@ -226,6 +230,9 @@ _STEP_BYTES: Final = 32 << 20
 _BATCH_SIZE: Final = 1000
 _ATTEMPTS: Final = 8
 _THREADS: Final = 8
+_MISSING: Final = (FileNotFoundError, NotADirectoryError)
+"""Errors for a path without a file. A folder of the path can be the marker of refused uploads."""
+_CHANGED_MEANWHILE: Final = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENOTEMPTY})
 _Result = TypeVar("_Result")
 
 
@@ -280,6 +287,10 @@ class FolderBlobStore:
     async def forget(self, names: Sequence[str]) -> None:
         await self._run(lambda: self._remove(names), self._writers)
 
+    async def refuse_puts(self, prefix: str) -> None:
+        folder = self._folder / "pending" / prefix
+        await self._run(lambda: self._replace_by_marker(folder), self._writers)
+
     async def write(self, name: str, content: bytes) -> None:
 
         def write() -> None:
@@ -311,30 +322,39 @@ class FolderBlobStore:
     async def names(self, folder: str) -> list[str]:
         return await self._run(lambda: list(self._walk(folder)))
 
-    async def pending(self) -> AsyncIterator[list[PendingBlob]]:
+    async def pending(self) -> AsyncIterator[list[str]]:
         names = await self.names("pending")
         for first in range(0, len(names), _BATCH_SIZE):
-            batch = names[first : first + _BATCH_SIZE]
-            yield await self._run(lambda batch=batch: self._pending_blobs(batch))  # type: ignore[misc]
+            yield names[first : first + _BATCH_SIZE]
 
     async def drop_empty_folders(self, older_than_s: float) -> None:
-        """Removes empty folders that are older than `older_than_s`. Later writes create them again."""
+        """Removes empty folders that are older than `older_than_s`. Later writes create them again.
+
+        Also removes the refusals of PUTs that are older than `older_than_s`.
+        """
         before_s = time.time() - older_than_s
         await self._run(lambda: self._drop_old(before_s))
 
     def receive(self, grant: UrlGrant) -> UploadWriter:
         """Returns a writer for an upload that a signed URL permits. Does not touch existing files.
 
-        Raises STORAGE_FULL if the upload does not fit now, and UPLOAD_ALREADY_COMPLETE for a
-        completed object. Concurrent uploads can still fill the disk before `commit`.
+        Raises STORAGE_FULL if the upload does not fit now, UPLOAD_ALREADY_COMPLETE for a completed
+        object, and UPLOAD_NOT_FOUND for a deleted upload. Concurrent uploads can still fill the disk
+        before `commit`.
         """
         self._refuse_kept(grant)
+        if (self._folder / "pending" / grant.key.partition("/")[0]).is_file():
+            raise ServiceError("UPLOAD_NOT_FOUND")
         self._make_folder(self._folder / "incoming")
         self._disk_reserve.require_space(grant.length)
 
         def publish(path: Path) -> None:
             self._refuse_kept(grant)
-            self._move(path, self._folder / f"pending/{grant.key}.{grant.offset}", is_synced=True)
+            target = self._folder / f"pending/{grant.key}.{grant.offset}"
+            try:
+                self._move(path, target, is_synced=True)
+            except NotADirectoryError:
+                raise ServiceError("UPLOAD_NOT_FOUND") from None
 
         path = self._folder / "incoming" / secrets.token_hex(16)
         return UploadWriter(path, grant.length, self._writers, publish, self._disk_reserve.reserve)
@@ -399,13 +419,26 @@ class FolderBlobStore:
         folders = set()
         for name in names:
             path = self._folder / name
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(*_MISSING):
                 path.unlink()
                 folders.add(path.parent)
         for folder in folders:
             with contextlib.suppress(FileNotFoundError):
                 sync_folder(folder)
             self._drop_empty(folder)
+
+    def _replace_by_marker(self, folder: Path) -> None:
+        # A PUT can end and create the folder again at any time before the marker exists.
+        self._make_folder(folder.parent)
+        while not folder.is_file():
+            try:
+                shutil.rmtree(folder)
+            except OSError as error:
+                if error.errno not in _CHANGED_MEANWHILE:
+                    raise
+            with contextlib.suppress(FileExistsError):
+                folder.touch(mode=0o600, exist_ok=False)
+        sync_folder(folder.parent)
 
     def _drop_empty(self, folder: Path) -> None:
         while folder.parent != self._folder and folder != self._folder:
@@ -426,24 +459,22 @@ class FolderBlobStore:
             if modified_s < before_s:
                 with contextlib.suppress(OSError):
                     os.rmdir(path)
+        for marker in (self._folder / "pending").iterdir():
+            if marker.is_file() and marker.stat().st_mtime < before_s:
+                marker.unlink()
 
     def _walk(self, folder: str) -> Iterator[str]:
         for where, _, files in os.walk(self._folder / folder):
+            if where == f"{self._folder}/pending":
+                continue
             inside = Path(where).relative_to(self._folder).as_posix()
             yield from (f"{inside}/{name}" for name in files if not name.startswith("."))
-
-    def _pending_blobs(self, names: Sequence[str]) -> list[PendingBlob]:
-        dated = []
-        for name in names:
-            with contextlib.suppress(FileNotFoundError):
-                dated.append(PendingBlob(name, (self._folder / name).stat().st_mtime))
-        return dated
 
 
 def _length(path: Path) -> int | None:
     try:
         return path.stat().st_size
-    except FileNotFoundError:
+    except _MISSING:
         return None
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
@@ -50,11 +50,6 @@ class _PartMove(NamedTuple):
     pending: str
     kept: str
     length: int
-
-
-class PendingBlob(NamedTuple):
-    name: str
-    modified_s: float
 
 
 @dataclass(slots=True)
@@ -97,6 +92,12 @@ class BlobStore(Protocol):
 
     async def forget(self, names: Sequence[str]) -> None: ...
 
+    async def refuse_puts(self, prefix: str) -> None:
+        """Removes the blobs of `pending/{prefix}`, and refuses later PUTs there if the store can.
+
+        A folder refuses them, also a PUT in flight. A bucket accepts them until the URLs expire.
+        """
+
     async def write(self, name: str, content: bytes) -> None: ...
 
     def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
@@ -110,9 +111,14 @@ class BlobStore(Protocol):
 
     async def names(self, folder: str) -> list[str]: ...
 
-    def pending(self) -> AsyncIterator[list[PendingBlob]]: ...
+    def pending(self) -> AsyncIterator[list[str]]:
+        """Returns the names of all blobs of `pending`, in batches."""
 
     async def drop_empty_folders(self, older_than_s: float) -> None: ...
+
+
+FindIncomplete = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Returns those of the upload ids that belong to incomplete uploads."""
 
 
 def file_key(upload_id: str, path: str) -> str:
@@ -351,6 +357,17 @@ class Objects:
         names += await self._blobs.names(f"pending/{prefix}")
         await self._blobs.forget(names)
 
+    async def refuse_puts(self, upload_id: str) -> None:
+        """Removes the parts of a deleted upload. A folder then refuses PUTs to its URLs."""
+        _check(f"{upload_id}/all")
+        await self._blobs.refuse_puts(upload_id)
+
+    async def delete_upload(self, upload_id: str) -> None:
+        """Removes the objects of a deleted upload. A folder then refuses PUTs to its URLs."""
+        # A kept object refuses PUTs too, so it is removed last.
+        await self.refuse_puts(upload_id)
+        await self.delete_prefix(upload_id)
+
     async def _find(self, key: str) -> list[tuple[str, int]]:
         whole, parts = f"kept/{key}", f"kept/{key}.parts"
         length, parts_length = await self._blobs.lengths([whole, parts])
@@ -371,18 +388,27 @@ class Objects:
         self._manifests[key] = blobs
         return blobs
 
-    async def sweep(self, older_than_s: float) -> int:
-        """Removes parts of uploads that were not completed within `older_than_s`, and returns their
-        number.
+    async def sweep(self, find_incomplete: FindIncomplete) -> int:
+        """Removes parts that belong to no incomplete upload, and returns their number.
+
+        A bucket accepts PUTs to a completed or deleted upload until its URLs expire.
         """
-        oldest_s = time.time() - older_than_s
         count = 0
         async for batch in self._blobs.pending():
-            names = [blob.name for blob in batch if blob.modified_s < oldest_s]
+            # An upload is stored before its URLs are signed, so the records are read after the parts.
+            incomplete = await find_incomplete({_upload_of(name) for name in batch})
+            names = [name for name in batch if _upload_of(name) not in incomplete]
             await self._blobs.forget(names)
             count += len(names)
-        await self._blobs.drop_empty_folders(older_than_s)
         return count
+
+    async def drop_empty_folders(self, older_than_s: float) -> None:
+        """Removes empty folders, and refusals of PUTs, that are older than `older_than_s`."""
+        await self._blobs.drop_empty_folders(older_than_s)
+
+
+def _upload_of(name: str) -> str:
+    return name.split("/")[1]
 
 
 def _check(key: str) -> None:

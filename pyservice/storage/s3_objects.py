@@ -21,7 +21,7 @@ from obstore.store import S3Store
 
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.storage.objects import Part, PendingBlob, RunStep
+from pyservice.storage.objects import Part, RunStep
 
 READ_BYTES: Final = 256 << 10
 _PUT_MAX_BYTES: Final = 5 << 30
@@ -126,6 +126,9 @@ class S3BlobStore:
             with _translate_store_errors(), contextlib.suppress(FileNotFoundError):
                 await obstore.delete_async(self._store, list(names[first : first + _BULK]))
 
+    async def refuse_puts(self, prefix: str) -> None:
+        await self.forget(await self.names(f"pending/{prefix}"))
+
     async def write(self, name: str, content: bytes) -> None:
         with _translate_store_errors():
             await obstore.put_async(self._store, name, content, use_multipart=False)
@@ -152,12 +155,10 @@ class S3BlobStore:
                 paths += [entry["path"] for entry in page]
         return paths
 
-    async def pending(self) -> AsyncIterator[list[PendingBlob]]:
+    async def pending(self) -> AsyncIterator[list[str]]:
         with _translate_store_errors():
             async for page in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
-                yield [
-                    PendingBlob(entry["path"], entry["last_modified"].timestamp()) for entry in page
-                ]
+                yield [entry["path"] for entry in page]
 
     async def drop_empty_folders(self, older_than_s: float) -> None: ...
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +63,11 @@ _ABANDONED = (
     .order_by(uploads.c.upload_id)
     .limit(bindparam("limit"))
 )
+_INCOMPLETE = select(uploads.c.upload_id).where(
+    uploads.c.kind != ABANDONED, uploads.c.complete_ms.is_(None)
+)
+_INCOMPLETE_AMONG = _INCOMPLETE.where(uploads.c.upload_id.in_(bindparam("ids", expanding=True)))
+_INCOMPLETE_OF_GAME = _INCOMPLETE.where(uploads.c.game_id == bindparam("game_id"))
 _BUILD_FORMAT = select(builds.c.kind, builds.c.compression, builds.c.image_tag).where(
     builds.c.upload_id == bindparam("upload_id")
 )
@@ -219,6 +224,16 @@ async def find_abandoned(tx: Transaction, before_ms: int, after: str, limit: int
     """
     values = {"before_ms": before_ms, "after": after, "limit": limit}
     return [row.upload_id for row in await tx.all(_ABANDONED, values)]
+
+
+async def incomplete_among(tx: Transaction, upload_ids: Collection[str]) -> set[str]:
+    """Returns those of the ids that belong to uploads which are incomplete and not abandoned."""
+    rows = await tx.all(_INCOMPLETE_AMONG, {"ids": list(upload_ids)}) if upload_ids else ()
+    return {row.upload_id for row in rows}
+
+
+async def incomplete_of_game(tx: Transaction, game_id: str) -> list[str]:
+    return [row.upload_id for row in await tx.all(_INCOMPLETE_OF_GAME, {"game_id": game_id})]
 
 
 async def build_format(tx: Transaction, upload_id: str) -> tuple[str, str, str | None] | None:

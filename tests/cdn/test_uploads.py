@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -18,18 +19,43 @@ import httpx
 import pytest
 
 from pyservice.cdn import http_connection, uploads
-from pyservice.storage.objects import Part, PendingObject
+from pyservice.storage.objects import PART_EXPIRES_S, Part, PendingObject
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 from tests.cdn.raw_http import Connect
 from tests.support.blob_stores import put_whole
 from tests.support.cdn_listener import KEY, Listener, running_listener
 from tests.support.small_disk import small_disk
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
 
 ROOT = Path(__file__).resolve().parents[2]
 FAR_FUTURE_S = 4_000_000_000
+KILLED_DELETION = """
+import asyncio, os, signal, sys
+from pathlib import Path
+import httpx
+from tests.support.cdn_listener import running_listener
+
+async def delete(folder, step):
+    async with running_listener(folder) as listener, httpx.AsyncClient() as client:
+        for key in ("up/a", "up/b"):
+            url = await listener.objects.presign_put(key, 3, 60)
+            assert (await client.put(url, content=b"abc")).status_code == 200
+        do = getattr(os, step)
+
+        def kill(path, *rest, **more):
+            # Reading a folder opens it, too.
+            if step != "open" or rest[0] & os.O_CREAT:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return do(path, *rest, **more)
+
+        setattr(os, step, kill)
+        await listener.objects.delete_upload("up")
+
+asyncio.run(delete(Path(sys.argv[1]), sys.argv[2]))
+"""
+"""Deletes an upload of two parts, and stops before a step, as a crash does."""
 
 
 @pytest.fixture
@@ -148,6 +174,88 @@ async def test_url_is_rejected_after_completion(
     assert (answer.status_code, answer.json()["code"]) == (409, "UPLOAD_ALREADY_COMPLETE")
     assert b"".join([block async for block in listener.objects.read("up/a")]) == b"new"
     assert await pending(listener) == []
+
+
+async def test_upload_that_is_deleted_in_flight_stores_nothing(
+    listener: Listener, connect: Connect
+) -> None:
+    wires = [await connect(listener.url) for _ in range(2)]
+    for number, wire in enumerate(wires):
+        await wire.put_head(
+            await listener.objects.presign_put("up/a", 3, 60, number), "Content-Length: 3"
+        )
+        await wire.send(b"ab")
+
+    async def are_open() -> bool:
+        return listener.uploads.open_count == 2
+
+    await eventually(are_open)
+    await listener.objects.delete_upload("up")
+    for wire in wires:
+        await wire.send(b"c")
+        status, _, body = await wire.answer()
+        assert (status, code_of(body)) == (404, "UPLOAD_NOT_FOUND")
+    assert listener.left_behind() == []
+    assert [path.name for path in (listener.folder / "pending").rglob("*")] == ["up"]
+
+
+async def test_deletion_ends_while_uploads_arrive(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    """Uploads that end between two steps of the deletion are removed or refused."""
+    urls = [await listener.objects.presign_put(f"up/a{number}", 3, 60) for number in range(8)]
+    statuses = set[int]()
+    is_deleted = asyncio.Event()
+
+    async def put_repeatedly(url: str) -> None:
+        while not is_deleted.is_set():
+            statuses.add((await client.put(url, content=b"abc")).status_code)
+
+    async def has_stored() -> bool:
+        return 200 in statuses
+
+    async def delete() -> None:
+        await eventually(has_stored)
+        await listener.objects.delete_upload("up")
+        is_deleted.set()
+
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(delete(), *map(put_repeatedly, urls))
+    assert statuses <= {200, 404}
+    assert await pending(listener) == listener.left_behind() == []
+    for url in urls:
+        assert (await client.put(url, content=b"abc")).status_code == 404
+
+
+@pytest.mark.parametrize("step", ["unlink", "rmdir", "open", "fsync"])
+async def test_killed_deletion_is_finished_by_the_next_one(
+    tmp_path: Path, client: httpx.AsyncClient, step: str
+) -> None:
+    folder = tmp_path / "objects"
+    command = [sys.executable, "-c", KILLED_DELETION, str(folder), step]
+    killed = await asyncio.to_thread(
+        lambda: subprocess.run(command, cwd=ROOT, timeout=PATIENCE_S, check=False)
+    )
+    assert killed.returncode == -signal.SIGKILL
+    async with running_listener(folder) as listener:
+        await listener.objects.delete_upload("up")
+        url = await listener.objects.presign_put("up/a", 3, 60)
+        answer = await client.put(url, content=b"abc")
+        assert (answer.status_code, answer.json()["code"]) == (404, "UPLOAD_NOT_FOUND")
+        assert await pending(listener) == []
+
+
+async def test_refusal_outlives_the_urls_and_is_then_removed(
+    listener: Listener, client: httpx.AsyncClient
+) -> None:
+    await listener.objects.delete_upload("up")
+    await listener.objects.drop_empty_folders(PART_EXPIRES_S)
+    url = await listener.objects.presign_put("up/a", 3, 60)
+    assert (await client.put(url, content=b"abc")).status_code == 404
+    then_s = time.time() - PART_EXPIRES_S - 60
+    os.utime(listener.folder / "pending" / "up", (then_s, then_s))
+    await listener.objects.drop_empty_folders(PART_EXPIRES_S)
+    assert list((listener.folder / "pending").iterdir()) == []
 
 
 @pytest.mark.parametrize("sent_bytes", [0, 1, 70_000, 3_500_000])

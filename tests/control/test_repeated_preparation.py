@@ -138,7 +138,7 @@ async def test_deleted_upload_is_not_replayed(developer: Developer) -> None:
     first = await developer.good("create_game_build", key, **fields)
     await developer.good("delete_build", game_id=game_id, build_id=first["build_id"])
     assert await developer.code("create_game_build", key, **fields) == "UPLOAD_NOT_FOUND"
-    assert (await put(requests_of(first)[0], content)).status_code == 200
+    assert (await put(requests_of(first)[0], content)).status_code == 404
     assert (
         await developer.code("complete_upload", upload_id=first["upload_id"]) == "UPLOAD_NOT_FOUND"
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import shutil
 import threading
 from collections.abc import AsyncIterator
@@ -246,8 +245,6 @@ def pending_without_record(folder: Path) -> Path:
     path = folder / "pending" / f"{file_key('nobody', 'server.tar')}.0"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"left")
-    then_s = path.stat().st_mtime - 2 * ABANDONED_AFTER_MS / 1000
-    os.utime(path, (then_s, then_s))
     return path
 
 
@@ -280,22 +277,37 @@ async def test_failed_removal_does_not_block_other_uploads(
     assert builds.uploading.job.unexpected_errors == 2
 
 
-@pytest.mark.parametrize("flaw", ["broken upload", "unreadable records"])
-async def test_failed_removal_does_not_block_the_sweep(builds: BuildUploads, flaw: str) -> None:
+@pytest.mark.parametrize("flaw", ["broken upload", "failing search"])
+async def test_failed_removal_does_not_block_the_sweep(
+    builds: BuildUploads, flaw: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = pending_without_record(builds.folder)
+
+    async def fails(*_: Any) -> list[str]:
+        raise ServiceError("CONTROL_PLANE_UNAVAILABLE")
+
+    if flaw == "broken upload":
+        await add_broken_upload(builds)
+    else:
+        monkeypatch.setattr(uploads, "find_abandoned", fails)
+    builds.now_ms += ABANDONED_AFTER_MS + 1
+    async with cleanup_running(builds):
+        await wait_for(lambda: not path.exists())
+
+
+async def test_unreadable_records_remove_no_objects(builds: BuildUploads) -> None:
     path = pending_without_record(builds.folder)
 
     async def run(statement: str) -> None:
         await builds.database.run_sync(lambda connection: connection.exec_driver_sql(statement))
 
-    if flaw == "broken upload":
-        await add_broken_upload(builds)
-    else:
-        await run("ALTER TABLE uploads RENAME TO hidden")
-    builds.now_ms += ABANDONED_AFTER_MS + 1
-    async with cleanup_running(builds):
-        await wait_for(lambda: not path.exists())
-    if flaw == "unreadable records":
+    await run("ALTER TABLE uploads RENAME TO hidden")
+    try:
+        with pytest.raises(Exception, match="uploads"):
+            await builds.uploading.sweep()
+    finally:
         await run("ALTER TABLE hidden RENAME TO uploads")
+    assert path.exists()
 
 
 async def test_unsweepable_objects_do_not_block_removal(

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from pathlib import Path
 
 import httpx
@@ -227,13 +227,43 @@ async def test_deletion_removes_only_its_object(opened: OpenStore) -> None:
     assert await opened.content("other/a") == CONTENT
 
 
-async def test_uncompleted_objects_are_swept_and_completed_ones_kept(opened: OpenStore) -> None:
+async def test_sweep_removes_only_parts_of_no_incomplete_upload(opened: OpenStore) -> None:
     await opened.store("up/l", CONTENT)
-    await opened.upload("up/m", CONTENT)
-    assert await opened.objects.sweep(older_than_s=3600) == 0
-    assert await opened.objects.sweep(older_than_s=-5) == 1
-    assert await opened.blobs.names("pending/up") == []
+    for key in ("up/m", "other/m"):
+        await opened.upload(key, CONTENT)
+    asked: list[str] = []
+
+    async def find_incomplete(upload_ids: Collection[str]) -> Collection[str]:
+        asked.extend(upload_ids)
+        return {"up"}
+
+    assert await opened.objects.sweep(find_incomplete) == 1
+    assert sorted(asked) == ["other", "up"]
+    assert await opened.blobs.names("pending/other") == []
+    assert await opened.blobs.names("pending/up") == ["pending/up/m.0"]
     assert await opened.content("up/l") == CONTENT
+
+
+async def test_put_to_a_deleted_upload_stores_nothing(opened: OpenStore) -> None:
+    await opened.store("up/s", CONTENT)
+    await opened.upload("up/t", CONTENT)
+    await opened.store("other/s", CONTENT)
+    for _ in range(2):
+        await opened.objects.delete_upload("up")
+    for key in ("up/s", "up/t", "up/u"):
+        answer = await opened.upload(key, CONTENT)
+        if opened.blobs.takes_any_length:
+            assert answer.status_code == 200
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (404, "UPLOAD_NOT_FOUND")
+
+    async def find_incomplete(_: Collection[str]) -> Collection[str]:
+        return ()
+
+    await opened.objects.sweep(find_incomplete)
+    for folder in ("pending/up", "kept/up", "pending"):
+        assert await opened.blobs.names(folder) == []
+    assert await opened.content("other/s") == CONTENT
 
 
 @pytest.mark.parametrize("pieces", [[], [b"a,b\r\n"], [b"x" * (3 << 20)] * 5])

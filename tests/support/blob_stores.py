@@ -46,9 +46,8 @@ async def open_folder_store(folder: Path) -> AsyncIterator[OpenStore]:
         yield OpenStore(listener.objects, listener.blobs, client)
 
 
-@contextlib.asynccontextmanager
-async def open_bucket_store(server: S3Server, prefix: str) -> AsyncIterator[OpenStore]:
-    bucket = S3BlobStore(
+def bucket_store(server: S3Server, prefix: str) -> S3BlobStore:
+    return S3BlobStore(
         BucketSettings(
             BUCKET,
             endpoint=server.endpoint,
@@ -57,6 +56,11 @@ async def open_bucket_store(server: S3Server, prefix: str) -> AsyncIterator[Open
             prefix=prefix,
         )
     )
+
+
+@contextlib.asynccontextmanager
+async def open_bucket_store(server: S3Server, prefix: str) -> AsyncIterator[OpenStore]:
+    bucket = bucket_store(server, prefix)
     objects = Objects(bucket, UrlSigner(KEY), "http://127.0.0.1:1")
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
         yield OpenStore(objects, bucket, client)
