@@ -127,14 +127,14 @@ def printed_flags(printed: str) -> dict[str, str]:
     match = re.search(r"make run ARGS='(--[^']+)'", printed.splitlines()[-1])
     assert match, printed
     words = [word for word in shlex.split(match[1]) if word != "--bots-stay"]
-    return {name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2])}
+    return {
+        name.removeprefix("--"): value for name, value in zip(words[::2], words[1::2], strict=True)
+    }
 
 
 def start_as_printed(start_run: StartRun, printed: str) -> Run:
     flags = printed_flags(printed)
-    return start_run(
-        bots=int(flags.pop("bots")), name=Path(flags.pop("data-dir")).name, **flags
-    )
+    return start_run(bots=int(flags.pop("bots")), name=Path(flags.pop("data-dir")).name, **flags)
 
 
 @pytest.mark.parametrize("listener", ["http", "grpc", "cdn", "metrics"])
@@ -172,5 +172,4 @@ def test_ready_file_of_an_earlier_run_does_not_count(start_run: StartRun) -> Non
     assert (first.data_dir / "ready.json").exists()
     second = start_run()
     second.wait_for(OPEN)
-    assert second.api_url != first.api_url
     assert lobby_of(second)
