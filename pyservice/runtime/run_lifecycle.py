@@ -6,7 +6,9 @@ The end of a run is reported repeatedly until the report is confirmed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyservice.concurrency.backoff import Backoff
@@ -156,6 +158,8 @@ class RunLifecycle:
         self._has_claim = True
         self._has_capacity = placement is not None
         self.has_changed = asyncio.Event()
+        self.unbound_ports: Sequence[str] = ()
+        """Ports on which nothing listens, as variables. Set by `UnboundPorts`."""
         self.task: asyncio.Task[None] | None = None
         self._context = context
         self._stored_run = stored_run
@@ -175,6 +179,12 @@ class RunLifecycle:
         parameters = self.placement or self._request
         assert parameters is not None
         return parameters
+
+    @property
+    def port_protocols(self) -> dict[str, str]:
+        """Returns the protocols of the ports by name. Empty for a run that is not requested."""
+        ports = self._request.ports if self._request is not None else {}
+        return {name: port.protocol for name, port in ports.items()}
 
     def confirm(self, request: RunRequest) -> None:
         """Records that the control plane still wants this run, which was found at the start of the
@@ -452,6 +462,7 @@ class RunLifecycle:
             exit_code=end.exit_code,
             message=end.message or None,
         )
+        await self._log_unbound_ports()
         self._context.builds.mark_used(self.parameters.build_id)
         reporter = self._context.reporter(self.parameters.owner)
         await self._retry(lambda: reporter.report_end(self.id, end, self.parameters.tier))
@@ -466,6 +477,16 @@ class RunLifecycle:
         groups = self._context.node.groups
         await self._retry(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
         await self._context.keeper_launcher.settle(self._folder.path)
+
+    async def _log_unbound_ports(self) -> None:
+        unbound, self.unbound_ports = self.unbound_ports, ()
+        if not unbound:
+            return
+        text, now_us = f"[nothing listened at {', '.join(unbound)}]", time.time_ns() // 1000
+        # The line is only a hint. On a full disk the run ends without it.
+        with contextlib.suppress(OSError):
+            await self._context.in_thread(lambda: self._folder.add_line(text, now_us))
+        self._context.on_log_growth(self.id)
 
     def _is_over(self) -> bool:
         state = self._folder.state()

@@ -356,6 +356,9 @@ class RunSupervisor:
     def on_begin(self, run_id: str) -> None:
         self._notify(run_id)
 
+    def on_log_growth(self, run_id: str) -> None:
+        self._notify(run_id)
+
     async def _find(self) -> None:
         unread = await self.in_thread(self._paths)
         unreported: list[tuple[StoredRun, RunPlacement]] = []

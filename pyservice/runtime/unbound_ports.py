@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from time import monotonic
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.process_environment import ProcessPort, port_variables
@@ -17,22 +17,31 @@ _INTERVAL_S: Final = 2.0
 _START_S: Final = 10.0
 """Time that a game server has to open its ports before they are reported."""
 _LISTENING, _UNCONNECTED = "0A", "07"
-_STATES: Final = {
-    **dict.fromkeys(("tcp", "tcp6"), (_LISTENING,)),
-    **dict.fromkeys(("udp", "udp6"), (_UNCONNECTED,)),
-}
-"""States of the sockets that can receive from a new peer, by file of `/proc/net`."""
+"""States of the sockets in `/proc/net` that can receive from a new peer."""
 
 _log = get_logger("runtime")
 
 
-def bound_ports(folder: Path = Path("/proc/net")) -> frozenset[int]:
-    """Returns the ports of this machine that a TCP socket listens on or that a UDP socket has."""
+class BoundPorts(NamedTuple):
+    """Ports of this machine that a TCP socket listens on, and those that a UDP socket has."""
+
+    tcp: Set[int]
+    udp: Set[int]
+
+
+def bound_ports(folder: Path = Path("/proc/net")) -> BoundPorts:
+    return BoundPorts(
+        _ports_in_state(_LISTENING, folder / "tcp", folder / "tcp6"),
+        _ports_in_state(_UNCONNECTED, folder / "udp", folder / "udp6"),
+    )
+
+
+def _ports_in_state(expected: str, *files: Path) -> frozenset[int]:
     return frozenset(
         int(local.rpartition(":")[2], 16)
-        for name, states in _STATES.items()
-        for _, local, _, state, *_ in _sockets(folder / name)
-        if state in states
+        for file in files
+        for _, local, _, state, *_ in _sockets(file)
+        if state == expected
     )
 
 
@@ -43,13 +52,30 @@ def _sockets(file: Path) -> list[list[str]]:
         return []
 
 
-def unbound_variables(ports: Mapping[str, ProcessPort], bound: Set[int]) -> list[str]:
-    """Returns the variables of the ports that no socket has, such as `PORT_GAME=12345`."""
-    unbound = {
-        name: port for name, port in ports.items() if port.number and port.number not in bound
-    }
-    variables = port_variables(unbound)
-    return [f"{name}={value}" for name, value in variables.items() if name != "PORT"]
+def unbound_variables(
+    ports: Mapping[str, ProcessPort], protocols: Mapping[str, str], bound: BoundPorts
+) -> list[str]:
+    """Returns the variables of the ports that no socket has, such as `PORT_GAME=12345`.
+
+    A port without a known protocol counts as bound if a socket of any protocol has it.
+    """
+    unbound = []
+    for name, port in sorted(ports.items()):
+        missing = _missing_protocols(port.number, protocols.get(name), bound)
+        if port.number and missing:
+            has_other = port.number in bound.tcp | bound.udp
+            over = f" over {' and '.join(missing)}" if has_other else ""
+            variables = port_variables({name: port}).items()
+            unbound += [f"{one}={number}{over}" for one, number in variables if one != "PORT"]
+    return unbound
+
+
+def _missing_protocols(number: int, protocol: str | None, bound: BoundPorts) -> list[str]:
+    is_bound = {"TCP": number in bound.tcp, "UDP": number in bound.udp}
+    if protocol is None:
+        return [] if any(is_bound.values()) else list(is_bound)
+    kinds = ("TCP", "UDP") if protocol == "tcp_udp" else ("UDP" if protocol == "udp" else "TCP",)
+    return [kind for kind in kinds if not is_bound[kind]]
 
 
 class UnboundPorts:
@@ -79,8 +105,12 @@ class UnboundPorts:
             return
         bound = await asyncio.to_thread(bound_ports)
         for run_id in due:
-            placement = running[run_id].placement
-            unbound = unbound_variables(placement.ports, bound) if placement else []
+            run = running[run_id]
+            placement = run.placement
+            unbound = (
+                unbound_variables(placement.ports, run.port_protocols, bound) if placement else []
+            )
+            run.unbound_ports = unbound
             if not unbound:
                 self._since_s[run_id] = float("inf")
                 self._unbound.pop(run_id, None)

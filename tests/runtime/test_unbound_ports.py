@@ -9,13 +9,21 @@ from typing import Final
 
 import pytest
 
+from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_requests import PortRequest
-from pyservice.runtime.unbound_ports import UnboundPorts, bound_ports
-from tests.support.runtime_host import RuntimeHost
+from pyservice.runtime.unbound_ports import (
+    BoundPorts,
+    UnboundPorts,
+    bound_ports,
+    unbound_variables,
+)
+from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = pytest.mark.anyio
 
 START_S: Final = 10.0
+NUMBERS: Final = frozenset({12_000})
+NONE: Final[frozenset[int]] = frozenset()
 SERVE_ONE: Final = """
 import os, socket, time
 for variable, kind in {ports}:
@@ -36,9 +44,12 @@ def test_port_counts_as_bound_when_it_can_receive(kind: socket.SocketKind) -> No
     with closing(socket.socket(socket.AF_INET, kind)) as bound:
         bound.bind(("127.0.0.1", 0))
         if kind is socket.SOCK_STREAM:
-            assert bound.getsockname()[1] not in bound_ports()
+            assert bound.getsockname()[1] not in bound_ports().tcp
             bound.listen()
-        assert bound.getsockname()[1] in bound_ports()
+        found = bound_ports()
+        is_tcp = kind is socket.SOCK_STREAM
+        assert bound.getsockname()[1] in (found.tcp if is_tcp else found.udp)
+        assert bound.getsockname()[1] not in (found.udp if is_tcp else found.tcp)
 
 
 async def test_server_is_named_by_the_ports_on_which_nothing_listens(host: RuntimeHost) -> None:
@@ -63,3 +74,64 @@ async def test_server_is_named_by_the_ports_on_which_nothing_listens(host: Runti
         late.bind(("127.0.0.1", numbers[1]))
         await ports.check(runs, START_S + 2)
     assert ports.problem(orders[1].id) is None
+
+
+@pytest.mark.parametrize(
+    ("protocol", "bound", "expected"),
+    [
+        ("udp", BoundPorts(tcp=NUMBERS, udp=NONE), ["PORT_GAME=12000 over UDP"]),
+        ("tcp", BoundPorts(tcp=NONE, udp=NUMBERS), ["PORT_GAME=12000 over TCP"]),
+        ("http", BoundPorts(tcp=NONE, udp=NUMBERS), ["PORT_GAME=12000 over TCP"]),
+        ("tcp_udp", BoundPorts(tcp=NUMBERS, udp=NONE), ["PORT_GAME=12000 over UDP"]),
+        ("tcp_udp", BoundPorts(tcp=NONE, udp=NUMBERS), ["PORT_GAME=12000 over TCP"]),
+        ("tcp_udp", BoundPorts(tcp=NONE, udp=NONE), ["PORT_GAME=12000"]),
+        ("udp", BoundPorts(tcp=NONE, udp=NUMBERS), []),
+        ("tcp_udp", BoundPorts(tcp=NUMBERS, udp=NUMBERS), []),
+        (None, BoundPorts(tcp=NUMBERS, udp=NONE), []),
+        (None, BoundPorts(tcp=NONE, udp=NONE), ["PORT_GAME=12000"]),
+    ],
+)
+def test_port_needs_a_socket_of_each_of_its_protocols(
+    protocol: str | None, bound: BoundPorts, expected: list[str]
+) -> None:
+    protocols = {} if protocol is None else {"game": protocol}
+    assert unbound_variables({"game": ProcessPort(12_000)}, protocols, bound) == expected
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_log_of_an_ended_server_names_the_ports_on_which_nothing_listened(
+    host: RuntimeHost, is_restarted: bool
+) -> None:
+    silent = await host.running("echo up; exec sleep 3600", ports={"game": PortRequest("tcp")})
+    assert await host.lines(silent, 1) == ["up"]
+    if is_restarted:
+        await host.anew()
+        host.supervisor.ensure_running(silent)
+        await until(lambda: host.supervisor.runs[silent.id].state == "running")
+    number = (await host.reports.wait_for(silent.id, "placed"))["game"][1]
+    ports = UnboundPorts()
+    for now_s in (0.0, START_S):
+        await ports.check(host.supervisor.runs, now_s)
+    host.supervisor.end(silent.id, 0)
+    await host.reports.end(silent.id)
+    expected = ["up", f"[nothing listened at PORT_GAME={number}]"]
+    assert [line.text for line in host.of(silent).lines()] == expected
+    assert [line.stream for line in host.of(silent).lines()] == ["std_out", "std_err"]
+    assert silent.id in host.noticed
+
+
+async def test_log_of_an_ended_server_does_not_name_ports_that_it_opened_late(
+    host: RuntimeHost,
+) -> None:
+    slow = await host.running(ports={"game": PortRequest("udp")})
+    number = (await host.reports.wait_for(slow.id, "placed"))["game"][1]
+    ports = UnboundPorts()
+    for now_s in (0.0, START_S):
+        await ports.check(host.supervisor.runs, now_s)
+    assert ports.problem(slow.id) is not None
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as late:
+        late.bind(("127.0.0.1", number))
+        await ports.check(host.supervisor.runs, START_S + 2)
+    host.supervisor.end(slow.id, 0)
+    await host.reports.end(slow.id)
+    assert list(host.of(slow).lines()) == []
