@@ -38,6 +38,11 @@ _WINDOW_S: Final = 10.0
 _FINDS_PER_S: Final = 15.0
 _CONNECTED_PER_S: Final = 100.0
 _LOBBIES: Final = 20
+_FIND_LOBBIES: Final = 3
+"""Room for all finds of a run. They have a namespace of their own, because `find` fills one lobby after another."""
+_STATE_BYTES: Final = 600
+"""State of each lobby, so that a full page has as many lobbies as its limit in bytes allows."""
+_HOUR_MS: Final = 3_600_000
 _ANY_NUMBER: Final = 0xFFFF_FFFF
 _MORE_NICE: Final = "15"
 """Both loads share a core. The measured one runs first, so that only the service delays its responses."""
@@ -70,11 +75,12 @@ def _beside(measured: _Measured, calls: Path) -> Run:
 class _Measured:
     def __init__(self, service: Service) -> None:
         self.service = service
-        players = Players(service)
-        [namespace] = players.namespaces
-        self._lobbies = players.attach([namespace] * _LOBBIES)
+        players = Players(service, 2)
+        connecting, finding = players.namespaces
+        self._lobbies = players.attach([connecting] * _LOBBIES)
+        players.attach([finding] * _FIND_LOBBIES)
         self._players = players
-        self._find = service.request("find", {"game_modes": [MODE]}, token=namespace.service_token)
+        self._find = service.request("find", {"game_modes": [MODE]}, token=finding.service_token)
 
     def window(self) -> Run:
         finds = [self._find] * int(_FINDS_PER_S * _WINDOW_S)
@@ -116,7 +122,7 @@ class _Greedy:
         self.use: dict[str, int] = {}
 
     def fill(self) -> None:
-        self._until_refused("create_version", lambda: self._named(config=large_config(next(self._names))),
+        self._until_refused("create_version", lambda: self._named(config=_config(next(self._names))),
                             lambda one: self._version_ids.append(str(one["version_id"])))  # fmt: skip
         versions = itertools.cycle(self._version_ids[:_RUNNING])
         self._until_refused("create_namespace", lambda: self._named(name_id=self._name(), version_id=next(versions)),
@@ -161,7 +167,14 @@ class _Greedy:
         self._service.call(
             "set_mm_config", self._of_game(namespace_id=self._namespace_ids[0], **limits)
         )
-        self._until_refused("attach", self._new_lobby, _ignore)
+        lobby_tokens: list[str] = []
+        self._until_refused(
+            "attach", self._new_lobby, lambda one: lobby_tokens.append(str(one["lobby_token"]))
+        )
+        for slug, fields in (("ready", {}), ("set_state", {"text": "x" * _STATE_BYTES})):
+            self._service.call_all(
+                [self._service.request(slug, fields, token=one) for one in lobby_tokens]
+            )
         quotas = self._service.call("get_quotas", {"group_id": self._group_id})["quotas"]
         self.use = {row["quota"]: row["use"] for row in quotas}
 
@@ -227,6 +240,14 @@ class _Greedy:
                 keep(json.loads(body))
             else:
                 raise WrongAnswer(f"{slug}: {status} {body[:400].decode()}")
+
+
+def _config(number: int) -> Any:
+    """Returns a large configuration whose lobbies can be silent."""
+    config = large_config(number)
+    for mode in config["matchmaker"]["game_modes"].values():
+        mode["heartbeat_timeout"] = _HOUR_MS
+    return config
 
 
 def _ignore(_: Any) -> None:

@@ -53,12 +53,11 @@ class Players:
         self._attached = 0
         self.namespaces = self._namespaces(count)
         limits = {"lobby_count_max": _ANY_NUMBER, "max_players": _ANY_NUMBER}
-        namespace_fields = {
-            "game_id": self._game_id,
-            "namespace_id": self.namespaces[0].namespace_id,
-        }
         # All requests have one client address.
-        service.call("set_mm_config", namespace_fields | limits)
+        self._all(
+            "set_mm_config",
+            [{"namespace_id": one.namespace_id} | limits for one in self.namespaces],
+        )
 
     def _namespaces(self, count: int) -> Sequence[Namespace]:
         version_id = self.service.version(self._game_id, _CONFIG)
