@@ -20,6 +20,7 @@ __all__ = [
     "Facts",
     "IdleLobbyGroup",
     "LeasedPort",
+    "ListPart",
     "ListedLobby",
     "Lobby",
     "LobbyTemplate",
@@ -137,6 +138,24 @@ class ListedLobby:
     def connected(self) -> int: ...
     @property
     def state(self) -> bytes | None: ...
+
+@final
+class ListPart:
+    """A part of a list of lobbies, at the time of the call."""
+
+    @property
+    def json(self) -> bytes:
+        """The lobbies as JSON objects, with commas between them."""
+    @property
+    def count(self) -> int: ...
+    @property
+    def lobbies(self) -> list[ListedLobby]: ...
+    @property
+    def following(self) -> int | None:
+        """The value of `after` for the next part, or None after the last part."""
+    @property
+    def is_full(self) -> bool:
+        """True if the next lobby was beyond one of the limits."""
 
 @final
 class Placed:
@@ -591,12 +610,18 @@ class Engine:
     # Queries without an LSN
     def lobby(self, lobby: bytes) -> Lobby | None: ...
     def list_lobbies(
-        self, namespace: bytes, version: bytes, after: int, with_state: bool
-    ) -> tuple[list[ListedLobby], int | None]:
-        """Return a part of the public, open lobbies of a version, oldest first, and `after` of the next part.
+        self,
+        namespace: bytes,
+        version: bytes,
+        modes: Sequence[str],
+        after: int,
+        with_state: bool,
+        lobbies_max: int,
+        json_bytes_max: int,
+    ) -> ListPart:
+        """Return a part of the public, open lobbies of a version in these game modes, oldest first.
 
-        `after` is the position of the last lobby of the previous part, or 0. A part without lobbies can have a next
-        part. The second value is None after the last part.
+        `after` is `following` of the previous part, or 0. A part without lobbies can have a next part.
         """
     def namespace_that_had(self, lobby: bytes) -> bytes | None:
         """Return the namespace of a lobby, also for some time after its end."""

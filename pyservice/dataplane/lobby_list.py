@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
-from typing import Final, Protocol
+from collections.abc import Collection, Sequence
+from typing import Final, Protocol, cast
 
-from pyservice.dataplane.native import ListedLobby
+import orjson
+from google.protobuf.descriptor import Descriptor
+
+from pyservice.dataplane.native import ListedLobby, ListPart
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.schema.json_encoding import PrerenderedJson, compile_encoder
 
 LOBBIES_MAX: Final = 10_000
 BYTES_MAX: Final = 1024 * 1024
 """Limit for a page as JSON. It has at least one lobby, whatever game modes and regions take."""
 
-_JSON_LOBBY_BYTES: Final = 320
-"""Upper bound for a lobby as JSON, without mode, region and state."""
-_JSON_GROWTH: Final = 8
-"""Upper bound for the size of game modes and regions as JSON, as a multiple of their size as messages."""
+_LOBBY_BYTES_MAX: Final = 80 * 1024
+"""More than the largest lobby as JSON, which has a state of 64 KiB."""
+_CURSOR_BYTES: Final = 64
 _PARTS_MAX: Final = 64
 """Limit for the parts that a page reads, so that lobbies of other versions do not make it endless."""
+_write = compile_encoder(cast("Descriptor", pb.ListLobbiesResponse.DESCRIPTOR))
 
 
 class LobbySource(Protocol):
     def list_lobbies(
-        self, namespace: bytes, version: bytes, after: int, with_state: bool
-    ) -> tuple[list[ListedLobby], int | None]: ...
+        self,
+        namespace: bytes,
+        version: bytes,
+        modes: Sequence[str],
+        after: int,
+        with_state: bool,
+        lobbies_max: int,
+        json_bytes_max: int,
+    ) -> ListPart: ...
 
 
 class LobbyList:
@@ -34,50 +45,59 @@ class LobbyList:
         self._source = source
         self._turn = asyncio.Lock()
 
-    async def add_page(
+    async def page(
         self,
         response: pb.ListLobbiesResponse,
         request: pb.ListLobbiesRequest,
         namespace_id: bytes,
         version_id: bytes,
         modes: Collection[str],
-    ) -> None:
-        """Adds a page of the version's lobbies in these game modes, and the cursor of the next one.
+    ) -> PrerenderedJson:
+        """Returns `response` with a page of the version's lobbies in these game modes, and the cursor of the next one.
 
         One part is read in each iteration of the event loop, also if many clients list at once.
         """
         position = int(request.cursor, 16) if request.HasField("cursor") else 0
         room = request.limit if request.HasField("limit") else LOBBIES_MAX
-        free_bytes = BYTES_MAX - response.ByteSize() * _JSON_GROWTH
-        for _ in range(_PARTS_MAX):
+        json = _write(response)
+        free_bytes = BYTES_MAX - len(orjson.dumps(json)) - _CURSOR_BYTES
+        free_bytes = max(free_bytes, _LOBBY_BYTES_MAX)
+        parts: list[ListPart] = []
+        texts: list[bytes] = []
+        wanted = tuple(modes)
+        while len(parts) < _PARTS_MAX:
             async with self._turn:
                 await asyncio.sleep(0)
-                lobbies, following = self._source.list_lobbies(
-                    namespace_id, version_id, position, request.include_state
+                part = self._source.list_lobbies(
+                    *(namespace_id, version_id, wanted, position),
+                    *(request.include_state, room, free_bytes),
                 )
-                for lobby in lobbies:
-                    if lobby.mode not in modes:
-                        continue
-                    state = lobby.state
-                    free_bytes -= _json_bytes(lobby, state)
-                    if room == 0 or (free_bytes < 0 and response.lobbies):
-                        response.cursor = f"{position:x}"
-                        return
-                    room -= 1
-                    position = lobby.position
-                    _set_info(response.lobbies.add(), lobby, state)
-            if following is None:
-                return
-            position = following
-        response.cursor = f"{position:x}"
+            parts.append(part)
+            if part.count:
+                texts.append(text := part.json)
+                free_bytes -= len(text) + 1
+                room -= part.count
+            if part.following is None:
+                break
+            position = part.following
+            if part.is_full:
+                break
+        if parts[-1].following is not None:
+            response.cursor = json["cursor"] = f"{position:x}"
+        json["lobbies"] = orjson.Fragment(b"[%b]" % b",".join(texts))
+        return PrerenderedJson(orjson.dumps(json), lambda: _with_lobbies(response, parts))
 
 
-def _json_bytes(lobby: ListedLobby, state: bytes | None) -> int:
-    names = len(lobby.mode.encode()) + len(lobby.region.encode())
-    return _JSON_LOBBY_BYTES + names + (len(state) if state else 0)
+def _with_lobbies(
+    response: pb.ListLobbiesResponse, parts: Sequence[ListPart]
+) -> pb.ListLobbiesResponse:
+    for part in parts:
+        for lobby in part.lobbies:
+            _set_info(response.lobbies.add(), lobby)
+    return response
 
 
-def _set_info(info: lobby_pb2.LobbyInfo, lobby: ListedLobby, state: bytes | None) -> None:
+def _set_info(info: lobby_pb2.LobbyInfo, lobby: ListedLobby) -> None:
     normal, direct, party = lobby.max_players
     info.lobby_id = format_uuid(lobby.id)
     info.game_mode_id = lobby.mode
@@ -86,5 +106,5 @@ def _set_info(info: lobby_pb2.LobbyInfo, lobby: ListedLobby, state: bytes | None
     info.max_players_direct = direct
     info.max_players_party = party
     info.total_player_count = lobby.connected
-    if state:
+    if state := lobby.state:
         info.state = state

@@ -26,6 +26,7 @@ from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.schema.json_encoding import PrerenderedJson
 from pyservice.transport import client_address
 
 if TYPE_CHECKING:
@@ -254,19 +255,16 @@ class Matchmaker:
         )
         return await self._respond(pb.JoinLobbyResponse(), placement, deadline)
 
-    async def list_lobbies(
-        self, request: pb.ListLobbiesRequest, caller: Caller
-    ) -> pb.ListLobbiesResponse:
+    async def list_lobbies(self, request: pb.ListLobbiesRequest, caller: Caller) -> PrerenderedJson:
         namespace = self._namespaces.resolved(caller.namespace_id)
         listable = {name for name, mode in namespace.modes.items() if mode.is_listable}
         response = pb.ListLobbiesResponse(
             game_modes=[lobby_pb2.GameModeInfo(game_mode_id=name) for name in sorted(listable)],
             regions=self._region_infos(caller),
         )
-        await self._lobby_list.add_page(
+        return await self._lobby_list.page(
             response, request, namespace.namespace_id, namespace.version_id, listable
         )
-        return response
 
     async def list_regions(
         self, request: pb.ListRegionsRequest, caller: Caller

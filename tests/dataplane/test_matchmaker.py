@@ -185,7 +185,7 @@ async def test_list_contains_open_lobbies_of_listable_modes(scene: MatchmakerSce
     )
     answer = await scene.find()
     await scene.connected(open_lobby.lobby_id, answer.player.token)
-    listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
+    listed = await listed_page(scene, pb.ListLobbiesRequest())
     assert [mode.game_mode_id for mode in listed.game_modes] == ["duel"]
     assert [region.region_id for region in listed.regions] == ["north", "south"]
     [lobby] = listed.lobbies
@@ -204,16 +204,27 @@ async def test_list_includes_state_on_request(scene: MatchmakerScene) -> None:
         pb.SetLobbyStateRequest(state=b"[1]"), scene.server(stateful.lobby_id)
     )
     request = pb.ListLobbiesRequest(include_state=True)
-    listed = await scene.matchmaker.list_lobbies(request, scene.client())
+    listed = await listed_page(scene, request)
     states = {lobby.lobby_id: lobby.state for lobby in listed.lobbies if lobby.HasField("state")}
     assert states == {stateful.lobby_id: b"[1]"}
+
+
+async def listed_page(
+    scene: MatchmakerScene, request: pb.ListLobbiesRequest
+) -> pb.ListLobbiesResponse:
+    """Returns a page as message, and checks that its JSON is equal."""
+    page = await scene.matchmaker.list_lobbies(request, scene.client())
+    message = pb.ListLobbiesResponse.FromString(page.SerializeToString())
+    encode = compile_encoder(cast("Descriptor", message.DESCRIPTOR))
+    assert page.body == orjson.dumps(encode(message))
+    return message
 
 
 async def list_all(scene: MatchmakerScene, request: pb.ListLobbiesRequest) -> list[list[str]]:
     """Returns the lobby ids of all pages."""
     pages = []
     while True:
-        page = await scene.matchmaker.list_lobbies(request, scene.client())
+        page = await listed_page(scene, request)
         pages.append([lobby.lobby_id for lobby in page.lobbies])
         if not page.HasField("cursor"):
             return pages
@@ -234,7 +245,7 @@ async def test_list_page_with_state_has_at_most_a_mebibyte(scene: MatchmakerScen
     for lobby_id in lobbies:
         await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(lobby_id))
     request = pb.ListLobbiesRequest(include_state=True)
-    first = await scene.matchmaker.list_lobbies(request, scene.client())
+    first = await listed_page(scene, request)
     size = len(orjson.dumps(compile_encoder(cast("Descriptor", first.DESCRIPTOR))(first)))
     assert 1024 * 1024 - 70_000 < size <= 1024 * 1024
     request.cursor = first.cursor

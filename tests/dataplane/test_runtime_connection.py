@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import AsyncMock
 
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -114,7 +115,8 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
         response = await asyncio.wait_for(creating, PATIENCE_S)
     assert response.lobby.lobby_id == started_lobby.lobby_id
     listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
-    assert [lobby.lobby_id for lobby in listed.lobbies] == [started_lobby.lobby_id]
+    listed_lobbies = orjson.loads(listed.body)["lobbies"]
+    assert [lobby["lobby_id"] for lobby in listed_lobbies] == [started_lobby.lobby_id]
     async with asking(scene.create()):
         [other] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert other.lobby_id != started_lobby.lobby_id, "an existing lobby is never used"

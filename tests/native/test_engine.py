@@ -227,7 +227,9 @@ LABELS = {number.to_bytes(16, "big"): f"game/{number}" for number in range(1_000
 
 BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {
     "heartbeat": lambda engine, lobby, tokens: engine.heartbeat(lobby, tokens),
-    "list_lobbies": lambda engine, lobby, tokens: engine.list_lobbies(NAMESPACE, VERSION, 0, True),
+    "list_lobbies": lambda engine, lobby, tokens: engine.list_lobbies(
+        NAMESPACE, VERSION, ["duel"], 0, True, 10_000, 1 << 20
+    ),
     "render_metrics": lambda engine, lobby, tokens: engine.render_metrics(LABELS),
 }
 

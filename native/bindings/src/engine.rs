@@ -17,9 +17,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::convert::{
-    self, IdBytes, IdempotencyBytes, KeyBytes, ListedLobby, Lobby, Placed, Resolved, resolve_lsn, resolve_outcome,
+    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, resolve_lsn, resolve_outcome,
 };
 use crate::facts::{self, Facts};
+use crate::lobby_list::{ListLimits, ListPart};
 use crate::metrics::RecoveryMetrics;
 use crate::servers::{Creation, ProcessCommands};
 use crate::{compaction, metrics};
@@ -452,17 +453,24 @@ impl Engine {
         self.shard.engine().lobby(lobby.0).map(|inner| Lobby { inner })
     }
 
+    #[allow(clippy::too_many_arguments)]
     fn list_lobbies(
         &self,
         py: Python<'_>,
         namespace: IdBytes,
         version: IdBytes,
+        modes: Vec<String>,
         after: u64,
         with_state: bool,
-    ) -> (Vec<ListedLobby>, Option<u64>) {
+        lobbies_max: usize,
+        json_bytes_max: usize,
+    ) -> ListPart {
         let list = ListLobbies { namespace: namespace.0, version: version.0, after, with_state };
-        let page = py.detach(|| self.shard.engine().list(&list));
-        (page.lobbies.into_iter().map(|inner| ListedLobby { inner }).collect(), page.next)
+        let limits = ListLimits { modes, lobbies_max, json_bytes_max };
+        py.detach(|| {
+            let page = self.shard.engine().list(&list);
+            ListPart::new(page, after, &limits)
+        })
     }
 
     fn namespace_that_had(&self, lobby: IdBytes) -> Option<IdBytes> {

@@ -9,6 +9,7 @@ mod convert;
 mod engine;
 mod facts;
 mod files;
+mod lobby_list;
 mod metrics;
 mod servers;
 
@@ -27,6 +28,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<convert::Port>()?;
     module.add_class::<convert::Lobby>()?;
     module.add_class::<convert::ListedLobby>()?;
+    module.add_class::<lobby_list::ListPart>()?;
     module.add_class::<convert::Placed>()?;
     module.add_class::<convert::Resolved>()?;
     module.add_class::<engine::Status>()?;
