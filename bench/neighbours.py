@@ -243,7 +243,7 @@ class _Greedy:
 
 
 def _config(number: int) -> Any:
-    """Returns a large configuration whose lobbies can be silent."""
+    """Returns a large configuration without heartbeats."""
     config = large_config(number)
     for mode in config["matchmaker"]["game_modes"].values():
         mode["heartbeat_timeout"] = _HOUR_MS
