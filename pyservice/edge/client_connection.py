@@ -27,6 +27,9 @@ _LINGER_S: Final = 2.0
 # Bytes of a slice: about a hundred of the shortest requests.
 _SLICE_BYTES: Final = 2048
 _TURN_BYTES: Final = 65_536
+SLOWED_DOWN_S: Final = 0.1
+"""Pause of a connection after a 429, so that a client that ignores `Retry-After` takes no time from others."""
+_TOO_MANY_REQUESTS: Final = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +133,7 @@ class ClientConnection(HttpToolsProtocol):
         self._task: asyncio.Task[None] | None = None
         self._parked: ParkedRequest | None = None
         self._has_backlog = False
+        self._is_slowed_down = False
         self._is_stopping = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -355,7 +359,12 @@ class ClientConnection(HttpToolsProtocol):
 
     def _answer_pipelined(self) -> None:
         waiting = self._pipelined
-        while waiting and self._current is None and not self._is_write_paused:
+        while (
+            waiting
+            and self._current is None
+            and not self._is_write_paused
+            and not self._is_slowed_down
+        ):
             self._answer(waiting.popleft())
         if bool(waiting) != self._has_backlog:
             self._has_backlog = bool(waiting)
@@ -445,7 +454,19 @@ class ClientConnection(HttpToolsProtocol):
         self.transport.write(
             response.to_bytes(keep_alive=keep_alive, with_body=request.method != b"HEAD")
         )
+        if response.status == _TOO_MANY_REQUESTS and self._has_one_client():
+            self._is_slowed_down = True
+            self.loop.call_later(SLOWED_DOWN_S, self._end_slow_down)
         self._after_response(request, keep_alive=keep_alive)
+
+    def _has_one_client(self) -> bool:
+        is_shared = self._is_fronted or self.app.proxies.trusts(self._peer)
+        return not is_shared and not self.app.settings.is_internal
+
+    def _end_slow_down(self) -> None:
+        self._is_slowed_down = False
+        if not self.transport.is_closing():
+            self._answer_pipelined()
 
     def _after_response(self, request: Request, *, keep_alive: bool) -> None:
         self._current = None

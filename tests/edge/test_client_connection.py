@@ -3,9 +3,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from dataclasses import replace
+from ipaddress import ip_network
 
 import pytest
 
+from pyservice.edge.client_connection import SLOWED_DOWN_S
+from pyservice.errors import ServiceError
 from pyservice.transport import TransportSettings
 from tests.support.reset_connection import send_and_reset
 from tests.support.sample_connections import anyio_backend as anyio_backend
@@ -95,6 +99,24 @@ async def test_waiting_request_is_not_a_slow_client(
     assert await is_closed(other)
     service.may_join.set()
     assert (await connection.read()).status == 200
+
+
+@pytest.mark.parametrize("is_proxy", [False, True], ids=["client", "trusted proxy"])
+async def test_connection_is_slowed_down_after_too_many_requests(
+    connect: Connect, service: SmallService, *, is_proxy: bool
+) -> None:
+    """A trusted proxy sends requests of several clients over one connection."""
+    proxies = (ip_network("127.0.0.1/32"),) if is_proxy else ()
+    connection = await connect(replace(FAIR, trusted_proxies=proxies))
+    service.refusal = ServiceError("MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE")
+    find = b'{"game_modes":["duel"]}'
+    connection.say("POST", "/matchmaker/lobbies/find", find, GOOD)
+    connection.say("POST", CONNECTED_PATH, BODY, GOOD)
+    assert (await connection.read()).status == 429
+    began_s = asyncio.get_running_loop().time()
+    assert (await connection.read()).status == 200
+    pause_s = asyncio.get_running_loop().time() - began_s
+    assert (pause_s < SLOWED_DOWN_S) if is_proxy else (pause_s > SLOWED_DOWN_S / 2)
 
 
 async def test_client_that_reads_nothing_is_disconnected(connect: Connect) -> None:

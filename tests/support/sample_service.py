@@ -47,6 +47,10 @@ class SmallService:
     waiting: asyncio.Event = field(default_factory=asyncio.Event)
     may_join: asyncio.Event = field(default_factory=asyncio.Event)
     disconnected: asyncio.Event = field(default_factory=asyncio.Event)
+    refusal: ServiceError = field(
+        default_factory=lambda: ServiceError("MATCHMAKER_NO_AVAILABLE_LOBBIES")
+    )
+    """The error of `find`."""
 
     def operations(self) -> dict[str, Operation]:
         runs: dict[str, Run] = {
@@ -83,7 +87,7 @@ class SmallService:
 
     async def find(self, message: pb.FindLobbyRequest, caller: Caller) -> Message:
         self.calls.append(caller.call)
-        raise ServiceError("MATCHMAKER_NO_AVAILABLE_LOBBIES")
+        raise self.refusal
 
     async def join(self, message: pb.JoinLobbyRequest, caller: Caller) -> Message:
         self.calls.append(caller.call)
