@@ -79,7 +79,9 @@ def run_control(launch: Launch) -> int:
     """
     from pyservice.app.control_plane import FAILURES, ControlPlane
     from pyservice.app.plane_process import run_plane
+    from pyservice.process.priority import lower_priority
 
+    lower_priority()
     data_dir = launch.settings.data_dir
 
     def make(settings: Settings) -> ControlPlane:

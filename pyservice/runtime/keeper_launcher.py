@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from pyservice.concurrency.cancellation import await_despite_cancel, cancel_and_wait
 from pyservice.observability.logging import get_logger
+from pyservice.process.priority import restore_priority
 from pyservice.runtime.run_folder import FOLDER_TAKEN, KeeperFailed
 
 _PROCESS_TITLE: Final = "hosting-keeper, which forks one keeper for each game server"
@@ -75,7 +76,7 @@ class KeeperLauncher:
                 raise KeeperFailed("another service uses this run folder: stop it first") from None
 
     def _begin(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        process = subprocess.Popen(
             [_PROCESS_TITLE, "--nursery", str(self._runs)],
             executable=self._keeper,
             stdin=subprocess.PIPE,
@@ -84,6 +85,8 @@ class KeeperLauncher:
             cwd="/",
             start_new_session=True,
         )
+        restore_priority(process.pid)
+        return process
 
     async def start(self, folder: Path) -> None:
         """Starts a run unless it was started before. Returns when its program runs or has failed."""

@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
+from pyservice.process.priority import CONTROL_NICE
 from tests.support.supervised_service import SupervisedService, is_gone, processes_of, until
 from tests.support.waiting import PATIENCE_S
 
@@ -65,6 +66,14 @@ def _without_control(supervised: SupervisedService) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.touch()
     return folder
+
+
+def test_control_plane_has_a_lower_priority_than_the_data_plane(
+    shared_service: SupervisedService,
+) -> None:
+    planes = (shared_service.pid("data"), shared_service.pid("control"))
+    data_nice, control_nice = (os.getpriority(os.PRIO_PROCESS, pid) for pid in planes)
+    assert control_nice - data_nice == (CONTROL_NICE if os.geteuid() == 0 else 0)
 
 
 @pytest.mark.fast

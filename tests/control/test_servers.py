@@ -277,6 +277,14 @@ async def test_build_of_a_running_server_is_not_deleted(back_end: ServerBackEnd)
     )
 
 
+async def test_server_does_not_inherit_the_priority_of_the_control_plane(
+    back_end: ServerBackEnd, full_service: FullService
+) -> None:
+    record = await back_end.running(resources={"cpu": 1000, "memory": 128})
+    pid = process_of(full_service, record["id"])
+    assert os.getpriority(os.PRIO_PROCESS, pid) == 0
+
+
 @pytest.mark.full
 async def test_server_survives_a_kill_of_both_planes(tmp_path: Path) -> None:
     with running(FullService(tmp_path, runtime=game_programs.SETTINGS)) as service:
