@@ -23,6 +23,11 @@ from pyservice.errors import ServiceError  # noqa: E402
 from pyservice.openapi import document  # noqa: E402
 from pyservice.pb.comments import COMMENTS  # noqa: E402
 from pyservice.pb.errors import TABLE, WORDS  # noqa: E402
+from pyservice.schema.configuration_size import (  # noqa: E402
+    NAMESPACE_BYTES,
+    REVOKED_ID_BYTES,
+    SERVICE_TOKEN_BYTES,
+)
 from pyservice.schema.methods import METHODS, STREAMS  # noqa: E402
 from pyservice.settings.quotas import QUOTAS, Quota  # noqa: E402
 
@@ -307,9 +312,13 @@ limits: [Set quotas](../how-to/set-quotas.md).
 - `log_bytes` refuses no request and ends no server. Each minute, the service removes logs beyond the limit: first those
   of ended servers, oldest first, then the oldest lines of running ones. `use` is that of the last check. A log of a
   running server keeps its newest MiB, and that of a server which ended within the last minute stays.
-- The data plane counts `configuration_bytes`: the memory of all versions that the namespaces of the group run. Rules of
-  older versions with lobbies count, too. Equal versions count once. A new version of a namespace beyond the limit is
-  refused when it is set. Other changes need no room. `use` can be a few seconds old.
+- The data plane counts `configuration_bytes`: its memory for all namespaces of the group. A namespace counts
+  {NAMESPACE_BYTES:,} bytes and a domain about 400. An `env_` token counts {SERVICE_TOKEN_BYTES} bytes, a `dev_` token
+  about 250, and with 16 ports about 1,000. The versions that namespaces run count, too, and rules of older versions with
+  lobbies. Equal versions count once.
+- At the limit of `configuration_bytes`, a larger version, a new token or a new domain is refused. A revocation, a
+  removal and a change that adds nothing are never refused. A revoked token counts {REVOKED_ID_BYTES} bytes, also beyond
+  the limit. `use` can be a few seconds old, and concurrent requests can exceed the limit by a few objects.
 - An export is written until its group has no room left. It is then removed, and the request fails.
 - A repeated request with the same idempotency key gets its first response, also if the quota is full by now.
 - An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.

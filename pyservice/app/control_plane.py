@@ -203,7 +203,7 @@ class ControlPlane:
         self._usage = ResourceUsage(self._database, traffic.read, self._runtime.usages)
         hash_key = self._keys.now.hash_key
         self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)
-        self._quotas = QuotaChecks(settings.quotas)
+        self._quotas = QuotaChecks(settings.quotas, memory=self._feeder.memory)
         self._log_quota = LogQuota(self._database, self._quotas, self._runtime.folder)
         self._records = RecordContext(
             self._database, self._changes, self._ids, self._topics, quotas=self._quotas
@@ -300,7 +300,7 @@ class ControlPlane:
                 database,
                 self._quotas,
                 {
-                    CONFIGURATION_BYTES: self._feeder.configuration_bytes,
+                    CONFIGURATION_BYTES: self._feeder.memory.of_group,
                     LOG_BYTES: self._log_quota.use,
                 },
             ),

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Final
 
 from pyservice.control.batching import Batcher
+from pyservice.control.data_plane_memory import DataPlaneMemory
 from pyservice.control.feed_messages import ComposeRequest, namespace_name
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -33,8 +34,7 @@ class DataPlaneConfigurations:
         self._acknowledged: dict[str, feed_pb2.HeldConfiguration] = {}
         """Acknowledged messages since the last read began. The response of that read may be older."""
         self.orphans: dict[str, feed_pb2.HeldConfiguration] = {}
-        self.group_bytes: Mapping[str, int] = {}
-        """Bytes of the versions that a group runs, by group, as of the last read."""
+        self.memory = DataPlaneMemory()
 
     def begin_read(self) -> None:
         """Marks the start of a read of the data plane's configurations.
@@ -43,14 +43,18 @@ class DataPlaneConfigurations:
         the read.
         """
         self._acknowledged = {}
+        self.memory.begin_read()
 
     def take(self, response: feed_pb2.HeldResponse) -> None:
-        self.group_bytes = dict(response.group_bytes)
+        self.memory.take(response)
         self._configurations = {
             configuration.namespace_id: configuration for configuration in response.configurations
         } | self._acknowledged
 
-    def acknowledge(self, message: configuration_pb2.NamespaceConfiguration) -> None:
+    def acknowledge(
+        self, message: configuration_pb2.NamespaceConfiguration, applied: feed_pb2.Applied
+    ) -> None:
+        self.memory.acknowledge(message.game.developer_group_id, applied)
         configuration = self._configurations[message.namespace_id] = feed_pb2.HeldConfiguration(
             namespace_id=message.namespace_id,
             source_epoch=message.source_epoch,
@@ -72,7 +76,7 @@ class DataPlaneConfigurations:
         ]
 
     def has_lost_state(self, response: feed_pb2.HeldResponse) -> bool:
-        self.group_bytes = dict(response.group_bytes)
+        self.memory.take(response)
         order_of = {
             configuration.namespace_id: order_key(configuration)
             for configuration in response.configurations

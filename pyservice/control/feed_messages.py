@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from pyservice.control.configuration_encoding import decode, to_feed
+from pyservice.control.data_plane_memory import memory_error
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
-from pyservice.settings.quotas import QUOTAS
 from pyservice.storage import namespaces, quotas, tokens
 from pyservice.storage.database import Record, Transaction
 
@@ -186,7 +186,7 @@ def refusal_error(
     """Returns VALIDATION_FAILED for a message that the data plane refused. Its problems name fields
     of the caller's request, not of `message`.
 
-    Returns QUOTA_EXCEEDED if the group or the service has no memory for a new version.
+    Returns QUOTA_EXCEEDED if the group or the service has no memory for a new version or namespace.
     """
     if refusal.HasField("quota"):
         return _quota_error(refusal.quota, detail)
@@ -200,20 +200,8 @@ def refusal_error(
 
 
 def _quota_error(quota: feed_pb2.QuotaUse, detail: str) -> ServiceError:
-    if quota.quota in QUOTAS:
-        error = QUOTAS[quota.quota].exceeded(quota.limit, quota.use)
-        return ServiceError(error.code, f"{detail} {error.detail}", metadata=error.metadata)
-    return ServiceError(
-        "QUOTA_EXCEEDED",
-        f"{detail} All different versions that namespaces run may take {quota.limit:,} bytes, and {quota.use:,} are in "
-        "use. Run a smaller version, or a version that another namespace runs.",
-        metadata={
-            "quota": quota.quota,
-            "scope": "service",
-            "limit": str(quota.limit),
-            "use": str(quota.use),
-        },
-    )
+    error = memory_error(quota.quota, quota.limit, quota.use)
+    return ServiceError(error.code, f"{detail} {error.detail}", metadata=error.metadata)
 
 
 def _request_path(

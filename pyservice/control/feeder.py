@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from pyservice.calls import Subject
 from pyservice.control.audit_log import AuditLog
+from pyservice.control.data_plane_memory import DataPlaneMemory
 from pyservice.control.feed_comparison import ContentComparison, DataPlaneConfigurations
 from pyservice.control.feed_lanes import ConfirmationWaiter, FeedLane, PendingNamespace
 from pyservice.control.feed_messages import (
@@ -239,9 +240,9 @@ class Feeder:
         """Returns the namespaces that run the version in the data plane, as far as is known."""
         return self._configurations.namespaces_that_run(version_id)
 
-    def configuration_bytes(self, group_id: str) -> int:
-        """Returns the bytes in the data plane's memory of the versions that the group runs."""
-        return self._configurations.group_bytes.get(group_id, 0)
+    @property
+    def memory(self) -> DataPlaneMemory:
+        return self._configurations.memory
 
     def refused_reasons(self) -> Mapping[str, str]:
         return self._refused_configurations.reasons
@@ -481,8 +482,10 @@ class Feeder:
     async def _send(self, lane: FeedLane, namespace_id: str, number: int) -> bool:
         pending = self._pending[namespace_id]
         while True:
+            addition = self.memory.last_addition(namespace_id)
             message = await lane.compose(ComposeRequest(namespace_id), pending.group_id)
             if message is None:
+                self.memory.confirm(namespace_id, addition)
                 return True
             request = feed_pb2.ApplyRequest(configuration=message)
             response = await self._client.apply(request, is_revocation=lane.is_for_revocations)
@@ -493,7 +496,8 @@ class Feeder:
                         self._refused_configurations.record_accepted(message) & self._pending.keys()
                     ):
                         self._retry_now(blocked_id)
-                    self._configurations.acknowledge(message)
+                    self._configurations.acknowledge(message, response.applied)
+                    self.memory.confirm(namespace_id, addition)
                     return True
                 case "stale":
                     if not await self._catch_up(message, response.stale.held):

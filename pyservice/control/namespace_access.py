@@ -19,6 +19,7 @@ from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.network.hosts import is_host_name
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
+from pyservice.schema.configuration_size import domain_bytes
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction
 
@@ -77,6 +78,9 @@ class NamespaceAccessOperations:
             if owner is None:
                 await self._namespace_change.records.quotas.require(
                     tx, row.group_id, {"domains": 1}, namespace_id=row.namespace_id
+                )
+                await self._namespace_change.records.quotas.require_memory(
+                    tx, row.group_id, row.namespace_id, domain_bytes(domain)
                 )
                 # The change locks the namespace, which keeps the count exact.
                 await namespaces.change(tx, row.namespace_id, {})

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.audit_log import AuditLog
+from pyservice.control.data_plane_memory import DataPlaneMemory
 from pyservice.control.feeder import Feeder
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError, field_problem
@@ -43,6 +44,7 @@ class QuotaChecks:
     defaults: QuotaSettings = field(default_factory=QuotaSettings)
     """Limits of groups without limits of their own. A reload of the settings replaces them."""
     now_ms: Callable[[], int] = now_ms
+    memory: DataPlaneMemory = field(default_factory=DataPlaneMemory)
 
     async def require(
         self,
@@ -74,6 +76,18 @@ class QuotaChecks:
         room = Room(name, limits[name], await quotas.use(tx, name, group_id, self.now_ms()))
         room.require(1)
         return room
+
+    async def require_memory(
+        self, tx: Transaction, group_id: str, namespace_id: str, added: int
+    ) -> None:
+        """Raises QUOTA_EXCEEDED if the data plane has no memory for an addition to a namespace.
+
+        The addition counts from the commit on, so concurrent transactions can together exceed the
+        limit. Send the namespace to the data plane after the commit.
+        """
+        limits = await self.limits(tx, group_id)
+        self.memory.require(group_id, added, limits[quotas.CONFIGURATION_BYTES])
+        tx.after_commit(partial(self.memory.add, group_id, namespace_id, added))
 
     async def require_group(self, tx: Transaction, identity_id: str) -> None:
         """Raises QUOTA_EXCEEDED if the identity owns as many groups as its quota allows."""

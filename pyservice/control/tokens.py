@@ -33,6 +33,11 @@ from pyservice.ids import PORT_NAME_MAX, is_name_id
 from pyservice.network.hosts import is_host
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
+from pyservice.schema.configuration_size import (
+    REVOKED_ID_BYTES,
+    SERVICE_TOKEN_BYTES,
+    development_token_bytes,
+)
 from pyservice.storage import token_lineage, tokens
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
@@ -139,7 +144,7 @@ class TokenOperations:
         async def add() -> None:
             async with self._database.write() as tx:
                 creator_id = await self._creator_id(tx, caller)
-                await self._require_below_quota(tx, group_id, namespace_id)
+                await self._require_below_quota(tx, group_id, namespace_id, SERVICE_TOKEN_BYTES)
                 await raise_revision(tx, namespace_id, group_id, self._feeder)
                 await self._require_below_limit(tx, namespace_id, "env")
                 await tokens.add_of_namespace(
@@ -211,7 +216,8 @@ class TokenOperations:
         creator_id: str | None,
         note: NoteStored,
     ) -> str:
-        await self._require_below_quota(tx, group_id, namespace_id)
+        # The data plane holds nothing of a valid token, and its id after a revocation.
+        await self._require_below_quota(tx, group_id, namespace_id, REVOKED_ID_BYTES)
         await self._require_below_limit(tx, namespace_id, "pub")
         token_id = self._ids.new()
         await tokens.add_of_namespace(
@@ -248,18 +254,21 @@ class TokenOperations:
             creator_id = await self._creator_id(tx, caller)
             row = await authorization.find_namespace(tx, caller, request)
             require_valid(development_problems(request))
-            await self._require_below_quota(tx, row.group_id, row.namespace_id)
-            await raise_revision(tx, row.namespace_id, row.group_id, self._feeder)
-            await self._require_below_limit(tx, row.namespace_id, "dev")
             token_id, now = self._ids.new(), self._now_ms()
             expires_ms = now + DEVELOPMENT_MS
+            answers = mock_answers(request, token_id, expires_ms)
+            await self._require_below_quota(
+                tx, row.group_id, row.namespace_id, development_token_bytes(answers)
+            )
+            await raise_revision(tx, row.namespace_id, row.group_id, self._feeder)
+            await self._require_below_limit(tx, row.namespace_id, "dev")
             await tokens.add_of_namespace(
                 tx,
                 token_id,
                 row.namespace_id,
                 "dev",
                 now,
-                answers=mock_answers(request, token_id, expires_ms).SerializeToString(),
+                answers=answers.SerializeToString(),
                 expires_ms=expires_ms,
                 creator_token_id=creator_id,
             )
@@ -292,8 +301,11 @@ class TokenOperations:
         creator_id: str = row.token_id
         return creator_id
 
-    async def _require_below_quota(self, tx: Transaction, group_id: str, namespace_id: str) -> None:
+    async def _require_below_quota(
+        self, tx: Transaction, group_id: str, namespace_id: str, memory_bytes: int
+    ) -> None:
         await self._quotas.require(tx, group_id, {"namespace_tokens": 1}, namespace_id=namespace_id)
+        await self._quotas.require_memory(tx, group_id, namespace_id, memory_bytes)
 
     async def _require_below_limit(self, tx: Transaction, namespace_id: str, kind: str) -> None:
         """Raises VALIDATION_FAILED if the namespace has too many tokens of this kind.

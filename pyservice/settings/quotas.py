@@ -46,7 +46,7 @@ class QuotaSettings(BaseModel):
     versions: int = _quota(1_000, "game", "count", "versions")
     version_bytes: int = _quota(512 * _MIB, "group", "bytes", "configurations of all versions")
     configuration_bytes: int = _quota(
-        64 * _MIB, "group", "bytes", "versions that namespaces run, in the data plane's memory"
+        64 * _MIB, "group", "bytes", "configurations of all namespaces, in the data plane's memory"
     )
     builds: int = _quota(500, "game", "count", "builds, also incomplete ones")
     build_bytes: int = _quota(64 * _GIB, "group", "bytes", "announced content of builds")

@@ -26,6 +26,7 @@ from pyservice.dataplane.configuration_feed import HELD_BYTES_MAX, Configuration
 from pyservice.dataplane.feed_files import FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import FeedMetrics
@@ -132,6 +133,9 @@ class FedPlane:
         answer = await self.feed.held_configurations(request)
         await self.may_return_held.wait()
         return answer
+
+    def is_revoked(self, namespace_id: str, token_id: str) -> bool:
+        return self.namespaces.is_revoked(raw_id(namespace_id), raw_id(token_id))
 
     async def wait_for_poll(self) -> None:
         before = self.held_requests

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pyservice.schema.configuration_size import SERVICE_TOKEN_BYTES
 from pyservice.settings import load
 from tests.control.new_developers import new_developer
 from tests.control.service_fixtures import service_fixture
@@ -74,6 +75,10 @@ class QuotaGame:
         words = ("quota", "set", *limits, "--group", self.group_id)
         await output(self.developer.full_service.data_dir, *words)
 
+    async def reset_quotas(self) -> None:
+        words = ("quota", "reset", "--group", self.group_id)
+        await output(self.developer.full_service.data_dir, *words)
+
     async def use_of(self, name: str) -> int:
         rows = (await self.developer.good("get_quotas", group_id=self.group_id))["quotas"]
         return int(next(row["use"] for row in rows if row["quota"] == name))
@@ -84,6 +89,7 @@ async def game(developer: Developer, records: Records) -> AsyncIterator[QuotaGam
     game = QuotaGame(*await new_developer(developer, records))
     await game.set_up()
     yield game
+    await game.reset_quotas()
     await game.run_modes({})
 
 
@@ -209,10 +215,10 @@ async def test_memory_of_running_versions_is_limited_for_each_group(game: QuotaG
         return await game.use_of("configuration_bytes") > 0
 
     await eventually(is_counted)
-    words = ("quota", "set", "configuration_bytes=1", "--group", game.group_id)
-    await output(game.developer.full_service.data_dir, *words)
-    # Changes of a running version need no room.
-    await game.developer.public_token(game.game_id)
+    await game.set_quotas("configuration_bytes=1")
+    # Changes that add nothing need no room.
+    namespace = {"game_id": game.game_id, "namespace_id": "prod"}
+    await game.developer.good("set_domain_public_auth", **namespace, enabled=True)
     config = {"matchmaker": {"game_modes": {**game.modes, "third": game.hosted.mode()}}}
     version_id = await game.developer.version(game.game_id, config, name="2.0.0")
     target = {"game_id": game.game_id, "namespace_id": "prod", "version_id": version_id}
@@ -224,9 +230,64 @@ async def test_memory_of_running_versions_is_limited_for_each_group(game: QuotaG
     metadata = (await eventually(refusal)).metadata
     assert (metadata["quota"], metadata["scope"]) == ("configuration_bytes", "group")
     assert (metadata["limit"], int(metadata["use"]) > 1) == ("1", True)
-    await output(game.developer.full_service.data_dir, "quota", "reset", "--group", game.group_id)
+    await game.reset_quotas()
 
     async def is_accepted() -> bool:
         return (await game.developer.call("set_version", **target)).code == "OK"
 
     await eventually(is_accepted)
+
+
+async def test_tokens_and_domains_need_memory_and_revocations_need_none(game: QuotaGame) -> None:
+    async def is_counted() -> bool:
+        return await game.use_of("configuration_bytes") > 0
+
+    async def code_of(token: dict[str, str]) -> str:
+        return (await game.developer.client.call("list", {}, token=token["token"])).code
+
+    of_service = {"game_id": game.game_id, "environment_id": "prod"}
+    namespace = {"game_id": game.game_id, "namespace_id": "prod"}
+    ports = {f"port-{number}": {"protocol": "tcp", "port": 4_000} for number in range(16)}
+    additions: dict[str, dict[str, Any]] = {
+        "create_service_token": of_service,
+        "create_public_token": namespace,
+        "create_development_token": {**namespace, "ports": ports},
+        "add_domain": {**namespace, "domain": "new.example"},
+    }
+    tokens = [
+        await game.developer.good(slug, **fields)
+        for slug, fields in additions.items()
+        if slug != "add_domain"
+    ]
+    await game.developer.good("add_domain", **namespace, domain="old.example")
+    await eventually(is_counted)
+    await game.set_quotas("configuration_bytes=1")
+    for slug, fields in additions.items():
+        answer = await game.developer.call(slug, **fields)
+        assert answer.code == "QUOTA_EXCEEDED"
+        assert answer.metadata["quota"] == "configuration_bytes"
+    kept = (await game.developer.good("list_namespace_tokens", **namespace))["tokens"]
+    # The game itself has a token.
+    assert len(kept) == 1 + len(tokens)
+    for token in tokens:
+        assert await code_of(token) == "OK"
+        await game.developer.good("revoke_namespace_token", **namespace, token_id=token["token_id"])
+        assert await code_of(token) == "TOKEN_REVOKED"
+    await game.developer.good("remove_domain", **namespace, domain="old.example")
+
+
+async def test_tokens_fill_the_memory_of_their_group(game: QuotaGame) -> None:
+    of_service = {"game_id": game.game_id, "environment_id": "prod"}
+    for name in ("prod", "staging"):
+        # The second message drops the version that the namespace ran first.
+        await game.developer.service_token(game.game_id, name)
+    use = await game.use_of("configuration_bytes")
+    limit = use + 3 * SERVICE_TOKEN_BYTES
+    await game.set_quotas(f"configuration_bytes={limit}")
+    answers = [await game.developer.call("create_service_token", **of_service) for _ in range(5)]
+    assert [answer.code for answer in answers] == ["OK"] * 3 + ["QUOTA_EXCEEDED"] * 2
+
+    async def is_full() -> bool:
+        return await game.use_of("configuration_bytes") == limit
+
+    await eventually(is_full)

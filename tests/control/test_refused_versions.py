@@ -110,7 +110,7 @@ async def test_version_beyond_the_quota_of_its_group_is_refused(feed: FeedScenar
     assert metadata["limit"] == "100000"
     feed.feeder.compare_again()
     await wait_for(
-        lambda: str(feed.feeder.configuration_bytes(feed.source.group_id)) == metadata["use"]
+        lambda: str(feed.feeder.memory.of_group(feed.source.group_id)) == metadata["use"]
     )
 
 
