@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, SecretStr
 
 from pyservice.network.port_ranges import HOST_PORTS, PROCESS_PORTS, PUBLIC_PORTS
+from pyservice.settings.database_url import database_url_problem
 from pyservice.settings.user_ids import UserIdRange, user_id_range
 
 _NAME_ID: Final = r"^[a-z0-9]+(-[a-z0-9]+)*$"
@@ -136,9 +137,9 @@ def _endpoint(value: object) -> object:
 
 def _database_url(value: object) -> object:
     url = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
-    # Libraries disagree about the host if the part before it has an @.
-    if url.partition("://")[2].partition("/")[0].count("@") > 1:
-        raise ValueError("has an @ in the user name or password: write %40")
+    problem = database_url_problem(url)
+    if problem is not None:
+        raise ValueError(problem)
     return value
 
 

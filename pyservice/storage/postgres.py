@@ -23,6 +23,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.errors import ServiceError
+from pyservice.settings.database_url import database_location
 from pyservice.storage.compiled_statements import (
     ListParameterCompiler,
     StatementCache,
@@ -73,7 +74,6 @@ def postgres_statements() -> StatementCache:
 ANSWER_TIMEOUT_S: Final = 10.0
 _CONNECTIONS_MAX: Final = 16
 _PREPARED_STATEMENTS_MAX: Final = 400
-_DEFAULT_PORT: Final = 5432
 _ROLL_BACK_S: Final = 2.0
 _CLOSE_S: Final = 2.0
 _SETTINGS: Final = {
@@ -115,23 +115,9 @@ def _address(url: str) -> str:
     return f"postgresql://{url.partition('://')[2]}"
 
 
-def server_location(url: str) -> str:
-    """Returns `host:port/name` of a database URL, without user and password."""
-    parsed = make_url(url)
-
-    def query(name: str) -> str:
-        value = parsed.query.get(name, "")
-        return value if isinstance(value, str) else ",".join(value)
-
-    host = parsed.host or query("host") or "localhost"
-    port = parsed.port or query("port") or _DEFAULT_PORT
-    shown = f"[{host}]" if ":" in host else host
-    return f"{shown}:{port}/{parsed.database or query('dbname')}"
-
-
 class PostgresConnections:
     def __init__(self, url: str) -> None:
-        self._translate_errors = DatabaseErrorTranslation(server_location(url))
+        self._translate_errors = DatabaseErrorTranslation(database_location(url))
         self._pool = asyncpg.create_pool(
             _address(url),
             min_size=0,
@@ -290,7 +276,7 @@ class PostgresDatabase:
 
     def __init__(self, url: str) -> None:
         self._url = url
-        self.location = server_location(url)
+        self.location = database_location(url)
         self._connections = PostgresConnections(url)
         self._statements = postgres_statements()
 

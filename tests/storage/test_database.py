@@ -15,6 +15,7 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.idempotent_changes import IdempotentChanges
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2
+from pyservice.settings.database_url import database_location
 from pyservice.storage.database import (
     Conflict,
     Database,
@@ -23,7 +24,6 @@ from pyservice.storage.database import (
     open_database,
 )
 from pyservice.storage.migrations import migrate
-from pyservice.storage.postgres import server_location
 from pyservice.storage.tables import metadata
 from tests.support.captured_logs import logged
 from tests.support.databases import KINDS, Databases, Server
@@ -130,10 +130,13 @@ async def test_url_may_have_an_sslmode(databases: Databases, tmp_path: Path, mod
         ("postgresql://[::1]:5433/games", "[::1]:5433/games"),
         ("postgresql://me:secret@/games?host=/run/postgresql", "/run/postgresql:5432/games"),
         ("postgresql:///games", "localhost:5432/games"),
+        ("postgresql+asyncpg://me:secret@db.example:5433/games", "db.example:5433/games"),
+        ("postgresql://me:secret@/?host=one,two&dbname=games", "one,two:5432/games"),
+        ("postgresql://me:secret@one:1,two:2/games", "one:1,two:2/games"),
     ],
 )
 def test_location_has_no_secrets(url: str, location: str) -> None:
-    assert server_location(url) == location
+    assert database_location(url) == location
 
 
 async def test_away_server_is_named_in_the_log(tmp_path: Path) -> None:
