@@ -461,8 +461,13 @@ class Engine:
         """Return (namespace, token id, expires_ms) of a valid or expired `dev_` token, else None."""
     def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
         """Return a mock player token, equal for an equal nonce (16 bytes) in the same hour."""
-    def consume_mock(self, namespace: bytes, token_id: bytes, player_token: str) -> int:
-        """Consume a mock player token, valid once for one to two hours. Returns the LSN."""
+    def consume_mock(
+        self, group: bytes, namespace: bytes, token_id: bytes, player_token: str
+    ) -> int:
+        """Consume a mock player token, valid once for one to two hours. Returns the LSN.
+
+        The developer group of the namespace has a limit of used tokens.
+        """
     def source(self, namespace: bytes, address: bytes) -> int:
         """Return the keyed hash of a client address. Never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:

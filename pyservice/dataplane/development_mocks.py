@@ -40,7 +40,12 @@ class MockTokens(Protocol):
     ) -> str: ...
 
     async def consume_mock(
-        self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
+        self,
+        group: bytes,
+        namespace: bytes,
+        token_id: bytes,
+        player_token: str,
+        deadline: float | None,
     ) -> None: ...
 
 
@@ -115,7 +120,11 @@ class MockOperations:
         self, request: pb.PlayerConnectedRequest, caller: Caller
     ) -> pb.PlayerConnectedResponse:
         await self._tokens.consume_mock(
-            caller.namespace_id, _token_id(caller), request.player_token, caller.call.deadline
+            self._namespaces.group_of(caller.namespace_id),
+            caller.namespace_id,
+            _token_id(caller),
+            request.player_token,
+            caller.call.deadline,
         )
         return pb.PlayerConnectedResponse()
 

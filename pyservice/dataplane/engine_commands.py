@@ -12,6 +12,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from math import ceil
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -34,6 +35,10 @@ class Refusal(Protocol):
     def context(self) -> dict[str, str | int | tuple[int, ...]]: ...
 
 
+MOCK_PLAYER_LIMIT: Final = "mock_players"
+"""`metadata.limit` of an error about too many mock players."""
+
+
 def service_error(refusal: Refusal, lobby: bytes) -> ServiceError:
     slug, context = refusal.slug, refusal.context
     if "limit" in context:
@@ -42,6 +47,12 @@ def service_error(refusal: Refusal, lobby: bytes) -> ServiceError:
     if isinstance(indexes := context.get("indexes"), tuple):
         paths = (["player_tokens", str(index)] for index in indexes)
         return ServiceError(slug, errors=[field_problem(path, "invalid") for path in paths])
+    if isinstance(retry_after_ms := context.get("retry_after_ms"), int):
+        return ServiceError(
+            slug,
+            retry_after_s=max(1, ceil(retry_after_ms / 1000)),
+            metadata={"limit": MOCK_PLAYER_LIMIT},
+        )
     metadata = {name: str(value) for name, value in context.items()}
     if lobby:
         metadata["lobby_id"] = format_uuid(lobby)
@@ -405,13 +416,18 @@ class PlayerRecords:
         )
 
     async def consume_mock(
-        self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
+        self,
+        group: bytes,
+        namespace: bytes,
+        token_id: bytes,
+        player_token: str,
+        deadline: float | None,
     ) -> None:
-        """Marks a mock player token as used.
+        """Marks a mock player token as used. `group` is the developer group of the namespace.
 
         A mock player token expires after one to two hours. Raises PLAYER_TOKEN_INVALID,
-        PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, STORAGE_FULL.
+        PLAYER_TOKEN_CONSUMED, PLAYER_TOKEN_EXPIRED, RATE_LIMITED, STORAGE_FULL.
         """
         await self._commands.run_durable(
-            lambda: self._native.consume_mock(namespace, token_id, player_token), deadline
+            lambda: self._native.consume_mock(group, namespace, token_id, player_token), deadline
         )

@@ -48,6 +48,7 @@ MODES["range"]["docker"]["network_mode"] = "host"
 class MemoryTokens:
     def __init__(self) -> None:
         self.identities: dict[str, tuple[bytes, bytes, int]] = {}
+        self.groups: list[bytes] = []
         self._used: set[str] = set()
 
     def namespace_of_development_token(
@@ -64,8 +65,14 @@ class MemoryTokens:
         return f"player_{nonce.hex()}{proof}"
 
     async def consume_mock(
-        self, namespace: bytes, token_id: bytes, player_token: str, deadline: float | None
+        self,
+        group: bytes,
+        namespace: bytes,
+        token_id: bytes,
+        player_token: str,
+        deadline: float | None,
     ) -> None:
+        self.groups.append(group)
         nonce = bytes.fromhex(player_token[7:39])
         if player_token != self.mock_player_token(namespace, token_id, nonce):
             raise ServiceError("PLAYER_TOKEN_INVALID")
@@ -223,6 +230,7 @@ async def test_mock_player_tokens_are_valid_once_for_their_dev_token(
         assert await scene.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
         assert await scene.call("PlayerConnected", request) == pb.PlayerConnectedResponse()
         assert await scene.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
+    assert set(scene.tokens.groups) == {scene.namespaces.group_of(NAMESPACE)}
 
 
 async def test_repeated_mock_request_returns_the_same_tokens(scene: DevelopmentScene) -> None:

@@ -14,7 +14,7 @@ import pytest
 from pyservice.auth import keyring
 from pyservice.dataplane import engine_commands
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.engine_commands import DurabilityWaiter
+from pyservice.dataplane.engine_commands import DurabilityWaiter, service_error
 from tests.dataplane.engine_calls import NAMESPACE, attach, error_code, join
 from tests.support.waiting import PATIENCE_S
 
@@ -192,6 +192,7 @@ async def test_cancel_holds_releases_all(scene: Scene) -> None:
     assert sorted(scene.journal.released) == [7, 7, 8]
 
 
+GROUP = bytes(range(48, 64))
 OTHER_NAMESPACE = bytes(range(1, 17))
 TOKEN_ID = bytes(range(32, 48))
 ADDRESS = bytes([10, 0, 0, 1])
@@ -280,13 +281,25 @@ async def test_mock_player_is_valid_once_across_restarts(restart: Restart) -> No
     token, other = (records.mock_player_token(NAMESPACE, TOKEN_ID) for _ in range(2))
     assert token != other
     assert len(token) <= 160
-    foreign = records.consume_mock(OTHER_NAMESPACE, TOKEN_ID, token, None)
+    foreign = records.consume_mock(GROUP, OTHER_NAMESPACE, TOKEN_ID, token, None)
     assert await error_code(foreign) == "PLAYER_TOKEN_INVALID"
-    await records.consume_mock(NAMESPACE, TOKEN_ID, token, None)
+    await records.consume_mock(GROUP, NAMESPACE, TOKEN_ID, token, None)
     for again in (records, (await restart()).player_records):
-        repeated = again.consume_mock(NAMESPACE, TOKEN_ID, token, None)
+        repeated = again.consume_mock(GROUP, NAMESPACE, TOKEN_ID, token, None)
         assert await error_code(repeated) == "PLAYER_TOKEN_CONSUMED"
-    await again.consume_mock(NAMESPACE, TOKEN_ID, other, None)
+    await again.consume_mock(GROUP, NAMESPACE, TOKEN_ID, other, None)
+
+
+@dataclass
+class MockPlayerRefusal:
+    slug: str
+    context: dict[str, str | int | tuple[int, ...]]
+
+
+def test_refused_mock_player_names_its_limit_and_the_wait() -> None:
+    error = service_error(MockPlayerRefusal("RATE_LIMITED", {"retry_after_ms": 1_500}), b"")
+    assert (error.code, error.retry_after_s) == ("RATE_LIMITED", 2)
+    assert error.metadata == {"limit": "mock_players"}
 
 
 async def test_development_token_is_deterministic(restart: Restart) -> None:

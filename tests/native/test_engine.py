@@ -74,6 +74,25 @@ def test_every_lobby_error_belongs_to_the_engine_or_is_listed() -> None:
     assert not both, f"take these out of DECIDED_ABOVE here: {both}"
 
 
+def test_used_mock_players_of_a_group_are_limited(engine: _native.Engine) -> None:
+    group, other_group, token_id = b"g" * 16, b"o" * 16, b"t" * 16
+
+    def consume(group: bytes, number: int) -> None:
+        nonce = number.to_bytes(16)
+        token = engine.mock_player_token(NAMESPACE, token_id, nonce)
+        engine.consume_mock(group, NAMESPACE, token_id, token)
+
+    for number in range(10_000):
+        consume(group, number)
+    with pytest.raises(_native.Refused) as refused:
+        consume(group, 10_000)
+    assert refused.value.slug == "RATE_LIMITED"
+    retry_after_ms = refused.value.context["retry_after_ms"]
+    assert isinstance(retry_after_ms, int)
+    assert 0 < retry_after_ms <= 3_600_000
+    consume(other_group, 10_000)
+
+
 def test_stub_matches_the_module() -> None:
     stubtest = Path(sys.executable).parent / "stubtest"
     result = subprocess.run(

@@ -49,6 +49,7 @@ fn context<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, PyDic
             }
         }
         Refusal::PartyTooLarge(limit) => context.set_item("limit", limit)?,
+        Refusal::TooManyMockPlayers { retry_after_ms } => context.set_item("retry_after_ms", retry_after_ms)?,
         Refusal::TokenInListInvalid(indexes) => context.set_item("indexes", PyTuple::new(py, indexes.iter())?)?,
         _ => {}
     }

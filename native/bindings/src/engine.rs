@@ -155,11 +155,10 @@ impl Engine {
         self.shard.run(|engine, context| engine.mock_player_token(context, namespace.0, token_id.0, &nonce))
     }
 
-    fn consume_mock(&self, namespace: IdBytes, token_id: IdBytes, player_token: &str) -> PyResult<u64> {
-        resolve_lsn(
-            self.shard
-                .execute(|engine, context| engine.consume_mock_token(context, namespace.0, token_id.0, player_token)),
-        )
+    fn consume_mock(&self, group: IdBytes, namespace: IdBytes, token_id: IdBytes, player_token: &str) -> PyResult<u64> {
+        resolve_lsn(self.shard.execute(|engine, context| {
+            engine.consume_mock_token(context, group.0, namespace.0, token_id.0, player_token)
+        }))
     }
 
     fn add_key(&self, key_id: u16, secret: KeyBytes) -> PyResult<()> {

@@ -45,6 +45,11 @@ pub enum Refusal {
     PlayerTokenConsumed,
     /// The token's deadline passed before the player connected.
     PlayerTokenExpired,
+    /// Too many mock player tokens were used in their lifetime, by the developer group or by all groups.
+    TooManyMockPlayers {
+        /// Time until the first of them may expire.
+        retry_after_ms: u64,
+    },
     /// The slot was released, the lobby ended, or at least 32 later uses of the slot have ended.
     PlayerRemoved,
     /// Player tokens of a heartbeat list are not valid for this lobby. Contains their first 256 indexes, ascending.
@@ -77,6 +82,7 @@ impl Refusal {
             Refusal::PlayerTokenWrongLobby => "PLAYER_TOKEN_WRONG_LOBBY",
             Refusal::PlayerTokenConsumed => "PLAYER_TOKEN_CONSUMED",
             Refusal::PlayerTokenExpired => "PLAYER_TOKEN_EXPIRED",
+            Refusal::TooManyMockPlayers { .. } => "RATE_LIMITED",
             Refusal::PlayerRemoved => "PLAYER_REMOVED",
             Refusal::LobbyTokenExpired => "TOKEN_EXPIRED",
         }
@@ -104,6 +110,7 @@ impl Refusal {
         "PLAYER_TOKEN_WRONG_LOBBY",
         "PLAYER_TOKEN_CONSUMED",
         "PLAYER_TOKEN_EXPIRED",
+        "RATE_LIMITED",
         "PLAYER_REMOVED",
         "TOKEN_EXPIRED",
     ];

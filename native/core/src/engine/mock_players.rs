@@ -3,7 +3,7 @@
 use super::{CreditClass, Engine, accept, has_credit, refuse};
 use crate::command::{CommandOutcome, Context, Id};
 use crate::journal_event::Event;
-use crate::mock_tokens::{hour_of, is_within_lifetime};
+use crate::mock_tokens::{hour_of, is_within_lifetime, time_to_next_hour};
 use crate::refusal::Refusal;
 
 impl Engine {
@@ -13,13 +13,14 @@ impl Engine {
         self.config.keys.sign_mock(namespace, token, hour, nonce)
     }
 
-    /// Accepts a mock player token once, for its development token.
+    /// Accepts a mock player token once, for its development token. `group` is the developer group of the namespace.
     ///
     /// Refusals: `PlayerTokenInvalid`, `PlayerTokenConsumed`, `PlayerTokenExpired` (after one to two hours),
-    /// `StorageFull`.
+    /// `TooManyMockPlayers`, `StorageFull`.
     pub fn consume_mock_token(
         &mut self,
         cx: &mut Context<'_>,
+        group: Id,
         namespace: Id,
         token: Id,
         player_token: &str,
@@ -34,10 +35,14 @@ impl Engine {
         if self.mock_tokens.is_used(hour, &mac) {
             return refuse(Refusal::PlayerTokenConsumed, self.last_lsn);
         }
+        if !self.mock_tokens.has_room(group, now) {
+            return refuse(Refusal::TooManyMockPlayers { retry_after_ms: time_to_next_hour(now) }, 0);
+        }
         if !has_credit(cx, CreditClass::NewSlot, Event::MOCK_TOKEN_CONSUMED_LEN) {
             return refuse(Refusal::StorageFull, 0);
         }
         self.emit(cx, &Event::MockTokenConsumed { hour, at: now, mac });
+        self.mock_tokens.count_use(group, hour, now);
         accept((), self.last_lsn)
     }
 }

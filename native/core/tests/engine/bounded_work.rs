@@ -131,15 +131,15 @@ fn one_event_drops_at_most_two_expired_mock_tokens() {
     let mut used = Vec::new();
     for number in 0..EXPIRED {
         let token = token_of(&mut w, number);
-        w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, &token)).result.unwrap();
+        w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, NAMESPACE, VERSION, &token)).result.unwrap();
         used.push(token);
     }
     w.pass(2 * HOUR_MS);
     let newer = token_of(&mut w, EXPIRED);
-    let shrink = shrink_of(&mut w, |e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, &newer));
+    let shrink = shrink_of(&mut w, |e, cx| e.consume_mock_token(cx, NAMESPACE, NAMESPACE, VERSION, &newer));
     assert_eq!(shrink, MOCK_BYTES, "one more, two fewer");
     for token in &used {
-        let repeated = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, token));
+        let repeated = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, NAMESPACE, VERSION, token));
         assert_eq!(repeated.result, Err(PlayerTokenExpired), "a reader checks the time");
     }
 }

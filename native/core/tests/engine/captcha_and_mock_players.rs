@@ -7,6 +7,8 @@ use crate::test_engine::*;
 
 const HOUR_MS: u64 = 3_600_000;
 const TOKEN: Id = Id([0x31; 16]);
+const GROUP: Id = Id([0x41; 16]);
+const OTHER_GROUP: Id = Id([0x42; 16]);
 
 fn captcha_status(w: &mut TestEngine, source: Source) -> (Option<u64>, u32) {
     let captcha_status = w.run(|e, cx| e.captcha_status(cx, source));
@@ -48,7 +50,7 @@ fn captcha_pass_needs_credit() {
         w.run(|e, cx| e.count_captcha_request(cx, 7));
         assert_eq!((captcha_status(&mut w, 7), captcha_status(&mut w, 8)), ((Some(0), 0), (None, 0)));
         assert_eq!(
-            w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, TOKEN, "player_x")).result,
+            w.run(|e, cx| e.consume_mock_token(cx, GROUP, NAMESPACE, TOKEN, "player_x")).result,
             Err(PlayerTokenInvalid)
         );
     }
@@ -59,7 +61,7 @@ fn mock(w: &mut TestEngine, nonce: u8) -> String {
 }
 
 fn consume(w: &mut TestEngine, token: &str) -> Result<(), Refusal> {
-    w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, TOKEN, token)).result
+    w.run(|e, cx| e.consume_mock_token(cx, GROUP, NAMESPACE, TOKEN, token)).result
 }
 
 #[test]
@@ -68,7 +70,7 @@ fn mock_token_is_accepted_once_across_restart() {
     let (first, second) = (mock(&mut w, 1), mock(&mut w, 2));
     assert_eq!(mock(&mut w, 1), first, "the same nonce gives the same token");
     assert_eq!(consume(&mut w, &first), Ok(()));
-    let again = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, TOKEN, &first));
+    let again = w.run(|e, cx| e.consume_mock_token(cx, GROUP, NAMESPACE, TOKEN, &first));
     assert_eq!((again.result, again.wait), (Err(PlayerTokenConsumed), w.engine.last_lsn()));
     w.restart();
     assert_eq!(consume(&mut w, &first), Err(PlayerTokenConsumed));
@@ -80,13 +82,67 @@ fn mock_token_belongs_to_one_development_token() {
     let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
     let token = mock(&mut w, 1);
-    let other = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, Id([0x32; 16]), &token));
+    let other = w.run(|e, cx| e.consume_mock_token(cx, GROUP, NAMESPACE, Id([0x32; 16]), &token));
     assert_eq!((other.result, other.wait), (Err(PlayerTokenInvalid), 0));
-    assert_eq!(w.run(|e, cx| e.consume_mock_token(cx, OTHER_NAMESPACE, TOKEN, &token)).result, Err(PlayerTokenInvalid));
+    assert_eq!(
+        w.run(|e, cx| e.consume_mock_token(cx, GROUP, OTHER_NAMESPACE, TOKEN, &token)).result,
+        Err(PlayerTokenInvalid)
+    );
     assert_eq!(w.connect(lobby, &token), Err(PlayerTokenInvalid), "no real lobby takes it");
     let real = w.join(lobby).unwrap();
     assert_eq!(consume(&mut w, &real), Err(PlayerTokenInvalid), "a real player is not a mock");
     assert_eq!(consume(&mut w, &token), Ok(()));
+}
+
+/// Signs and consumes mock tokens `first..` of a group until `count` are used or the engine refuses one.
+///
+/// Returns the used tokens, and the refusal.
+fn consume_many(
+    engine: &mut Engine,
+    now: Ms,
+    (group, namespace): (Id, Id),
+    count: u64,
+) -> (Vec<String>, Option<Refusal>) {
+    let mut events = EventBuffer::default();
+    let mut cx = Context { now, credit: Credit::UNLIMITED, events: &mut events };
+    let mut used = Vec::new();
+    for number in 0..count {
+        let mut nonce = [0; 16];
+        nonce[..8].copy_from_slice(&number.to_le_bytes());
+        let token = engine.mock_player_token(&mut cx, namespace, TOKEN, &nonce);
+        match engine.consume_mock_token(&mut cx, group, namespace, TOKEN, &token).result {
+            Ok(()) => used.push(token),
+            Err(refusal) => return (used, Some(refusal)),
+        }
+    }
+    (used, None)
+}
+
+#[test]
+fn mock_tokens_of_one_group_never_make_those_of_another_usable_again() {
+    let mut engine = fresh_engine();
+    let now = 10 * HOUR_MS;
+    let (used, refusal) = consume_many(&mut engine, now, (OTHER_GROUP, OTHER_NAMESPACE), 200);
+    assert_eq!((used.len(), refusal), (200, None));
+    let (mine, refusal) = consume_many(&mut engine, now, (GROUP, NAMESPACE), 100_001);
+    assert_eq!((mine.len(), refusal), (10_000, Some(TooManyMockPlayers { retry_after_ms: HOUR_MS })));
+    let mut events = EventBuffer::default();
+    let mut cx = Context { now, credit: Credit::UNLIMITED, events: &mut events };
+    for (group, namespace, tokens) in [(OTHER_GROUP, OTHER_NAMESPACE, &used), (GROUP, NAMESPACE, &mine)] {
+        for token in tokens {
+            let repeated = engine.consume_mock_token(&mut cx, group, namespace, TOKEN, token).result;
+            assert_eq!(repeated, Err(PlayerTokenConsumed));
+        }
+    }
+    let other = engine.mock_player_token(&mut cx, OTHER_NAMESPACE, TOKEN, &[0xff; 16]);
+    assert_eq!(engine.consume_mock_token(&mut cx, OTHER_GROUP, OTHER_NAMESPACE, TOKEN, &other).result, Ok(()));
+    let refused = engine.mock_player_token(&mut cx, NAMESPACE, TOKEN, &[0xff; 16]);
+    cx.now += 2 * HOUR_MS - 1;
+    let next = engine.mock_player_token(&mut cx, NAMESPACE, TOKEN, &[0xff; 16]);
+    let limited = Err(TooManyMockPlayers { retry_after_ms: 1 });
+    assert_eq!(engine.consume_mock_token(&mut cx, GROUP, NAMESPACE, TOKEN, &refused).result, limited);
+    cx.now += 1;
+    assert_eq!(engine.consume_mock_token(&mut cx, GROUP, NAMESPACE, TOKEN, &next).result, Ok(()));
 }
 
 #[test]

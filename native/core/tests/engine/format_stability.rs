@@ -51,7 +51,7 @@ fn run_every_command(w: &mut TestEngine) {
     w.run(|e, cx| e.record_captcha_pass(cx, 9)).result.unwrap();
     w.run(|e, cx| e.count_captcha_request(cx, 9));
     let mock = w.run(|e, cx| e.mock_player_token(cx, NAMESPACE, Id([0x31; 16]), &[5; 16]));
-    w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, Id([0x31; 16]), &mock)).result.unwrap();
+    w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, NAMESPACE, Id([0x31; 16]), &mock)).result.unwrap();
     w.run(|e, cx| e.acknowledge_facts(cx, 2));
     w.pass(120_000);
     w.pass(600_000);

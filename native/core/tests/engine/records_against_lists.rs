@@ -129,7 +129,7 @@ fn step(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random) {
 fn consume(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random) {
     let at = rng.below(model.mocks.len() as u64) as usize;
     let (token, made_at, is_used) = &mut model.mocks[at];
-    let answer = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, VERSION, token)).result;
+    let answer = w.run(|e, cx| e.consume_mock_token(cx, NAMESPACE, NAMESPACE, VERSION, token)).result;
     let hours = w.now / 3_600_000 - *made_at / 3_600_000;
     let expected = match (hours, *is_used) {
         (2.., _) => Err(Refusal::PlayerTokenExpired),
