@@ -221,13 +221,14 @@ def _avatar_rows(game: ListedGame, count: int) -> Tables:
 
 
 def _group_token_rows(game: ListedGame, count: int) -> Tables:
+    """Returns tokens of the group, and as many tokens of a member for all groups."""
     identity_id = game.service.identity_id()
     rows = (
         {
             "token_id": game.service.ids.new(),
             "sha256": sha256(str(number).encode()).digest(),
             "identity_id": identity_id,
-            "group_id": game.service.group_id,
+            "group_id": game.service.group_id if number % 2 else None,
             "create_ms": FIRST_MS + number,
         }
         for number in range(count)

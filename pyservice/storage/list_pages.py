@@ -5,15 +5,31 @@ Rows that are added or removed between two pages therefore shift no other rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Column, ColumnElement, Integer, Select, bindparam, tuple_
+from sqlalchemy import (
+    Boolean,
+    Column,
+    ColumnElement,
+    FromClause,
+    Integer,
+    Select,
+    bindparam,
+    tuple_,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.visitors import InternalTraversal
 
 from pyservice.storage.database import Record, Transaction
 
 ROWS_MAX: Final = 10_000
 """Rows of a page, unless the request has a `limit`."""
+
+PAGE_LIMIT: Final = bindparam("page_limit", type_=Integer)
+RowConditions = Callable[[FromClause], Sequence[ColumnElement[bool]]]
+"""Returns conditions on the columns of a table, or of an alias of it."""
 
 _SEPARATOR: Final = "."
 
@@ -37,27 +53,12 @@ class Page(NamedTuple):
     """Cursor for the next page, or None on the last page."""
 
 
-class PagedList:
-    """Statement that is read in pages, in the order of a unique key."""
+class _PageReader:
+    """Reader of pages. A subclass sets the statements of the first page and of a following one."""
 
-    def __init__(
-        self, statement: Select[Any], *key: Column[Any], is_descending: bool = True
-    ) -> None:
-        """The statement selects the columns of `key`, and has no order of its own.
-
-        The cursor has the values of these columns, so they must be IDs or integers.
-        """
-        self._statement = statement
-        self._key = key
-        self._is_descending = is_descending
-        order = [column.desc() if is_descending else column for column in key]
-        self._first = statement.order_by(*order).limit(bindparam("page_limit"))
-        self._following = self._first.where(self._is_after_cursor())
-
-    def where(self, *conditions: ColumnElement[bool]) -> PagedList:
-        """Returns the list of only the rows that meet the conditions."""
-        statement = self._statement.where(*conditions)
-        return PagedList(statement, *self._key, is_descending=self._is_descending)
+    _first: Select[Any]
+    _following: Select[Any]
+    _key: Sequence[Column[Any]]
 
     async def read(self, tx: Transaction, values: Mapping[str, Any], bounds: PageBounds) -> Page:
         # One more row shows whether another page follows.
@@ -79,6 +80,29 @@ class PagedList:
         """Returns the cursor for the page after this row."""
         return _SEPARATOR.join(str(getattr(row, column.name)) for column in self._key)
 
+
+class PagedList(_PageReader):
+    """Statement that is read in pages, in the order of a unique key."""
+
+    def __init__(
+        self, statement: Select[Any], *key: Column[Any], is_descending: bool = True
+    ) -> None:
+        """The statement selects the columns of `key`, and has no order of its own.
+
+        The cursor has the values of these columns, so they must be IDs or integers.
+        """
+        self._statement = statement
+        self._key = key
+        self._is_descending = is_descending
+        order = [column.desc() if is_descending else column for column in key]
+        self._first = statement.order_by(*order).limit(PAGE_LIMIT)
+        self._following = self._first.where(self._is_after_cursor())
+
+    def where(self, *conditions: ColumnElement[bool]) -> PagedList:
+        """Returns the list of only the rows that meet the conditions."""
+        statement = self._statement.where(*conditions)
+        return PagedList(statement, *self._key, is_descending=self._is_descending)
+
     def _is_after_cursor(self) -> ColumnElement[bool]:
         bounds: list[Any] = [
             bindparam(f"page_after_{number}", type_=column.type)
@@ -88,3 +112,35 @@ class PagedList:
         bound: Any = tuple_(*bounds) if len(bounds) > 1 else bounds[0]
         after: ColumnElement[bool] = key < bound if self._is_descending else key > bound
         return after
+
+
+class MergedList(_PageReader):
+    """List in the descending order of a unique key, merged from parts that each have their limit."""
+
+    def __init__(self, first: Select[Any], following: Select[Any], key: Column[Any]) -> None:
+        """Both statements have PAGE_LIMIT. The cursor of `following` is `page_after_0`."""
+        self._first, self._following = first, following
+        self._key = (key,)
+
+
+class ConditionByDatabase(ColumnElement[bool]):
+    """Condition with another form for each database, because no form is fast on both."""
+
+    inherit_cache = True
+    type = Boolean()
+    # Otherwise SQLite gets a comparison with 1, and uses no index.
+    _is_implicitly_boolean = True
+    _traverse_internals = [  # noqa: RUF012 — SQLAlchemy declares it as an instance variable
+        ("sqlite", InternalTraversal.dp_clauseelement),
+        ("postgresql", InternalTraversal.dp_clauseelement),
+    ]
+
+    def __init__(self, *, sqlite: ColumnElement[bool], postgresql: ColumnElement[bool]) -> None:
+        self.sqlite = sqlite
+        self.postgresql = postgresql
+
+
+@compiles(ConditionByDatabase)
+def _compile_form(condition: ConditionByDatabase, compiler: SQLCompiler, **options: Any) -> str:
+    form = getattr(condition, compiler.dialect.name)
+    return f"({compiler.process(form, **options)})"

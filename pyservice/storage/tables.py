@@ -185,12 +185,20 @@ cloud_tokens: Final = Table(
     _id("token_id", primary_key=True),
     Column("sha256", LargeBinary, nullable=False, unique=True),
     _id("identity_id", ForeignKey("identities.identity_id"), nullable=False, index=True),
-    _id("group_id", ForeignKey("groups.group_id"), nullable=True, index=True),
+    _id("group_id", ForeignKey("groups.group_id"), nullable=True),
     _id("game_id", ForeignKey("games.game_id"), nullable=True, index=True),
     _ms("create_ms"),
     _ms("expires_ms", nullable=True),
     _ms("revoke_ms", nullable=True),
     _id("creator_token_id", nullable=True, index=True),
+    Index("ix_cloud_tokens_group_id_token_id", "group_id", "token_id"),
+    Index(
+        "ix_cloud_tokens_of_all_groups",
+        "identity_id",
+        "token_id",
+        sqlite_where=text("group_id IS NULL"),
+        postgresql_where=text("group_id IS NULL"),
+    ),
 )
 """Without group and game, the token covers all groups of the identity. A token of one game has
 both. The operator's command creates tokens without a creator.

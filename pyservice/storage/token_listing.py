@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import Select, and_, or_, select
+from sqlalchemy import ColumnElement, FromClause, Select, and_, or_, select
 
+from pyservice.storage import tokens
 from pyservice.storage.database import Record, Transaction
+from pyservice.storage.list_pages import PAGE_LIMIT
 from pyservice.storage.tables import (
     cloud_tokens,
     games,
@@ -30,30 +32,6 @@ class TokenFilter(NamedTuple):
     before_token_id: str | None = None
 
 
-_CLOUD: Final = (
-    select(
-        cloud_tokens.c.token_id,
-        cloud_tokens.c.identity_id,
-        identities.c.display_name,
-        identities.c.disable_ms,
-        cloud_tokens.c.group_id,
-        cloud_tokens.c.game_id,
-        cloud_tokens.c.creator_token_id,
-        cloud_tokens.c.create_ms,
-        cloud_tokens.c.expires_ms,
-        cloud_tokens.c.revoke_ms,
-        members.c.identity_id.label("member_id"),
-    )
-    .select_from(cloud_tokens)
-    .join(identities, identities.c.identity_id == cloud_tokens.c.identity_id)
-    .outerjoin(
-        members,
-        and_(
-            members.c.group_id == cloud_tokens.c.group_id,
-            members.c.identity_id == cloud_tokens.c.identity_id,
-        ),
-    )
-)
 _OF_NAMESPACES: Final = (
     select(
         namespace_tokens.c.token_id,
@@ -82,18 +60,47 @@ async def cloud_page(tx: Transaction, wanted: TokenFilter) -> list[Record]:
 
     `member_id` is None for a token of a group that its identity has left.
     """
-    statement = _CLOUD
-    if wanted.identity_id is not None:
-        statement = statement.where(cloud_tokens.c.identity_id == wanted.identity_id)
-    if wanted.group_id is not None:
-        of_group = select(members.c.identity_id).where(members.c.group_id == wanted.group_id)
-        statement = statement.where(
-            or_(
-                cloud_tokens.c.group_id == wanted.group_id,
-                and_(cloud_tokens.c.group_id.is_(None), cloud_tokens.c.identity_id.in_(of_group)),
-            )
+
+    def conditions(table: FromClause) -> list[ColumnElement[bool]]:
+        found = _conditions(table, wanted)
+        if wanted.identity_id is not None:
+            found.append(table.c.identity_id == wanted.identity_id)
+        return found
+
+    values: dict[str, Any] = {"page_limit": PAGE}
+    if wanted.group_id is None:
+        page = select(cloud_tokens).where(*conditions(cloud_tokens))
+        page = page.order_by(cloud_tokens.c.token_id.desc()).limit(PAGE_LIMIT)
+    else:
+        is_following = wanted.before_token_id is not None
+        page = tokens.newest_of_group(conditions, is_following=is_following)
+        values |= {"group_id": wanted.group_id, "page_after_0": wanted.before_token_id}
+    return list(await tx.all(_with_owners(page), values))
+
+
+def _with_owners(page: Select[Any]) -> Select[Any]:
+    token = page.subquery("token").c
+    return (
+        select(
+            token.token_id,
+            token.identity_id,
+            identities.c.display_name,
+            identities.c.disable_ms,
+            token.group_id,
+            token.game_id,
+            token.creator_token_id,
+            token.create_ms,
+            token.expires_ms,
+            token.revoke_ms,
+            members.c.identity_id.label("member_id"),
         )
-    return list(await tx.all(_page(statement, cloud_tokens, wanted)))
+        .join(identities, identities.c.identity_id == token.identity_id)
+        .outerjoin(
+            members,
+            and_(members.c.group_id == token.group_id, members.c.identity_id == token.identity_id),
+        )
+        .order_by(token.token_id.desc())
+    )
 
 
 async def namespace_page(tx: Transaction, wanted: TokenFilter) -> list[Record]:
@@ -105,15 +112,17 @@ async def namespace_page(tx: Transaction, wanted: TokenFilter) -> list[Record]:
         statement = statement.where(games.c.group_id == wanted.group_id)
     if wanted.kind is not None:
         statement = statement.where(namespace_tokens.c.kind == wanted.kind)
-    return list(await tx.all(_page(statement, namespace_tokens, wanted)))
+    statement = statement.where(*_conditions(namespace_tokens, wanted))
+    statement = statement.order_by(namespace_tokens.c.token_id.desc()).limit(PAGE)
+    return list(await tx.all(statement))
 
 
-def _page(statement: Select[Any], table: Any, wanted: TokenFilter) -> Select[Any]:
+def _conditions(table: FromClause, wanted: TokenFilter) -> list[ColumnElement[bool]]:
+    """Returns the conditions on tokens of both tables."""
+    conditions: list[ColumnElement[bool]] = []
     if wanted.valid_at_ms is not None:
-        statement = statement.where(
-            table.c.revoke_ms.is_(None),
-            or_(table.c.expires_ms.is_(None), table.c.expires_ms > wanted.valid_at_ms),
-        )
+        is_unexpired = or_(table.c.expires_ms.is_(None), table.c.expires_ms > wanted.valid_at_ms)
+        conditions += [table.c.revoke_ms.is_(None), is_unexpired]
     if wanted.before_token_id is not None:
-        statement = statement.where(table.c.token_id < wanted.before_token_id)
-    return statement.order_by(table.c.token_id.desc()).limit(PAGE)
+        conditions.append(table.c.token_id < wanted.before_token_id)
+    return conditions

@@ -3,7 +3,21 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import and_, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    BindParameter,
+    Select,
+    and_,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    tuple_,
+    union_all,
+    update,
+)
 
 from pyservice.storage.database import (
     Database,
@@ -14,7 +28,15 @@ from pyservice.storage.database import (
     next_number,
 )
 from pyservice.storage.database_errors import retry_on_conflict
-from pyservice.storage.list_pages import Page, PageBounds, PagedList
+from pyservice.storage.list_pages import (
+    PAGE_LIMIT,
+    ConditionByDatabase,
+    MergedList,
+    Page,
+    PageBounds,
+    PagedList,
+    RowConditions,
+)
 from pyservice.storage.tables import (
     cloud_tokens,
     device_links,
@@ -109,9 +131,60 @@ _ACTS_ON_GROUP = or_(
         ),
     ),
 )
-_OF_GROUP = PagedList(select(cloud_tokens).where(_ACTS_ON_GROUP), cloud_tokens.c.token_id)
 _ONE_OF_GROUP = select(cloud_tokens).where(
     _ACTS_ON_GROUP, cloud_tokens.c.token_id == bindparam("token_id")
+)
+
+
+def newest_of_group(conditions: RowConditions, *, is_following: bool) -> Select[Any]:
+    """Selects the newest PAGE_LIMIT tokens that can act on the group and meet the conditions.
+
+    A following page has only tokens before the parameter `page_after_0`. The other parameters are
+    `group_id`, `page_limit`, and those of the conditions. The statement reads at most PAGE_LIMIT
+    matching tokens of the group and of each member.
+    """
+    group_id: BindParameter[str] = bindparam("group_id")
+    of_group = _newest(cloud_tokens, cloud_tokens.c.group_id, group_id, is_following=is_following)
+    own = cloud_tokens.alias("own")
+    of_member = _newest(own, own.c.identity_id, members.c.identity_id, is_following=is_following)
+    of_member = of_member.where(own.c.group_id.is_(None), *conditions(own))
+    ids = of_member.with_only_columns(own.c.token_id).correlate(members).scalar_subquery()
+    is_newest_of_member = ConditionByDatabase(
+        sqlite=cloud_tokens.c.token_id.in_(ids),
+        # PostgreSQL would compare each token with the `IN` of each member.
+        postgresql=cloud_tokens.c.token_id == func.any(func.array(ids)),
+    )
+    of_members = (
+        select(cloud_tokens)
+        .join_from(members, cloud_tokens, is_newest_of_member)
+        .where(members.c.group_id == group_id)
+    )
+    parts = (of_group.where(*conditions(cloud_tokens)), of_members)
+    merged = union_all(*(select(part.subquery()) for part in parts)).subquery("merged")
+    return select(merged).order_by(merged.c.token_id.desc()).limit(PAGE_LIMIT)
+
+
+def _newest(table: Any, column: Any, owner: Any, *, is_following: bool) -> Select[Any]:
+    """Selects the newest PAGE_LIMIT tokens with this owner in the column, from an index on both."""
+    key = tuple_(column, table.c.token_id)
+    before_id: BindParameter[str] = bindparam("page_after_0")
+    is_before = (table.c.token_id < before_id,) if is_following else ()
+    has_owner = ConditionByDatabase(
+        sqlite=and_(column == owner, *is_before),
+        # With an equality, PostgreSQL may read the tokens of all owners from the primary key,
+        # which also has their order.
+        postgresql=and_(
+            column >= owner, key < tuple_(owner, before_id) if is_following else column <= owner
+        ),
+    )
+    newest = (column.desc(), table.c.token_id.desc())
+    return select(table).where(has_owner).order_by(*newest).limit(PAGE_LIMIT)
+
+
+_OF_GROUP = MergedList(
+    newest_of_group(lambda table: (), is_following=False),
+    newest_of_group(lambda table: (), is_following=True),
+    cloud_tokens.c.token_id,
 )
 _LINK_NUMBER = device_links.c.uncompleted_number
 _ADD_LINK = insert(device_links).values(uncompleted_number=next_number(_LINK_NUMBER))
