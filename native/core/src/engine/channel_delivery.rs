@@ -1,5 +1,6 @@
 //! Delivery of party tokens to event channels.
 
+use super::expiry::LobbyDeadline;
 use super::{Engine, accept};
 use crate::command::{ChannelEvent, ChannelId, CommandOutcome, Context, Lsn, Ms};
 use crate::journal_event::Event;
@@ -24,7 +25,9 @@ impl Engine {
         let mut wait = 0;
         for (lsn, one) in sent {
             if let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.timer_at <= now) {
-                self.handle_lobby_deadline(cx, lobby.number);
+                if self.handle_lobby_deadline(cx, lobby.number) == LobbyDeadline::OutOfSteps {
+                    continue;
+                }
             }
             wait = wait.max(lsn).max(self.lobbies.lsn(one.lobby));
             // A later lobby may reuse the number of an ended one.

@@ -16,11 +16,23 @@ const MAX_DROPPED_PER_EVENT: usize = 1_024;
 const FORGET_DELAY_MS: Ms = 1_000;
 
 /// Maximum timer steps that one command spends on expiry. The end of a lobby counts one step for each of its used slots,
-/// too.
+/// too. A lobby ends as a whole, so a lobby with more used slots ends in a command that ends nothing else.
 ///
 /// After a long outage a million slots may be due. Without the limit the first command would end them all, and hold the
 /// engine for half a second.
 pub(super) const MAX_STEPS_PER_COMMAND: u32 = 1_024;
+
+/// Result of the handling of a lobby deadline.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LobbyDeadline {
+    Ended,
+    /// The lobby stays, and its timer has the next deadline.
+    Moved,
+    /// The end is due, but the journal has no space for it.
+    JournalFull,
+    /// The end is due, but the command has not enough steps left. Answers treat the lobby as ended.
+    OutOfSteps,
+}
 
 impl Engine {
     /// Expires due records in a bounded number of steps.
@@ -52,27 +64,21 @@ impl Engine {
     fn expire_steps(&mut self, cx: &mut Context<'_>, steps: u32) -> u32 {
         let now = self.time.now();
         let mut ended = 0;
-        let steps = steps.min(self.expiry_steps_left);
-        let mut remaining_steps = steps;
-        while remaining_steps > 0 {
+        let steps_before = self.expiry_steps_left;
+        let steps_kept = steps_before.saturating_sub(steps);
+        while self.expiry_steps_left > steps_kept {
             match self.lobby_timers.step(&mut self.lobbies, now) {
                 WheelStep::Idle => break,
-                WheelStep::Advanced => {}
-                WheelStep::Due(number) => {
-                    let slots = self.lobbies.live(number).map_or(0, |lobby| lobby.slots.used);
-                    match self.handle_lobby_deadline(cx, number) {
-                        Some(true) => {
-                            ended += 1;
-                            remaining_steps = remaining_steps.saturating_sub(slots);
-                        }
-                        Some(false) => {}
-                        None => break,
-                    }
-                }
+                WheelStep::Advanced => self.expiry_steps_left -= 1,
+                WheelStep::Due(number) => match self.handle_lobby_deadline(cx, number) {
+                    LobbyDeadline::Ended => ended += 1,
+                    LobbyDeadline::Moved => {}
+                    LobbyDeadline::JournalFull => break,
+                    LobbyDeadline::OutOfSteps => self.expiry_steps_left = 0,
+                },
             }
-            remaining_steps = remaining_steps.saturating_sub(1);
         }
-        while remaining_steps > 0 {
+        while self.expiry_steps_left > steps_kept {
             match self.slot_timers.step(&mut self.slots, now) {
                 WheelStep::Idle => break,
                 WheelStep::Advanced => {}
@@ -83,10 +89,10 @@ impl Engine {
                     ended += 1;
                 }
             }
-            remaining_steps -= 1;
+            self.expiry_steps_left -= 1;
         }
-        self.expiry_steps_left -= steps - remaining_steps;
-        if remaining_steps == 0 && steps > 0 { ended.max(1) } else { ended }
+        let have_run_out = steps_before > steps_kept && self.expiry_steps_left <= steps_kept;
+        if have_run_out { ended.max(1) } else { ended }
     }
 
     /// Ends an overdue reserved or kept slot use. Returns false if the journal is full.
@@ -103,19 +109,27 @@ impl Engine {
         true
     }
 
-    /// Handles the due deadlines of a lobby. Returns whether the lobby ended, or None if the journal is full.
-    pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> Option<bool> {
+    /// Handles the due deadlines of a lobby, and spends steps of the command on it.
+    pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> LobbyDeadline {
         let now = self.time.now();
-        let lobby = self.lobbies.live_mut(number)?;
+        let Some(lobby) = self.lobbies.live_mut(number) else { return LobbyDeadline::JournalFull };
         let start_by = lobby.start_timeout_at().unwrap_or(Ms::MAX);
         let silent_by = lobby.silent_end_at().unwrap_or(Ms::MAX);
-        if start_by.min(silent_by) <= now {
+        let is_end_due = start_by.min(silent_by) <= now;
+        let steps = if is_end_due { 1 + lobby.slots.used } else { 1 };
+        let is_first = self.expiry_steps_left == MAX_STEPS_PER_COMMAND;
+        if is_end_due && steps > self.expiry_steps_left && !is_first {
+            return LobbyDeadline::OutOfSteps;
+        }
+        self.expiry_steps_left = self.expiry_steps_left.saturating_sub(steps);
+        if is_end_due {
             let reason = if start_by <= silent_by { EndReason::StartTimeout } else { EndReason::Silent };
-            return self.end_lobby(cx, number, reason, None).then_some(true);
+            let is_ended = self.end_lobby(cx, number, reason, None);
+            return if is_ended { LobbyDeadline::Ended } else { LobbyDeadline::JournalFull };
         }
         self.hide_if_silent(number);
         self.schedule_lobby_timer(number);
-        Some(false)
+        LobbyDeadline::Moved
     }
 
     /// Hides a lobby from find if its heartbeat is overdue.

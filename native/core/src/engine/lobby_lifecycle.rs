@@ -158,12 +158,13 @@ impl Engine {
             Ok(calling_lobby) => calling_lobby,
             Err(outcome) => return outcome,
         };
-        let number = match self.resolve_visible_lobby(cx, namespaces, lobby) {
-            Ok(number) => number,
+        let (number, is_live) = match self.resolve_visible_lobby(cx, namespaces, lobby) {
+            Ok(lobby) => lobby,
             Err((refusal, wait)) => return refuse(refusal, wait),
         };
         let wait = self.lobbies.lsn(number);
-        let Some(current) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
+        let current = self.lobbies.live(number).filter(|_| is_live);
+        let Some(current) = current else { return refuse(Refusal::LobbyStopped, wait) };
         let state = current.state.as_deref().map(<[u8]>::to_vec);
         if let Some(calling_lobby) = calling_lobby {
             self.record_heartbeat(calling_lobby);
@@ -177,7 +178,7 @@ impl Engine {
     pub fn detach(&mut self, cx: &mut Context<'_>, namespaces: &[Id], lobby: Id) -> CommandOutcome<bool> {
         self.begin_command(cx);
         match self.resolve_visible_lobby(cx, namespaces, lobby) {
-            Ok(number) => self.end_resolved(cx, number, EndReason::Removed, None),
+            Ok((number, _)) => self.end_resolved(cx, number, EndReason::Removed, None),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
     }
@@ -310,20 +311,20 @@ impl Engine {
         accept((), self.lobbies.lsn(number))
     }
 
+    /// Returns the number of a lobby in one of the namespaces, and whether it is live.
     fn resolve_visible_lobby(
         &mut self,
         cx: &mut Context<'_>,
         namespaces: &[Id],
         id: Id,
-    ) -> Result<u32, (Refusal, Lsn)> {
-        match self.resolve_lobby(cx, id) {
-            LobbyRef::Live(number) | LobbyRef::Ended(number)
-                if self.namespace_id_of(number).is_some_and(|namespace| namespaces.contains(&namespace)) =>
-            {
-                Ok(number)
-            }
-            _ => Err((Refusal::LobbyNotFound, self.forgotten_lsn)),
-        }
+    ) -> Result<(u32, bool), (Refusal, Lsn)> {
+        let (number, is_live) = match self.resolve_lobby(cx, id) {
+            LobbyRef::Live(number) => (number, true),
+            LobbyRef::Ended(number) => (number, false),
+            LobbyRef::Unknown => return Err((Refusal::LobbyNotFound, self.forgotten_lsn)),
+        };
+        let is_visible = self.namespace_id_of(number).is_some_and(|namespace| namespaces.contains(&namespace));
+        if is_visible { Ok((number, is_live)) } else { Err((Refusal::LobbyNotFound, self.forgotten_lsn)) }
     }
 
     pub(super) fn namespace_id_of(&self, number: u32) -> Option<Id> {

@@ -24,6 +24,7 @@ mod state_image;
 use std::collections::VecDeque;
 
 pub(crate) use derived_state::slot_count;
+use expiry::LobbyDeadline;
 pub use heartbeat::PlayerList;
 use signing_keys::KeySearch;
 
@@ -229,11 +230,15 @@ impl Engine {
     }
 
     /// Returns the state of a lobby, after handling its due deadlines.
+    ///
+    /// A lobby with a due end for which the command has no steps left is `Ended`, but its record is still live.
     fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
         let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
         let now = self.time.now();
         if self.lobbies.live(number).is_some_and(|lobby| lobby.timer_at <= now) {
-            self.handle_lobby_deadline(cx, number);
+            if self.handle_lobby_deadline(cx, number) == LobbyDeadline::OutOfSteps {
+                return LobbyRef::Ended(number);
+            }
         }
         match self.lobbies.get(number) {
             Some(LobbyRecord::Live(_)) => LobbyRef::Live(number),

@@ -263,16 +263,18 @@ impl Engine {
     }
 
     fn resolve_joinable_lobby(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Result<u32, CommandOutcome<Admission>> {
-        let (number, namespace) = match self.resolve_lobby(cx, c.lobby) {
+        let (number, is_live) = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn)),
-            LobbyRef::Live(number) | LobbyRef::Ended(number) => (number, self.namespace_id_of(number)),
+            LobbyRef::Live(number) => (number, true),
+            LobbyRef::Ended(number) => (number, false),
         };
-        if namespace != Some(c.namespace) {
+        if self.namespace_id_of(number) != Some(c.namespace) {
             // A lobby of another namespace must look like an unknown lobby.
             return Err(refuse(Refusal::LobbyNotFound, self.forgotten_lsn));
         }
         let wait = self.lobbies.lsn(number);
-        let Some(lobby) = self.lobbies.live(number) else { return Err(refuse(Refusal::LobbyStopped, wait)) };
+        let lobby = self.lobbies.live(number).filter(|_| is_live);
+        let Some(lobby) = lobby else { return Err(refuse(Refusal::LobbyStopped, wait)) };
         if !lobby.is_join_enabled {
             return Err(refuse(Refusal::JoinDisabled, wait));
         }

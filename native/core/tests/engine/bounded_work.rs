@@ -7,6 +7,8 @@ use crate::test_engine::*;
 
 const MAX_STEPS: u32 = 1_024;
 
+const CHANNEL: ChannelId = [0xc1; 16];
+
 type Call = Box<dyn FnMut(&mut TestEngine)>;
 
 /// Returns an engine in which `count` reservations of one lobby are due.
@@ -64,7 +66,67 @@ fn end_of_silent_lobbies_counts_their_slots() {
         most_ended = most_ended.max(w.written);
     }
     assert_eq!(w.engine.live_versions(NAMESPACE), []);
-    assert!((1..=3).contains(&most_ended), "{most_ended} lobbies of {PLAYERS} players ended in one command");
+    assert_eq!(most_ended, MAX_STEPS / PLAYERS, "the next lobby did not fit in the rest of the steps");
+}
+
+/// Returns an engine with lobbies of `players` reserved slots each, whose silence is due to end them.
+fn engine_with_silent_lobbies(players: &[u32]) -> (TestEngine, Vec<Id>) {
+    let mut w = TestEngine::new();
+    let lobbies = players.iter().map(|players| {
+        let lobby = w.lobby(|c| {
+            (c.max_players, c.max_players_direct, c.max_players_party) = (*players, *players, *players);
+            c.heartbeat_timeout_ms = 1_000;
+        });
+        w.join_with(lobby, |c| (c.party_size, c.channels) = (2, &[CHANNEL])).result.unwrap();
+        for _ in 2..*players {
+            w.join(lobby).unwrap();
+        }
+        lobby
+    });
+    let lobbies = lobbies.collect();
+    w.pass_unnoticed(3_000);
+    (w, lobbies)
+}
+
+#[test]
+fn lobby_with_more_slots_than_steps_ends_alone() {
+    let (mut w, _) = engine_with_silent_lobbies(&[10, 1_500, 10]);
+    let mut ended = Vec::new();
+    while w.run(|e, cx| e.expire_due(cx)) > 0 {
+        ended.extend((w.written > 0).then_some(w.written));
+    }
+    assert_eq!(ended, [1, 1, 1]);
+    assert_eq!(w.engine.live_versions(NAMESPACE), []);
+}
+
+#[test]
+fn join_refuses_a_lobby_whose_end_does_not_fit_in_its_steps() {
+    let (mut w, lobbies) = engine_with_silent_lobbies(&[400; 4]);
+    assert_eq!(w.join(lobbies[3]), Err(LobbyStopped));
+    assert_eq!(w.written, 2, "the ends of two other lobbies used up the steps");
+    assert!(w.run(|e, cx| e.expire_due(cx)) > 0);
+    assert_eq!(w.join(lobbies[3]), Err(LobbyStopped));
+}
+
+#[test]
+fn state_of_a_lobby_whose_end_does_not_fit_is_refused() {
+    let (mut w, lobbies) = engine_with_silent_lobbies(&[1_100]);
+    let caller = w.lobby(|c| c.heartbeat_timeout_ms = 2_000);
+    w.pass_unnoticed(2_001);
+    let state = w.run(|e, cx| e.state(cx, &[NAMESPACE], lobbies[0], Some(caller)));
+    assert_eq!((state.result, w.written), (Err(LobbyStopped), 0), "the caller was hidden in one step");
+    let state = w.run(|e, cx| e.state(cx, &[NAMESPACE], lobbies[0], Some(caller)));
+    assert_eq!((state.result, w.written), (Err(LobbyStopped), 1));
+}
+
+#[test]
+fn channel_read_ends_at_most_1024_slots() {
+    let (mut w, lobbies) = engine_with_silent_lobbies(&[400; 5]);
+    let read = w.run(|e, cx| e.channel_events(cx, &CHANNEL));
+    assert_eq!(read.result, Ok(Vec::new()));
+    assert_eq!(w.written, 2, "the other lobbies end later");
+    assert_eq!(w.heartbeat(lobbies[4], None), Err(LobbyStopped));
+    assert_eq!(w.written, 1);
 }
 
 /// Expired records of one kind that a test stores before it measures one event.
