@@ -301,7 +301,7 @@ limits: [Set quotas](../how-to/set-quotas.md).
 - The *scope* says for what the limit counts: an identity, a group, or each game or namespace of a group.
 - A limit is exact, also for concurrent requests. The check is in the transaction that creates the record.
 - The use is counted from what exists. So a deleted object, an ended token or an ended server frees its use at once.
-- A limit below the use refuses new objects and removes none. Only `log_bytes` removes.
+- A limit below the use refuses new objects and removes none.
 - The data plane checks `lobbies`, `lobby_cpu_millicores` and `lobby_memory_mb`, also while the control plane is down.
   They count over all namespaces of the group. At a limit, find returns a lobby with room if there is one. Idle lobbies
   stop at the limit. A namespace of a feed file has these quotas only if the file names its group.
@@ -309,13 +309,15 @@ limits: [Set quotas](../how-to/set-quotas.md).
   its [tier](configuration.md#region-tiers), from its creation to its end. If not every requested game mode fits, find
   starts one that does.
 - Lobbies and dynamic servers have separate limits, because each plane checks what it creates.
-- `log_bytes` refuses no request and ends no server. Each minute, the service removes logs beyond the limit: first those
-  of ended servers, oldest first, then the oldest lines of running ones. `use` is that of the last check. A log of a
-  running server keeps its newest MiB, and that of a server which ended within the last minute stays.
+- `log_bytes` refuses no request and ends no server. Each minute, new logs beyond the limit displace old ones: first
+  those of ended servers, oldest first, then the oldest lines of running ones. `use` is that of the last check. A log
+  of a running server keeps its newest MiB, and that of a server which ended within the last minute stays. A limit that
+  is below the use removes nothing by itself: new logs displace old ones, so that the use does not grow. The first
+  check after a start keeps all logs.
 - The data plane counts `configuration_bytes`: its memory for all namespaces of the group. A namespace counts
   {NAMESPACE_BYTES:,} bytes and a domain about 400. An `env_` token counts {SERVICE_TOKEN_BYTES} bytes, a `dev_` token
-  about 250, and with 16 ports about 1,000. The versions that namespaces run count, too, and rules of older versions with
-  lobbies. Equal versions count once.
+  about 250, and with 16 ports about 1,000. The versions that namespaces run count, too, and rules of older versions
+  with lobbies. Equal versions count once.
 - At the limit of `configuration_bytes`, a larger version, a new token or a new domain is refused. A revocation, a
   removal and a change that adds nothing are never refused. A revoked token counts {REVOKED_ID_BYTES} bytes, also beyond
   the limit. `use` can be a few seconds old, and concurrent requests can exceed the limit by a few objects.

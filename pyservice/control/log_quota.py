@@ -1,7 +1,9 @@
 """Quota of the stored logs of a developer group.
 
-The quota refuses no request and ends no game server. Each minute, the service removes logs beyond a
-group's limit: first those of ended runs, oldest first, then the oldest lines of running ones.
+The quota refuses no request and ends no game server. Each minute, new logs beyond a group's limit
+displace old ones: first those of ended runs, oldest first, then the oldest lines of running ones.
+
+A limit that an operator lowers below the use removes nothing by itself. The use then cannot grow.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class LogQuota:
         self._checks = checks
         self._folder = folder
         self._use: Mapping[str, int] = {}
+        self._allowances: Mapping[str, int] | None = None
+        """Bytes that each group could have at the last check. None before the first check."""
         self._groups: dict[str, str] = {}
         self._ended: dict[str, _RunLog] = {}
         self.job = RetryingJob("log_quota", "logs not measured", OSError, pauses_s=_RETRIES_S)
@@ -59,7 +63,11 @@ class LogQuota:
         await self.job.repeat_forever(self.enforce, every_s=_INTERVAL_S)
 
     async def enforce(self) -> None:
-        """Measures the logs of all groups, and removes those beyond the limits. Raises OSError."""
+        """Measures the logs of all groups, and removes those beyond the limits. Raises OSError.
+
+        Logs of an earlier check are within the limit, also if it was lowered since then. The first
+        check takes all logs for earlier ones.
+        """
         logs = await asyncio.to_thread(self._measure)
         await self._find_groups([log.run_id for log in logs])
         by_group: defaultdict[str, list[_RunLog]] = defaultdict(list)
@@ -69,16 +77,25 @@ class LogQuota:
                 by_group[self._groups[log.run_id]].append(log)
         async with self._database.read() as tx:
             own = await quotas.limits_of_groups(tx, [quotas.LOG_BYTES], by_group)
-        use = {}
+        use, allowances = {}, {}
         for group_id, group_logs in by_group.items():
             limit = own.get(group_id, {}).get(quotas.LOG_BYTES, self._checks.defaults.log_bytes)
-            surplus = sum(log.size for log in group_logs) - limit
-            if surplus > 0:
-                removed = await asyncio.to_thread(_remove_oldest, self._folder, group_logs, surplus)
+            measured = sum(log.size for log in group_logs)
+            allowance = max(limit, self._earlier_bytes(group_id, measured))
+            removed = 0
+            if measured > allowance:
+                removed = await asyncio.to_thread(
+                    _remove_oldest, self._folder, group_logs, measured - allowance
+                )
                 _log.info("logs beyond a quota are removed", group=group_id, bytes=removed)
-                surplus -= removed
-            use[group_id] = limit + surplus
-        self._use = use
+            use[group_id], allowances[group_id] = measured - removed, allowance
+        self._use, self._allowances = use, allowances
+
+    def _earlier_bytes(self, group_id: str, measured: int) -> int:
+        """Returns the bytes that the last check left to a group, without those it could not remove."""
+        if self._allowances is None:
+            return measured
+        return min(self._use.get(group_id, 0), self._allowances.get(group_id, 0))
 
     def _measure(self) -> list[_RunLog]:
         """Returns the logs of all runs. Measures the log of an ended run once."""

@@ -27,7 +27,7 @@ class LogScenario:
         self.records = records
         self.folder = folder
         self.checks = QuotaChecks()
-        self.quota = LogQuota(records.builds.database, self.checks, folder)
+        self.restart()
 
     async def run(self, game_id: str, *, segments: int, ended_ago_s: float | None = None) -> str:
         """Creates the folder of a run that ended some time ago, or that goes on."""
@@ -37,10 +37,22 @@ class LogScenario:
         for number in range(segments):
             (log / f"{number * SEGMENT_BYTES:020}").write_bytes(bytes(SEGMENT_BYTES))
         if ended_ago_s is not None:
-            (self.folder / run_id / REPORTED).touch()
-            ended_s = time.time() - ended_ago_s
-            os.utime(self.folder / run_id / REPORTED, (ended_s, ended_s))
+            self.age(run_id, ended_ago_s)
         return run_id
+
+    def age(self, run_id: str, ended_ago_s: float) -> None:
+        (self.folder / run_id / REPORTED).touch()
+        ended_s = time.time() - ended_ago_s
+        os.utime(self.folder / run_id / REPORTED, (ended_s, ended_s))
+
+    def append(self, run_id: str) -> None:
+        """Adds a segment to the log of a running run."""
+        log = self.folder / run_id / "log"
+        last = max(int(path.name) for path in log.iterdir())
+        (log / f"{last + SEGMENT_BYTES:020}").write_bytes(bytes(SEGMENT_BYTES))
+
+    def restart(self) -> None:
+        self.quota = LogQuota(self.records.builds.database, self.checks, self.folder)
 
     def segments(self, run_id: str) -> int:
         log = self.folder / run_id / "log"
@@ -52,24 +64,69 @@ class LogScenario:
 
 
 @pytest.fixture
-def logs(builds: BuildUploads, tmp_path: Path) -> LogScenario:
+async def logs(builds: BuildUploads, tmp_path: Path) -> LogScenario:
+    """Returns a scenario without logs, after the first check."""
     folder = tmp_path / "servers"
     folder.mkdir()
-    return LogScenario(LobbyRecords(builds), folder)
+    logs = LogScenario(LobbyRecords(builds), folder)
+    await logs.quota.enforce()
+    return logs
 
 
 async def test_logs_of_ended_runs_go_first_and_oldest_first(logs: LogScenario) -> None:
     game_id = await logs.records.game()
     running = await logs.run(game_id, segments=3)
     old = await logs.run(game_id, segments=2, ended_ago_s=3_000)
-    new = await logs.run(game_id, segments=2, ended_ago_s=2_000)
-    await logs.enforce(7_000)
-    assert [logs.segments(run_id) for run_id in (running, old, new)] == [3, 2, 2]
-    await logs.enforce(6_999)
-    assert [logs.segments(run_id) for run_id in (running, old, new)] == [3, 0, 2]
+    new = await logs.run(game_id, segments=1, ended_ago_s=2_000)
+    await logs.enforce(6_000)
+    assert [logs.segments(run_id) for run_id in (running, old, new)] == [3, 2, 1]
+    newest = await logs.run(game_id, segments=1, ended_ago_s=1_000)
+    await logs.enforce(6_000)
+    assert [logs.segments(run_id) for run_id in (running, old, new, newest)] == [3, 0, 1, 1]
     assert not (logs.folder / old).exists()
     [group_id] = logs.records.group_ids
     assert logs.quota.use(group_id) == 5_000
+
+
+async def test_lower_limit_removes_nothing_until_new_logs_need_room(logs: LogScenario) -> None:
+    game_id = await logs.records.game()
+    [group_id] = logs.records.group_ids
+    old, new = [await logs.run(game_id, segments=2, ended_ago_s=ago) for ago in (3_000, 2_000)]
+    running = await logs.run(game_id, segments=2)
+    await logs.enforce(7_000)
+    for _ in range(2):
+        await logs.enforce(1_000)
+        assert [logs.segments(run_id) for run_id in (old, new, running)] == [2, 2, 2]
+        assert logs.quota.use(group_id) == 6_000
+    logs.append(running)
+    await logs.enforce(1_000)
+    assert [logs.segments(run_id) for run_id in (old, new, running)] == [0, 2, 3]
+    logs.append(running)
+    await logs.enforce(1_000)
+    # The removal of a whole run made room, which new logs do not get again.
+    assert [logs.segments(run_id) for run_id in (old, new, running)] == [0, 0, 4]
+    assert logs.quota.use(group_id) == 4_000
+
+
+async def test_first_check_after_a_start_removes_nothing(logs: LogScenario) -> None:
+    game_id = await logs.records.game()
+    running = await logs.run(game_id, segments=4)
+    logs.restart()
+    await logs.enforce(1_000)
+    assert logs.segments(running) == 4
+    logs.append(running)
+    await logs.enforce(1_000)
+    assert logs.segments(running) == 4
+
+
+async def test_logs_that_cannot_be_removed_yet_do_not_raise_the_limit(logs: LogScenario) -> None:
+    game_id = await logs.records.game()
+    recent = await logs.run(game_id, segments=3, ended_ago_s=0)
+    await logs.enforce(1_000)
+    assert logs.segments(recent) == 3
+    logs.age(recent, 3_000)
+    await logs.enforce(1_000)
+    assert logs.segments(recent) == 0
 
 
 async def test_running_logs_lose_their_oldest_lines_and_keep_the_newest(logs: LogScenario) -> None:
@@ -80,6 +137,11 @@ async def test_running_logs_lose_their_oldest_lines_and_keep_the_newest(logs: Lo
         f"{number * SEGMENT_BYTES:020}" for number in (2, 3, 4)
     ]
     assert logs.segments(small) == 2
+
+
+async def test_running_logs_keep_their_newest_lines_at_a_limit_of_zero(logs: LogScenario) -> None:
+    game_id = await logs.records.game()
+    small, large = [await logs.run(game_id, segments=count) for count in (2, 5)]
     await logs.enforce(0)
     assert [logs.segments(run_id) for run_id in (small, large)] == [1, 1]
 
