@@ -137,7 +137,12 @@ class GameOperations:
             await self._quotas.require(
                 tx,
                 request.developer_group_id,
-                {"games": 1, "version_bytes": len(_EMPTY) + len(_EMPTY_JSON)},
+                {
+                    "games": 1,
+                    "namespaces": len(FIRST_NAMESPACES),
+                    "versions": 1,
+                    "version_bytes": len(_EMPTY) + len(_EMPTY_JSON),
+                },
             )
             game_id, namespace_ids = await self._add(tx, request, name_id)
             for namespace_id in namespace_ids:

@@ -244,6 +244,18 @@ async def test_operator_changes_the_limits_of_one_group(target: Target) -> None:
     assert all(row["is_default"] for row in (await quotas_of(target)).values())
 
 
+@pytest.mark.parametrize(("name", "limit"), [("namespaces", 1), ("versions", 0)])
+async def test_new_game_needs_room_for_its_namespaces_and_version(
+    target: Target, name: str, limit: int
+) -> None:
+    data_dir, of_group = target.developer.full_service.data_dir, ("--group", target.group_id)
+    await output(data_dir, "quota", "set", f"{name}={limit}", *of_group)
+    refused = await _once(target, CREATIONS["games"][0])
+    assert (refused.code, refused.metadata["quota"]) == ("QUOTA_EXCEEDED", name)
+    await output(data_dir, "quota", "set", f"{name}={limit + 1}", *of_group)
+    assert (await _once(target, CREATIONS["games"][0])).code == "OK"
+
+
 async def test_wrong_limits_change_nothing(target: Target) -> None:
     data_dir, of_group = target.developer.full_service.data_dir, ("--group", target.group_id)
     words = ("quota", "set", "games=7", "lives=9", "groups=9")
