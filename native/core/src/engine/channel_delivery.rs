@@ -24,10 +24,10 @@ impl Engine {
         let mut events = Vec::with_capacity(sent.len());
         let mut wait = 0;
         for (lsn, one) in sent {
-            if let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.timer_at <= now) {
-                if self.handle_lobby_deadline(cx, lobby.number) == LobbyDeadline::OutOfSteps {
-                    continue;
-                }
+            if let Some(lobby) = self.lobbies.live(one.lobby).filter(|lobby| lobby.timer_at <= now)
+                && self.handle_lobby_deadline(cx, lobby.number) == LobbyDeadline::OutOfSteps
+            {
+                continue;
             }
             wait = wait.max(lsn).max(self.lobbies.lsn(one.lobby));
             // A later lobby may reuse the number of an ended one.

@@ -235,10 +235,10 @@ impl Engine {
     fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
         let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
         let now = self.time.now();
-        if self.lobbies.live(number).is_some_and(|lobby| lobby.timer_at <= now) {
-            if self.handle_lobby_deadline(cx, number) == LobbyDeadline::OutOfSteps {
-                return LobbyRef::Ended(number);
-            }
+        if self.lobbies.live(number).is_some_and(|lobby| lobby.timer_at <= now)
+            && self.handle_lobby_deadline(cx, number) == LobbyDeadline::OutOfSteps
+        {
+            return LobbyRef::Ended(number);
         }
         match self.lobbies.get(number) {
             Some(LobbyRecord::Live(_)) => LobbyRef::Live(number),
