@@ -66,6 +66,7 @@ from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, Settings, Tier
+from pyservice.settings.database_url import database_location
 from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
 
@@ -265,7 +266,7 @@ class DataPlane:
             ),
             control=self._control,
         )
-        static_feed = self._static_feed
+        static_feed, url = self._static_feed, settings.database_url
         self._readiness = Readiness(
             phase=self._phase,
             monitors=monitors,
@@ -275,6 +276,7 @@ class DataPlane:
             waiting_long_polls=lambda: self._servers.waiting_long_polls,
             runtime=self._processes.runtime.describe,
             edge_guard=self._processes.routes.describe,
+            database_location=database_location(url.get_secret_value()) if url else None,
         )
         for monitor in monitors:
             self._tasks.own(type(monitor).__name__, monitor.run())

@@ -54,6 +54,8 @@ class Readiness:
     waiting_long_polls: Callable[[], int]
     runtime: Callable[[], str]
     edge_guard: Callable[[], str]
+    database_location: str | None = None
+    """`host:port/name` of a PostgreSQL database, if the settings of this process have one."""
 
     def conditions(self) -> Conditions:
         """Returns the health conditions of the data plane by name.
@@ -89,8 +91,12 @@ class Readiness:
         return Note("down: its operations are refused, players are served")
 
     def _database(self) -> str | None:
-        if not self.monitors.control.is_up:
-            return Note("not known, the control plane is down")
+        control, location = self.monitors.control, self.database_location
+        if control.is_starting and location:
+            return Note(f"not known, the control plane is starting and may wait for {location}")
+        if not control.is_up:
+            where = f", which uses {location}," if location else ""
+            return Note(f"not known, the control plane{where} is down")
         problem = self.monitors.control.database_problem
         return Note(f"{problem}; players are served") if problem else None
 

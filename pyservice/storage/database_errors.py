@@ -42,12 +42,15 @@ class DatabaseErrorTranslation:
     def __init__(self, location: str = "") -> None:
         """`location` names the database in the log."""
         self._log_fields = {"database": location} if location else {}
+        self._last_error = ""
+        self._repeats = 0
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, traceback: Any) -> None:
         if error is None:
+            self._repeats = 0
             return
         state = sqlstate(error)
         if (
@@ -72,12 +75,19 @@ class DatabaseErrorTranslation:
         if isinstance(error, DBAPIError | sqlite3.Error | OSError | TimeoutError) or _is_of_asyncpg(
             error
         ):
-            _log.error(
-                "database unavailable",
-                error=f"{type(error).__name__}: {error}".split("\n")[0],
-                **self._log_fields,
-            )
+            self._log_unavailable(f"{type(error).__name__}: {error}".split("\n")[0])
             raise database_unavailable() from error
+
+    def _log_unavailable(self, error: str) -> None:
+        """Logs an error. If it is repeated without a success between, logs the 2nd, 4th, 8th and so
+        on.
+        """
+        self._repeats = self._repeats + 1 if error == self._last_error else 1
+        self._last_error = error
+        if self._repeats & (self._repeats - 1):
+            return
+        repeats = {"repeats": self._repeats} if self._repeats > 1 else {}
+        _log.error("database unavailable", error=error, **repeats, **self._log_fields)
 
 
 translate_database_errors: Final = DatabaseErrorTranslation()

@@ -116,8 +116,8 @@ def _address(url: str) -> str:
 
 
 class PostgresConnections:
-    def __init__(self, url: str) -> None:
-        self._translate_errors = DatabaseErrorTranslation(database_location(url))
+    def __init__(self, url: str, translate_errors: DatabaseErrorTranslation) -> None:
+        self._translate_errors = translate_errors
         self._pool = asyncpg.create_pool(
             _address(url),
             min_size=0,
@@ -277,7 +277,8 @@ class PostgresDatabase:
     def __init__(self, url: str) -> None:
         self._url = url
         self.location = database_location(url)
-        self._connections = PostgresConnections(url)
+        self._translate_errors = DatabaseErrorTranslation(self.location)
+        self._connections = PostgresConnections(url, self._translate_errors)
         self._statements = postgres_statements()
 
     @property
@@ -326,11 +327,10 @@ class PostgresDatabase:
             poolclass=NullPool,
             hide_parameters=True,
         )
-        translate_errors = DatabaseErrorTranslation(self.location)
-        with translate_errors, report_unusable_server(self._url):
+        with self._translate_errors, report_unusable_server(self._url):
             connection = await engine.connect()
         try:
-            with translate_errors, report_unusable_server(self._url):
+            with self._translate_errors, report_unusable_server(self._url):
                 result = await connection.run_sync(work)
                 await await_despite_cancel(connection.commit())
                 return result

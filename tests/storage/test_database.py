@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import functools
 import json
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from pyservice.storage.database import (
     Transaction,
     open_database,
 )
+from pyservice.storage.database_errors import DatabaseErrorTranslation
 from pyservice.storage.migrations import migrate
 from pyservice.storage.tables import metadata
 from tests.support.captured_logs import logged
@@ -148,6 +151,43 @@ async def test_away_server_is_named_in_the_log(tmp_path: Path) -> None:
     assert (event["event"], event["database"]) == ("database unavailable", "127.0.0.1:1/games")
     assert "secret" not in log.getvalue()
     await database.close()
+
+
+async def test_repeated_error_of_an_away_server_is_logged_with_growing_intervals(
+    tmp_path: Path,
+) -> None:
+    database = open_database("postgresql://me:secret@127.0.0.1:1/games", tmp_path)
+
+    async def read() -> None:
+        async with database.read():
+            pass
+
+    with logged() as log:
+        for _ in range(5):
+            for attempt in (read, functools.partial(migrate, database, is_allowed=True)):
+                with pytest.raises(ServiceError, match="CONTROL_PLANE_UNAVAILABLE"):
+                    await attempt()
+    await database.close()
+    events = list(map(json.loads, log.getvalue().splitlines()))
+    assert [event.get("repeats") for event in events] == [None, 2, 4, 8]
+
+
+def test_error_after_a_success_or_a_different_one_is_logged() -> None:
+    translation = DatabaseErrorTranslation("db.example:5432/games")
+    attempts = ["away", "away", "away", None, "away", "slow", "away"]
+    with logged() as log:
+        for error in attempts:
+            with contextlib.suppress(ServiceError), translation:
+                if error is not None:
+                    raise OSError(error)
+    events = list(map(json.loads, log.getvalue().splitlines()))
+    assert [(event["error"], event.get("repeats")) for event in events] == [
+        ("OSError: away", None),
+        ("OSError: away", 2),
+        ("OSError: away", None),
+        ("OSError: slow", None),
+        ("OSError: away", None),
+    ]
 
 
 def test_sqlite_start_does_not_load_the_postgresql_driver(
