@@ -161,6 +161,29 @@ async def test_rate_limit_counts_the_client_address(domain: Domain) -> None:
         assert answer.status_code == 429, "a header does not change the address"
 
 
+@pytest.mark.fast
+async def test_links_use_the_public_domains(domain: Domain, game: Game) -> None:
+    async with at_api(domain, "127.0.0.22") as client:
+        link = await client.call("prepare_device_link", {})
+        assert link.body["device_link_url"].startswith(f"https://{API}/devices/link#")
+        bootstrap = (await client.call("bootstrap")).body
+        assert bootstrap["domains"] == {"main": API, "cdn": CDN, "job": JOB}
+        assert bootstrap["origins"]["hub"] == f"https://{API}"
+        document = (await client.request("GET", "/openapi.json")).json()
+        assert document["servers"] == [{"url": f"https://{API}"}]
+    summaries = await game.developer.good("get_games")
+    [record] = [one for one in summaries["games"] if one["game_id"] == game.game_id]
+    assert all(
+        group["external"]["profile"] == f"https://{API}/groups/{group['group_id']}"
+        for group in summaries["groups"]
+    )
+    assert record["url"] == f"https://{record['name_id']}.{CDN}"
+    token = await game.developer.service_token(game.game_id)
+    back_end = GameBackEnd(game.developer, game.game_id, token)
+    upload = (await back_end.prepare(b"archive"))["image_presigned_request"]
+    assert upload["url"].startswith(f"https://{FILES}/")
+
+
 async def test_client_behind_a_front_proxy_counts_by_its_own_address(domain: Domain) -> None:
     # All requests use one connection, as from a proxy in front.
     async with at_api(domain, PROXY) as proxy:
