@@ -116,9 +116,9 @@ impl Engine {
                 slot_use.lobby
             }
             Event::TokensSent { lobby, ts_ms, at, deadline, key_id, deliveries } => {
-                self.lobbies.live(lobby).ok_or(NO_LOBBY)?;
+                let namespace = self.lobbies.live(lobby).ok_or(NO_LOBBY)?.namespace_id;
                 let sent = deliveries.iter().map(|(channel, slot, generation)| {
-                    (channel, SentToken { lobby, slot, generation, key_id, ts_ms, deadline })
+                    (channel, SentToken { lobby, slot, generation, key_id, ts_ms, deadline, namespace })
                 });
                 self.event_channels.add(lsn, at, sent);
                 lobby

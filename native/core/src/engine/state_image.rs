@@ -3,20 +3,25 @@
 //! Layout (little-endian): magic, version u16, shard u16, last LSN, entries_up_to, forgotten LSN. Then, each after its
 //! count u32: lobbies by number with kind 1 (live) or 2 (ended), and idempotency entries by time and key. Then with
 //! their counts: facts, channel tokens, captcha passes, consumed mock tokens. Then quarantined ports and leases.
+//!
+//! Version 4 has the namespace of each channel token. It is written if a lobby with channel tokens has ended. Otherwise the
+//! image has version 3, because each token has the namespace of its lobby.
 
 use super::Engine;
 use super::lobby_facts::{load_attendance, write_attendance};
 use crate::codec::{Reader, Writer};
+use crate::command::{Id, Lsn};
 use crate::idempotency_table::{IdempotencyEntry, KeyPurpose, KeyStamp};
 use crate::journal_event::{ApplyError, Field, LobbyDefinition};
 use crate::lobby::{Lobby, ManagedLobby};
-use crate::lobby_table::{LobbyRecord, Tombstone};
+use crate::lobby_table::{LobbyRecord, LobbyTable, Tombstone};
 use crate::name_interner::split_tag_symbol;
 use crate::slot::{Slot, SlotState};
 use crate::slot_use::{EncodedSlotUses, SlotUse};
 
 const MAGIC: &[u8; 8] = b"hostimg\0";
 const VERSION: u16 = 3;
+const VERSION_WITH_TOKEN_NAMESPACES: u16 = 4;
 const CHUNK: usize = 1 << 16;
 
 const LIVE: u8 = 1;
@@ -30,7 +35,8 @@ impl Engine {
         let mut bytes = Vec::with_capacity(CHUNK * 2);
         let mut w = Writer { bytes: &mut bytes };
         w.raw(MAGIC);
-        w.u16(VERSION);
+        let has_token_namespaces = self.has_tokens_of_ended_lobbies();
+        w.u16(if has_token_namespaces { VERSION_WITH_TOKEN_NAMESPACES } else { VERSION });
         w.u16(self.config.shard);
         w.u64(self.last_lsn);
         w.u64(self.entries_up_to);
@@ -45,7 +51,7 @@ impl Engine {
         }
         self.write_entries(&mut bytes, out);
         self.write_outbox(&mut bytes, |bytes| flush(bytes, out, CHUNK));
-        self.event_channels.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.event_channels.write(has_token_namespaces, &mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.captcha_passes.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.mock_tokens.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.leases.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
@@ -63,7 +69,7 @@ impl Engine {
         self.enter_recovery();
         let mut r = Reader::new(bytes);
         let (magic, version) = (r.take(MAGIC.len())?, r.u16()?);
-        if magic != MAGIC || version != VERSION {
+        if magic != MAGIC || ![VERSION, VERSION_WITH_TOKEN_NAMESPACES].contains(&version) {
             return Err(ApplyError::Malformed("not an image, or of another version"));
         }
         if r.u16()? != self.config.shard {
@@ -86,11 +92,19 @@ impl Engine {
             // Expired entries leave the queue, but stay in the table until their slot use ends.
         }
         self.load_outbox(&mut r)?;
-        self.event_channels.load(&mut r)?;
+        let has_token_namespaces = version == VERSION_WITH_TOKEN_NAMESPACES;
+        let lobbies = &self.lobbies;
+        self.event_channels.load(has_token_namespaces, &mut r, |lobby, lsn| live_namespace(lobbies, lobby, lsn))?;
         self.captcha_passes.load(&mut r)?;
         self.mock_tokens.load(&mut r)?;
         self.leases.load(&mut r)?;
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("unexpected bytes after the image")) }
+    }
+
+    fn has_tokens_of_ended_lobbies(&self) -> bool {
+        self.event_channels
+            .tokens_after(None)
+            .any(|((_, (lsn, _)), sent)| live_namespace(&self.lobbies, sent.lobby, lsn) != Some(sent.namespace))
     }
 
     /// Returns the hash of all durable state, as `write_image` writes it.
@@ -282,6 +296,11 @@ impl Engine {
             }
         }
     }
+}
+
+/// Returns the namespace of a live lobby that was created before an event.
+fn live_namespace(lobbies: &LobbyTable, lobby: u32, lsn: Lsn) -> Option<Id> {
+    lobbies.live(lobby).filter(|lobby| lobby.created_lsn < lsn).map(|lobby| lobby.namespace_id)
 }
 
 fn load_slot(r: &mut Reader<'_>, slot: &mut Slot) -> Result<(), ApplyError> {

@@ -69,7 +69,7 @@ fn end_of_silent_lobbies_counts_their_slots() {
     assert_eq!(most_ended, MAX_STEPS / PLAYERS, "the next lobby did not fit in the rest of the steps");
 }
 
-/// Returns an engine with lobbies of `players` reserved slots each, whose silence is due to end them.
+/// Returns an engine with lobbies of `players` reserved slots each, and a due end by silence.
 fn engine_with_silent_lobbies(players: &[u32]) -> (TestEngine, Vec<Id>) {
     let mut w = TestEngine::new();
     let lobbies = players.iter().map(|players| {
@@ -100,7 +100,7 @@ fn lobby_with_more_slots_than_steps_ends_alone() {
 }
 
 #[test]
-fn join_refuses_a_lobby_whose_end_does_not_fit_in_its_steps() {
+fn join_refuses_a_lobby_with_a_due_end_beyond_its_steps() {
     let (mut w, lobbies) = engine_with_silent_lobbies(&[400; 4]);
     assert_eq!(w.join(lobbies[3]), Err(LobbyStopped));
     assert_eq!(w.written, 2, "the ends of two other lobbies used up the steps");
@@ -109,7 +109,7 @@ fn join_refuses_a_lobby_whose_end_does_not_fit_in_its_steps() {
 }
 
 #[test]
-fn state_of_a_lobby_whose_end_does_not_fit_is_refused() {
+fn state_of_a_lobby_with_a_due_end_beyond_its_steps_is_refused() {
     let (mut w, lobbies) = engine_with_silent_lobbies(&[1_100]);
     let caller = w.lobby(|c| c.heartbeat_timeout_ms = 2_000);
     w.pass_unnoticed(2_001);

@@ -135,6 +135,24 @@ fn repeated_find_delivers_once() {
 }
 
 #[test]
+fn tokens_of_ended_lobbies_keep_their_namespace_across_restart() {
+    const IMAGE_VERSION: std::ops::Range<usize> = 8..10;
+    let mut w = TestEngine::new();
+    let (first, second) = (w.lobby(|_| {}), w.lobby(|c| c.namespace = OTHER_NAMESPACE));
+    w.join_with(first, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    let join = |c: &mut Join<'_>| (c.namespace, c.party_size, c.channels) = (OTHER_NAMESPACE, 2, &[OLE]);
+    w.join_with(second, join).result.unwrap();
+    assert_eq!(image_of(&w.engine)[IMAGE_VERSION], [3, 0]);
+    w.run(|e, cx| e.end(cx, second, EndReason::Removed)).result.unwrap();
+    assert_eq!(image_of(&w.engine)[IMAGE_VERSION], [4, 0], "the namespace is not that of a live lobby");
+    w.restart();
+    assert_eq!((tokens(&mut w, MINA).len(), tokens(&mut w, OLE).len()), (1, 0));
+    w.pass(TTL_MS);
+    w.join_with(first, |c| (c.party_size, c.channels) = (2, &[MINA])).result.unwrap();
+    assert_eq!(image_of(&w.engine)[IMAGE_VERSION], [3, 0]);
+}
+
+#[test]
 fn deliveries_survive_restart_and_key_rotation() {
     let mut w = TestEngine::new();
     let lobby = w.lobby(|_| {});
