@@ -164,6 +164,8 @@ class ControlGroups:
                 steps += [
                     _put(f"{group}/memory.limit_in_bytes", limit),
                     _put_if_present(f"{group}/memory.memsw.limit_in_bytes", limit),
+                    # Version 1 counts the queues of sockets apart, those of UDP as well.
+                    _put_if_present(f"{group}/memory.kmem.tcp.limit_in_bytes", limit),
                 ]
         if self.cpu is not None:
             group = f"{self.cpu}/{run_id}"

@@ -177,7 +177,7 @@ async def network_isolation_problem(
         ("/bin/true",),
         trial.scratch,
         cgroup_v2=group,
-        network=NetworkPolicy("none").rules(group, {}, {}),
+        network=NetworkPolicy("none").rules(group, {}, {}, memory_mb=1),
     )
     try:
         groups.make_parents()

@@ -22,6 +22,11 @@ Egress = Literal["internet", "none", "any"]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SOCKETS_MAX: Final = 256
+CONNECTIONS_PER_MB: Final = 64
+"""Accepted TCP connections for each MiB of a run's memory. No control group counts the receive queue
+of a connection, at most 32 KiB, before the program accepts it.
+"""
+CONNECTIONS_MAX: Final = 16_384
 
 _LOCAL_V4: Final = (
     *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16"),
@@ -60,6 +65,7 @@ class NetworkRules:
 
     group: Path
     sockets_max: int
+    connections_max: int
     ports: Sequence[str]
     allowed: Sequence[str]
     refused: Sequence[str]
@@ -69,6 +75,7 @@ class NetworkRules:
         records = [
             ("network_group", str(self.group)),
             ("network_sockets_max", str(self.sockets_max)),
+            ("network_connections_max", str(self.connections_max)),
         ]
         records += [("network_port", ports) for ports in self.ports]
         records += [("network_allow", destination) for destination in self.allowed]
@@ -89,7 +96,11 @@ class NetworkPolicy:
     _addresses: dict[str, tuple[float, Sequence[str]]] = field(default_factory=dict, repr=False)
 
     def rules(
-        self, group: Path, ports: Mapping[str, ProcessPort], variables: Mapping[str, str]
+        self,
+        group: Path,
+        ports: Mapping[str, ProcessPort],
+        variables: Mapping[str, str],
+        memory_mb: int,
     ) -> NetworkRules:
         """Returns the rules of a run. May wait for the resolver.
 
@@ -105,6 +116,7 @@ class NetworkPolicy:
         return NetworkRules(
             group,
             self.sockets_max,
+            min(CONNECTIONS_PER_MB * memory_mb, CONNECTIONS_MAX),
             own_ports,
             allowed,
             refused_networks(self.egress),

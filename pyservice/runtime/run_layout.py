@@ -206,7 +206,8 @@ def _spec(
     membership, network = node.groups.membership(request.id), None
     if node.network and node.groups.network and not request.has_host_network:
         group = node.groups.network / request.id
-        network = node.network.rules(group, placement.ports, request.own_env)
+        memory_mb = request.resources.memory_mb
+        network = node.network.rules(group, placement.ports, request.own_env, memory_mb)
     return KeeperSpec(
         request.id,
         command,

@@ -17,6 +17,8 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from socket_queues import fill_all  # type: ignore[import-not-found]
+
 FORKS = 100_000
 SCRATCH_BYTES = 10 << 30
 PIECE = bytes(1 << 20)
@@ -91,6 +93,9 @@ def main() -> None:
     attempt("io_uring", system_call, IO_URING_SETUP, 8, 0)
     attempt("scratch", fill, big)
     report("scratch size", big.stat().st_size)
+    _filled, counts = fill_all(int(os.environ["PORT"]), *goals["streams"])
+    report("sockets", counts["datagrams"])
+    report("connections", counts["accepted"] + counts["waiting"])
     made, errors = fork(FORKS)
     report("processes", made)
     report("fork", *errors)

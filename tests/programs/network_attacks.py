@@ -13,9 +13,10 @@ from typing import Any
 goals = json.loads(os.environ["GOALS"])
 PORT = int(os.environ["PORT"])
 SOCKETS_MAX = int(os.environ["SOCKETS_MAX"])
+OWN_SOCKETS_MAX = 64
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
 MPTCP, UDP_LITE = 262, 136
-SO_MARK = 36
+SO_MARK, SO_BUF_LOCK = 36, 72
 SOURCE_ROUTE = bytes([131, 7, 4, 127, 0, 0, 1, 0])
 
 
@@ -83,6 +84,22 @@ def open_sockets(count: int, port: int | None = None) -> None:
                 one.bind(("0.0.0.0", port))
 
 
+def unlock_buffer() -> None:
+    with socket.socket(V4, UDP) as one:
+        one.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
+
+
+def buffer_sizes(option: int) -> str:
+    """Returns the sizes that the kernel gives to sockets that all ask for a large buffer."""
+    with contextlib.ExitStack() as stack:
+        sizes = []
+        for _ in range(10):
+            one = stack.enter_context(socket.socket(V4, UDP))
+            one.setsockopt(socket.SOL_SOCKET, option, 64 << 20)
+            sizes.append(one.getsockopt(socket.SOL_SOCKET, option))
+        return json.dumps(sizes)
+
+
 def ask(host: str, port: int) -> None:
     with socket.socket(V4, TCP) as one:
         one.settimeout(2)
@@ -147,8 +164,15 @@ report("any port", bind, UDP, 0)
 report("any tcp port", bind, TCP, 0)
 for count in (SOCKETS_MAX // 2, SOCKETS_MAX // 2):
     report("sockets", open_sockets, count)
-report("own sockets", open_sockets, 2 * SOCKETS_MAX, PORT)
+report("own sockets", open_sockets, OWN_SOCKETS_MAX, PORT)
+report("too many own sockets", open_sockets, OWN_SOCKETS_MAX + 1, PORT)
+report("own sockets", open_sockets, OWN_SOCKETS_MAX, PORT)
 report("too many sockets", open_sockets, SOCKETS_MAX + 1)
+report("buffer lock", unlock_buffer)
+for name, size in {"receive": socket.SO_RCVBUF, "send": socket.SO_SNDBUF}.items():
+    # The second round shows that closed sockets no longer count.
+    for _ in range(2):
+        print(json.dumps([f"{name} buffers", buffer_sizes(size)]), flush=True)
 unnamed = socket.socket(V4, TCP)
 unnamed.listen()
 print(json.dumps(["unnamed port", str(unnamed.getsockname()[1])]), flush=True)

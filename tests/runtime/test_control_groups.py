@@ -159,6 +159,21 @@ async def test_processor_limit_is_that_of_the_setting_or_a_larger_tier(tmp_path:
         groups.remove(run_id)
 
 
+async def test_socket_queues_are_limited_to_the_memory_of_the_tier(tmp_path: Path) -> None:
+    groups = ControlGroups.find(tmp_path)
+    if groups.memory is None or groups.is_unified:
+        pytest.skip("no control group counts the queues of sockets apart")
+    groups.make_parents()
+    apply_changes(groups.steps("run", Resources(125, 64)))
+    limit = groups.memory / "run" / "memory.kmem.tcp.limit_in_bytes"
+    try:
+        if not limit.exists():
+            pytest.skip("this kernel does not limit the queues of sockets")
+        assert int(limit.read_text()) == 64 << 20
+    finally:
+        groups.remove("run")
+
+
 BURNS = "i=0; while [ $i -lt 20000 ]; do i=$((i + 1)); done; echo done; exec sleep 1000"
 
 

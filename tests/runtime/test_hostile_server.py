@@ -30,6 +30,7 @@ from pyservice.runtime.run_folder import LogLine
 from pyservice.runtime.run_requests import PortRequest, Resources, RunRequest
 from pyservice.settings.sections import RuntimeSettings
 from tests.support.runtime_host import RuntimeHost
+from tests.support.socket_queues import exchanged_datagrams, growth, queue_bytes
 from tests.support.upload_files import tar
 from tests.support.waiting import eventually
 
@@ -43,6 +44,8 @@ BUILDS: Final = {
 SECONDS: Final = 5
 ADDED_MS_MAX: Final = 2.0
 MIB: Final = 1 << 20
+DATAGRAM_BYTES_MAX: Final = 160 * MIB
+"""Queues of all UDP sockets of a run."""
 DROPPED: Final = re.compile(r"\[(\d+) lines with \d+ bytes dropped: the log has a rate limit\]")
 
 
@@ -82,8 +85,9 @@ def start(host: RuntimeHost, program: str, memory_mb: int, goals: Any = None) ->
     name = f"{program}.py"
     command = (os.path.realpath(sys.executable), "-S", name)
     manifest = json.dumps({"command": command}).encode()
-    content = {"server.json": manifest, name: (PROGRAMS / name).read_bytes()}
-    host.store.archives[BUILDS[program]] = tar(content)
+    names = (name, "socket_queues.py")
+    content = {one: (PROGRAMS / one).read_bytes() for one in names}
+    host.store.archives[BUILDS[program]] = tar({"server.json": manifest, **content})
     return host.want(
         "",
         game_id=program,
@@ -139,7 +143,8 @@ async def test_each_attempt_gets_its_error_and_a_bystander_keeps_its_tick_time(
             "metadata": ("169.254.169.254", 80),
             "server": ("127.0.0.1", foreign_port),
         }
-        goals = {"addresses": addresses, "foreign_port": foreign_port}
+        goals = {"addresses": addresses, "foreign_port": foreign_port, "streams": [100, 400]}
+        queues = queue_bytes()
         begin = len(ticks.read())
         hostile = start(host, "forbidden", 2_048, goals)
         output = Log(host, hostile)
@@ -152,6 +157,10 @@ async def test_each_attempt_gets_its_error_and_a_bystander_keeps_its_tick_time(
 
         await eventually(dropped_lines, timeout_s=90)
         await tick_times(ticks)
+        grown = growth(queues)
+        assert grown["UDP"] <= DATAGRAM_BYTES_MAX
+        assert sum(grown.values()) <= 2_048 * MIB + 500 * (32 << 10)
+        assert exchanged_datagrams(100) == 100
     during = milliseconds(ticks.lines[begin + 1 :])
     found: dict[str, set[Any]] = defaultdict(set)
     for line in output.lines:
@@ -175,6 +184,8 @@ def check_errors(found: dict[str, set[Any]]) -> None:
     assert found.pop("scratch") == {"ENOSPC"}
     [size] = found.pop("scratch size")
     assert 900 * MIB < size <= 1024 * MIB
+    assert found.pop("sockets") == {62}
+    assert found.pop("connections") == {500}
     [made] = found.pop("processes")
     assert PROCESSES_MAX - 8 <= made < PROCESSES_MAX
     assert found.pop("fork") == {"EAGAIN"}

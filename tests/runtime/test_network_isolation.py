@@ -18,17 +18,26 @@ import pytest
 from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import network_isolation_problem
-from pyservice.runtime.network_isolation import SOCKETS_MAX, NetworkPolicy, refused_networks
+from pyservice.runtime.network_isolation import (
+    CONNECTIONS_PER_MB,
+    SOCKETS_MAX,
+    NetworkPolicy,
+    refused_networks,
+)
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_folder import Isolation
 from pyservice.runtime.run_lifecycle import HOST_NETWORK_REFUSED, NETWORK_IS_SHARED
-from pyservice.runtime.run_requests import PortRequest, RunRequest
+from pyservice.runtime.run_requests import PortRequest, Resources, RunRequest
 from tests.support.runtime_host import SHELL, RuntimeHost, build_of
+from tests.support.socket_queues import exchanged_datagrams, growth, queue_bytes
 from tests.support.upload_files import tar
 from tests.support.waiting import eventually
 
-PROGRAM: Final = Path(__file__).parent.parent / "programs" / "network_attacks.py"
+PROGRAMS: Final = Path(__file__).parent.parent / "programs"
+PROGRAM: Final = PROGRAMS / "network_attacks.py"
+QUEUES: Final = PROGRAMS / "socket_queues.py"
 BUILD: Final = "0192f000-0000-7000-8000-00000000a0e1"
+BUILDS: Final = {PROGRAM: BUILD, QUEUES: "0192f000-0000-7000-8000-00000000a0e3"}
 OTHER_BUILD: Final = "0192f000-0000-7000-8000-00000000a0e2"
 FOREIGN_PORT: Final = 11_999
 REFUSED: Final = "EPERM"
@@ -102,19 +111,25 @@ def machine_addresses() -> list[str]:
 def want(
     host: RuntimeHost, goals: dict[str, Any], env: dict[str, str] | None = None, **more: Any
 ) -> RunRequest:
+    none: dict[str, Any] = {"closed": [], "foreign_ports": [], "open": {}, "datagrams": []}
+    return want_program(host, PROGRAM, none | goals, env, **more)
+
+
+def want_program(
+    host: RuntimeHost, program: Path, goals: Any, env: dict[str, str] | None = None, **more: Any
+) -> RunRequest:
     command = (os.path.realpath(sys.executable), "-S", "attack.py")
-    host.store.archives[BUILD] = tar(
+    host.store.archives[BUILDS[program]] = tar(
         {
             "server.json": json.dumps({"command": command}).encode(),
-            "attack.py": PROGRAM.read_bytes(),
+            "attack.py": program.read_bytes(),
         }
     )
-    none: dict[str, Any] = {"closed": [], "foreign_ports": [], "open": {}, "datagrams": []}
     return host.want(
         "",
-        build_id=BUILD,
+        build_id=BUILDS[program],
         args=(),
-        env={"GOALS": json.dumps(none | goals), "SOCKETS_MAX": str(SOCKETS_MAX)},
+        env={"GOALS": json.dumps(goals), "SOCKETS_MAX": str(SOCKETS_MAX)},
         own_env=env or {},
         ports={"game": PortRequest("udp")},
         **more,
@@ -151,6 +166,9 @@ async def test_forbidden_uses_of_the_network_fail(
         socket.create_connection(("127.0.0.1", unnamed_port), timeout=0.5)
     for what in ("own tcp", "own udp", "own v6", "any port", "sockets", "own sockets", "serving"):
         assert found.pop(what) == {"ok"}, what
+    for name in ("receive", "send"):
+        sizes = [json.loads(text) for text in found.pop(f"{name} buffers")]
+        assert sizes == [expected_sizes(name)]
     # A machine without a route gives another error, but not that of the rules.
     for address in OPEN:
         assert REFUSED not in found.pop(f"datagram {address}"), address
@@ -159,6 +177,39 @@ async def test_forbidden_uses_of_the_network_fail(
     unexpected = {what: result for what, result in found.items() if result != {REFUSED}}
     assert set(unexpected) <= OTHER_ERRORS, unexpected
     assert "ok" not in set().union(*unexpected.values()), unexpected
+
+
+def expected_sizes(name: str) -> list[int]:
+    """Sizes of ten large buffers: the kernel doubles them, and has limits of its own."""
+    file = Path("/proc/sys/net/core", {"receive": "rmem_max", "send": "wmem_max"}[name])
+    limit = int(file.read_text())
+    return [2 * min(limit, 4 << 20)] * 8 + [2 * min(limit, 106_496)] * 2
+
+
+@pytest.mark.parametrize("isolated", ["user"], indirect=True)
+async def test_filled_socket_queues_stay_within_their_sum(isolated: RuntimeHost) -> None:
+    if isolated.node.groups.memory is None:
+        pytest.skip("no control group of memory can be created")
+    memory_mb = 32
+    connections_max = CONNECTIONS_PER_MB * memory_mb
+    before = queue_bytes()
+    order = want_program(
+        isolated,
+        QUEUES,
+        [100, connections_max + 100],
+        resources=Resources(1_000, memory_mb),
+    )
+
+    async def counts() -> dict[str, int] | None:
+        lines = list(isolated.of(order).lines())
+        assert all(line.stream == "std_out" for line in lines), lines
+        return json.loads(lines[0].text) if lines else None
+
+    found = await eventually(counts, timeout_s=60)
+    grown = growth(before)
+    assert found == {"datagrams": 62, "accepted": 100, "waiting": connections_max - 100}
+    assert sum(grown.values()) <= (memory_mb << 20) + connections_max * (32 << 10)
+    assert exchanged_datagrams(100) == 100
 
 
 async def test_a_server_reaches_its_api_and_answers_its_peers(
@@ -280,12 +331,15 @@ def test_rules_allow_the_api_resolvers_and_listed_networks(tmp_path: Path) -> No
     listed = (ipaddress.ip_network("10.9.0.0/16"),)
     variables = {"HOSTING_API_URL": "http://0.0.0.0:8080", "HOSTING_GRPC_ADDRESS": "[::1]:9000"}
     ports = {"game": ProcessPort(12_000)}
-    rules = NetworkPolicy("internet", listed, resolvers_file=file).rules(tmp_path, ports, variables)
+    rules = NetworkPolicy("internet", listed, resolvers_file=file).rules(
+        tmp_path, ports, variables, memory_mb=512
+    )
     assert rules.ports == ["12000"]
     assert rules.allowed == [
         *("127.0.0.0/8 12000", "::1/128 12000"),
         *("0.0.0.0/32 8080", "127.0.0.1/32 8080", "::1/128 9000"),
         *("127.0.0.53/32 53", "fe80::1/128 53", "10.9.0.0/16"),
     ]
-    alone = NetworkPolicy("none", resolvers_file=file).rules(tmp_path, {}, {})
+    alone = NetworkPolicy("none", resolvers_file=file).rules(tmp_path, {}, {}, memory_mb=64)
     assert (alone.allowed, alone.allows_others) == ([], False)
+    assert (alone.connections_max, rules.connections_max) == (4_096, 16_384)

@@ -5,6 +5,7 @@
 
 mod assembler;
 mod programs;
+mod socket_limits;
 
 use std::ffi::CStr;
 use std::fs::File;
@@ -30,8 +31,14 @@ const FOREIGN_PORT: u16 = 1;
 const HASH_MAP: u32 = 1;
 /// Map flag: entries take memory only while they exist.
 const NO_PREALLOCATION: u32 = 1;
-/// Bytes of a socket's cookie.
-const COOKIE_BYTES: u32 = 8;
+/// Bytes of a key: the cookie or the address of a socket.
+const KEY_BYTES: u32 = 8;
+/// Maximum number of sockets on the run's own ports, if it has few ports.
+const OWN_SOCKETS_MAX: u32 = 64;
+/// Sockets of each own port that always have room: one for TCP and one for UDP.
+const SOCKETS_OF_PORT: u32 = 2;
+/// Maximum number of sockets with a buffer above the default of the kernel.
+const ENLARGED_SOCKETS_MAX: u32 = 8;
 
 /// A network, and the ports in it if the rule names any.
 #[derive(Debug)]
@@ -73,6 +80,8 @@ pub struct NetworkRules {
     pub group: Option<PathBuf>,
     /// Maximum number of IP sockets that are not bound to one of `own_ports`.
     pub sockets_max: u32,
+    /// Maximum number of TCP connections that the run has accepted, with those that wait to be accepted.
+    pub connections_max: u32,
     /// Ports that the run may bind.
     pub own_ports: Vec<RangeInclusive<u16>>,
     pub allowed: Vec<Destination>,
@@ -87,6 +96,9 @@ impl NetworkRules {
         if self.group.is_some() && self.sockets_max == 0 {
             return Err("spec: network_group needs network_sockets_max above 0".to_owned());
         }
+        if self.group.is_some() && self.connections_max == 0 {
+            return Err("spec: network_group needs network_connections_max above 0".to_owned());
+        }
         if count > RULES_MAX { Err(format!("spec: more than {RULES_MAX} rules of the network")) } else { Ok(()) }
     }
 
@@ -94,12 +106,37 @@ impl NetworkRules {
     pub fn apply(&self) -> io::Result<()> {
         let Some(path) = &self.group else { return Ok(()) };
         let group = File::open(path)?;
-        // The programs keep the map.
-        let counted = create_map(self.sockets_max)?;
-        for program in programs::all(self, counted.as_raw_fd()) {
+        let maps = Maps::create(self)?;
+        for program in programs::all(self, &maps) {
             attach(&load(&program)?, &group, program.attachment)?;
         }
         Ok(())
+    }
+
+    fn own_sockets_max(&self) -> u32 {
+        let count: u32 = self.own_ports.iter().map(|ports| u32::from(ports.end() - ports.start()) + 1).sum();
+        OWN_SOCKETS_MAX.max(SOCKETS_OF_PORT * count)
+    }
+}
+
+/// Sets of counted sockets. Their sizes are the limits. The programs keep the maps.
+struct Maps {
+    /// Sockets that are not bound to an own port.
+    clients: OwnedFd,
+    owned: OwnedFd,
+    accepted: OwnedFd,
+    /// Sockets with a buffer above the default. The keys are addresses, because there is no cookie in `setsockopt`.
+    enlarged: OwnedFd,
+}
+
+impl Maps {
+    fn create(rules: &NetworkRules) -> io::Result<Self> {
+        Ok(Self {
+            clients: create_map(rules.sockets_max)?,
+            owned: create_map(rules.own_sockets_max())?,
+            accepted: create_map(rules.connections_max)?,
+            enlarged: create_map(ENLARGED_SOCKETS_MAX)?,
+        })
     }
 }
 
@@ -151,8 +188,8 @@ struct AttachRequest {
 fn create_map(entries_max: u32) -> io::Result<OwnedFd> {
     let request = MapRequest {
         kind: HASH_MAP,
-        key_bytes: COOKIE_BYTES,
-        value_bytes: COOKIE_BYTES,
+        key_bytes: KEY_BYTES,
+        value_bytes: KEY_BYTES,
         entries_max,
         flags: NO_PREALLOCATION,
     };

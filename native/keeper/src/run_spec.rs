@@ -146,6 +146,7 @@ impl RunSpec {
             b"nice" => self.nice = number(key, value)?,
             b"network_group" => self.network.group = Some(value.into()),
             b"network_sockets_max" => self.network.sockets_max = number(key, value)?,
+            b"network_connections_max" => self.network.connections_max = number(key, value)?,
             b"network_port" => self.network.own_ports.push(parse_ports(&value.to_string_lossy())?),
             b"network_allow" => self.network.allowed.push(value.to_string_lossy().parse()?),
             b"network_refuse" => self.network.refused.push(value.to_string_lossy().parse()?),

@@ -27,6 +27,8 @@ pub enum Size {
     Byte,
     Half,
     Word,
+    /// 64 bits, as a pointer.
+    Double,
 }
 
 impl Size {
@@ -35,6 +37,7 @@ impl Size {
             Self::Word => 0x00,
             Self::Half => 0x08,
             Self::Byte => 0x10,
+            Self::Double => 0x18,
         }
     }
 }
@@ -65,7 +68,6 @@ pub struct Label(usize);
 const LOAD: u8 = 0x61;
 const LOAD_CONSTANT: u8 = 0x18;
 const STORE: u8 = 0x63;
-const STORE_DOUBLE: u8 = 0x7b;
 /// Source register of `LOAD_CONSTANT` for the descriptor of a map.
 const MAP: u8 = 1;
 const ADD: u8 = 0x07;
@@ -113,11 +115,6 @@ impl Assembler {
 
     pub fn store(&mut self, size: Size, to: Register, offset: i16, from: Register) {
         self.push(STORE | size.bits(), to as u8, from as u8, offset, 0);
-    }
-
-    /// Stores all 64 bits of a register.
-    pub fn store_double(&mut self, to: Register, offset: i16, from: Register) {
-        self.push(STORE_DOUBLE, to as u8, from as u8, offset, 0);
     }
 
     pub fn set_map(&mut self, to: Register, descriptor: i32) {

@@ -2,15 +2,18 @@
 //!
 //! - `sockets` decides the creation of IP sockets: only TCP and UDP. It counts each socket, and the number is limited,
 //!   because a socket can use up a port of the machine.
-//! - `releases` and `bound` no longer count a socket: when it is closed, or bound to one of the run's ports.
+//! - `bound` counts a socket that is bound to one of the run's ports with the limit for these instead.
+//! - `releases` no longer counts a socket when it is closed.
 //! - `binds` decides `bind`: the run's own ports, and port 0 for UDP.
-//! - `options` decides `setsockopt`: no broadcasts. The kernel would deliver them to sockets of this machine.
+//! - `options` decides `setsockopt`: no broadcasts, because the kernel would deliver them to sockets of this machine.
+//!   Few sockets get a buffer above the default of the kernel.
+//! - `connections` counts each TCP connection that the run has accepted, and sets the size of its receive buffer.
 //! - `connects` decides `connect` of a TCP socket, so that it fails at once.
 //! - `packets` decides each packet that the run sends. It alone enforces the rules for destinations.
 //!
 //! `packets` sees what leaves, so no socket option, address form or route avoids it. It looks at the destination of
 //! each UDP datagram, but only at the first packet of a TCP connection. The answer to such a packet has to come from one
-//! of the run's ports. All other TCP packets belong to a connection that the run has accepted, or that its rules allow.
+//! of the run's ports, and the number of accepted connections is limited. All other TCP packets belong to a connection that the run has accepted, or that its rules allow.
 //! The program drops IP options, extension headers and other protocols.
 
 use std::net::IpAddr;
@@ -18,7 +21,7 @@ use std::ops::RangeInclusive;
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Instruction, Label, Register, Size, When};
-use super::{Destination, NetworkRules};
+use super::{Destination, Maps, NetworkRules, socket_limits};
 
 pub struct Program {
     pub name: &'static str,
@@ -29,24 +32,23 @@ pub struct Program {
 
 const KIND_PACKETS: u32 = 8;
 const KIND_SOCKETS: u32 = 9;
+const KIND_CONNECTIONS: u32 = 13;
 const KIND_ADDRESSES: u32 = 18;
 const KIND_OPTIONS: u32 = 25;
 
 const EGRESS: u32 = 1;
 const SOCKET_CREATION: u32 = 2;
+const CONNECTION_CHANGE: u32 = 3;
 const BIND: [u32; 2] = [8, 9];
 const CONNECT: [u32; 2] = [10, 11];
 const BOUND: [u32; 2] = [12, 13];
 const SET_OPTION: u32 = 22;
 const SOCKET_RELEASE: u32 = 34;
 
-const ALLOW: i32 = 1;
-const REFUSE: i32 = 0;
+pub const ALLOW: i32 = 1;
+pub const REFUSE: i32 = 0;
 
 // Fields of `struct bpf_sock`.
-const SOCKET_TYPE: usize = 8;
-const SOCKET_PROTOCOL: usize = 12;
-const SOCKET_PORT: usize = 44;
 const SOCKET_PEER_PORT: usize = 48;
 
 // Fields of `struct bpf_sock_addr`.
@@ -56,19 +58,14 @@ const ADDRESS_PORT: usize = 24;
 const ADDRESS_TYPE: usize = 32;
 const ADDRESS_PROTOCOL: usize = 36;
 
-// Fields of `struct bpf_sockopt`.
-const OPTION_LEVEL: usize = 24;
-const OPTION_NAME: usize = 28;
-const OPTION_LENGTH: i16 = 32;
-
 // Fields of `struct __sk_buff`.
 const PACKET_PROTOCOL: usize = 16;
 const PACKET_INTERFACE: usize = 40;
 const PACKET_START: usize = 76;
 const PACKET_END: usize = 80;
 
-const TCP: u32 = libc::IPPROTO_TCP as u32;
-const UDP: u32 = libc::IPPROTO_UDP as u32;
+pub const TCP: u32 = libc::IPPROTO_TCP as u32;
+pub const UDP: u32 = libc::IPPROTO_UDP as u32;
 const ETHERNET_V4: u16 = 0x0800;
 const ETHERNET_V6: u16 = 0x86dd;
 const V4_WITHOUT_OPTIONS: u32 = 0x45;
@@ -85,17 +82,12 @@ const NAT64: [u32; 3] = [0x0064_ff9b, 0, 0];
 /// First half word of 6to4 addresses. The next two are the address of IPv4.
 const PREFIX_6TO4: u32 = 0x2002;
 
-const MAP_UPDATE: i32 = 2;
-const MAP_DELETE: i32 = 3;
-const SOCKET_COOKIE: i32 = 46;
 const LOOK_UP_UDP: i32 = 85;
 const RELEASE: i32 = 86;
 const OWN_NETWORK_NAMESPACE: i32 = -1;
 
 /// Stack slots of the destination address of IPv6, one 32-bit word each, in the machine's order.
 const V6_WORDS: [i16; 4] = [-16, -12, -8, -4];
-/// Stack slot of a socket's cookie.
-const COOKIE: i16 = -8;
 /// Stack slot of `struct bpf_sock_tuple`, which has at most 36 bytes.
 const TUPLE: i16 = -56;
 
@@ -141,104 +133,28 @@ impl Family {
     }
 }
 
-/// Returns the programs. `counted` is the descriptor of the map of counted sockets.
-pub fn all(rules: &NetworkRules, counted: i32) -> Vec<Program> {
+/// Returns the programs.
+pub fn all(rules: &NetworkRules, maps: &Maps) -> Vec<Program> {
     let of_sockets = |name, attachment, code| Program { name, kind: KIND_SOCKETS, attachment, code };
     let of_addresses = |name, attachment, code| Program { name, kind: KIND_ADDRESSES, attachment, code };
     vec![
-        of_sockets("sockets", SOCKET_CREATION, sockets(counted)),
-        of_sockets("releases", SOCKET_RELEASE, releases(counted)),
-        of_sockets("bound_4", BOUND[0], bound(rules, counted)),
-        of_sockets("bound_6", BOUND[1], bound(rules, counted)),
-        Program { name: "options", kind: KIND_OPTIONS, attachment: SET_OPTION, code: options() },
+        of_sockets("sockets", SOCKET_CREATION, socket_limits::sockets(maps)),
+        of_sockets("releases", SOCKET_RELEASE, socket_limits::releases(maps)),
+        of_sockets("bound_4", BOUND[0], socket_limits::bound(rules, maps)),
+        of_sockets("bound_6", BOUND[1], socket_limits::bound(rules, maps)),
+        Program { name: "options", kind: KIND_OPTIONS, attachment: SET_OPTION, code: socket_limits::options(maps) },
+        Program {
+            name: "connections",
+            kind: KIND_CONNECTIONS,
+            attachment: CONNECTION_CHANGE,
+            code: socket_limits::connections(maps),
+        },
         of_addresses("binds_4", BIND[0], binds(rules)),
         of_addresses("binds_6", BIND[1], binds(rules)),
         of_addresses("connects_4", CONNECT[0], connects_v4(rules)),
         of_addresses("connects_6", CONNECT[1], connects_v6(rules)),
-        Program { name: "packets", kind: KIND_PACKETS, attachment: EGRESS, code: packets(rules) },
+        Program { name: "packets", kind: KIND_PACKETS, attachment: EGRESS, code: packets(rules, maps) },
     ]
-}
-
-fn sockets(counted: i32) -> Vec<Instruction> {
-    let mut code = Assembler::default();
-    let (refuse, is_datagram, count) = (code.label(), code.label(), code.label());
-    code.copy(R6, R1);
-    code.load(Size::Word, R2, R1, SOCKET_TYPE);
-    code.load(Size::Word, R3, R1, SOCKET_PROTOCOL);
-    code.jump_if(R2, When::Equal, libc::SOCK_DGRAM as u32, is_datagram);
-    code.jump_if(R2, When::NotEqual, libc::SOCK_STREAM as u32, refuse);
-    code.jump_if(R3, When::NotEqual, TCP, refuse);
-    code.jump(count);
-    code.bind(is_datagram);
-    code.jump_if(R3, When::NotEqual, UDP, refuse);
-    code.bind(count);
-    load_cookie(&mut code, R6);
-    load_map_and_key(&mut code, counted);
-    // The value of an entry has no meaning.
-    code.copy(R3, R2);
-    code.set(R4, 0);
-    // The call fails if the map is full.
-    code.call(MAP_UPDATE);
-    code.jump_unless_null(R0, refuse);
-    code.answer(ALLOW);
-    code.bind(refuse);
-    code.answer(REFUSE);
-    code.finish()
-}
-
-fn releases(counted: i32) -> Vec<Instruction> {
-    let mut code = Assembler::default();
-    stop_counting(&mut code, counted);
-    code.finish()
-}
-
-fn bound(rules: &NetworkRules, counted: i32) -> Vec<Instruction> {
-    let mut code = Assembler::default();
-    let is_own = code.label();
-    code.load(Size::Word, R2, R1, SOCKET_PORT);
-    for ports in &rules.own_ports {
-        jump_if_port(&mut code, R2, ports, is_own);
-    }
-    code.answer(ALLOW);
-    code.bind(is_own);
-    stop_counting(&mut code, counted);
-    code.finish()
-}
-
-/// Appends the end of a program that no longer counts the socket in R1.
-fn stop_counting(code: &mut Assembler, counted: i32) {
-    load_cookie(code, R1);
-    load_map_and_key(code, counted);
-    code.call(MAP_DELETE);
-    code.answer(ALLOW);
-}
-
-fn load_cookie(code: &mut Assembler, socket: Register) {
-    code.copy(R1, socket);
-    code.call(SOCKET_COOKIE);
-    code.store_double(R10, COOKIE, R0);
-}
-
-fn load_map_and_key(code: &mut Assembler, counted: i32) {
-    code.set_map(R1, counted);
-    code.copy(R2, R10);
-    code.add(R2, i32::from(COOKIE));
-}
-
-fn options() -> Vec<Instruction> {
-    let mut code = Assembler::default();
-    let allow = code.label();
-    code.load(Size::Word, R2, R1, OPTION_LEVEL);
-    code.load(Size::Word, R3, R1, OPTION_NAME);
-    code.jump_if(R2, When::NotEqual, libc::SOL_SOCKET as u32, allow);
-    code.jump_if(R3, When::NotEqual, libc::SO_BROADCAST as u32, allow);
-    code.answer(REFUSE);
-    code.bind(allow);
-    // The kernel then uses the value of the caller, also if it is longer than a page.
-    code.set(R2, 0);
-    code.store(Size::Word, R1, OPTION_LENGTH, R2);
-    code.answer(ALLOW);
-    code.finish()
 }
 
 fn binds(rules: &NetworkRules) -> Vec<Instruction> {
@@ -308,7 +224,7 @@ fn load_connect_port(code: &mut Assembler) {
     code.swap(R8, 16);
 }
 
-fn packets(rules: &NetworkRules) -> Vec<Instruction> {
+fn packets(rules: &NetworkRules, maps: &Maps) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let is_v6 = code.label();
     let refuse = code.label();
@@ -322,7 +238,7 @@ fn packets(rules: &NetworkRules) -> Vec<Instruction> {
         if matches!(family, Family::V6) {
             code.bind(is_v6);
         }
-        packets_of(&mut code, rules, family, refuse);
+        packets_of(&mut code, rules, maps, family, refuse);
     }
     code.bind(refuse);
     code.answer(REFUSE);
@@ -330,8 +246,8 @@ fn packets(rules: &NetworkRules) -> Vec<Instruction> {
 }
 
 /// Appends the part of `packets` for one family. R6 is the packet, R7 its start and R8 its end.
-fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse: Label) {
-    let (needs_destination, allow) = (code.label(), code.label());
+fn packets_of(code: &mut Assembler, rules: &NetworkRules, maps: &Maps, family: Family, refuse: Label) {
+    let (needs_destination, is_answer, allow) = (code.label(), code.label(), code.label());
     let header = family.header_bytes();
     refuse_shorter(code, header + UDP_BYTES, refuse);
     if matches!(family, Family::V4) {
@@ -349,9 +265,12 @@ fn packets_of(code: &mut Assembler, rules: &NetworkRules, family: Family, refuse
     code.load(Size::Half, R8, R7, header);
     code.swap(R8, 16);
     for ports in &rules.own_ports {
-        jump_if_port(code, R8, ports, allow);
+        jump_if_port(code, R8, ports, is_answer);
     }
     code.jump(refuse);
+    code.bind(is_answer);
+    socket_limits::refuse_at_limit(code, maps, refuse);
+    code.jump(allow);
     code.bind(needs_destination);
     load_destination(code, family);
     allow_listed(code, rules, family, allow);
@@ -511,7 +430,7 @@ fn load_stack(code: &mut Assembler, to: Register, slot: i16) {
     code.load(Size::Word, to, R10, slot as usize);
 }
 
-fn jump_if_port(code: &mut Assembler, port: Register, ports: &RangeInclusive<u16>, to: Label) {
+pub fn jump_if_port(code: &mut Assembler, port: Register, ports: &RangeInclusive<u16>, to: Label) {
     let next = code.label();
     code.jump_if(port, When::Less, u32::from(*ports.start()), next);
     code.jump_if(port, When::Greater, u32::from(*ports.end()), next);
