@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
+from pyservice.observability.logging import get_logger
 from pyservice.runtime.process_environment import ProcessPort
 
 Egress = Literal["internet", "none", "any"]
@@ -30,6 +31,8 @@ CONNECTIONS_MAX: Final = 16_384
 
 _LOCAL_V4: Final = (
     *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16"),
+    # Metadata and host agent of Azure. The address is public.
+    "168.63.129.16/32",
     # Multicast, reserved addresses and the broadcast address.
     *("224.0.0.0/4", "240.0.0.0/4"),
 )
@@ -57,6 +60,8 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
 _SAME_AS: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 """Loopback addresses that a connection to an unspecified address reaches."""
+
+_log = get_logger("runtime")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,13 +138,19 @@ class NetworkPolicy:
                     yield f"{_exact(_SAME_AS[one])} {port}"
 
     def _resolve(self, host: str) -> Sequence[str]:
-        """Returns the addresses of a host, or the last known ones if the lookup fails."""
+        """Returns the addresses of a host, or the last known ones if the lookup fails.
+
+        The next run repeats a failed lookup.
+        """
         now_s = time.monotonic()
         until_s, addresses = self._addresses.get(host, (0.0, ()))
         if now_s >= until_s:
-            with contextlib.suppress(OSError):
+            try:
                 found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-                addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
+            except OSError as error:
+                _log.warning("lookup of the API host failed", host=host, problem=str(error))
+                return addresses
+            addresses = list(dict.fromkeys(str(one[4][0]) for one in found))
             self._addresses[host] = now_s + _LOOKUP_LIFETIME_S, addresses
         return addresses
 

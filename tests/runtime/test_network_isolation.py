@@ -310,6 +310,8 @@ def test_refused_networks_contain_every_address_that_is_not_global() -> None:
     [
         ("internet", "10.0.0.1", True),
         ("internet", "8.8.8.8", False),
+        ("internet", "168.63.129.16", True),
+        ("any", "168.63.129.16", True),
         ("any", "10.0.0.1", False),
         ("any", "fd00::1", False),
         ("any", "127.0.0.1", True),
@@ -343,3 +345,24 @@ def test_rules_allow_the_api_resolvers_and_listed_networks(tmp_path: Path) -> No
     alone = NetworkPolicy("none", resolvers_file=file).rules(tmp_path, {}, {}, memory_mb=64)
     assert (alone.allowed, alone.allows_others) == ([], False)
     assert (alone.connections_max, rules.connections_max) == (4_096, 16_384)
+
+
+def test_failed_lookup_of_the_api_is_logged_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers: list[Any] = [OSError("no answer"), [(0, 0, 0, "", ("10.0.0.9", 0))]]
+
+    def look_up(*_: Any, **__: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    policy = NetworkPolicy("none")
+    variables = {"HOSTING_API_URL": "http://api.internal:8080"}
+    assert policy.rules(tmp_path, {}, variables, memory_mb=64).allowed == []
+    assert "api.internal" in capsys.readouterr().out
+    for _ in range(2):
+        rules = policy.rules(tmp_path, {}, variables, memory_mb=64)
+        assert rules.allowed == ["10.0.0.9/32 8080"]
