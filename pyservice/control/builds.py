@@ -31,7 +31,7 @@ from pyservice.runtime.unpacked_builds import BuildSource, BuildUnusable
 from pyservice.storage import builds, games, uploads
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage.database import Database, Record, Transaction
-from pyservice.storage.list_pages import Page, PageBounds
+from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.objects import Objects
 from pyservice.storage.uploads import NewFile
 
@@ -57,8 +57,7 @@ class BuildOperations:
         tag_filter = parse_tag_filter(request.tags_json)
         async with self.records.database.read() as tx:
             game = await authorization.find_namespace(tx, caller, request)
-            page = await builds.of_game(tx, game.game_id, tag_filter, PageBounds.of(request))
-            tags = await _tags_of_page(tx, page)
+            page, tags = await builds.of_game(tx, game.game_id, tag_filter, PageBounds.of(request))
         return pb.ListBuildsResponse(
             builds=[_build(row, tags.get(row.build_id, {})) for row in page.rows],
             cursor=page.cursor,
@@ -143,8 +142,7 @@ class BuildOperations:
     ) -> pb.ListGameBuildsResponse:
         async with self.records.database.read() as tx:
             game = await authorization.find_game(tx, caller, request.game_id)
-            page = await builds.of_game(tx, game.game_id, {}, PageBounds.of(request))
-            tags = await _tags_of_page(tx, page)
+            page, tags = await builds.of_game(tx, game.game_id, {}, PageBounds.of(request))
         return pb.ListGameBuildsResponse(
             builds=[_summary(row, tags.get(row.build_id, {})) for row in page.rows],
             cursor=page.cursor,
@@ -225,10 +223,6 @@ async def _find_build(tx: Transaction, game_id: str, build_id: str) -> Record:
     if row is None:
         raise ServiceError("BUILD_NOT_FOUND")
     return row
-
-
-async def _tags_of_page(tx: Transaction, page: Page) -> dict[str, dict[str, str]]:
-    return await builds.tags_of_several(tx, (row.build_id for row in page.rows))
 
 
 def _image(request: BuildRequest) -> NewFile:

@@ -76,10 +76,10 @@ async def group_of(tx: Transaction, build_id: str) -> str | None:
 
 async def of_game(
     tx: Transaction, game_id: str, tags: Mapping[str, str], bounds: PageBounds
-) -> Page:
-    """Returns a page of the game's builds that have all of `tags`, newest first.
+) -> tuple[Page, dict[str, dict[str, str]]]:
+    """Returns a page of the game's builds that have all of `tags`, newest first, and their tags.
 
-    Each row has the columns of `find`.
+    Each row has the columns of `find`. The tags are by build ID. A build without tags has no entry.
     """
     found = _OF_GAME
     for name, value in tags.items():
@@ -89,7 +89,14 @@ async def of_game(
             build_tags.c.value == value,
         )
         found = found.where(exists().where(condition))
-    return await found.read(tx, {"game_id": game_id}, bounds)
+    page = await found.read(tx, {"game_id": game_id}, bounds)
+    tags_of_build = await _tags_of_several(tx, (row.build_id for row in page.rows))
+
+    def tag_bytes(row: Record) -> int:
+        tags = tags_of_build.get(row.build_id, {})
+        return sum(len(name) + len(value.encode()) for name, value in tags.items())
+
+    return found.cut(page, tag_bytes), tags_of_build
 
 
 async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
@@ -97,8 +104,7 @@ async def tags_of(tx: Transaction, build_id: str) -> dict[str, str]:
     return {row.name: row.value for row in rows}
 
 
-async def tags_of_several(tx: Transaction, build_ids: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Returns the tags of builds by build ID. A build without tags has no entry."""
+async def _tags_of_several(tx: Transaction, build_ids: Iterable[str]) -> dict[str, dict[str, str]]:
     tags: dict[str, dict[str, str]] = {}
     for row in await tx.all(_TAGS_OF_SEVERAL, {"ids": list(build_ids)}):
         tags.setdefault(row.build_id, {})[row.name] = row.value

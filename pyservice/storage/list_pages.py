@@ -31,6 +31,11 @@ PAGE_LIMIT: Final = bindparam("page_limit", type_=Integer)
 RowConditions = Callable[[FromClause], Sequence[ColumnElement[bool]]]
 """Returns conditions on the columns of a table, or of an alias of it."""
 
+BYTES_MAX: Final = 4 << 20
+"""Bytes of a page. A page with one row can be larger."""
+_ROW_BYTES: Final = 256
+"""Names of fields, numbers and times of a row in a response."""
+
 _SEPARATOR: Final = "."
 
 
@@ -53,6 +58,10 @@ class Page(NamedTuple):
     """Cursor for the next page, or None on the last page."""
 
 
+def _row_bytes(row: Record) -> int:
+    return _ROW_BYTES + sum(len(value) for value in row if isinstance(value, str | bytes))
+
+
 class _PageReader:
     """Reader of pages. A subclass sets the statements of the first page and of a following one."""
 
@@ -60,21 +69,47 @@ class _PageReader:
     _following: Select[Any]
     _key: Sequence[Column[Any]]
 
+    _rows_at_once: int = ROWS_MAX + 1
+
     async def read(self, tx: Transaction, values: Mapping[str, Any], bounds: PageBounds) -> Page:
-        # One more row shows whether another page follows.
-        values = {**values, "page_limit": bounds.limit + 1}
-        if bounds.cursor is None:
-            rows = await tx.all(self._first, values)
-        else:
-            parts = bounds.cursor.split(_SEPARATOR)
-            for number, (column, part) in enumerate(zip(self._key, parts, strict=True)):
-                is_number = isinstance(column.type, Integer)
-                values[f"page_after_{number}"] = int(part) if is_number else part
-            rows = await tx.all(self._following, values)
-        if len(rows) <= bounds.limit:
-            return Page(rows, None)
-        page = rows[: bounds.limit]
-        return Page(page, self.cursor_of(page[-1]))
+        """Returns a page of at most `bounds.limit` rows and about BYTES_MAX, but at least one row."""
+        rows: list[Record] = []
+        size, cursor = 0, bounds.cursor
+        while True:
+            # One more row shows whether another page follows.
+            count = min(bounds.limit + 1 - len(rows), self._rows_at_once)
+            batch = await self._rows_after(cursor, tx, {**values, "page_limit": count})
+            for row in batch:
+                size += _row_bytes(row)
+                if len(rows) == bounds.limit or (rows and size > BYTES_MAX):
+                    return Page(rows, self.cursor_of(rows[-1]))
+                rows.append(row)
+            if len(batch) < count:
+                return Page(rows, None)
+            cursor = self.cursor_of(batch[-1])
+
+    async def _rows_after(
+        self, cursor: str | None, tx: Transaction, values: dict[str, Any]
+    ) -> Sequence[Record]:
+        if cursor is None:
+            return await tx.all(self._first, values)
+        parts = cursor.split(_SEPARATOR)
+        for number, (column, part) in enumerate(zip(self._key, parts, strict=True)):
+            is_number = isinstance(column.type, Integer)
+            values[f"page_after_{number}"] = int(part) if is_number else part
+        return await tx.all(self._following, values)
+
+    def cut(self, page: Page, more_bytes: Callable[[Record], int]) -> Page:
+        """Returns the page without the rows beyond BYTES_MAX. `more_bytes` returns the bytes of a
+        row's content in other tables.
+        """
+        size = 0
+        for count, row in enumerate(page.rows):
+            size += _row_bytes(row) + more_bytes(row)
+            if count and size > BYTES_MAX:
+                rows = page.rows[:count]
+                return Page(rows, self.cursor_of(rows[-1]))
+        return page
 
     def cursor_of(self, row: Record) -> str:
         """Returns the cursor for the page after this row."""
@@ -85,13 +120,19 @@ class PagedList(_PageReader):
     """Statement that is read in pages, in the order of a unique key."""
 
     def __init__(
-        self, statement: Select[Any], *key: Column[Any], is_descending: bool = True
+        self,
+        statement: Select[Any],
+        *key: Column[Any],
+        is_descending: bool = True,
+        rows_at_once: int = ROWS_MAX + 1,
     ) -> None:
         """The statement selects the columns of `key`, and has no order of its own.
 
-        The cursor has the values of these columns, so they must be IDs or integers.
+        The cursor has the values of these columns, so they must be IDs or integers. A list with
+        large rows reads few `rows_at_once`, so that it reads little more than a page.
         """
         self._statement = statement
+        self._rows_at_once = rows_at_once
         self._key = key
         self._is_descending = is_descending
         order = [column.desc() if is_descending else column for column in key]
@@ -101,7 +142,12 @@ class PagedList(_PageReader):
     def where(self, *conditions: ColumnElement[bool]) -> PagedList:
         """Returns the list of only the rows that meet the conditions."""
         statement = self._statement.where(*conditions)
-        return PagedList(statement, *self._key, is_descending=self._is_descending)
+        return PagedList(
+            statement,
+            *self._key,
+            is_descending=self._is_descending,
+            rows_at_once=self._rows_at_once,
+        )
 
     def _is_after_cursor(self) -> ColumnElement[bool]:
         bounds: list[Any] = [

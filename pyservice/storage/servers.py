@@ -19,6 +19,7 @@ _ONE = select(servers).where(
 _OF_NAMESPACE = PagedList(
     select(servers).where(servers.c.namespace_id == bindparam("namespace_id")),
     servers.c.server_id,
+    rows_at_once=16,
 )
 _LIVE = (
     select(servers, namespaces.c.game_id)

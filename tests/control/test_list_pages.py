@@ -8,7 +8,7 @@ import pytest
 
 from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.v1 import servers_pb2
-from pyservice.storage import servers
+from pyservice.storage import builds, servers
 from tests.control.site_files import FILES, file_fields
 from tests.support.full_service import Developer
 from tests.support.namespace_scenario import IDS, Records
@@ -73,13 +73,15 @@ async def filled(owner: Developer, records: Records) -> tuple[Developer, dict[st
     return developer, {**of_namespace, "environment_id": "prod", "group_id": group_ids[0]}
 
 
-async def add_past_server(records: Records, namespace_id: str) -> None:
+async def add_past_server(records: Records, namespace_id: str, argument: str = "") -> None:
     server_id = IDS.new()
+    server = servers_pb2.Server(id=server_id, environment=namespace_id)
+    server.runtime.arguments.append(argument)
     row = {
         "server_id": server_id,
         "namespace_id": namespace_id,
         "build_id": IDS.new(),
-        "record": servers_pb2.Server(id=server_id, environment=namespace_id).SerializeToString(),
+        "record": server.SerializeToString(),
         "create_ms": now_ms(),
         "destroy_ms": now_ms(),
         "is_placed": True,
@@ -142,3 +144,43 @@ async def test_wrong_pages_are_refused(developer: Developer) -> None:
             assert (refusal.code, refusal.errors) == ("QUERY_INVALID", (problem,)), listed
         answer = await developer.good(listed.slug, **fields, limit=listed.limit_max)
         assert "cursor" not in answer, listed
+
+
+async def pages_of(developer: Developer, slug: str, **fields: Any) -> list[dict[str, Any]]:
+    pages = [await developer.good(slug, **fields)]
+    while "cursor" in pages[-1]:
+        pages.append(await developer.good(slug, **fields, cursor=pages[-1]["cursor"]))
+    return pages
+
+
+async def test_page_has_a_limit_in_bytes(developer: Developer, records: Records) -> None:
+    game_id = await developer.game()
+    of_game = {"game_id": game_id, "environment_id": "prod"}
+    prod = await developer.good("get_namespace", game_id=game_id, namespace_id="prod")
+    for _ in range(30):
+        await add_past_server(records, prod["namespace"]["namespace_id"], "x" * 500_000)
+    fields = {**of_game, "include_destroyed": True, "limit": 256}
+    pages = await pages_of(developer, "list_servers", **fields)
+    assert [len(page["servers"]) for page in pages] == [8, 8, 8, 6]
+    ids = [server["id"] for page in pages for server in page["servers"]]
+    assert ids == sorted(set(ids), reverse=True)
+
+
+async def test_page_of_builds_counts_their_tags(developer: Developer, records: Records) -> None:
+    game_id = await developer.game()
+    image = {"path": "x", "content_length": 1}
+    tags = {f"tag-{number}": "é" * 512 for number in range(32)}
+    fields: dict[str, Any] = {
+        "display_name": "x",
+        "image_file": image,
+        "kind": "archive",
+        "compression": "none",
+    }
+    for _ in range(150):
+        build = await developer.good("create_game_build", game_id=game_id, **fields)
+        async with records.database.write() as tx:
+            await builds.change_tags(tx, build["build_id"], tags, ())
+    for slug, more in (("list_builds", {"environment_id": "prod"}), ("list_game_builds", {})):
+        pages = await pages_of(developer, slug, game_id=game_id, **more)
+        assert [len(page["builds"]) for page in pages] == [125, 25]
+        assert all(build["tags"] == tags for page in pages for build in page["builds"])
