@@ -65,7 +65,7 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
-from pyservice.settings import ListenAddress, Settings, Tier
+from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
 from pyservice.settings.database_url import database_location
 from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
@@ -110,7 +110,11 @@ class DataPlane:
                 settings.quotas.configuration_bytes,
             ),
             self._metrics.feed,
+            held_bytes_max=settings.data_plane_configuration_bytes,
         )
+        memory_warning = configuration_memory_warning(settings)
+        if memory_warning is not None:
+            _log.warning("configurations can fill the memory", problem=memory_warning)
         # The journal recovery needs the configuration.
         self._feed.load()
         self._client = InternalClient(settings.admin_socket)

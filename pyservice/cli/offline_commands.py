@@ -17,6 +17,7 @@ from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
 from pyservice.settings import (
     Settings,
     SettingsError,
+    configuration_memory_warning,
     ephemeral_public_ports,
     load,
     lobby_hosts_without_certificate,
@@ -55,9 +56,9 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
             f"no certificate for {', '.join(hosts)}: lobbies and servers with https or tcp_tls ports there do not "
             "become ready"
         )
-    ephemeral = ephemeral_public_ports(settings)
-    if ephemeral is not None:
-        warnings.append(ephemeral)
+    for warning in (ephemeral_public_ports(settings), configuration_memory_warning(settings)):
+        if warning is not None:
+            warnings.append(warning)
     return ConfigurationReport(edge_guard_problems(settings) + _feed_problems(settings), warnings)
 
 

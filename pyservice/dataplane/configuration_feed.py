@@ -54,7 +54,7 @@ disk.
 """
 
 HELD_BYTES_MAX: Final = 512 * 1024 * 1024
-"""Limit for the bytes of all configurations in memory. Equal versions count once."""
+"""Default limit for the bytes of all configurations in memory. Equal versions count once."""
 
 REMOVED_MAX: Final = 1_000
 """Number of files of removed namespaces that are kept after `REMOVED_AGE_S`. Files of namespaces from

@@ -271,6 +271,18 @@ def ephemeral_public_ports(settings: Settings, folder: Path = _KERNEL_PORTS) -> 
     )
 
 
+def configuration_memory_warning(settings: Settings) -> str | None:
+    """Returns a warning if the groups of one identity can fill the memory of configurations."""
+    quotas, most = settings.quotas, settings.data_plane_configuration_bytes
+    of_identity = quotas.groups * quotas.configuration_bytes
+    if of_identity <= most // 2:
+        return None
+    return (
+        f"quotas.groups and quotas.configuration_bytes let one identity fill {of_identity:,} of the {most:,} bytes of "
+        "data_plane_configuration_bytes, more than half: lower these quotas, or raise the limit"
+    )
+
+
 def _common(first: range, second: range) -> str | None:
     low, high = max(first.start, second.start), min(first.stop, second.stop) - 1
     return f"{low}-{high}" if low <= high else None
@@ -289,6 +301,7 @@ __all__ = [
     "Settings",
     "SettingsError",
     "Tier",
+    "configuration_memory_warning",
     "ephemeral_public_ports",
     "load",
     "lobby_hosts_without_certificate",

@@ -67,6 +67,8 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[Origin, ...], BeforeValidator(from_text)] = ()
     rate_limits: RateLimits = RateLimits()
     quotas: QuotaSettings = QuotaSettings()
+    data_plane_configuration_bytes: int = Field(default=512 << 20, ge=1 << 20, le=1 << 53)
+    """Limit of the configurations of all namespaces in the data plane's memory."""
     http_limits: HttpLimits = HttpLimits()
     grpc_limits: GrpcLimits = GrpcLimits()
     journal: JournalSettings = JournalSettings()

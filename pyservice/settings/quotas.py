@@ -39,7 +39,7 @@ class QuotaSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    groups: int = _quota(100, "identity", "count", "groups that an identity owns")
+    groups: int = _quota(3, "identity", "count", "groups that an identity owns")
     games: int = _quota(100, "group", "count", "games")
     cloud_tokens: int = _quota(1_000, "group", "count", "valid `cloud_` tokens, also of its games")
     namespaces: int = _quota(100, "game", "count", "namespaces")

@@ -199,3 +199,9 @@ def test_names_of_certificates_are_compared_with_the_settings(tmp_path: Path) ->
     (tmp_path / "certificates" / "server.key").write_text("none")
     [problem] = _problems("--config", config(*names, "local.play.example"))
     assert "edge.certificates.0: " in problem
+
+
+def test_quotas_that_let_one_identity_fill_the_memory_are_a_warning(tmp_path: Path) -> None:
+    result = run(tmp_path / "data", "check-config", "--set", "quotas.groups=100")
+    assert (result.returncode, result.stdout) == (0, "ok\n")
+    assert "warning: quotas.groups and quotas.configuration_bytes let one identity" in result.stderr

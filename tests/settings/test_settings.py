@@ -1,11 +1,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from pyservice.settings import ListenAddress, Problem, Settings, SettingsError, load
+from pyservice.settings import (
+    ListenAddress,
+    Problem,
+    Settings,
+    SettingsError,
+    configuration_memory_warning,
+    load,
+)
 
 FILES = "https://files.example.net"
 FILES_OF_SITES = "https://files.cdn.example.com"
@@ -373,3 +381,21 @@ def test_port_belongs_to_one_range() -> None:
             "has 31000-31999 in common with runtime.process_ports",
         ),
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "is_warned"),
+    [
+        ({}, False),
+        ({"quotas": {"groups": 5}}, True),
+        ({"quotas": {"configuration_bytes": 128 << 20}}, True),
+        ({"quotas": {"groups": 5}, "data_plane_configuration_bytes": 1 << 30}, False),
+        ({"data_plane_configuration_bytes": 256 << 20}, True),
+    ],
+)
+def test_identity_that_can_fill_the_memory_is_a_warning(
+    changes: dict[str, Any], is_warned: bool
+) -> None:
+    warning = configuration_memory_warning(load(changes, environ={}))
+    assert (warning is not None) == is_warned
+    assert "data_plane_configuration_bytes" in (warning or "data_plane_configuration_bytes")
