@@ -318,9 +318,10 @@ limits: [Set quotas](../how-to/set-quotas.md).
   {NAMESPACE_BYTES:,} bytes and a domain about 400. An `env_` token counts {SERVICE_TOKEN_BYTES} bytes, a `dev_` token
   about 250, and with 16 ports about 1,000. The versions that namespaces run count, too, and rules of older versions
   with lobbies. Equal versions count once.
-- At the limit of `configuration_bytes`, a larger version, a new token or a new domain is refused. A revocation, a
-  removal and a change that adds nothing are never refused. A revoked token counts {REVOKED_ID_BYTES} bytes, also beyond
-  the limit. `use` can be a few seconds old, and concurrent requests can exceed the limit by a few objects.
+- At the limit of `configuration_bytes`, a new namespace, a larger version, a new token or a new domain is refused. A
+  revocation, a removal and a change that adds nothing are never refused. A revoked token counts {REVOKED_ID_BYTES}
+  bytes, also beyond the limit. `use` can be a few seconds old, and concurrent requests can exceed the limit by a few
+  objects.
 - An export is written until its group has no room left. It is then removed, and the request fails.
 - A repeated request with the same idempotency key gets its first response, also if the quota is full by now.
 - An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.

@@ -37,6 +37,23 @@ class ComposeRequest(NamedTuple):
     version_id: str | None = None
 
 
+class UnstoredNamespace(NamedTuple):
+    """Namespace that is checked before it is stored, with the columns of a stored one."""
+
+    namespace_id: str
+    name_id: str
+    display_name: str
+    version_id: str
+    game_id: str
+    game_name_id: str
+    game_display_name: str
+    game_group_id: str
+    lobby_count_max: int
+    max_players: int
+    revision: int = 1
+    enable_domain_public_auth: bool = True
+
+
 class FeedComposer:
     def __init__(
         self, source_epoch: int, links: PublicUrls, clock_ms: Callable[[], int] = now_ms
@@ -50,6 +67,19 @@ class FeedComposer:
         self, tx: Transaction, namespace_id: str, *, version_id: str | None = None
     ) -> pb.NamespaceConfiguration | None:
         return (await self.compose_all(tx, [ComposeRequest(namespace_id, version_id)]))[0]
+
+    async def compose_new(
+        self, tx: Transaction, new: UnstoredNamespace
+    ) -> pb.NamespaceConfiguration | None:
+        """Returns the message of a namespace before it is stored, or None without its version."""
+        versions = await self._versions_of(tx, {new.version_id})
+        if new.version_id not in versions:
+            return None
+        limits = await quotas.limits_of_groups(tx, quotas.OF_DATA_PLANE, [new.game_group_id])
+        message = self._message(new, ComposeRequest(new.namespace_id), ())
+        _set_limits(message, limits.get(new.game_group_id, {}))
+        message.versions.append(versions[new.version_id])
+        return message
 
     async def compose_all(
         self, tx: Transaction, requests: Sequence[ComposeRequest]
@@ -76,8 +106,7 @@ class FeedComposer:
                 composed.append(None)
                 continue
             message = self._message(row, request, of_domains.get(request.namespace_id, ()))
-            for name, limit in limits.get(row.game_group_id, {}).items():
-                setattr(message.matchmaker, f"group_{name}_max", limit)
+            _set_limits(message, limits.get(row.game_group_id, {}))
             if running[request] in versions:
                 message.versions.append(versions[running[request]])
             for token in of_tokens.get(request.namespace_id, ()):
@@ -86,7 +115,7 @@ class FeedComposer:
         return composed
 
     def _message(
-        self, row: Record, request: ComposeRequest, domains: Sequence[Record]
+        self, row: Record | UnstoredNamespace, request: ComposeRequest, domains: Sequence[Record]
     ) -> pb.NamespaceConfiguration:
         return pb.NamespaceConfiguration(
             namespace_id=row.namespace_id,
@@ -130,6 +159,11 @@ class FeedComposer:
         return versions
 
 
+def _set_limits(message: pb.NamespaceConfiguration, limits: Mapping[str, int]) -> None:
+    for name, limit in limits.items():
+        setattr(message.matchmaker, f"group_{name}_max", limit)
+
+
 def _version(row: Record) -> pb.Version:
     return pb.Version(
         version_id=row.version_id,
@@ -159,6 +193,7 @@ def _add_token(message: pb.NamespaceConfiguration, row: Record) -> None:
 NOTHING_SWITCHED: Final = (
     "The data plane refuses this version. The current version was not changed."
 )
+NOTHING_CREATED: Final = "The data plane has no memory for this namespace. It was not created."
 SWITCHED_BACK: Final = (
     "The data plane refuses the new version, so the namespace runs its previous version. All other changes are "
     "stored and take effect."

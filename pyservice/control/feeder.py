@@ -19,11 +19,13 @@ from pyservice.control.data_plane_memory import DataPlaneMemory
 from pyservice.control.feed_comparison import ContentComparison, DataPlaneConfigurations
 from pyservice.control.feed_lanes import ConfirmationWaiter, FeedLane, PendingNamespace
 from pyservice.control.feed_messages import (
+    NOTHING_CREATED,
     NOTHING_SWITCHED,
     STORED,
     SWITCHED_BACK,
     ComposeRequest,
     FeedComposer,
+    UnstoredNamespace,
     concerns_version,
     namespace_name,
     operator_reason,
@@ -35,6 +37,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import note
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.pb.hosting.v1 import namespaces_pb2
+from pyservice.schema.configuration_size import NAMESPACE_BYTES
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record
 
@@ -345,6 +348,33 @@ class Feeder:
                 message, response.refused, NOTHING_SWITCHED, self._configurations.orphans
             )
         self._refused_configurations.clear_version_error(namespace_id, version_id)
+
+    async def growth_of_new(self, new: UnstoredNamespace) -> int:
+        """Returns the bytes that a new namespace would add to the memory of its group.
+
+        Raises QUOTA_EXCEEDED if the data plane has no memory for them. If the data plane is
+        unavailable or slow, the result is that of a version that another namespace runs.
+        """
+        if not self._is_connected.is_set():
+            return NAMESPACE_BYTES
+        began = perf_counter()
+        try:
+            async with asyncio.timeout(_CHECK_TIMEOUT_S):
+                async with self._database.read() as tx:
+                    message = await self._composer.compose_new(tx, new)
+                if message is None:
+                    # The version was deleted meanwhile. The change reports that.
+                    return NAMESPACE_BYTES
+                response = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
+        except (DataPlaneUnavailable, ServiceError, TimeoutError):
+            return NAMESPACE_BYTES
+        finally:
+            note("feed check", began)
+        if response.refused.HasField("quota"):
+            raise refusal_error(
+                message, response.refused, NOTHING_CREATED, self._configurations.orphans
+            )
+        return response.applied.growth_bytes or NAMESPACE_BYTES
 
     async def _compose(self, requests: Sequence[ComposeRequest]) -> list[Message | None]:
         async with self._database.read() as tx:

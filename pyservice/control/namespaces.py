@@ -5,7 +5,8 @@ An operation stores its change, and then waits until the data plane confirms the
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, NamedTuple, TypeVar
@@ -15,9 +16,10 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.deletions import Deletions, require_no_players
+from pyservice.control.feed_messages import UnstoredNamespace
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder
 from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
-from pyservice.control.idempotent_changes import RecordContext
+from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import (
     display_name_problems,
     name_id_problems,
@@ -146,15 +148,25 @@ class NamespaceOperations:
     async def create(
         self, request: pb.CreateNamespaceRequest, caller: Caller
     ) -> pb.CreateNamespaceResponse:
+        namespace_id = self.records.ids.new()
+        growth: int | ServiceError = 0
+
+        @contextlib.asynccontextmanager
+        async def check() -> AsyncIterator[Change[pb.CreateNamespaceResponse]]:
+            nonlocal growth
+            growth = await self._growth_of_new(request, caller, namespace_id)
+            yield change
+
         async def change(tx: Transaction) -> pb.CreateNamespaceResponse:
             game = await authorization.find_game(tx, caller, request.game_id)
             require_valid(await _problems(tx, game.game_id, request))
             if not await games.is_version_of(tx, game.game_id, request.version_id):
                 raise ServiceError("VERSION_NOT_FOUND")
-            await self.records.quotas.require(
-                tx, game.group_id, {"namespaces": 1}, game_id=game.game_id
-            )
-            namespace_id = self.records.ids.new()
+            checks = self.records.quotas
+            await checks.require(tx, game.group_id, {"namespaces": 1}, game_id=game.game_id)
+            if isinstance(growth, ServiceError):
+                raise growth
+            await checks.require_memory(tx, game.group_id, namespace_id, growth)
             new = namespaces.NewNamespace(
                 namespace_id, request.name_id, request.display_name, self.records.ids.new()
             )
@@ -166,7 +178,39 @@ class NamespaceOperations:
             tx.after_commit(lambda: self.records.topics.bump(*topics))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
-        return await self.records.changes.apply(caller, request, pb.CreateNamespaceResponse, change)
+        return await self.records.changes.apply_with_resource(
+            caller, request, pb.CreateNamespaceResponse, check
+        )
+
+    async def _growth_of_new(
+        self, request: pb.CreateNamespaceRequest, caller: Caller, namespace_id: str
+    ) -> int | ServiceError:
+        """Returns the memory that the namespace needs, or the refusal of the data plane.
+
+        The creation reports the refusal after its other problems.
+        """
+        lobby_count_max, max_players = NEW_LIMITS
+        try:
+            async with self.records.database.query() as tx:
+                game = await authorization.find_game(tx, caller, request.game_id)
+        except ServiceError as error:
+            return error
+        new = UnstoredNamespace(
+            namespace_id,
+            request.name_id,
+            request.display_name,
+            request.version_id,
+            game.game_id,
+            game.name_id,
+            game.display_name,
+            game.group_id,
+            lobby_count_max,
+            max_players,
+        )
+        try:
+            return await self.feeder.growth_of_new(new)
+        except ServiceError as refusal:
+            return refusal
 
     async def list_(
         self, request: pb.ListNamespacesRequest, caller: Caller

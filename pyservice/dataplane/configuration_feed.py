@@ -382,9 +382,10 @@ class ConfigurationFeed:
             refusal = self._quota_refusal(namespace, growth, pending)
             if refusal is not None:
                 return _Decision(refusal)
-        response = pb.ApplyResponse(applied=pb.Applied())
         if item.is_check:
-            return _Decision(response)
+            added = max(growth.group, 0)
+            return _Decision(pb.ApplyResponse(applied=pb.Applied(growth_bytes=added)))
+        response = pb.ApplyResponse(applied=pb.Applied())
         return _Decision(response, order, namespace, complete, growth, retention.is_any_dropped)
 
     def _quota_refusal(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 import pytest
 
-from pyservice.schema.configuration_size import SERVICE_TOKEN_BYTES
+from pyservice.schema.configuration_size import NAMESPACE_BYTES, SERVICE_TOKEN_BYTES
 from pyservice.settings import load
 from tests.control.new_developers import new_developer
 from tests.control.service_fixtures import service_fixture
@@ -208,6 +208,54 @@ async def test_servers_count_exactly(
         return await game.use_of(quota) == 0
 
     await eventually(is_free)
+
+
+async def test_new_namespace_needs_memory_for_its_version(game: QuotaGame) -> None:
+    running = (await game.developer.good("list_namespaces", game_id=game.game_id))["namespaces"]
+    config = {"matchmaker": {"game_modes": {**game.modes, "third": game.hosted.mode()}}}
+    other_id = await game.developer.version(game.game_id, config, name="3.0.0")
+
+    def create(name_id: str, version_id: str, key: str | None = None) -> Awaitable[ServiceResponse]:
+        fields = {"name_id": name_id, "display_name": name_id, "version_id": version_id}
+        return game.developer.call("create_namespace", key, game_id=game.game_id, **fields)
+
+    async def is_counted() -> bool:
+        return await game.use_of("configuration_bytes") > 2 * NAMESPACE_BYTES
+
+    await eventually(is_counted)
+    use = await game.use_of("configuration_bytes")
+    # There is room for a namespace with a running version, but not for another version.
+    await game.set_quotas(f"configuration_bytes={use + 2 * NAMESPACE_BYTES}")
+    running_id = running[0]["version_id"]
+
+    async def is_refused() -> ServiceResponse | None:
+        answer = await create("large", other_id)
+        if answer.code != "OK":
+            return answer
+        await game.developer.good(
+            "delete_namespace", game_id=game.game_id, namespace_id=answer.body["namespace_id"]
+        )
+        return None
+
+    # A check that takes too long is skipped.
+    answer = await eventually(is_refused)
+    assert answer.code == "QUOTA_EXCEEDED"
+    assert (answer.metadata["quota"], answer.metadata["scope"]) == ("configuration_bytes", "group")
+    assert int(answer.metadata["limit"]) == use + 2 * NAMESPACE_BYTES
+    assert int(answer.metadata["use"]) > 0
+    created = await create("equal", running_id, "equal")
+    assert created.code == "OK", created
+    await game.set_quotas("configuration_bytes=1")
+    assert (await create("equal", running_id, "equal")).body == created.body
+
+    async def is_full() -> bool:
+        return (await create("other", running_id)).code == "QUOTA_EXCEEDED"
+
+    await eventually(is_full)
+    listed = (await game.developer.good("list_namespaces", game_id=game.game_id))["namespaces"]
+    names = {namespace["name_id"] for namespace in (*running, {"name_id": "equal"})}
+    assert {namespace["name_id"] for namespace in listed} == names
+    await game.reset_quotas()
 
 
 async def test_memory_of_running_versions_is_limited_for_each_group(game: QuotaGame) -> None:

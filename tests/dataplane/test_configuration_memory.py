@@ -96,6 +96,22 @@ def of_group(group: int, number: int, filler: str, **changes: Any) -> dict[str, 
     return numbered(10 * group + number, game=game, versions=versions, **changes)
 
 
+async def test_check_returns_the_growth_of_the_group(plane: Plane) -> None:
+    growths = []
+    for number, filler in ((1, "x"), (2, "x"), (3, "y")):
+        changes = of_group(0, number, filler)
+        before = plane.namespaces.held_versions.group_bytes.get(raw_id(GROUPS[0]), 0)
+        applied = (await plane.feed.check(configuration(**changes))).applied
+        assert await plane.apply(**changes) == "applied"
+        after = plane.namespaces.held_versions.group_bytes[raw_id(GROUPS[0])]
+        assert applied.growth_bytes == after - before
+        growths.append(applied.growth_bytes)
+    first, equal, other = growths
+    assert equal < 10_000 < first == other
+    repeated = await plane.feed.check(configuration(revision=2, **of_group(0, 1, "x")))
+    assert repeated.applied.growth_bytes == 0
+
+
 async def test_group_cannot_take_the_memory_of_other_groups(tmp_path: Path) -> None:
     plane = Plane(tmp_path / "feed", held_bytes_max=100_000, group_bytes_max=30_000)
     assert await plane.apply(**of_group(0, 1, "x")) == "applied"

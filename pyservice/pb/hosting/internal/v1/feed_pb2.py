@@ -26,7 +26,7 @@ from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_valid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as hosting_dot_internal_dot_v1_dot_configuration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehosting/internal/v1/feed.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\'hosting/internal/v1/configuration.proto\"Z\n\x0c\x41pplyRequest\x12J\n\rconfiguration\x18\x01 \x01(\x0b\x32+.hosting.internal.v1.NamespaceConfigurationB\x06\xbaH\x03\xc8\x01\x01\"K\n\x10\x41pplyManyRequest\x12\x37\n\x05items\x18\x01 \x03(\x0b\x32\x1d.hosting.internal.v1.ManyItemB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\"h\n\x08ManyItem\x12J\n\rconfiguration\x18\x01 \x01(\x0b\x32+.hosting.internal.v1.NamespaceConfigurationB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08is_check\x18\x02 \x01(\x08\"H\n\x11\x41pplyManyResponse\x12\x33\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\".hosting.internal.v1.ApplyResponse\"\xa9\x01\n\rApplyResponse\x12/\n\x07\x61pplied\x18\x01 \x01(\x0b\x32\x1c.hosting.internal.v1.AppliedH\x00\x12+\n\x05stale\x18\x02 \x01(\x0b\x32\x1a.hosting.internal.v1.StaleH\x00\x12/\n\x07refused\x18\x03 \x01(\x0b\x32\x1c.hosting.internal.v1.RefusedH\x00\x42\t\n\x07outcome\"3\n\x07\x41pplied\x12\x13\n\x0bgroup_bytes\x18\x01 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\"E\n\x05Stale\x12<\n\x04held\x18\x01 \x01(\x0b\x32&.hosting.internal.v1.HeldConfigurationB\x06\xbaH\x03\xc8\x01\x01\"o\n\x07Refused\x12\x36\n\x08problems\x18\x01 \x03(\x0b\x32\x1c.hosting.internal.v1.ProblemB\x06\xbaH\x03\xc8\x01\x01\x12,\n\x05quota\x18\x02 \x01(\x0b\x32\x1d.hosting.internal.v1.QuotaUse\"=\n\x08QuotaUse\x12\x15\n\x05quota\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05limit\x18\x02 \x01(\x04\x12\x0b\n\x03use\x18\x03 \x01(\x04\"@\n\x07Problem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x16\n\x06reason\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0f\n\x07held_by\x18\x03 \x01(\t\"\x97\x01\n\rRemoveRequest\x12^\n\x0cnamespace_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12\x14\n\x0csource_epoch\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\"y\n\x0eRemoveResponse\x12/\n\x07removed\x18\x01 \x01(\x0b\x32\x1c.hosting.internal.v1.RemovedH\x00\x12+\n\x05stale\x18\x02 \x01(\x0b\x32\x1a.hosting.internal.v1.StaleH\x00\x42\t\n\x07outcome\"\t\n\x07Removed\"\r\n\x0bHeldRequest\"\x8d\x02\n\x0cHeldResponse\x12>\n\x0e\x63onfigurations\x18\x01 \x03(\x0b\x32&.hosting.internal.v1.HeldConfiguration\x12\x14\n\x0chttp_address\x18\x02 \x01(\t\x12\x46\n\x0bgroup_bytes\x18\x03 \x03(\x0b\x32\x31.hosting.internal.v1.HeldResponse.GroupBytesEntry\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x17\n\x0ftotal_bytes_max\x18\x05 \x01(\x04\x1a\x31\n\x0fGroupBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x94\x01\n\x11HeldConfiguration\x12\x1c\n\x0cnamespace_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x0csource_epoch\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x1a\n\x12\x63urrent_version_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x06 \x01(\x0c\x32\xd2\x02\n\x04\x46\x65\x65\x64\x12N\n\x05\x41pply\x12!.hosting.internal.v1.ApplyRequest\x1a\".hosting.internal.v1.ApplyResponse\x12Z\n\tApplyMany\x12%.hosting.internal.v1.ApplyManyRequest\x1a&.hosting.internal.v1.ApplyManyResponse\x12Q\n\x06Remove\x12\".hosting.internal.v1.RemoveRequest\x1a#.hosting.internal.v1.RemoveResponse\x12K\n\x04Held\x12 .hosting.internal.v1.HeldRequest\x1a!.hosting.internal.v1.HeldResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ehosting/internal/v1/feed.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\'hosting/internal/v1/configuration.proto\"Z\n\x0c\x41pplyRequest\x12J\n\rconfiguration\x18\x01 \x01(\x0b\x32+.hosting.internal.v1.NamespaceConfigurationB\x06\xbaH\x03\xc8\x01\x01\"K\n\x10\x41pplyManyRequest\x12\x37\n\x05items\x18\x01 \x03(\x0b\x32\x1d.hosting.internal.v1.ManyItemB\t\xbaH\x06\x92\x01\x03\x10\x80\x02\"h\n\x08ManyItem\x12J\n\rconfiguration\x18\x01 \x01(\x0b\x32+.hosting.internal.v1.NamespaceConfigurationB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08is_check\x18\x02 \x01(\x08\"H\n\x11\x41pplyManyResponse\x12\x33\n\x07\x61nswers\x18\x01 \x03(\x0b\x32\".hosting.internal.v1.ApplyResponse\"\xa9\x01\n\rApplyResponse\x12/\n\x07\x61pplied\x18\x01 \x01(\x0b\x32\x1c.hosting.internal.v1.AppliedH\x00\x12+\n\x05stale\x18\x02 \x01(\x0b\x32\x1a.hosting.internal.v1.StaleH\x00\x12/\n\x07refused\x18\x03 \x01(\x0b\x32\x1c.hosting.internal.v1.RefusedH\x00\x42\t\n\x07outcome\"I\n\x07\x41pplied\x12\x13\n\x0bgroup_bytes\x18\x01 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x02 \x01(\x04\x12\x14\n\x0cgrowth_bytes\x18\x03 \x01(\x04\"E\n\x05Stale\x12<\n\x04held\x18\x01 \x01(\x0b\x32&.hosting.internal.v1.HeldConfigurationB\x06\xbaH\x03\xc8\x01\x01\"o\n\x07Refused\x12\x36\n\x08problems\x18\x01 \x03(\x0b\x32\x1c.hosting.internal.v1.ProblemB\x06\xbaH\x03\xc8\x01\x01\x12,\n\x05quota\x18\x02 \x01(\x0b\x32\x1d.hosting.internal.v1.QuotaUse\"=\n\x08QuotaUse\x12\x15\n\x05quota\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05limit\x18\x02 \x01(\x04\x12\x0b\n\x03use\x18\x03 \x01(\x04\"@\n\x07Problem\x12\x0c\n\x04path\x18\x01 \x03(\t\x12\x16\n\x06reason\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0f\n\x07held_by\x18\x03 \x01(\t\"\x97\x01\n\rRemoveRequest\x12^\n\x0cnamespace_id\x18\x01 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\x12\x14\n\x0csource_epoch\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\"y\n\x0eRemoveResponse\x12/\n\x07removed\x18\x01 \x01(\x0b\x32\x1c.hosting.internal.v1.RemovedH\x00\x12+\n\x05stale\x18\x02 \x01(\x0b\x32\x1a.hosting.internal.v1.StaleH\x00\x42\t\n\x07outcome\"\t\n\x07Removed\"\r\n\x0bHeldRequest\"\x8d\x02\n\x0cHeldResponse\x12>\n\x0e\x63onfigurations\x18\x01 \x03(\x0b\x32&.hosting.internal.v1.HeldConfiguration\x12\x14\n\x0chttp_address\x18\x02 \x01(\t\x12\x46\n\x0bgroup_bytes\x18\x03 \x03(\x0b\x32\x31.hosting.internal.v1.HeldResponse.GroupBytesEntry\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x17\n\x0ftotal_bytes_max\x18\x05 \x01(\x04\x1a\x31\n\x0fGroupBytesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"\x94\x01\n\x11HeldConfiguration\x12\x1c\n\x0cnamespace_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x0csource_epoch\x18\x02 \x01(\x04\x12\x10\n\x08revision\x18\x03 \x01(\x04\x12\x1a\n\x12\x63urrent_version_id\x18\x04 \x01(\t\x12\x0c\n\x04name\x18\x05 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x06 \x01(\x0c\x32\xd2\x02\n\x04\x46\x65\x65\x64\x12N\n\x05\x41pply\x12!.hosting.internal.v1.ApplyRequest\x1a\".hosting.internal.v1.ApplyResponse\x12Z\n\tApplyMany\x12%.hosting.internal.v1.ApplyManyRequest\x1a&.hosting.internal.v1.ApplyManyResponse\x12Q\n\x06Remove\x12\".hosting.internal.v1.RemoveRequest\x1a#.hosting.internal.v1.RemoveResponse\x12K\n\x04Held\x12 .hosting.internal.v1.HeldRequest\x1a!.hosting.internal.v1.HeldResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -64,29 +64,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_APPLYRESPONSE']._serialized_start=475
   _globals['_APPLYRESPONSE']._serialized_end=644
   _globals['_APPLIED']._serialized_start=646
-  _globals['_APPLIED']._serialized_end=697
-  _globals['_STALE']._serialized_start=699
-  _globals['_STALE']._serialized_end=768
-  _globals['_REFUSED']._serialized_start=770
-  _globals['_REFUSED']._serialized_end=881
-  _globals['_QUOTAUSE']._serialized_start=883
-  _globals['_QUOTAUSE']._serialized_end=944
-  _globals['_PROBLEM']._serialized_start=946
-  _globals['_PROBLEM']._serialized_end=1010
-  _globals['_REMOVEREQUEST']._serialized_start=1013
-  _globals['_REMOVEREQUEST']._serialized_end=1164
-  _globals['_REMOVERESPONSE']._serialized_start=1166
-  _globals['_REMOVERESPONSE']._serialized_end=1287
-  _globals['_REMOVED']._serialized_start=1289
-  _globals['_REMOVED']._serialized_end=1298
-  _globals['_HELDREQUEST']._serialized_start=1300
-  _globals['_HELDREQUEST']._serialized_end=1313
-  _globals['_HELDRESPONSE']._serialized_start=1316
-  _globals['_HELDRESPONSE']._serialized_end=1585
-  _globals['_HELDRESPONSE_GROUPBYTESENTRY']._serialized_start=1536
-  _globals['_HELDRESPONSE_GROUPBYTESENTRY']._serialized_end=1585
-  _globals['_HELDCONFIGURATION']._serialized_start=1588
-  _globals['_HELDCONFIGURATION']._serialized_end=1736
-  _globals['_FEED']._serialized_start=1739
-  _globals['_FEED']._serialized_end=2077
+  _globals['_APPLIED']._serialized_end=719
+  _globals['_STALE']._serialized_start=721
+  _globals['_STALE']._serialized_end=790
+  _globals['_REFUSED']._serialized_start=792
+  _globals['_REFUSED']._serialized_end=903
+  _globals['_QUOTAUSE']._serialized_start=905
+  _globals['_QUOTAUSE']._serialized_end=966
+  _globals['_PROBLEM']._serialized_start=968
+  _globals['_PROBLEM']._serialized_end=1032
+  _globals['_REMOVEREQUEST']._serialized_start=1035
+  _globals['_REMOVEREQUEST']._serialized_end=1186
+  _globals['_REMOVERESPONSE']._serialized_start=1188
+  _globals['_REMOVERESPONSE']._serialized_end=1309
+  _globals['_REMOVED']._serialized_start=1311
+  _globals['_REMOVED']._serialized_end=1320
+  _globals['_HELDREQUEST']._serialized_start=1322
+  _globals['_HELDREQUEST']._serialized_end=1335
+  _globals['_HELDRESPONSE']._serialized_start=1338
+  _globals['_HELDRESPONSE']._serialized_end=1607
+  _globals['_HELDRESPONSE_GROUPBYTESENTRY']._serialized_start=1558
+  _globals['_HELDRESPONSE_GROUPBYTESENTRY']._serialized_end=1607
+  _globals['_HELDCONFIGURATION']._serialized_start=1610
+  _globals['_HELDCONFIGURATION']._serialized_end=1758
+  _globals['_FEED']._serialized_start=1761
+  _globals['_FEED']._serialized_end=2099
 # @@protoc_insertion_point(module_scope)

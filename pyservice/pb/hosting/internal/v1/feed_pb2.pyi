@@ -45,12 +45,14 @@ class ApplyResponse(_message.Message):
     def __init__(self, applied: _Optional[_Union[Applied, _Mapping]] = ..., stale: _Optional[_Union[Stale, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ...) -> None: ...
 
 class Applied(_message.Message):
-    __slots__ = ("group_bytes", "total_bytes")
+    __slots__ = ("group_bytes", "total_bytes", "growth_bytes")
     GROUP_BYTES_FIELD_NUMBER: _ClassVar[int]
     TOTAL_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GROWTH_BYTES_FIELD_NUMBER: _ClassVar[int]
     group_bytes: int
     total_bytes: int
-    def __init__(self, group_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ...) -> None: ...
+    growth_bytes: int
+    def __init__(self, group_bytes: _Optional[int] = ..., total_bytes: _Optional[int] = ..., growth_bytes: _Optional[int] = ...) -> None: ...
 
 class Stale(_message.Message):
     __slots__ = ("held",)
