@@ -441,6 +441,9 @@ class Engine:
     def close(self) -> None:
         """Sync pending events and stop the threads. Repeatable."""
 
+    def uncovered_block(self) -> tuple[int, int] | None:
+        """Return (physical block of the disk, alignment of the journal) if the block is larger, else None."""
+
     # Waiting
     def wake_fd(self) -> int:
         """Return the eventfd for durable batches, or -1 without a journal. The engine closes it."""

@@ -149,6 +149,7 @@ class DataPlane:
                 await signals.wait_stop(_RETRY_MS)
             else:
                 self._engine = self._feed.live_lobbies = recovered
+                warn_of_uncovered_block(recovered.uncovered_block)
                 self._wire_servers(_regions(self._settings))
                 self._wire_monitors(limits)
                 self._engine.start()
@@ -395,6 +396,19 @@ class _FeedOverSocket:
             return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
         except Unreachable:
             raise ServiceError("OVERLOADED") from None
+
+
+def warn_of_uncovered_block(sizes: tuple[int, int] | None) -> None:
+    """Logs a disk with blocks that are larger than the alignment of the journal.
+
+    A power failure during a write can then damage acknowledged changes.
+    """
+    if sizes is not None:
+        _log.warning(
+            "disk blocks are larger than the alignment of the journal",
+            block_bytes=sizes[0],
+            alignment_bytes=sizes[1],
+        )
 
 
 def _regions(settings: Settings) -> RegionCatalog:

@@ -149,6 +149,11 @@ class Engine:
         self.counts = native.counts
         self.wait_for_batch = self._waiter.wait_for_batch
 
+    @property
+    def uncovered_block(self) -> tuple[int, int] | None:
+        """Block size of the disk and alignment of the journal, if two batches can share a block."""
+        return self._native.uncovered_block()
+
     def start(self) -> None:
         """Registers the engine's wake-up file descriptor. Call it on the event loop that runs the
         commands.

@@ -36,6 +36,8 @@ pub struct Engine {
     first_generation: u64,
     /// Result of the recovery, or `None` without a journal.
     recovered: Option<RecoveryMetrics>,
+    /// Physical block and alignment of the journal, if two batches can share a block.
+    uncovered_block: Option<(u64, u64)>,
 }
 
 /// State of the journal and the engine.
@@ -101,6 +103,8 @@ impl Engine {
             let (opened, recovered) = Shard::open(engine, options).map_err(|error| compaction::open_failed(&error))?;
             Ok((opened, Some(recovered)))
         })?;
+        let uncovered_block =
+            recovered.as_ref().and_then(|journal| Some((journal.uncovered_block?, journal.alignment)));
         let recovered = recovered.map(|journal| RecoveryMetrics {
             events: journal.events,
             torn_bytes: journal.torn_bytes,
@@ -109,11 +113,15 @@ impl Engine {
         opened.start_expiry_thread()?;
         let first_generation = facts::wall_ms() << 20;
         let (keys, shard_number) = (RwLock::new(keys), shard);
-        Ok(Engine { shard: opened, keys, hash, shard_number, first_generation, recovered })
+        Ok(Engine { shard: opened, keys, hash, shard_number, first_generation, recovered, uncovered_block })
     }
 
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.shard.close());
+    }
+
+    fn uncovered_block(&self) -> Option<(u64, u64)> {
+        self.uncovered_block
     }
 
     fn wake_fd(&self) -> i32 {

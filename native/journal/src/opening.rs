@@ -30,6 +30,10 @@ pub struct RecoverySummary {
     pub torn_bytes: u64,
     pub epoch: u64,
     pub service_ms: u64,
+    /// Batches of new segments begin on multiples of this number of bytes.
+    pub alignment: u64,
+    /// Physical block of the device, if it is larger than the largest alignment. Two batches can then share a block.
+    pub uncovered_block: Option<u64>,
 }
 
 /// Opens a journal: loads the newest image, applies the batches after the image, and starts the threads.
@@ -64,7 +68,8 @@ pub fn open_stepped(
     let listing = folder.list()?;
     let log = read_log(&folder, &options, &listing, state)?;
     settle(&folder, log.last_batch)?;
-    let alignment = segment_format::batch_alignment(folder.files.physical_block(&folder.path));
+    let physical_block = folder.files.physical_block(&folder.path);
+    let alignment = segment_format::batch_alignment(physical_block);
     let mut queue = BatchQueue::new(options.segment_bytes, alignment);
     let new_segments = NewSegments { options: &options, alignment };
     let pool = SegmentPool::restore(&folder, &new_segments, &listing, log.first_segment, log.tail, &mut queue)?;
@@ -89,7 +94,7 @@ pub fn open_stepped(
         folder_lock: Mutex::new(Some(folder_lock)),
     };
     core.begin_run()?;
-    let recovered = log.recovered(&core);
+    let recovered = log.recovered(&core, physical_block);
     Ok((Journal::new(core), recovered))
 }
 
@@ -104,7 +109,7 @@ struct ReplayedLog {
 }
 
 impl ReplayedLog {
-    fn recovered(&self, core: &JournalCore) -> RecoverySummary {
+    fn recovered(&self, core: &JournalCore, physical_block: Option<u64>) -> RecoverySummary {
         RecoverySummary {
             last_lsn: self.cursor.lsn,
             image_lsn: self.image_lsn,
@@ -113,6 +118,8 @@ impl ReplayedLog {
             torn_bytes: self.tail.map_or(0, |tail| tail.torn_bytes),
             epoch: core.epoch,
             service_ms: core.clock.service_ms(),
+            alignment: core.alignment,
+            uncovered_block: segment_format::uncovered_block(physical_block),
         }
     }
 }

@@ -46,6 +46,13 @@ pub(crate) fn batch_alignment(physical_block: Option<u64>) -> u64 {
     physical_block.unwrap_or(ALIGNMENT_MIN).clamp(ALIGNMENT_MIN, ALIGNMENT_MAX).next_power_of_two()
 }
 
+/// Returns the physical block of the device if it is larger than any alignment.
+///
+/// Then two batches can share a block, and a power failure during the write of one can damage the other.
+pub(crate) fn uncovered_block(physical_block: Option<u64>) -> Option<u64> {
+    physical_block.filter(|bytes| *bytes > ALIGNMENT_MAX)
+}
+
 pub(crate) const fn payload_capacity(segment_bytes: u64, alignment: u64) -> u64 {
     (segment_bytes - HEADER_SPACE) / alignment * alignment - crate::batch_format::HEADER as u64
 }
@@ -179,6 +186,17 @@ mod tests {
             (Some(u64::MAX), 16_384),
         ] {
             assert_eq!(batch_alignment(physical_block), alignment, "{physical_block:?}");
+        }
+    }
+
+    #[test]
+    fn block_above_the_largest_alignment_is_uncovered() {
+        for physical_block in [None, Some(0), Some(512), Some(4_096), Some(16_384)] {
+            assert_eq!(uncovered_block(physical_block), None);
+        }
+        for physical_block in [16_385, 32_768, 1 << 21] {
+            assert_eq!(uncovered_block(Some(physical_block)), Some(physical_block));
+            assert!(batch_alignment(Some(physical_block)) < physical_block);
         }
     }
 }
