@@ -15,14 +15,16 @@ from typing import Final, Protocol
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, DataPlaneUnavailable
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
-from pyservice.pb.hosting.internal.v1 import feed_pb2
-from pyservice.storage import deletions
+from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2
+from pyservice.storage import deletions, service_state
 from pyservice.storage.database import Database, Record, Transaction
 
 _INTERVAL_S: Final = 3_600.0
 _RETRIES_S: Final = (1.0, 60.0)
 _BATCH_ROWS: Final = 100
 _NAMED_IDS: Final = 5
+_FACTS_MAX: Final = 1_000
+"""Unread facts that a removal looks through. It is repeated if there are more."""
 
 
 class _Incomplete(Exception):
@@ -72,6 +74,7 @@ async def require_no_players(
 
 
 class RemovalClient(Protocol):
+    async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
 
@@ -183,6 +186,7 @@ class Deletions:
         match row.kind:
             case "namespace":
                 await self._remove_from_data_plane(row)
+                await self._require_facts_read(row.subject_id)
                 await self._remove_lobbies(row.subject_id)
             case "upload":
                 await self._uploading.remove_objects(row.subject_id)
@@ -204,6 +208,22 @@ class Deletions:
             # After the restore of a backup, the data plane can hold a later revision.
             held = response.stale.held
             epoch, revision = held.source_epoch, held.revision + 1
+
+    async def _require_facts_read(self, namespace_id: str) -> None:
+        """Raises an error if the namespace has facts that are not applied to the lobby records yet.
+
+        A fact that is read later would add the record of a lobby again. The removal of the namespace
+        from the data plane makes its last facts.
+        """
+        async with self._database.read() as tx:
+            stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
+            lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
+        response = await self._client.read_facts(
+            facts_pb2.ReadRequest(stream=stream, acknowledged_lsn=lsn, limit=_FACTS_MAX)
+        )
+        is_all = len(response.facts) < _FACTS_MAX
+        if not is_all or any(fact.namespace_id == namespace_id for fact in response.facts):
+            raise _Incomplete("the facts of its lobbies are not read yet")
 
     async def _remove_lobbies(self, namespace_id: str) -> None:
         while True:
