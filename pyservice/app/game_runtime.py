@@ -27,8 +27,10 @@ from pyservice.runtime.isolation_trials import (
     choose_container_runtime,
     choose_isolation,
     choose_scratch,
+    landlock_version,
     needs_open_folders,
     network_isolation_problem,
+    open_abstract_sockets,
     open_folders,
     unenforced_by_isolation,
 )
@@ -143,6 +145,7 @@ class GameRuntime:
         node = self._node_settings(isolation, shared_paths, groups, in_containers, network, scratch)
         may_share = network_problem is None or settings.runtime.allow_shared_network
         unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
+        unenforced += open_abstract_sockets(isolation, self._has_containers, landlock_version())
         if network_problem is not None:
             unenforced.append(f"{NETWORK_NOT_ISOLATED}: {network_problem}")
         for part in await refused_sandbox_parts():

@@ -6,6 +6,7 @@ The result depends on the kernel, on an outer container, and on the rights of th
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import os
 import shutil
 import stat
@@ -47,6 +48,14 @@ _SIGNALS: Final = (
     "game servers can signal all processes of this user, the service's too: "
     "Linux 6.12 or later prevents it"
 )
+_ABSTRACT_SOCKETS: Final = (
+    "game servers can connect to abstract Unix sockets of the machine: "
+    "Linux 6.12 or later prevents it"
+)
+_LANDLOCK_CREATE_RULESET: Final = 444
+_LANDLOCK_VERSION_FLAG: Final = 1
+_LANDLOCK_WITH_SCOPES: Final = 6
+"""First version of Landlock that restricts abstract Unix sockets, of Linux 6.12."""
 _SIGNALLED_STATUS: Final = 3
 _TRAVERSE_MODE: Final = 0o011
 _TRIAL_TIMEOUT_S: Final = 10.0
@@ -111,6 +120,25 @@ async def unenforced_by_isolation(
     trial = RunFolder(folder / f".trial-{isolation}")
     problem = await asyncio.to_thread(_isolation_problem, trial, isolation, keeper, shared_paths)
     return [problem] if problem == _SIGNALS else []
+
+
+def landlock_version() -> int:
+    """Returns the version of Landlock, or 0 if the kernel has none."""
+    libc = ctypes.CDLL(None)
+    none, size = ctypes.c_void_p(None), ctypes.c_size_t(0)
+    version = libc.syscall(_LANDLOCK_CREATE_RULESET, none, size, _LANDLOCK_VERSION_FLAG)
+    return max(int(version), 0)
+
+
+def open_abstract_sockets(
+    isolation: Isolation | None, has_containers: bool, landlock: int
+) -> list[str]:
+    """Returns a problem if game servers can connect to abstract Unix sockets outside of the run.
+
+    `landlock` is its version. Under the isolation `landlock`, seccomp refuses Unix sockets.
+    """
+    is_affected = has_containers or isolation in ("user", "namespace")
+    return [_ABSTRACT_SOCKETS] if is_affected and landlock < _LANDLOCK_WITH_SCOPES else []
 
 
 async def choose_scratch(
