@@ -580,10 +580,10 @@ def test_codes_on_pages_are_in_the_table() -> None:
     """
     slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
     variable = re.compile(
-        r"(HOSTING|PYSERVICE|PORT|AF|CAP|CLONE|NETLINK)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
+        r"(HOSTING|PYSERVICE|PORT|AF|CAP|CLONE|NETLINK|SO)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
     )
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
-    system = {"RLIMIT_AS", "SCHED_BATCH", "SO_REUSEADDR"}
+    system = {"RLIMIT_AS", "SCHED_BATCH"}
     edge_guard = {"SERVER_NOT_THERE", "SERVER_UNREACHABLE", "SERVER_LATE", "REQUEST_INVALID"}
     known = {*TABLE, *reasons, *system, *edge_guard}
     named = {(name, code_on_page) for name in PAGES for code_on_page in slug.findall(page(name))}

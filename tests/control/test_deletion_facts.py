@@ -12,8 +12,8 @@ from pyservice.control.lobby_records import LobbyFactReader
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2
 from pyservice.storage.database import Database
 from pyservice.storage.tables import lobbies, removals
+from tests.control.scripted_facts import NAMESPACE, ScriptedFacts, ended
 from tests.control.service_fixtures import each_database
-from tests.control.test_lobby_fact_reader import NAMESPACE, ScriptedFacts, ended
 
 pytestmark = [pytest.mark.anyio, each_database]
 
