@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import httpx
+from sqlalchemy import select
 
 from pyservice.cli.admin_requests import control_socket
 from pyservice.control.feed_messages import FeedComposer
@@ -32,6 +33,8 @@ from tests.support.full_service import FullService, ServiceClient, ServiceRespon
 from tests.support.namespace_scenario import MOVING, still
 from tests.support.waiting import PATIENCE_S
 
+_OF_REQUESTS: Final = {"audit_log", "idempotent_answers", "rays"}
+"""Tables that keep the requests about a record, also after its deletion."""
 _HELD: Final = "hosting.internal.v1.Feed.Held"
 _IDENTITIES: Final = "hosting.internal.v1.ControlAdmin.ListIdentities"
 UNPACKER: Final = "unpacker"
@@ -123,6 +126,21 @@ UNPACKED: Final = (
     *(Step(f"after {delay_ms} ms", "control", delay_ms=delay_ms) for delay_ms in (40, 80, 160)),
 )
 BUNDLE: Final = "servers/*/bundle"
+UPLOAD_MARKER: Final = "control/objects/pending/*"
+CONTENTS_REMOVED: Final = (
+    Step("before the ends of the lobbies are durable", "data", "fdatasync", JOURNAL),
+    Step("after the ends of the lobbies are durable", "data", "fdatasync", JOURNAL, after=True),
+    Step("before the uploads are refused", "control", "make", UPLOAD_MARKER),
+    Step("after the uploads are refused", "control", "make", UPLOAD_MARKER, after=True),
+    *REMOVED,
+    Step("after the first files are removed", "control", "fsync", KEPT_FILES, at=2),
+)
+"""Kill steps of the removal of lobbies and objects after the deletion of a game."""
+REMOVAL_RECORDS: Final = tuple(
+    Step(f"{moment} record {at - 1} of the removals", "control", "fdatasync fsync", LOG, at, after)
+    for at in (2, 3, 4)
+    for moment, after in (("before", False), ("after", True))
+)
 IN_CONTAINER: Final = (
     Step("before the bundle folder", "control", "mkdir", BUNDLE),
     Step("after the empty bundle folder", "control", "mkdir", BUNDLE, after=True),
@@ -327,6 +345,15 @@ class StateReader:
         while differences := await self._differences():
             assert time.monotonic() < end, (differences, self._service.log())
             await asyncio.sleep(0.01)
+
+    async def all_records(self) -> Rows:
+        """Returns all rows except the audit log, with the rows that change without a request."""
+        async with self._look() as tx:
+            tables = [table for table in metadata.sorted_tables if table.name not in _OF_REQUESTS]
+            return {
+                table.name: frozenset(tuple(row) for row in await tx.all(select(table)))
+                for table in tables
+            }
 
     async def records(self) -> Rows:
         rows = {}

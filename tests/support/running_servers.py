@@ -31,6 +31,8 @@ class RunningServers:
         self._environment: dict[str, Any] = {"game_id": game_id, "environment_id": "prod"}
         self._builds: dict[str, str] = {}
         self._build_id = ""
+        self.of_other_games: set[str] = set()
+        """Servers of other games, which the checks leave out."""
 
     async def prepare(self) -> None:
         await self._choose(_ARCHIVE)
@@ -77,6 +79,13 @@ class RunningServers:
         await self.check()
         return str(response["server"]["id"])
 
+    async def add_unchecked(self) -> str:
+        """Creates a server of a new build, and does not wait until it runs. Its end takes no time."""
+        self._build_id = await self._build(_ARCHIVE)
+        request = {**self.request(), "lifecycle": {"kill_timeout": 0}}
+        response = await self._developer.good("create_server", **request)
+        return str(response["server"]["id"])
+
     async def check(self) -> None:
         try:
             await eventually(self._match_the_request)
@@ -90,14 +99,21 @@ class RunningServers:
         statuses = await self._statuses()
         expected = {one for one in statuses if statuses[one] not in _ENDED}
         processes = processes_of_runs(self._developer.full_service)
+        others = self.of_other_games
         return {
             "not running as desired": expected
             ^ {one for one in statuses if statuses[one] == "running"},
-            "kept": expected ^ self._kept(),
-            "leased": expected ^ await self._leased(),
-            "processes": expected ^ processes.keys(),
+            "kept": expected ^ (self._kept() - others),
+            "leased": expected ^ (await self._leased() - others),
+            "processes": expected ^ (processes.keys() - others),
             "twice": {one for one, count in processes.items() if count > 1},
         }
+
+    async def has_begun(self, server_id: str) -> bool:
+        """Returns whether a server has a process, the lease of its ports, and a kept run folder."""
+        processes = processes_of_runs(self._developer.full_service)
+        held = {*processes, *self._kept(), *await self._leased()}
+        return server_id in held
 
     @property
     def _servers(self) -> Path:
@@ -126,10 +142,11 @@ def processes_of_runs(full_service: FullService) -> Counter[str]:
     """Counts processes by run id, without keepers and container runtimes."""
     api_url = f"http://{full_service.ready['http']}"
     counts = Counter[str]()
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for path in Path("/proc").glob("[0-9]*"):
         # The process may end during the read.
         with contextlib.suppress(OSError):
-            pairs = (word.partition("=") for word in path.read_text("utf-8", "replace").split("\0"))
+            words = (path / "environ").read_text("utf-8", "replace").split("\0")
+            pairs = (word.partition("=") for word in words)
             variables = {name: value for name, _, value in pairs}
             if variables.get("HOSTING_API_URL") == api_url:
                 run_id = variables.get("HOSTING_SERVER_ID") or variables["HOSTING_LOBBY_ID"]

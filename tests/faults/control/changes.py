@@ -12,7 +12,15 @@ from tests.faults.control.change import Change, by_command, by_operation
 from tests.faults.control.game_fixture import BUILD, CURRENT, PAGE, Fields, GameFixture
 from tests.faults.control.server_changes import SERVER_CHANGES
 from tests.support.full_service import ARENA_MODES
-from tests.support.killed_service import FED, KEPT, ONE_PAGE, REMOVED
+from tests.support.killed_service import (
+    CONTENTS_REMOVED,
+    FED,
+    KEPT,
+    ONE_PAGE,
+    RECORDS,
+    REMOVAL_RECORDS,
+    REMOVED,
+)
 from tests.support.upload_files import png
 
 _MOMENTS_OF_PAYMENT: Final = itertools.count(1_000_000_000_000)
@@ -101,6 +109,14 @@ def _the_game(fixture: GameFixture, _: Fields) -> Fields:
     return {"game_id": fixture.unused_game}
 
 
+def _the_live_namespace(fixture: GameFixture, responses: Fields) -> Fields:
+    return {**_the_namespace(fixture, responses), "force": True}
+
+
+def _the_full_game(fixture: GameFixture, responses: Fields) -> Fields:
+    return {**_the_game(fixture, responses), "force": True}
+
+
 OF_GAMES: Final = (
     by_operation("create_game", _new_game, steps=FED),
     by_operation("create_version", _new_version),
@@ -109,6 +125,21 @@ OF_GAMES: Final = (
         "delete_namespace", _the_namespace, steps=FED, prepare=GameFixture.new_unused_namespace
     ),
     by_operation("delete_game", _the_game, steps=FED, prepare=GameFixture.new_unused_game),
+    by_operation(
+        "delete_namespace",
+        _the_live_namespace,
+        name="delete a namespace with a lobby",
+        steps=(*FED, *CONTENTS_REMOVED[:2]),
+        prepare=GameFixture.new_live_namespace,
+    ),
+    by_operation(
+        "delete_game",
+        _the_full_game,
+        name="delete a game with contents",
+        steps=(*FED, *CONTENTS_REMOVED),
+        in_records=(*RECORDS, *REMOVAL_RECORDS),
+        prepare=GameFixture.new_full_game,
+    ),
     by_operation("delete_version", _the_version, prepare=GameFixture.new_unused_version),
     by_operation("create_namespace", _new_namespace, steps=FED),
     by_operation("set_version", _other_version, steps=FED),

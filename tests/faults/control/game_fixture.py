@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import itertools
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -31,6 +33,7 @@ from tests.support.running_servers import RunningServers
 from tests.support.upload_files import png, put, tar
 from tests.support.waiting import PATIENCE_S
 
+REMOVAL_S: Final = 90.0
 DOMAIN: Final = "play.example.com"
 BUILD: Final = tar()
 PAGE: Final = b"<h1>Arena</h1>"
@@ -46,6 +49,23 @@ class Person:
     of_group: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Lobby:
+    lobby_id: str
+    token: str
+    public_token: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Contents of a game, or of a namespace of the game, that a change deletes."""
+
+    game_id: str
+    lobby: Lobby
+    uploads: tuple[str, ...] = ()
+    server_id: str = ""
+
+
 class GameFixture:
     def __init__(self, full_service: KilledService, client: ServiceClient) -> None:
         self.full_service = full_service
@@ -55,6 +75,7 @@ class GameFixture:
         self.kept_ids: set[str] = set()
         self.version_names: dict[str, str] = {}
         self.pictures: dict[str, bytes] = {}
+        self.contents: dict[str, Contents] = {}
         self.next_game = self.unused_version = self.unused_site = ""
         self.unused_namespace = self.unused_game = ""
         self.link_token = self.lobby_id = ""
@@ -178,6 +199,51 @@ class GameFixture:
         self.unused_game = await self.developer.arena()
         await self.developer.good("create_game_token", game_id=self.unused_game)
 
+    async def new_live_namespace(self) -> None:
+        """Creates a namespace of the game, with a lobby that has not ended."""
+        await self.new_unused_namespace()
+        lobby = await self._attach(self.game_id, self.unused_namespace)
+        self.contents[self.unused_namespace] = Contents(self.game_id, lobby)
+
+    async def new_full_game(self) -> None:
+        """Creates a game with uploads, a lobby and a server."""
+        own, own_servers = self.game_id, self.servers
+        game_id = self.unused_game = self.game_id = await self.developer.game()
+        self.servers = RunningServers(self.developer, game_id)
+        try:
+            await self.new_site()
+            await self.developer.good("complete_upload", upload_id=self.upload_id)
+            uploads = [self.upload_id]
+            config = {"matchmaker": {"game_modes": ARENA_MODES}, "cdn": {"site_id": self.site_id}}
+            version_id = await self.developer.version(game_id, config)
+            await self.developer.good("set_version", **self.namespace_fields, version_id=version_id)
+            for prepare in (self.new_build, lambda: self.new_picture("avatar")):
+                await prepare()
+                uploads.append(self.upload_id)
+            server_id = await self.servers.add_unchecked()
+            own_servers.of_other_games.add(server_id)
+            lobby = await self._attach(game_id, "prod")
+            self.contents[game_id] = Contents(game_id, lobby, tuple(uploads), server_id)
+        finally:
+            self.game_id, self.servers = own, own_servers
+
+    async def _attach(self, game_id: str, namespace_id: str) -> Lobby:
+        fields: Fields = {"game_id": game_id, "namespace_id": namespace_id}
+        token = (await self.developer.good("create_public_token", **fields))["token"]
+        environment = {"game_id": game_id, "environment_id": namespace_id}
+        service = (await self.developer.good("create_service_token", **environment))["token"]
+        ports = {"game": {"address": "127.0.0.1", "port": 4000}}
+        fields = {**fields, "game_mode": "arena", "ports": ports}
+
+        async def is_attached() -> Any:
+            answer = await self.client.call("attach", fields, token=service)
+            return answer.body if answer.code == "OK" else None
+
+        lobby = await eventually(is_attached)
+        ready = await self.client.call("ready", {}, token=lobby["lobby_token"])
+        assert ready.code == "OK", ready
+        return Lobby(lobby["lobby_id"], lobby["lobby_token"], token)
+
     async def new_unused_site(self) -> None:
         """Creates a complete site that no version names. Its files are checked like an image."""
         used = self.site_id
@@ -291,12 +357,66 @@ class GameFixture:
         await self._check_uploads(responses)
         await self._check_people(responses)
         await self.servers.check()
+        await self._check_contents()
         async with httpx.AsyncClient(verify=False, timeout=PATIENCE_S) as browser:
             await self._check_pictures(responses, browser)
             await self._check_site(responses, browser)
         if token := responses.get("get_device_link", {}).get("cloud_token"):
             device = Developer(self.full_service, self.client, token)
             assert (await device.good("inspect_token"))["game_id"] == self.game_id
+
+    async def _check_contents(self) -> None:
+        """Checks that each game and namespace with contents has all of them or nothing."""
+        for owner_id, contents in self.contents.items():
+            game = await self.developer.call("get_game", game_id=contents.game_id)
+            assert game.code in ("OK", "GAME_NOT_FOUND"), game
+            namespaces = game.body["game"]["namespaces"] if game.code == "OK" else []
+            owners = {contents.game_id, *(one["namespace_id"] for one in namespaces)}
+            is_there = game.code == "OK" and owner_id in owners
+
+            async def is_as_reported(
+                contents: Contents = contents, is_there: bool = is_there
+            ) -> bool:
+                return set((await self._held(contents)).values()) == {is_there}
+
+            try:
+                await eventually(is_as_reported)
+            except AssertionError:
+                raise AssertionError((is_there, await self._held(contents))) from None
+
+    async def _held(self, contents: Contents) -> dict[str, bool]:
+        """Returns which parts of a game's or namespace's contents exist."""
+        lobby = contents.lobby
+        ready = await self.client.call("ready", {}, token=lobby.token)
+        listed = await self.client.call("list", {}, token=lobby.public_token)
+        held = {"lobby": ready.code == "OK", "public token": listed.code == "OK"}
+        objects = self.full_service.data_dir / "control" / "objects"
+        for upload_id in contents.uploads:
+            files = itertools.chain(
+                (objects / "kept" / upload_id).glob("*"),
+                (objects / "pending" / upload_id).glob("*"),
+            )
+            held[f"upload {upload_id}"] = any(path.is_file() for path in files)
+        if contents.server_id:
+            held["server"] = await self.servers.has_begun(contents.server_id)
+        return held
+
+    async def check_removals(self) -> None:
+        """Checks that nothing of deleted games and namespaces remains.
+
+        The service retries a removal for a minute, while the run folder of a server has to stay.
+        """
+        for owner_id, contents in self.contents.items():
+            game = await self.developer.call("get_game", game_id=contents.game_id)
+            if game.code != "OK" or owner_id != contents.game_id:
+                check = functools.partial(self._has_no_rows, contents)
+                await eventually(check, timeout_s=REMOVAL_S)
+
+    async def _has_no_rows(self, contents: Contents) -> bool:
+        """Returns whether no record names the lobby or an upload, and no removal waits for them."""
+        ids = {contents.lobby.lobby_id, *contents.uploads}
+        rows = await self.state_reader.all_records()
+        return not any(ids.intersection(row) for table in rows.values() for row in table)
 
     async def _check_domains(self, responses: Fields) -> None:
         cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]
@@ -428,6 +548,7 @@ async def open_game_fixture(
         client = full_service.client("http")
         fixture = await GameFixture(full_service, client).prepare()
         yield fixture
+        await fixture.check_removals()
         await fixture.state_reader.close()
         await client.close()
         assert full_service.stop() == 0

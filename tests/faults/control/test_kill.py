@@ -24,11 +24,13 @@ from tests.support.authorization_rows import ROWS
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import ServiceResponse
 from tests.support.killed_service import (
+    CONTENTS_REMOVED,
     ENDED,
     FED,
     KEPT,
     MOMENTS,
     RECORDS,
+    REMOVAL_RECORDS,
     REMOVED,
     STARTED,
     UNPACKED,
@@ -216,6 +218,10 @@ FEW: Final = {
         ("delete_namespace", FED[5]),
         ("delete_game", RECORDS[2]),
         ("delete_game", RECORDS[3]),
+        ("delete a namespace with a lobby", CONTENTS_REMOVED[0]),
+        ("delete a game with contents", CONTENTS_REMOVED[1]),
+        ("delete a game with contents", CONTENTS_REMOVED[3]),
+        ("delete a game with contents", REMOVAL_RECORDS[3]),
         ("delete_site", REMOVED[0]),
         ("delete_logo", RECORDS[3]),
     ),
