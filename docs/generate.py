@@ -327,6 +327,8 @@ limits: [Set quotas](../how-to/set-quotas.md).
 - An upload counts with its announced length from its preparation on. An incomplete upload is removed after 24 h.
 - A deleted upload no longer counts, and a `PUT` to its URL stores nothing. Only a bucket accepts one until the URL
   expires. The service removes such objects every 10 minutes. Until then no quota counts them.
+- A group cannot be deleted, so it counts in `groups` for ever. The operator can raise `quotas.groups`, which holds for
+  all identities.
 - Requests of the operator, such as `pyservice token create`, are not refused. Their results count.
 
 `GET /cloud/groups/{{group_id}}/quotas` returns `quotas`, a list with an entry for each quota of the table except
