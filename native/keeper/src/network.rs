@@ -106,8 +106,8 @@ impl NetworkRules {
     pub fn apply(&self) -> io::Result<()> {
         let Some(path) = &self.group else { return Ok(()) };
         let group = File::open(path)?;
-        let maps = Maps::create(self)?;
-        for program in programs::all(self, &maps) {
+        let sets = SocketSets::create(self)?;
+        for program in programs::all(self, &sets) {
             attach(&load(&program)?, &group, program.attachment)?;
         }
         Ok(())
@@ -120,7 +120,7 @@ impl NetworkRules {
 }
 
 /// Sets of counted sockets. Their sizes are the limits. The programs keep the maps.
-struct Maps {
+struct SocketSets {
     /// Sockets that are not bound to an own port.
     clients: OwnedFd,
     owned: OwnedFd,
@@ -129,7 +129,7 @@ struct Maps {
     enlarged: OwnedFd,
 }
 
-impl Maps {
+impl SocketSets {
     fn create(rules: &NetworkRules) -> io::Result<Self> {
         Ok(Self {
             clients: create_map(rules.sockets_max)?,

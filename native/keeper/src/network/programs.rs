@@ -13,15 +13,16 @@
 //!
 //! `packets` sees what leaves, so no socket option, address form or route avoids it. It looks at the destination of
 //! each UDP datagram, but only at the first packet of a TCP connection. The answer to such a packet has to come from one
-//! of the run's ports, and the number of accepted connections is limited. All other TCP packets belong to a connection that the run has accepted, or that its rules allow.
-//! The program drops IP options, extension headers and other protocols.
+//! of the run's ports, and the number of accepted connections is limited. All other TCP packets belong to a connection
+//! that the run has accepted, or that its rules allow. The program drops IP options, extension headers and other
+//! protocols.
 
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Instruction, Label, Register, Size, When};
-use super::{Destination, Maps, NetworkRules, socket_limits};
+use super::{Destination, NetworkRules, SocketSets, socket_limits};
 
 pub struct Program {
     pub name: &'static str,
@@ -32,13 +33,13 @@ pub struct Program {
 
 const KIND_PACKETS: u32 = 8;
 const KIND_SOCKETS: u32 = 9;
-const KIND_CONNECTIONS: u32 = 13;
+const KIND_SOCKET_EVENTS: u32 = 13;
 const KIND_ADDRESSES: u32 = 18;
 const KIND_OPTIONS: u32 = 25;
 
 const EGRESS: u32 = 1;
 const SOCKET_CREATION: u32 = 2;
-const CONNECTION_CHANGE: u32 = 3;
+const SOCKET_EVENTS: u32 = 3;
 const BIND: [u32; 2] = [8, 9];
 const CONNECT: [u32; 2] = [10, 11];
 const BOUND: [u32; 2] = [12, 13];
@@ -134,26 +135,26 @@ impl Family {
 }
 
 /// Returns the programs.
-pub fn all(rules: &NetworkRules, maps: &Maps) -> Vec<Program> {
+pub fn all(rules: &NetworkRules, sets: &SocketSets) -> Vec<Program> {
     let of_sockets = |name, attachment, code| Program { name, kind: KIND_SOCKETS, attachment, code };
     let of_addresses = |name, attachment, code| Program { name, kind: KIND_ADDRESSES, attachment, code };
     vec![
-        of_sockets("sockets", SOCKET_CREATION, socket_limits::sockets(maps)),
-        of_sockets("releases", SOCKET_RELEASE, socket_limits::releases(maps)),
-        of_sockets("bound_4", BOUND[0], socket_limits::bound(rules, maps)),
-        of_sockets("bound_6", BOUND[1], socket_limits::bound(rules, maps)),
-        Program { name: "options", kind: KIND_OPTIONS, attachment: SET_OPTION, code: socket_limits::options(maps) },
+        of_sockets("sockets", SOCKET_CREATION, socket_limits::sockets(sets)),
+        of_sockets("releases", SOCKET_RELEASE, socket_limits::releases(sets)),
+        of_sockets("bound_4", BOUND[0], socket_limits::bound(rules, sets)),
+        of_sockets("bound_6", BOUND[1], socket_limits::bound(rules, sets)),
+        Program { name: "options", kind: KIND_OPTIONS, attachment: SET_OPTION, code: socket_limits::options(sets) },
         Program {
             name: "connections",
-            kind: KIND_CONNECTIONS,
-            attachment: CONNECTION_CHANGE,
-            code: socket_limits::connections(maps),
+            kind: KIND_SOCKET_EVENTS,
+            attachment: SOCKET_EVENTS,
+            code: socket_limits::connections(sets),
         },
         of_addresses("binds_4", BIND[0], binds(rules)),
         of_addresses("binds_6", BIND[1], binds(rules)),
         of_addresses("connects_4", CONNECT[0], connects_v4(rules)),
         of_addresses("connects_6", CONNECT[1], connects_v6(rules)),
-        Program { name: "packets", kind: KIND_PACKETS, attachment: EGRESS, code: packets(rules, maps) },
+        Program { name: "packets", kind: KIND_PACKETS, attachment: EGRESS, code: packets(rules, sets) },
     ]
 }
 
@@ -224,7 +225,7 @@ fn load_connect_port(code: &mut Assembler) {
     code.swap(R8, 16);
 }
 
-fn packets(rules: &NetworkRules, maps: &Maps) -> Vec<Instruction> {
+fn packets(rules: &NetworkRules, sets: &SocketSets) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let is_v6 = code.label();
     let refuse = code.label();
@@ -238,7 +239,7 @@ fn packets(rules: &NetworkRules, maps: &Maps) -> Vec<Instruction> {
         if matches!(family, Family::V6) {
             code.bind(is_v6);
         }
-        packets_of(&mut code, rules, maps, family, refuse);
+        packets_of(&mut code, rules, sets, family, refuse);
     }
     code.bind(refuse);
     code.answer(REFUSE);
@@ -246,7 +247,7 @@ fn packets(rules: &NetworkRules, maps: &Maps) -> Vec<Instruction> {
 }
 
 /// Appends the part of `packets` for one family. R6 is the packet, R7 its start and R8 its end.
-fn packets_of(code: &mut Assembler, rules: &NetworkRules, maps: &Maps, family: Family, refuse: Label) {
+fn packets_of(code: &mut Assembler, rules: &NetworkRules, sets: &SocketSets, family: Family, refuse: Label) {
     let (needs_destination, is_answer, allow) = (code.label(), code.label(), code.label());
     let header = family.header_bytes();
     refuse_shorter(code, header + UDP_BYTES, refuse);
@@ -269,7 +270,7 @@ fn packets_of(code: &mut Assembler, rules: &NetworkRules, maps: &Maps, family: F
     }
     code.jump(refuse);
     code.bind(is_answer);
-    socket_limits::refuse_at_limit(code, maps, refuse);
+    socket_limits::refuse_at_limit(code, sets, refuse);
     code.jump(allow);
     code.bind(needs_destination);
     load_destination(code, family);

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use super::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Instruction, Label, Register, Size, When};
 use super::programs::{ALLOW, REFUSE, TCP, UDP, jump_if_port};
-use super::{Maps, NetworkRules};
+use super::{NetworkRules, SocketSets};
 
 // Fields of `struct bpf_sock`.
 const SOCKET_TYPE: usize = 8;
@@ -23,9 +23,9 @@ const OPTION_NAME: usize = 28;
 const OPTION_LENGTH: i16 = 32;
 
 // Field and values of `struct bpf_sock_ops`.
-const CHANGE: usize = 0;
-const CHANGE_ACCEPTED: u32 = 5;
-const CHANGE_LISTENING: u32 = 11;
+const EVENT: usize = 0;
+const EVENT_PASSIVE_ESTABLISHED: u32 = 5;
+const EVENT_TCP_LISTEN: u32 = 11;
 
 const MAP_UPDATE: i32 = 2;
 const MAP_DELETE: i32 = 3;
@@ -49,7 +49,7 @@ const KEY: i16 = -8;
 /// Stack slot of the value of a socket option.
 const VALUE: i16 = -16;
 
-pub fn sockets(maps: &Maps) -> Vec<Instruction> {
+pub fn sockets(sets: &SocketSets) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let (refuse, is_datagram, count) = (code.label(), code.label(), code.label());
     code.copy(R6, R1);
@@ -63,7 +63,7 @@ pub fn sockets(maps: &Maps) -> Vec<Instruction> {
     code.jump_if(R3, When::NotEqual, UDP, refuse);
     code.bind(count);
     load_cookie(&mut code, R6);
-    insert(&mut code, &maps.clients);
+    insert(&mut code, &sets.clients);
     code.jump_unless_null(R0, refuse);
     code.answer(ALLOW);
     code.bind(refuse);
@@ -71,20 +71,20 @@ pub fn sockets(maps: &Maps) -> Vec<Instruction> {
     code.finish()
 }
 
-pub fn releases(maps: &Maps) -> Vec<Instruction> {
+pub fn releases(sets: &SocketSets) -> Vec<Instruction> {
     let mut code = Assembler::default();
     code.copy(R6, R1);
     load_cookie(&mut code, R6);
-    for map in [&maps.clients, &maps.owned, &maps.accepted] {
+    for map in [&sets.clients, &sets.owned, &sets.accepted] {
         remove(&mut code, map);
     }
     code.store(Size::Double, R10, KEY, R6);
-    remove(&mut code, &maps.enlarged);
+    remove(&mut code, &sets.enlarged);
     code.answer(ALLOW);
     code.finish()
 }
 
-pub fn bound(rules: &NetworkRules, maps: &Maps) -> Vec<Instruction> {
+pub fn bound(rules: &NetworkRules, sets: &SocketSets) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let (is_own, refuse) = (code.label(), code.label());
     code.load(Size::Word, R2, R1, SOCKET_PORT);
@@ -94,9 +94,9 @@ pub fn bound(rules: &NetworkRules, maps: &Maps) -> Vec<Instruction> {
     code.answer(ALLOW);
     code.bind(is_own);
     load_cookie(&mut code, R1);
-    insert(&mut code, &maps.owned);
+    insert(&mut code, &sets.owned);
     code.jump_unless_null(R0, refuse);
-    remove(&mut code, &maps.clients);
+    remove(&mut code, &sets.clients);
     code.answer(ALLOW);
     code.bind(refuse);
     code.answer(REFUSE);
@@ -129,7 +129,7 @@ fn load_map_and_key(code: &mut Assembler, map: &OwnedFd) {
     code.add(R2, i32::from(KEY));
 }
 
-pub fn options(maps: &Maps) -> Vec<Instruction> {
+pub fn options(sets: &SocketSets) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let (allow, refuse, is_buffer) = (code.label(), code.label(), code.label());
     code.copy(R6, R1);
@@ -145,7 +145,7 @@ pub fn options(maps: &Maps) -> Vec<Instruction> {
     code.bind(refuse);
     code.answer(REFUSE);
     code.bind(is_buffer);
-    limit_buffer(&mut code, maps, allow);
+    limit_buffer(&mut code, sets, allow);
     code.bind(allow);
     // The kernel then uses the value of the caller, also if it is longer than a page.
     code.set(R2, 0);
@@ -155,7 +155,7 @@ pub fn options(maps: &Maps) -> Vec<Instruction> {
 }
 
 /// Appends the end of `options` that replaces a size above the limit. R6 is the context of the program.
-fn limit_buffer(code: &mut Assembler, maps: &Maps, allow: Label) {
+fn limit_buffer(code: &mut Assembler, sets: &SocketSets, allow: Label) {
     let (is_enlarged, replace) = (code.label(), code.label());
     code.load(Size::Double, R7, R6, OPTION_START);
     code.load(Size::Double, R8, R6, OPTION_END);
@@ -168,7 +168,7 @@ fn limit_buffer(code: &mut Assembler, maps: &Maps, allow: Label) {
     // This kind of program cannot read the cookie of a socket.
     code.load(Size::Double, R1, R6, OPTION_SOCKET);
     code.store(Size::Double, R10, KEY, R1);
-    insert(code, &maps.enlarged);
+    insert(code, &sets.enlarged);
     code.jump_if_null(R0, is_enlarged);
     code.set(R9, BUFFER_BYTES as i32);
     code.jump(replace);
@@ -183,18 +183,18 @@ fn limit_buffer(code: &mut Assembler, maps: &Maps, allow: Label) {
 }
 
 /// Sets the buffer of listening sockets too. The kernel derives the first window of a connection from it.
-pub fn connections(maps: &Maps) -> Vec<Instruction> {
+pub fn connections(sets: &SocketSets) -> Vec<Instruction> {
     let mut code = Assembler::default();
     let (set_size, is_accepted) = (code.label(), code.label());
     code.copy(R6, R1);
     code.set(R7, ACCEPTED_BUFFER_BYTES);
-    code.load(Size::Word, R2, R1, CHANGE);
-    code.jump_if(R2, When::Equal, CHANGE_LISTENING, set_size);
-    code.jump_if(R2, When::Equal, CHANGE_ACCEPTED, is_accepted);
+    code.load(Size::Word, R2, R1, EVENT);
+    code.jump_if(R2, When::Equal, EVENT_TCP_LISTEN, set_size);
+    code.jump_if(R2, When::Equal, EVENT_PASSIVE_ESTABLISHED, is_accepted);
     code.answer(ALLOW);
     code.bind(is_accepted);
     load_cookie(&mut code, R6);
-    insert(&mut code, &maps.accepted);
+    insert(&mut code, &sets.accepted);
     code.jump_if_null(R0, set_size);
     // A connection that was half open at the limit gets the smallest buffer.
     code.set(R7, 0);
@@ -212,11 +212,11 @@ pub fn connections(maps: &Maps) -> Vec<Instruction> {
 }
 
 /// Refuses if the run has as many accepted connections as it may.
-pub fn refuse_at_limit(code: &mut Assembler, maps: &Maps, refuse: Label) {
+pub fn refuse_at_limit(code: &mut Assembler, sets: &SocketSets, refuse: Label) {
     // No socket has the cookie 0.
     code.set(R1, 0);
     code.store(Size::Double, R10, KEY, R1);
-    insert(code, &maps.accepted);
+    insert(code, &sets.accepted);
     code.jump_unless_null(R0, refuse);
-    remove(code, &maps.accepted);
+    remove(code, &sets.accepted);
 }
