@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import json
+import mmap
 import os
+import signal
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +20,7 @@ OWN_SOCKETS_MAX = 64
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
 MPTCP, UDP_LITE = 262, 136
 SO_MARK, SO_BUF_LOCK = 36, 72
+RACES = 50_000
 SOURCE_ROUTE = bytes([131, 7, 4, 127, 0, 0, 1, 0])
 
 
@@ -89,6 +93,11 @@ def unlock_buffer() -> None:
         one.setsockopt(socket.SOL_SOCKET, SO_BUF_LOCK, 0)
 
 
+def set_short_size(option: int) -> None:
+    with socket.socket(V4, UDP) as one:
+        one.setsockopt(socket.SOL_SOCKET, option, bytes(2))
+
+
 def buffer_sizes(option: int) -> str:
     """Returns the sizes that the kernel gives to sockets that all ask for a large buffer."""
     with contextlib.ExitStack() as stack:
@@ -98,6 +107,34 @@ def buffer_sizes(option: int) -> str:
             one.setsockopt(socket.SOL_SOCKET, option, 64 << 20)
             sizes.append(one.getsockopt(socket.SOL_SOCKET, option))
         return json.dumps(sizes)
+
+
+def raced_buffer_size(option: int) -> int:
+    """Returns the largest size of a ninth large buffer while another process changes the value.
+
+    The rest of the value is in a page that is missing. So the kernel takes longer to copy it.
+    """
+    memory = mmap.mmap(-1, 2 * mmap.PAGESIZE)
+    value = ctypes.c_uint32.from_buffer(memory, mmap.PAGESIZE - 4)
+    writer = os.fork()
+    while writer == 0:
+        value.value = 1 << 10
+        value.value = 64 << 20
+    set_option = ctypes.CDLL(None).setsockopt
+    sizes = set()
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.waitpid, writer, 0)
+        stack.callback(os.kill, writer, signal.SIGKILL)
+        for _ in range(8):
+            one = stack.enter_context(socket.socket(V4, UDP))
+            one.setsockopt(socket.SOL_SOCKET, option, 64 << 20)
+        raced = stack.enter_context(socket.socket(V4, UDP))
+        arguments = (raced.fileno(), socket.SOL_SOCKET, option, ctypes.byref(value), mmap.PAGESIZE)
+        for _ in range(RACES):
+            memory.madvise(mmap.MADV_REMOVE, mmap.PAGESIZE, mmap.PAGESIZE)
+            assert set_option(*arguments) == 0
+            sizes.add(raced.getsockopt(socket.SOL_SOCKET, option))
+    return max(sizes)
 
 
 def ask(host: str, port: int) -> None:
@@ -173,6 +210,8 @@ for name, size in {"receive": socket.SO_RCVBUF, "send": socket.SO_SNDBUF}.items(
     # The second round shows that closed sockets no longer count.
     for _ in range(2):
         print(json.dumps([f"{name} buffers", buffer_sizes(size)]), flush=True)
+    report("short size", set_short_size, size)
+    print(json.dumps([f"raced {name} buffer", str(raced_buffer_size(size))]), flush=True)
 unnamed = socket.socket(V4, TCP)
 unnamed.listen()
 print(json.dumps(["unnamed port", str(unnamed.getsockname()[1])]), flush=True)

@@ -166,9 +166,11 @@ async def test_forbidden_uses_of_the_network_fail(
         socket.create_connection(("127.0.0.1", unnamed_port), timeout=0.5)
     for what in ("own tcp", "own udp", "own v6", "any port", "sockets", "own sockets", "serving"):
         assert found.pop(what) == {"ok"}, what
+    assert found.pop("short size") == {"EINVAL"}
     for name in ("receive", "send"):
         sizes = [json.loads(text) for text in found.pop(f"{name} buffers")]
         assert sizes == [expected_sizes(name)]
+        assert int(found.pop(f"raced {name} buffer").pop()) <= sizes[0][-1]
     # A machine without a route gives another error, but not that of the rules.
     for address in OPEN:
         assert REFUSED not in found.pop(f"datagram {address}"), address

@@ -20,7 +20,7 @@ const OPTION_START: usize = 8;
 const OPTION_END: usize = 16;
 const OPTION_LEVEL: usize = 24;
 const OPTION_NAME: usize = 28;
-const OPTION_LENGTH: i16 = 32;
+const OPTION_LENGTH: usize = 32;
 
 // Field and values of `struct bpf_sock_ops`.
 const EVENT: usize = 0;
@@ -36,6 +36,7 @@ const SET_SOCKET_OPTION: i32 = 49;
 const BUFFER_OPTIONS: [i32; 4] = [libc::SO_RCVBUF, libc::SO_SNDBUF, libc::SO_RCVBUFFORCE, libc::SO_SNDBUFFORCE];
 /// Option that lets the kernel enlarge a buffer again.
 const BUFFER_LOCK: u32 = 72;
+/// Bytes of the value of a buffer option.
 const OPTION_BYTES: i32 = 4;
 /// Largest buffer of a socket.
 const BUFFER_BYTES_MAX: u32 = 4 << 20;
@@ -142,43 +143,49 @@ pub fn options(sets: &SocketSets) -> Vec<Instruction> {
         code.jump_if(R3, When::Equal, option as u32, is_buffer);
     }
     code.jump(allow);
+    code.bind(is_buffer);
+    limit_buffer(&mut code, sets, refuse, allow);
     code.bind(refuse);
     code.answer(REFUSE);
-    code.bind(is_buffer);
-    limit_buffer(&mut code, sets, allow);
     code.bind(allow);
     // The kernel then uses the value of the caller, also if it is longer than a page.
     code.set(R2, 0);
-    code.store(Size::Word, R6, OPTION_LENGTH, R2);
+    code.store(Size::Word, R6, OPTION_LENGTH as i16, R2);
     code.answer(ALLOW);
     code.finish()
 }
 
-/// Appends the end of `options` that replaces a size above the limit. R6 is the context of the program.
-fn limit_buffer(code: &mut Assembler, sets: &SocketSets, allow: Label) {
-    let (is_enlarged, replace) = (code.label(), code.label());
+/// Appends the part of `options` that lowers a size above the limit. R6 is the context of the program.
+///
+/// The kernel uses the copy of the value that the program has checked. Another thread of the caller can change its own
+/// value at any time.
+fn limit_buffer(code: &mut Assembler, sets: &SocketSets, refuse: Label, allow: Label) {
+    let (is_enlarged, use_copy) = (code.label(), code.label());
+    // The kernel refuses such a value, so it does not read it again.
+    code.load(Size::Word, R2, R6, OPTION_LENGTH);
+    code.jump_if(R2, When::Less, OPTION_BYTES as u32, allow);
     code.load(Size::Double, R7, R6, OPTION_START);
     code.load(Size::Double, R8, R6, OPTION_END);
     code.copy(R1, R7);
     code.add(R1, OPTION_BYTES);
-    code.jump_if_greater(R1, R8, allow);
+    code.jump_if_greater(R1, R8, refuse);
     // Without a sign, as in the kernel.
     code.load(Size::Word, R9, R7, 0);
-    code.jump_if(R9, When::Less, BUFFER_BYTES + 1, allow);
+    code.jump_if(R9, When::Less, BUFFER_BYTES + 1, use_copy);
     // This kind of program cannot read the cookie of a socket.
     code.load(Size::Double, R1, R6, OPTION_SOCKET);
     code.store(Size::Double, R10, KEY, R1);
     insert(code, &sets.enlarged);
     code.jump_if_null(R0, is_enlarged);
     code.set(R9, BUFFER_BYTES as i32);
-    code.jump(replace);
+    code.jump(use_copy);
     code.bind(is_enlarged);
-    code.jump_if(R9, When::Less, BUFFER_BYTES_MAX + 1, allow);
+    code.jump_if(R9, When::Less, BUFFER_BYTES_MAX + 1, use_copy);
     code.set(R9, BUFFER_BYTES_MAX as i32);
-    code.bind(replace);
+    code.bind(use_copy);
     code.store(Size::Word, R7, 0, R9);
     code.set(R2, OPTION_BYTES);
-    code.store(Size::Word, R6, OPTION_LENGTH, R2);
+    code.store(Size::Word, R6, OPTION_LENGTH as i16, R2);
     code.answer(ALLOW);
 }
 
@@ -196,7 +203,7 @@ pub fn connections(sets: &SocketSets) -> Vec<Instruction> {
     load_cookie(&mut code, R6);
     insert(&mut code, &sets.accepted);
     code.jump_if_null(R0, set_size);
-    // A connection that was half open at the limit gets the smallest buffer.
+    // A connection that was half open at the limit is not counted, and gets the smallest buffer.
     code.set(R7, 0);
     code.bind(set_size);
     code.store(Size::Word, R10, VALUE, R7);
@@ -212,6 +219,9 @@ pub fn connections(sets: &SocketSets) -> Vec<Instruction> {
 }
 
 /// Refuses if the run has as many accepted connections as it may.
+///
+/// For this, the program inserts a key for a moment. If the key takes the last place, a connection that another
+/// processor establishes in this moment is not counted. It gets the smallest buffer, like one that was half open.
 pub fn refuse_at_limit(code: &mut Assembler, sets: &SocketSets, refuse: Label) {
     // No socket has the cookie 0.
     code.set(R1, 0);
