@@ -121,12 +121,15 @@ impl Engine {
         if is_end_due && steps > self.expiry_steps_left && !is_first {
             return LobbyDeadline::OutOfSteps;
         }
-        self.expiry_steps_left = self.expiry_steps_left.saturating_sub(steps);
         if is_end_due {
             let reason = if start_by <= silent_by { EndReason::StartTimeout } else { EndReason::Silent };
-            let is_ended = self.end_lobby(cx, number, reason, None);
-            return if is_ended { LobbyDeadline::Ended } else { LobbyDeadline::JournalFull };
+            if !self.end_lobby(cx, number, reason, None) {
+                return LobbyDeadline::JournalFull;
+            }
+            self.expiry_steps_left = self.expiry_steps_left.saturating_sub(steps);
+            return LobbyDeadline::Ended;
         }
+        self.expiry_steps_left = self.expiry_steps_left.saturating_sub(steps);
         self.hide_if_silent(number);
         self.schedule_lobby_timer(number);
         LobbyDeadline::Moved

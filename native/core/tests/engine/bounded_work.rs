@@ -100,6 +100,15 @@ fn lobby_with_more_slots_than_steps_ends_alone() {
 }
 
 #[test]
+fn expiry_reports_no_work_while_the_journal_is_full() {
+    let (mut w, _) = engine_with_silent_lobbies(&[1_500]);
+    w.credit = NO_CREDIT;
+    // The first calls spend their steps on the timers.
+    let is_idle = (0..10).any(|_| w.run(|e, cx| e.expire_due(cx)) == 0);
+    assert!(is_idle);
+}
+
+#[test]
 fn join_refuses_a_lobby_with_a_due_end_beyond_its_steps() {
     let (mut w, lobbies) = engine_with_silent_lobbies(&[400; 4]);
     assert_eq!(w.join(lobbies[3]), Err(LobbyStopped));
