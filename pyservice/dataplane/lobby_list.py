@@ -21,7 +21,7 @@ BYTES_MAX: Final = 1024 * 1024
 
 _LOBBY_BYTES_MAX: Final = 80 * 1024
 """More than the largest lobby as JSON, which has a state of 64 KiB."""
-_CURSOR_BYTES: Final = 64
+CURSOR_BYTES: Final = 64
 _PARTS_MAX: Final = 64
 """Limit for the parts that a page reads, so that lobbies of other versions do not make it endless."""
 _write = compile_encoder(cast("Descriptor", pb.ListLobbiesResponse.DESCRIPTOR))
@@ -60,7 +60,7 @@ class LobbyList:
         position = int(request.cursor, 16) if request.HasField("cursor") else 0
         room = request.limit if request.HasField("limit") else LOBBIES_MAX
         json = _write(response)
-        free_bytes = BYTES_MAX - len(orjson.dumps(json)) - _CURSOR_BYTES
+        free_bytes = BYTES_MAX - len(orjson.dumps(json)) - CURSOR_BYTES
         free_bytes = max(free_bytes, _LOBBY_BYTES_MAX)
         parts: list[ListPart] = []
         texts: list[bytes] = []
@@ -75,7 +75,7 @@ class LobbyList:
             parts.append(part)
             if part.count:
                 texts.append(text := part.json)
-                free_bytes -= len(text) + 1
+                free_bytes = max(free_bytes - len(text) - 1, 0)
                 room -= part.count
             if part.following is None:
                 break
