@@ -213,6 +213,10 @@ impl EventLoop {
         }
         let header = proxy_protocol::datagram_header(self.batch.datagram(index)).ok().flatten();
         let header = header.ok_or(DatagramDrop::ProxyHeader)?;
+        if header.named.is_none() && header.length == self.batch.datagram(index).len() {
+            // A health check of the load balancer.
+            return Err(DatagramDrop::ProxyHeader);
+        }
         let named = header.named.or_else(|| self.ports[port].addresses(sender, local));
         self.batch.remove_front(index, header.length);
         named.map(|named| Some(Box::new(named))).ok_or(DatagramDrop::ProxyHeader)

@@ -108,7 +108,9 @@ fn first_datagram_without_a_valid_header_is_dropped() {
     let (guard, port) = served(required(json!({})), udp_echo());
     let ipv4 = &naming("198.51.100.7:5000")[16..];
     let whole = naming("198.51.100.7:5000");
-    let datagrams: [&[u8]; 8] = [
+    let health_check = local();
+    let datagrams: [&[u8]; 9] = [
+        &health_check,
         b"hello",
         b"",
         b"PROXY TCP4 198.51.100.7 203.0.113.1 5000 443\r\nhello",
