@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from ipaddress import IPv6Address, ip_address
 from typing import Final
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote
 
 _DEFAULT_PORT: Final = 5432
 _SCHEME: Final = re.compile(r"postgresql(\+[a-z0-9]+)?://")
 _PARTS: Final = re.compile(r"(?P<authority>[^/?]*)(?P<path>[^?]*)(\?(?P<query>.*))?", re.DOTALL)
-_HOSTS: Final = re.compile(r"(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?(,(\[[^\]]*\]|[^:\[\]]*)(:[0-9]*)?)*")
+_HOST: Final = re.compile(r"(\[(?P<v6>[^\]]*)\]|(?P<name>[^:\[\],]*))(:(?P<port>[0-9]{0,5}))?")
+_PORTS: Final = range(1, 65_536)
 
 
 def database_url_problem(url: str) -> str | None:
@@ -31,22 +33,36 @@ def database_url_problem(url: str) -> str | None:
         return "has an @ in the user name or password: write %40"
     is_host_cut = authority and "@" in path
     is_query_cut = "@" in query.partition("&")[0].partition("=")[0]
-    is_host = _HOSTS.fullmatch(authority.rpartition("@")[2])
+    is_host = all(map(_is_host, authority.rpartition("@")[2].split(",")))
     if is_host_cut or is_query_cut or (not is_host and "@" not in authority):
         return "has a / or ? in the user name or password, or a wrong port: write %2F or %3F"
     return None if is_host else "has a host or port that is not valid"
 
 
+def _is_host(text: str) -> bool:
+    host = _HOST.fullmatch(text)
+    if host is None or (host["port"] and int(host["port"]) not in _PORTS):
+        return False
+    if host["v6"] is None:
+        return True
+    try:
+        return isinstance(ip_address(host["v6"]), IPv6Address)
+    except ValueError:
+        return False
+
+
 def database_location(url: str) -> str:
-    """Returns `host:port/name` of a database URL, without user and password."""
-    parts = urlsplit(url)
-    query = {name: ",".join(values) for name, values in parse_qs(parts.query).items()}
-    # Unlike `hostname` and `port`, this accepts several hosts.
-    authority = parts.netloc.rpartition("@")[2]
-    name = unquote(parts.path.removeprefix("/")) or query.get("dbname", "")
-    if "," in authority:
+    """Returns `host:port/name` of a valid database URL, without user and password."""
+    scheme = _SCHEME.match(url)
+    parts = _PARTS.fullmatch(url[scheme.end() :] if scheme else url)
+    assert parts is not None
+    query = {name: ",".join(values) for name, values in parse_qs(parts["query"] or "").items()}
+    authority = parts["authority"].rpartition("@")[2]
+    name = unquote(parts["path"].removeprefix("/")) or query.get("dbname", "")
+    host = _HOST.fullmatch(authority)
+    if host is None:
+        # Several hosts.
         return f"{authority}/{name}"
-    host = unquote(parts.hostname or "") or query.get("host") or "localhost"
-    port = parts.port or query.get("port") or _DEFAULT_PORT
-    shown = f"[{host}]" if ":" in host else host
-    return f"{shown}:{port}/{name}"
+    shown = unquote(host["v6"] or host["name"] or "").lower() or query.get("host") or "localhost"
+    port = host["port"] or query.get("port") or _DEFAULT_PORT
+    return f"[{shown}]:{port}/{name}" if ":" in shown else f"{shown}:{port}/{name}"

@@ -136,6 +136,9 @@ async def test_url_may_have_an_sslmode(databases: Databases, tmp_path: Path, mod
         ("postgresql+asyncpg://me:secret@db.example:5433/games", "db.example:5433/games"),
         ("postgresql://me:secret@/?host=one,two&dbname=games", "one,two:5432/games"),
         ("postgresql://me:secret@one:1,two:2/games", "one:1,two:2/games"),
+        ("postgresql://me:sec[ret@db.example/games", "db.example:5432/games"),
+        ("postgresql://me:secret@[::1]/games", "[::1]:5432/games"),
+        ("postgresql://me:secret@db.example:99999/games", "db.example:99999/games"),
     ],
 )
 def test_location_has_no_secrets(url: str, location: str) -> None:
