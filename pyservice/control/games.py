@@ -41,6 +41,7 @@ from pyservice.ids import GAME_NAME_MAX
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
+from pyservice.schema.configuration_size import NAMESPACE_BYTES
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, groups, namespaces, uploads
 from pyservice.storage.database import Conflict, Record, Transaction
@@ -146,6 +147,9 @@ class GameOperations:
             )
             game_id, namespace_ids = await self._add(tx, request, name_id)
             for namespace_id in namespace_ids:
+                await self._quotas.require_memory(
+                    tx, request.developer_group_id, namespace_id, NAMESPACE_BYTES
+                )
                 tx.after_commit(
                     partial(self._feeder.enqueue, namespace_id, request.developer_group_id)
                 )

@@ -252,6 +252,12 @@ async def test_new_namespace_needs_memory_for_its_version(game: QuotaGame) -> No
         return (await create("other", running_id)).code == "QUOTA_EXCEEDED"
 
     await eventually(is_full)
+    developer = game.developer
+    new_game = await developer.call(
+        "create_game", developer_group_id=game.group_id, display_name="Full", name_id="full"
+    )
+    assert new_game.code == "QUOTA_EXCEEDED", new_game
+    assert new_game.metadata["quota"] == "configuration_bytes"
     listed = (await game.developer.good("list_namespaces", game_id=game.game_id))["namespaces"]
     names = {namespace["name_id"] for namespace in (*running, {"name_id": "equal"})}
     assert {namespace["name_id"] for namespace in listed} == names
