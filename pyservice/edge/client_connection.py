@@ -339,6 +339,8 @@ class ClientConnection(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         self._is_stopping = True
+        if self._is_slowed_down:
+            self._end_slow_down()
         if self._current is None:
             self.transport.close()
         elif self._parked is not None:
