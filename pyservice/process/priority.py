@@ -11,6 +11,7 @@ from typing import Final
 
 CONTROL_NICE: Final = 5
 _NORMAL_NICE: Final = 0
+_is_lowered = False
 
 
 def lower_priority() -> None:
@@ -18,13 +19,15 @@ def lower_priority() -> None:
 
     Does nothing without the privilege to raise it again, because game servers inherit it.
     """
+    global _is_lowered
     if _own_nice() == _NORMAL_NICE and _can_raise_priority():
         os.setpriority(os.PRIO_PROCESS, 0, CONTROL_NICE)
+        _is_lowered = True
 
 
 def restore_priority(pid: int) -> None:
     """Gives a child process the normal priority, if `lower_priority` lowered that of its parent."""
-    if _own_nice() == CONTROL_NICE and _can_raise_priority():
+    if _is_lowered:
         os.setpriority(os.PRIO_PROCESS, pid, _NORMAL_NICE)
 
 
