@@ -3,7 +3,8 @@
 The quota refuses no request and ends no game server. Each minute, new logs beyond a group's limit
 displace old ones: first those of ended runs, oldest first, then the oldest lines of running ones.
 
-A limit that an operator lowers below the use removes nothing by itself. The use then cannot grow.
+A limit that an operator lowers below the use removes nothing by itself. The use then cannot grow
+while the control plane runs. Its first check after a start keeps all logs.
 """
 
 from __future__ import annotations
