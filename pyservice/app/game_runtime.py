@@ -237,7 +237,12 @@ class GameRuntime:
 
     def _network_policy(self) -> NetworkPolicy:
         runtime = self._settings.runtime
-        return NetworkPolicy(runtime.egress, runtime.egress_networks, runtime.client_sockets_max)
+        return NetworkPolicy(
+            runtime.egress,
+            runtime.egress_networks,
+            runtime.client_sockets_max,
+            runtime.own_port_sockets_max,
+        )
 
     async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
         kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]

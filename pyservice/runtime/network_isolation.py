@@ -23,6 +23,8 @@ Egress = Literal["internet", "none", "any"]
 IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 SOCKETS_MAX: Final = 256
+OWN_PORT_SOCKETS_MAX: Final = 320
+"""A connected UDP socket for each of 256 players, the default limit of a lobby, and 64 others."""
 CONNECTIONS_PER_MB: Final = 64
 """Accepted TCP connections for each MiB of a run's memory. No control group counts the receive queue
 of a connection, at most 32 KiB, before the program accepts it.
@@ -70,6 +72,7 @@ class NetworkRules:
 
     group: Path
     sockets_max: int
+    own_port_sockets_max: int
     connections_max: int
     ports: Sequence[str]
     allowed: Sequence[str]
@@ -80,6 +83,7 @@ class NetworkRules:
         records = [
             ("network_group", str(self.group)),
             ("network_sockets_max", str(self.sockets_max)),
+            ("network_own_port_sockets_max", str(self.own_port_sockets_max)),
             ("network_connections_max", str(self.connections_max)),
         ]
         records += [("network_port", ports) for ports in self.ports]
@@ -97,6 +101,11 @@ class NetworkPolicy:
     """Networks that runs may reach besides those of `egress`."""
     sockets_max: int = SOCKETS_MAX
     """Limit of the sockets of a run that are not bound to one of its ports."""
+    own_port_sockets_max: int = OWN_PORT_SOCKETS_MAX
+    """Limit of the sockets of a run that are bound to one of its ports, without accepted connections.
+
+    Each port always has room for two.
+    """
     resolvers_file: Path = _RESOLVERS_FILE
     _addresses: dict[str, tuple[float, Sequence[str]]] = field(default_factory=dict, repr=False)
 
@@ -121,6 +130,7 @@ class NetworkPolicy:
         return NetworkRules(
             group,
             self.sockets_max,
+            self.own_port_sockets_max,
             min(CONNECTIONS_PER_MB * memory_mb, CONNECTIONS_MAX),
             own_ports,
             allowed,

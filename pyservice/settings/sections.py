@@ -485,6 +485,10 @@ class RuntimeSettings(_Section):
     """Limit of the TCP and UDP sockets of one game server that are not bound to one of its ports.
     Each may use up a port of the machine.
     """
+    own_port_sockets_max: int = Field(default=320, ge=16, le=65_536)
+    """Limit of the TCP and UDP sockets of one game server that are bound to one of its ports, without
+    accepted connections. Each port always has room for two.
+    """
     allow_shared_network: bool = False
     """Whether game servers of different developer groups run at the same time if the kernel cannot
     isolate their network.

@@ -16,7 +16,7 @@ from typing import Any
 goals = json.loads(os.environ["GOALS"])
 PORT = int(os.environ["PORT"])
 SOCKETS_MAX = int(os.environ["SOCKETS_MAX"])
-OWN_SOCKETS_MAX = 64
+OWN_PORT_SOCKETS_MAX = int(os.environ["OWN_PORT_SOCKETS_MAX"])
 V4, V6, TCP, UDP = socket.AF_INET, socket.AF_INET6, socket.SOCK_STREAM, socket.SOCK_DGRAM
 MPTCP, UDP_LITE = 262, 136
 SO_MARK, SO_BUF_LOCK = 36, 72
@@ -201,9 +201,9 @@ report("any port", bind, UDP, 0)
 report("any tcp port", bind, TCP, 0)
 for count in (SOCKETS_MAX // 2, SOCKETS_MAX // 2):
     report("sockets", open_sockets, count)
-report("own sockets", open_sockets, OWN_SOCKETS_MAX, PORT)
-report("too many own sockets", open_sockets, OWN_SOCKETS_MAX + 1, PORT)
-report("own sockets", open_sockets, OWN_SOCKETS_MAX, PORT)
+report("own sockets", open_sockets, OWN_PORT_SOCKETS_MAX, PORT)
+report("too many own sockets", open_sockets, OWN_PORT_SOCKETS_MAX + 1, PORT)
+report("own sockets", open_sockets, OWN_PORT_SOCKETS_MAX, PORT)
 report("too many sockets", open_sockets, SOCKETS_MAX + 1)
 report("buffer lock", unlock_buffer)
 for name, size in {"receive": socket.SO_RCVBUF, "send": socket.SO_SNDBUF}.items():

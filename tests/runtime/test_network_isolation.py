@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import ipaddress
 import json
@@ -20,6 +21,7 @@ from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import network_isolation_problem
 from pyservice.runtime.network_isolation import (
     CONNECTIONS_PER_MB,
+    OWN_PORT_SOCKETS_MAX,
     SOCKETS_MAX,
     NetworkPolicy,
     refused_networks,
@@ -36,8 +38,13 @@ from tests.support.waiting import eventually
 PROGRAMS: Final = Path(__file__).parent.parent / "programs"
 PROGRAM: Final = PROGRAMS / "network_attacks.py"
 QUEUES: Final = PROGRAMS / "socket_queues.py"
+SESSIONS: Final = PROGRAMS / "datagram_sessions.py"
 BUILD: Final = "0192f000-0000-7000-8000-00000000a0e1"
-BUILDS: Final = {PROGRAM: BUILD, QUEUES: "0192f000-0000-7000-8000-00000000a0e3"}
+BUILDS: Final = {
+    PROGRAM: BUILD,
+    QUEUES: "0192f000-0000-7000-8000-00000000a0e3",
+    SESSIONS: "0192f000-0000-7000-8000-00000000a0e4",
+}
 OTHER_BUILD: Final = "0192f000-0000-7000-8000-00000000a0e2"
 FOREIGN_PORT: Final = 11_999
 REFUSED: Final = "EPERM"
@@ -129,7 +136,11 @@ def want_program(
         "",
         build_id=BUILDS[program],
         args=(),
-        env={"GOALS": json.dumps(goals), "SOCKETS_MAX": str(SOCKETS_MAX)},
+        env={
+            "GOALS": json.dumps(goals),
+            "SOCKETS_MAX": str(SOCKETS_MAX),
+            "OWN_PORT_SOCKETS_MAX": str(OWN_PORT_SOCKETS_MAX),
+        },
         own_env=env or {},
         ports={"game": PortRequest("udp")},
         **more,
@@ -193,6 +204,8 @@ async def test_filled_socket_queues_stay_within_their_sum(isolated: RuntimeHost)
     if isolated.node.groups.memory is None:
         pytest.skip("no control group of memory can be created")
     memory_mb = 32
+    # Each of two listening sockets takes a place on the own port.
+    datagrams_max = OWN_PORT_SOCKETS_MAX - 2
     connections_max = CONNECTIONS_PER_MB * memory_mb
     before = queue_bytes()
     order = want_program(
@@ -209,7 +222,11 @@ async def test_filled_socket_queues_stay_within_their_sum(isolated: RuntimeHost)
 
     found = await eventually(counts, timeout_s=60)
     grown = growth(before)
-    assert found == {"datagrams": 62, "accepted": 100, "waiting": connections_max - 100}
+    assert found == {
+        "datagrams": datagrams_max,
+        "accepted": 100,
+        "waiting": connections_max - 100,
+    }
     assert sum(grown.values()) <= (memory_mb << 20) + connections_max * (32 << 10)
     assert exchanged_datagrams(100) == 100
 
@@ -235,6 +252,39 @@ async def test_a_server_reaches_its_api_and_answers_its_peers(
         other.sendto(b"hello", placed["game"])
         found = await results(isolated, order, "reply to an unconnected peer")
     assert found["reply to an unconnected peer"] == {REFUSED}
+
+
+@pytest.mark.parametrize("sockets_max", [100, OWN_PORT_SOCKETS_MAX])
+async def test_a_server_has_a_connected_socket_for_each_player_up_to_the_limit(
+    isolated: RuntimeHost, sockets_max: int
+) -> None:
+    policy = NetworkPolicy("internet", own_port_sockets_max=sockets_max)
+    isolated.node = dataclasses.replace(isolated.node, network=policy)
+    await isolated.anew()
+    order = want_program(isolated, SESSIONS, None)
+
+    async def is_serving() -> bool:
+        return any(line.text == "serving" for line in isolated.of(order).lines())
+
+    await eventually(is_serving)
+    address = (await isolated.reports.wait_for(order.id, "placed"))["game"]
+    with contextlib.ExitStack() as stack:
+        # One socket receives the first datagram of each player.
+        for _ in range(sockets_max - 1):
+            player = stack.enter_context(connected_player(address))
+            for _ in range(2):
+                player.send(b"hello")
+                assert player.recv(64) == b"hello"
+        refused = stack.enter_context(connected_player(address))
+        refused.send(b"hello")
+        assert refused.recv(64) == REFUSED.encode()
+
+
+def connected_player(address: tuple[str, int]) -> socket.socket:
+    player = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    player.settimeout(10)
+    player.connect(address)
+    return player
 
 
 async def test_host_mode_removes_the_isolation(

@@ -33,8 +33,6 @@ const HASH_MAP: u32 = 1;
 const NO_PREALLOCATION: u32 = 1;
 /// Bytes of a key: the cookie or the address of a socket.
 const KEY_BYTES: u32 = 8;
-/// Maximum number of sockets on the run's own ports, if it has few ports.
-const OWN_SOCKETS_MAX: u32 = 64;
 /// Sockets of each own port that always have room: one for TCP and one for UDP.
 const SOCKETS_OF_PORT: u32 = 2;
 /// Maximum number of sockets with a buffer above the default of the kernel.
@@ -80,6 +78,8 @@ pub struct NetworkRules {
     pub group: Option<PathBuf>,
     /// Maximum number of IP sockets that are not bound to one of `own_ports`.
     pub sockets_max: u32,
+    /// Maximum number of IP sockets that are bound to one of `own_ports`. More if the run has many ports.
+    pub own_port_sockets_max: u32,
     /// Maximum number of TCP connections that the run has accepted, with those that wait to be accepted.
     pub connections_max: u32,
     /// Ports that the run may bind.
@@ -95,6 +95,9 @@ impl NetworkRules {
         let count = self.own_ports.len() + self.allowed.len() + self.refused.len();
         if self.group.is_some() && self.sockets_max == 0 {
             return Err("spec: network_group needs network_sockets_max above 0".to_owned());
+        }
+        if self.group.is_some() && self.own_port_sockets_max == 0 {
+            return Err("spec: network_group needs network_own_port_sockets_max above 0".to_owned());
         }
         if self.group.is_some() && self.connections_max == 0 {
             return Err("spec: network_group needs network_connections_max above 0".to_owned());
@@ -113,9 +116,10 @@ impl NetworkRules {
         Ok(())
     }
 
-    fn own_sockets_max(&self) -> u32 {
+    /// Returns the limit, or the number of sockets that always have room on the own ports if that is larger.
+    fn owned_max(&self) -> u32 {
         let count: u32 = self.own_ports.iter().map(|ports| u32::from(ports.end() - ports.start()) + 1).sum();
-        OWN_SOCKETS_MAX.max(SOCKETS_OF_PORT * count)
+        self.own_port_sockets_max.max(SOCKETS_OF_PORT * count)
     }
 }
 
@@ -133,7 +137,7 @@ impl SocketSets {
     fn create(rules: &NetworkRules) -> io::Result<Self> {
         Ok(Self {
             clients: create_map(rules.sockets_max)?,
-            owned: create_map(rules.own_sockets_max())?,
+            owned: create_map(rules.owned_max())?,
             accepted: create_map(rules.connections_max)?,
             enlarged: create_map(ENLARGED_SOCKETS_MAX)?,
         })

@@ -146,6 +146,7 @@ impl RunSpec {
             b"nice" => self.nice = number(key, value)?,
             b"network_group" => self.network.group = Some(value.into()),
             b"network_sockets_max" => self.network.sockets_max = number(key, value)?,
+            b"network_own_port_sockets_max" => self.network.own_port_sockets_max = number(key, value)?,
             b"network_connections_max" => self.network.connections_max = number(key, value)?,
             b"network_port" => self.network.own_ports.push(parse_ports(&value.to_string_lossy())?),
             b"network_allow" => self.network.allowed.push(value.to_string_lossy().parse()?),
@@ -262,6 +263,8 @@ mod tests {
             (b"scratch=/s\0scratch_bytes=1\0", "needs isolation"),
             (b"isolation=namespace\0scratch=/s\0", "above 0"),
             (b"notify=fifo\0", "absolute"),
+            (b"network_group=/g\0", "network_sockets_max above 0"),
+            (b"network_group=/g\0network_sockets_max=1\0", "network_own_port_sockets_max above 0"),
             (b"\0", "no '='"),
         ] {
             let error = parse_with(extra).expect_err("refused");
