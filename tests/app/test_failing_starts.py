@@ -40,8 +40,11 @@ def locked(folder: Path, name: str) -> Iterator[tuple[dict[str, str], str]]:
 
 
 @contextmanager
-def wrong_database() -> Iterator[tuple[dict[str, str], str]]:
-    yield {"set": "database_url=mysql://127.0.0.1/games"}, "names mysql"
+def wrong_database(folder: Path) -> Iterator[tuple[dict[str, str], str]]:
+    records = folder / "control/records.db"
+    records.parent.mkdir(parents=True)
+    records.write_text("no database")
+    yield {}, "is not a database"
 
 
 @contextmanager
@@ -57,7 +60,7 @@ def file_for_folder(folder: Path) -> Iterator[tuple[dict[str, str], str]]:
         ("all", lambda _: taken_port("grpc")),
         ("all", lambda _: taken_port("cdn")),
         ("all", lambda folder: locked(folder, SUPERVISOR_LOCK_NAME)),
-        ("all", lambda _: wrong_database()),
+        ("all", wrong_database),
         ("all", file_for_folder),
         ("data", lambda _: taken_port("metrics")),
         ("data", lambda folder: locked(folder, "LOCK")),

@@ -42,7 +42,7 @@ SHARED_QUOTAS: Final = {
     **dict.fromkeys(("lobbies", "servers"), 100_000),
     **dict.fromkeys(("server_cpu_millicores", "server_memory_mb"), 1 << 40),
     **dict.fromkeys(("build_bytes", "site_bytes", "version_bytes", "picture_bytes"), 1 << 50),
-    "configuration_bytes": 1 << 50,
+    "configuration_bytes": 1 << 35,
     "domains": 10_000,
     "namespace_tokens": 100_000,
 }
@@ -214,6 +214,7 @@ class FullService:
             "rate_limits": dict.fromkeys(RateLimits.model_fields, UNLIMITED),
             "journal": {"segment_bytes": 1 << 20},
             "quotas": SHARED_QUOTAS,
+            "data_plane_configuration_bytes": 1 << 53,
             **settings,
         }
         self.database_url = database_url

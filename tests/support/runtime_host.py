@@ -24,7 +24,7 @@ from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources, RunEnd, RunRequest
 from pyservice.runtime.run_supervisor import RunSupervisor, every_build_may
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
-from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS, DEFAULT_USER_IDS
 from tests.support.build_store import Store
 from tests.support.leftover_processes import end_leftovers
 from tests.support.upload_files import tar
@@ -103,6 +103,11 @@ class RuntimeHost:
         self.container_user_ids = DEFAULT_CONTAINER_USER_IDS.numbers
         self.node = NodeSettings(
             KEEPER_BINARY, "none", (), 64 << 20, folder / "notices", {}, ControlGroups(None, None)
+        )
+        # The kernel counts the processes of a user id over all tests that run at the same time.
+        own_ids_begin = 1024 * (1 + os.getpid() % 60)
+        self.node = dataclasses.replace(
+            self.node, user_ids=DEFAULT_USER_IDS.numbers[own_ids_begin:]
         )
         self.group_of_build: Callable[[str], Awaitable[str | None]] | None = None
         self.may_use_host_network: Callable[[str], Awaitable[bool]] = every_build_may

@@ -7,6 +7,7 @@ from typing import Any, Final
 import httpx
 
 from pyservice.dataplane.development_mocks import LOBBY_ID, REGION_ID
+from tests.contract.error_cases import elsewhere
 from tests.contract.scenario import Scenario, credential
 
 _PROD: Final = {"namespace_id": "prod"}
@@ -18,6 +19,14 @@ def _(scenario: Scenario) -> str:
         return str(scenario.good("create_development_token", path=_PROD)["token"])
 
     return scenario.served_game.once("development token", create)
+
+
+elsewhere(
+    "connected",
+    "RATE_LIMITED",
+    "tests/native/test_engine.py::test_used_mock_players_of_a_group_are_limited",
+    "a group has 10,000 mock players, and no setting reduces the number",
+)
 
 
 def ask_mock(scenario: Scenario, slug: str) -> httpx.Response:
