@@ -299,8 +299,8 @@ limits: [Set quotas](../how-to/set-quotas.md).
 - A request that needs more than the limit fails with 409 `QUOTA_EXCEEDED` and changes nothing. `metadata` has `quota`,
   `scope`, `limit` and `use`.
 - The *scope* says for what the limit counts: an identity, a group, or each game or namespace of a group.
-- A limit is exact, also for concurrent requests. The check is in the transaction that creates the record. The exceptions
-  are `configuration_bytes` and `log_bytes`, as below.
+- A limit is exact, also for concurrent requests. The check is in the transaction that creates the record. Only
+  `configuration_bytes` and `log_bytes` are not, as below.
 - The use is counted from what exists. So a deleted object, an ended token or an ended server frees its use at once.
 - A limit below the use refuses new objects and removes none.
 - The data plane checks `lobbies`, `lobby_cpu_millicores` and `lobby_memory_mb`, also while the control plane is down.
