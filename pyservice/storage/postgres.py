@@ -177,12 +177,20 @@ class PostgresConnections:
         if not is_closed(connection):
             connection.terminate()
         await self._pool.expire_connections()
-        await self._pool.release(connection)
+        await self._release(connection)
+
+    async def _release(self, connection: Any) -> None:
+        try:
+            await self._pool.release(connection)
+        except asyncpg.InternalClientError:
+            # The server closed the connection meanwhile, so the pool already has it.
+            if not is_closed(connection):
+                raise
 
     async def give_back(self, connection: Any) -> None:
         self.in_use -= 1
         self.finished_transactions += 1
-        await await_despite_cancel(self._pool.release(connection))
+        await await_despite_cancel(self._release(connection))
 
     async def give_up(self, connection: Any, error: BaseException) -> None:
         self.in_use -= 1
@@ -197,7 +205,7 @@ class PostgresConnections:
         if _is_hung(error) or is_closed(connection):
             await self._discard(connection)
         else:
-            await self._pool.release(connection)
+            await self._release(connection)
 
     async def close(self) -> None:
         """Closes all connections. Waits a short time for transactions in progress."""

@@ -27,6 +27,7 @@ from pyservice.storage.database import (
 )
 from pyservice.storage.database_errors import DatabaseErrorTranslation
 from pyservice.storage.migrations import migrate
+from pyservice.storage.postgres import PostgresDatabase, is_closed
 from pyservice.storage.tables import metadata
 from tests.support.captured_logs import logged
 from tests.support.databases import KINDS, Databases, Server
@@ -100,6 +101,22 @@ async def test_postgresql_connections_sync_each_commit(
         return tuple(row[0] for row in rows if row is not None)
 
     assert set(await at_once(on_server, how, 16, ask)) == {("on", "on")}
+
+
+async def test_connection_that_is_lost_while_it_is_given_back_is_no_error(
+    on_server: PostgresDatabase,
+) -> None:
+    connections = on_server._connections
+    for steps in range(6):
+        connection = await connections.acquire(None)
+        giving_back = asyncio.create_task(connections.give_back(connection))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if not is_closed(connection):
+            connection.terminate()
+        await giving_back
+    async with on_server.read() as tx:
+        assert await tx.first(text("SELECT 1")) is not None
 
 
 async def test_server_without_sync_is_rejected_with_a_remedy(
