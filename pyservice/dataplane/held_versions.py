@@ -35,7 +35,7 @@ class Growth(NamedTuple):
     group: int = 0
     total: int = 0
     versions: int = 0
-    """Bytes of versions alone, of the group or of all namespaces: the greater of both."""
+    """Bytes of versions that it would add to the group or to all namespaces, the larger of both."""
 
 
 class _Uses:

@@ -408,7 +408,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
 
 
 def _user_id_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
-    """Yields a problem for each range of user ids that shares ids with the other, maybe default, one."""
+    """Yields a problem for each configured range of user ids that overlaps the other range."""
     runtime = settings.runtime
     ids = host_user_ids(runtime.user_ids, runtime.container_user_ids)
     common = _common(ids.servers.numbers, ids.containers.numbers)

@@ -17,11 +17,9 @@ from sqlalchemy import (
     bindparam,
     delete,
     func,
-    make_url,
     select,
     tuple_,
 )
-from sqlalchemy.exc import SQLAlchemyError
 
 from pyservice.observability.logging import get_logger
 from pyservice.storage.database_errors import Conflict, DatabaseUnusable, retry_on_conflict
@@ -152,21 +150,13 @@ def open_reader(url: str | None, folder: Path) -> RecordReader:
 def open_database(url: str | None, folder: Path) -> Database:
     """Returns the PostgreSQL database at `url`, or without `url` a SQLite database in `folder`.
 
-    Does not connect. Raises DatabaseUnusable for an invalid URL.
+    Does not connect. The settings have checked the URL.
     """
     # Importing only the needed driver keeps the start fast.
     if url is None:
         from pyservice.storage.sqlite import SqliteDatabase
 
         return SqliteDatabase(folder / "records.db")
-    try:
-        parsed = make_url(url)
-    except SQLAlchemyError:
-        raise DatabaseUnusable("database_url is not a URL such as postgresql://host/name") from None
-    if parsed.get_backend_name() != "postgresql":
-        raise DatabaseUnusable(
-            f"database_url names {parsed.get_backend_name()}: set a postgresql URL, or none for SQLite"
-        )
     from pyservice.storage.postgres import PostgresDatabase
 
     return PostgresDatabase(url)
