@@ -117,6 +117,7 @@ def test_unusable_feed_is_reported(tmp_path: Path) -> None:
         ("mysql://me:secret@db.example/games", "must be a URL such as postgresql://"),
         ("sqlite:///secret.db", "must be a URL such as postgresql://"),
         ("secret", "must be a URL such as postgresql://"),
+        ("postgresql+psycopg2", "must be a URL such as postgresql://"),
     ],
 )
 def test_wrong_database_url_is_reported_without_secrets(url: str, message: str) -> None:

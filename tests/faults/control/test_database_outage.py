@@ -184,13 +184,6 @@ async def test_file_that_is_no_database_is_refused_with_a_remedy(tmp_path: Path)
     await database.close()
 
 
-@pytest.mark.parametrize("url", ["mysql://host/name", "no url", "postgresql+psycopg2"])
-@pytest.mark.fast
-def test_unsupported_database_url_is_refused_with_a_message(url: str, tmp_path: Path) -> None:
-    with pytest.raises(DatabaseUnusable, match="postgresql"):
-        open_database(url, tmp_path)
-
-
 DISK_MIB = 24
 
 USER = """
