@@ -1,5 +1,5 @@
 """One game server tries each forbidden thing. Each attempt gets its documented error, and the game
-server of another group keeps its tick time.
+server of another game keeps its tick time.
 """
 
 from __future__ import annotations
