@@ -15,10 +15,18 @@ from typing import Any, Final
 
 import pytest
 
+from pyservice.app.game_runtime import NETWORK_NOT_ISOLATED
 from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
 from tests.support import game_programs
 from tests.support.full_service import FullService, running
-from tests.support.server_back_end import ServerBackEnd, open_back_end, process_of, reached
+from tests.support.server_back_end import (
+    ServerBackEnd,
+    answer_together,
+    open_back_end,
+    open_two_groups,
+    process_of,
+    reached,
+)
 from tests.support.waiting import eventually
 
 pytestmark = [
@@ -106,6 +114,14 @@ def goals_of_root(full_service: FullService) -> Any:
     if full_service.settings["runtime"]["isolation"] != "landlock":
         goals["folders"] = [path for path in goals["folders"] if path not in own]
     return goals
+
+
+async def test_groups_share_a_node_with_network_isolation() -> None:
+    with serving("user") as full_service:
+        if NETWORK_NOT_ISOLATED in (await runtime_status(full_service))[1]:
+            pytest.skip("this kernel cannot isolate the network")
+        async with open_two_groups(full_service, python(), "-S", "server.py") as back_ends:
+            await answer_together(back_ends)
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

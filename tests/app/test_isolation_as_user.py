@@ -9,15 +9,16 @@ import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from pyservice.runtime.run_lifecycle import NETWORK_IS_SHARED
 from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
 from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, running
 from tests.support.older_machine import NOT_SCOPED, OlderMachine
-from tests.support.server_back_end import ServerBackEnd, reached
+from tests.support.server_back_end import ServerBackEnd, answer_together, open_two_groups, reached
 from tests.support.unified_groups import unified_groups
 from tests.support.unprivileged_python import interpreter
 from tests.support.waiting import eventually
@@ -27,13 +28,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 SCRATCH: Final = "scratch folders have no size limit"
 """Landlock has no mount namespace, so a run has no file system of its own."""
-
+NETWORK: Final = "the network of game servers is not isolated"
 UNLIMITED: Final = {
     "memory is watched twice a second, not limited",
     "processors are shared by nice values",
     "processes are limited for each user only",
     "disk I/O is not shared by weight",
-    "the network of game servers is not isolated",
+    NETWORK,
 }
 """Limits that the service reports as not enforced when it may not create control groups."""
 SIGNALS: Final = "game servers can signal all processes of this user, the service's too"
@@ -41,10 +42,11 @@ SIGNALS: Final = "game servers can signal all processes of this user, the servic
 
 @contextlib.contextmanager
 def serving(
-    isolation: str, *, landlock: int | None = None, group: Path | None = None
+    isolation: str, *, landlock: int | None = None, group: Path | None = None, **runtime: Any
 ) -> Iterator[FullService]:
     """Starts a service. `landlock` simulates a machine without user namespaces and with this
     version of Landlock. `group` is the control group of version 2 in which the service starts.
+    `runtime` has more settings of this section.
     """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -52,7 +54,8 @@ def serving(
         if landlock is not None:
             machine = OlderMachine(folder)
             keeper = machine.keeper(landlock)
-        service = FullService(folder, runtime={**game_programs.SETTINGS, "isolation": isolation})
+        settings = {**game_programs.SETTINGS, "isolation": isolation, **runtime}
+        service = FullService(folder, runtime=settings)
         join = ["sh", "-ec", 'echo 0 >"$0/cgroup.procs"; exec "$@"', str(group)] if group else []
         service.interpreter = [*join, *interpreter(folder, keeper)]
         with running(service):
@@ -121,6 +124,27 @@ async def test_no_game_server_runs_without_isolation() -> None:
         runs, unenforced = await runtime_status(full_service)
     assert runs.startswith("runs nothing")
     assert unenforced == {*UNLIMITED, "archive is not run"}
+
+
+async def test_groups_do_not_share_a_node_without_network_isolation() -> None:
+    with serving("none") as full_service:
+        assert NETWORK in (await runtime_status(full_service))[1]
+        async with open_two_groups(full_service) as (first, second):
+            server = await first.running()
+            await eventually(lambda: reached(server))
+            refused = await second.create()
+            ended_server = await second.until(refused["id"], "running", "failed", "destroyed")
+            assert ended_server["status"] == "failed"
+            assert ended_server["failure"]["reason"] == "EXEC_FAILED"
+            assert ended_server["failure"]["message"] == NETWORK_IS_SHARED
+            assert await reached(server), "the server of the first group still runs"
+
+
+async def test_groups_share_a_node_without_network_isolation_if_allowed() -> None:
+    with serving("none", allow_shared_network=True) as full_service:
+        assert NETWORK in (await runtime_status(full_service))[1]
+        async with open_two_groups(full_service) as back_ends:
+            await answer_together(back_ends)
 
 
 async def test_game_servers_in_a_delegated_slice_survive_a_restart() -> None:

@@ -7,7 +7,7 @@ import contextlib
 import random
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 from uuid import uuid4
 
@@ -86,12 +86,13 @@ async def echoed_by_server(record: Any, words: bytes = b"hello") -> bytes:
 
 @contextlib.asynccontextmanager
 async def open_back_end(
-    full_service: FullService, transport: str, *command: str
+    full_service: FullService, transport: str, *command: str, group_id: str | None = None
 ) -> AsyncIterator[ServerBackEnd]:
+    """Opens the back end of a new game. `group_id` is its developer group, by default the owner's."""
     client = full_service.client(transport)
     try:
         developer = Developer(full_service, client)
-        game_id = await developer.game()
+        game_id = await developer.game(developer_group_id=group_id or full_service.group_id)
         created = ServerBackEnd(developer, game_id, await developer.service_token(game_id))
         await created.prepare_build(*command)
         yield created
@@ -99,6 +100,29 @@ async def open_back_end(
             await created.call("destroy_server", server_id=server_id, override_kill_timeout=0)
     finally:
         await client.close()
+
+
+@contextlib.asynccontextmanager
+async def open_two_groups(
+    full_service: FullService, *command: str
+) -> AsyncIterator[tuple[ServerBackEnd, ServerBackEnd]]:
+    """Opens back ends of two developer groups. Each has a build of its own."""
+    async with open_back_end(full_service, "http", *command) as first:
+        group = await first.developer.good("create_group", display_name="Second")
+        async with open_back_end(
+            full_service, "http", *command, group_id=group["group_id"]
+        ) as second:
+            yield first, second
+
+
+async def answer_together(back_ends: Iterable[ServerBackEnd]) -> None:
+    """Starts a server for each back end, and waits until all servers answer at the same time."""
+    servers = [await back_end.running() for back_end in back_ends]
+
+    async def all_answer() -> bool:
+        return all([await reached(server) for server in servers])
+
+    await eventually(all_answer)
 
 
 def without_usage(record: Any) -> Any:
