@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -28,6 +30,12 @@ from tests.support.upload_files import packed
 pytestmark = [pytest.mark.anyio, pytest.mark.full, container_images.needs_oci_runtime]
 
 OWNER: Final = 3_100_000
+FOREIGN_PORT: Final = 11_999
+"""A port outside the ranges of game servers."""
+
+needs_control_group: Final = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root for a control group of version 2"
+)
 
 
 @pytest.fixture(scope="module")
@@ -382,11 +390,10 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
+@needs_control_group
 async def test_container_is_in_the_group_of_its_network_rules(
     back_end: ContainerServers, full_service: FullService
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("needs root for a control group of version 2")
     record = await back_end.reached(await back_end.image())
     server_id = record["id"]
     first = process_of(full_service, server_id)
@@ -404,3 +411,28 @@ def is_in(process: Path, namespace: str) -> bool:
         return os.readlink(process / "ns/pid") == namespace
     except OSError:
         return False
+
+
+@needs_control_group
+async def test_forbidden_uses_of_the_network_fail_in_a_container(
+    back_end: ContainerServers, full_service: FullService
+) -> None:
+    build_id = await back_end.image()
+    apis = [full_service.ready[name] for name in ("http", "grpc")]
+    with socket.create_server(("127.0.0.1", 0)) as service:
+        loopback = f"127.0.0.1:{service.getsockname()[1]}"
+        closed = (loopback, full_service.ready["metrics"], "169.254.169.254:80")
+        foreign = f"0.0.0.0:{FOREIGN_PORT}"
+        attempts = [f"{what}:{address}" for address in closed for what in ("connect", "send")]
+        allowed = [f"connect:{address}" for address in apis]
+        play = " ".join(["env", *attempts, f"bind:{foreign}", *allowed])
+        lines = await back_end.output(build_id, play)
+    assert {f"HOSTING_API_URL=http://{apis[0]}", f"HOSTING_GRPC_ADDRESS={apis[1]}"} <= set(lines)
+    expected = {
+        **{(what, address): errno.EPERM for what in ("connect", "send") for address in closed},
+        **{(what, foreign): errno.EPERM for what in ("bind-tcp", "bind-udp")},
+        **{("connect", address): 0 for address in apis},
+    }
+    results = [line.split() for line in lines if line.startswith(("connect ", "send ", "bind-"))]
+    found = {(what, address): int(number) for what, address, number in results}
+    assert found == expected

@@ -4,8 +4,9 @@
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::{env, fs, process, thread};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::Duration;
+use std::{env, fs, io, process, thread};
 
 unsafe extern "C" {
     fn signal(number: i32, handler: usize) -> usize;
@@ -15,6 +16,7 @@ unsafe extern "C" {
 const TERM: i32 = 15;
 const IGNORE: usize = 1;
 const NEW_USER: i32 = 0x1000_0000;
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn main() {
     println!("begins {}", env::args().skip(1).collect::<Vec<_>>().join(" "));
@@ -77,6 +79,15 @@ fn play(what: &str, about: &str) {
         ),
         // SAFETY: it has one thread.
         "rights" => println!("rights {}", unsafe { unshare(NEW_USER) }),
+        "connect" => {
+            let address = about.parse().expect("an address");
+            report("connect", about, TcpStream::connect_timeout(&address, CONNECT_TIMEOUT));
+        }
+        "send" => report("send", about, UdpSocket::bind("0.0.0.0:0").and_then(|socket| socket.send_to(b"x", about))),
+        "bind" => {
+            report("bind-tcp", about, TcpListener::bind(about));
+            report("bind-udp", about, UdpSocket::bind(about));
+        }
         "eat" => {
             let mut eaten = Vec::new();
             loop {
@@ -85,6 +96,12 @@ fn play(what: &str, about: &str) {
         }
         _ => {}
     }
+}
+
+/// Prints 0, or the error number of a failed use of the network.
+fn report<T>(what: &str, address: &str, result: io::Result<T>) {
+    let number = result.map_or_else(|error| error.raw_os_error().unwrap_or(-1), |_| 0);
+    println!("{what} {address} {number}");
 }
 
 fn ports() -> Vec<u16> {
