@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.support.command_line import output
 from tests.support.full_service import ARENA_MODES, Developer, ServiceResponse, eventually
 from tests.support.hosted_game import Hosted
 from tests.support.namespace_scenario import Records
+from tests.support.server_back_end import process_of
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -78,6 +79,33 @@ class QuotaGame:
     async def reset_quotas(self) -> None:
         words = ("quota", "reset", "--group", self.group_id)
         await output(self.developer.full_service.data_dir, *words)
+
+    async def refusal_of_a_lobby(self, quota: str, limit: int) -> ServiceResponse:
+        """Creates lobbies until one is refused by this limit, which reaches the data plane later."""
+        expected = {"quota": quota, "limit": str(limit)}
+
+        async def refusal() -> ServiceResponse | None:
+            answer = await self.play("create", game_mode="hosted")
+            return answer if expected.items() <= answer.metadata.items() else None
+
+        refused: ServiceResponse = await eventually(refusal)
+        return refused
+
+    async def processes(
+        self, lobby_ids: Sequence[str], server_ids: Sequence[str]
+    ) -> dict[str, int] | None:
+        """Returns the PID of each lobby and server, or None if one of them does not run."""
+        of_lobby = {"game_id": self.game_id, "namespace_id": "prod"}
+        of_server = {"game_id": self.game_id, "environment_id": "prod"}
+        get = self.developer.good
+        lobbies = [await get("get_lobby_record", **of_lobby, lobby_id=one) for one in lobby_ids]
+        servers = [await get("get_server", **of_server, server_id=one) for one in server_ids]
+        states = {answer["lobby"]["state"] for answer in lobbies}
+        states |= {answer["server"]["status"] for answer in servers}
+        if states != {"running"}:
+            return None
+        full_service = self.developer.full_service
+        return {run_id: process_of(full_service, run_id) for run_id in (*lobby_ids, *server_ids)}
 
     async def use_of(self, name: str) -> int:
         rows = (await self.developer.good("get_quotas", group_id=self.group_id))["quotas"]
@@ -208,6 +236,50 @@ async def test_servers_count_exactly(
         return await game.use_of(quota) == 0
 
     await eventually(is_free)
+
+
+async def test_limit_below_the_use_ends_nothing_and_refuses_the_next_start(
+    game: QuotaGame,
+) -> None:
+    creates = [game.play("create", game_mode="hosted") for _ in range(LIMITS["lobbies"])]
+    created = await asyncio.gather(*creates)
+    assert codes(created) == ["OK"] * LIMITS["lobbies"]
+    lobby_ids = [answer.body["lobby"]["lobby_id"] for answer in created]
+    server_ids = [await game.hosted.server() for _ in range(LIMITS["servers"])]
+
+    async def running() -> dict[str, int] | None:
+        return await game.processes(lobby_ids, server_ids)
+
+    processes = await eventually(running)
+    server_fields = game.hosted.server_fields()
+    of_server = server_fields["resources"]
+    uses_of_servers = {
+        "servers": len(server_ids),
+        "server_cpu_millicores": len(server_ids) * of_server["cpu"],
+        "server_memory_mb": len(server_ids) * of_server["memory"],
+    }
+    uses_of_lobbies = {
+        "lobbies": len(lobby_ids),
+        "lobby_cpu_millicores": len(lobby_ids) * TIER.millicores,
+        "lobby_memory_mb": len(lobby_ids) * TIER.memory,
+    }
+    for uses in (uses_of_servers, uses_of_lobbies):
+        for quota, use in uses.items():
+            # Only this quota refuses. One change sets all limits, so no lobby starts in between.
+            limits = {name: 100 * amount for name, amount in uses.items()} | {quota: 1}
+            await game.set_quotas(*(f"{name}={limit}" for name, limit in limits.items()))
+            if uses is uses_of_servers:
+                refused = await game.developer.call("create_server", **server_fields)
+            else:
+                refused = await game.refusal_of_a_lobby(quota, 1)
+            assert refused.code == "QUOTA_EXCEEDED", refused
+            expected = {"quota": quota, "scope": "group", "limit": "1", "use": str(use)}
+            assert refused.metadata == expected
+            assert await game.processes(lobby_ids, server_ids) == processes
+            assert await game.use_of(quota) == use
+    for server_id in server_ids:
+        target = {"game_id": game.game_id, "environment_id": "prod", "server_id": server_id}
+        await game.developer.good("destroy_server", **target, override_kill_timeout=0)
 
 
 async def test_new_namespace_needs_memory_for_its_version(game: QuotaGame) -> None:
