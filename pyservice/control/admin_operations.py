@@ -289,11 +289,12 @@ class AdminOperations:
         return pb.ListOrphansResponse(orphans=map(_orphan, await self.orphans.all()))
 
     async def remove_orphans(self, request: pb.RemoveOrphansRequest) -> pb.RemoveOrphansResponse:
-        removed = await self.orphans.remove(None if request.all else request.namespace_ids)
-        async with self.records.database.write() as tx:
-            for orphan in removed:
-                subject = Subject("", None, orphan.namespace_id)
+        async def record(orphan: feed_pb2.HeldConfiguration) -> None:
+            subject = Subject("", None, orphan.namespace_id)
+            async with self.records.database.write() as tx:
                 await self.audit.add_of_operator(tx, request, orphan, subject)
+
+        removed = await self.orphans.remove(None if request.all else request.namespace_ids, record)
         return pb.RemoveOrphansResponse(removed=map(_orphan, removed))
 
 
@@ -420,10 +421,13 @@ class OrphanedNamespaces:
         return sorted(orphans, key=lambda orphan: (orphan.name, orphan.namespace_id))
 
     async def remove(
-        self, namespace_ids: Sequence[str] | None = None
+        self,
+        namespace_ids: Sequence[str] | None,
+        on_removed: Callable[[feed_pb2.HeldConfiguration], Awaitable[None]],
     ) -> list[feed_pb2.HeldConfiguration]:
         """Removes the given or all orphaned namespaces from the data plane and returns them.
 
+        Awaits `on_removed` after each removal, so that a failure of a later removal loses nothing.
         Raises NAMESPACE_NOT_FOUND, and removes none, if one of the ids is not an orphan. Raises
         CONTROL_PLANE_UNAVAILABLE if the data plane becomes unavailable, possibly after some
         removals.
@@ -440,8 +444,10 @@ class OrphanedNamespaces:
         removed_orphans = []
         try:
             for namespace_id in selected:
-                if await self._remove(orphans[namespace_id]):
-                    removed_orphans.append(orphans[namespace_id])
+                orphan = orphans[namespace_id]
+                if await self._remove(orphan):
+                    removed_orphans.append(orphan)
+                    await on_removed(orphan)
         except DataPlaneUnavailable:
             raise _unreachable() from None
         finally:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import uuid4
 
 import pytest
 
 from pyservice.cli.admin_requests import control_socket
+from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
 from pyservice.control.audit_log import AuditLog, operation_of
-from pyservice.control.idempotent_changes import IdempotentChanges
+from pyservice.control.feeder import DataPlaneUnavailable
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
+from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
-from pyservice.pb.hosting.internal.v1 import admin_pb2
+from pyservice.pb.hosting.internal.v1 import admin_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.rpc import InternalClient
 from pyservice.settings.sections import AuditSettings
 from pyservice.storage import audit_log
 from pyservice.storage.database import Database
+from pyservice.watch import Topics
 from tests.control.new_developers import new_developer, unique
 from tests.control.service_fixtures import each_database
 from tests.support.command_line import error_output, json_output, output
@@ -125,6 +129,45 @@ async def test_command_prints_the_entries_of_its_filters(
     later = ("audit", "--group", group_id, "--since")
     assert await output(data_dir, *later, "2100-01-01T00:00:00Z") == ""
     assert "--since yesterday" in await error_output(data_dir, *later, "yesterday")
+
+
+class FailingDataPlane:
+    """Data plane with three orphaned namespaces. It becomes unavailable at the third removal."""
+
+    def __init__(self) -> None:
+        self.orphan_ids = [f"00000000-0000-4000-8000-00000000000{number}" for number in range(3)]
+        self.removed_ids: list[str] = []
+
+    async def held_configurations(self, _: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        orphans = [
+            feed_pb2.HeldConfiguration(namespace_id=one, source_epoch=1) for one in self.orphan_ids
+        ]
+        return feed_pb2.HeldResponse(configurations=orphans)
+
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        if len(self.removed_ids) == 2:
+            raise DataPlaneUnavailable("unavailable")
+        self.removed_ids.append(request.namespace_id)
+        return feed_pb2.RemoveResponse(removed=feed_pb2.Removed())
+
+
+@each_database
+async def test_failed_removal_of_orphans_has_entries_for_the_removed_ones(
+    database: Database,
+) -> None:
+    plane, missing = FailingDataPlane(), cast(Any, None)
+    context = RecordContext(database, IdempotentChanges(database), RecordIds(), Topics())
+    orphans = OrphanedNamespaces(database, 2, plane, lambda: None)
+    operations = AdminOperations(context, missing, missing, orphans, *[missing] * 4)
+    with pytest.raises(ServiceError) as caught:
+        await operations.remove_orphans(pb.RemoveOrphansRequest(all=True))
+    assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
+    assert plane.removed_ids == plane.orphan_ids[:2]
+    async with database.read() as tx:
+        entries = await audit_log.newest(tx, 0, 10, None, None)
+    assert [(one.operation, one.object_id) for one in entries] == [
+        ("remove_orphans", one) for one in reversed(plane.removed_ids)
+    ]
 
 
 def _entry(group_id: str, audit_id: str, create_ms: int) -> audit_log.Entry:
