@@ -30,11 +30,7 @@ _OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SERVE_LOCK}
 
 
 class RequestFailed(Exception):
-    """The request failed. `code` is the error code, or empty without a response."""
-
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.code = code
+    pass
 
 
 def send_request(socket_path: Path, data_dir: Path, method: str, request: Message) -> Any:
@@ -42,7 +38,7 @@ def send_request(socket_path: Path, data_dir: Path, method: str, request: Messag
     try:
         return asyncio.run(_send(socket_path, method, request))
     except ServiceError as error:
-        raise RequestFailed(str(error), error.code) from None
+        raise RequestFailed(str(error)) from None
     except Unreachable as error:
         raise RequestFailed(_unreachable(data_dir, str(error))) from None
     except OSError as error:
@@ -345,12 +341,9 @@ def create_namespace_token(
         control_request = pb.CreateNamespaceTokenRequest(
             kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
         )
-        try:
-            response = _control_request(data_dir, "CreateNamespaceToken", control_request)
-            return _token_text(response, is_json)
-        except RequestFailed as failed:
-            if failed.code not in ("NAMESPACE_NOT_FOUND", "GAME_NOT_FOUND"):
-                raise
+        response = _control_request(data_dir, "CreateNamespaceToken", control_request)
+        return _token_text(response, is_json)
+    # A data plane alone has a feed file, and no records of tokens.
     request = admin_pb2.CreateTokenRequest(
         kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
     )

@@ -135,6 +135,11 @@ class TokenAdministration:
                 "NAMESPACE_NOT_FOUND",
                 f"There is no namespace {request.namespace}; name it game/namespace or by its id.",
             )
+        if self._tokens is None:
+            raise ServiceError(
+                "CONTROL_PLANE_UNAVAILABLE",
+                "Create tokens with the control plane, or start the service with a feed file (--feed).",
+            )
         token_id, expires_ms = self._ids.new(), None
         if request.HasField("expires_in_ms"):
             expires_ms = self._now_ms() + request.expires_in_ms
@@ -143,7 +148,10 @@ class TokenAdministration:
         else:
             secret = urlsafe_b64encode(secrets.token_bytes(_SECRET_BYTES)).rstrip(b"=").decode()
             token = f"env_{secret}"
-            await self._feed(format_uuid(namespace.namespace_id), token_id, token, expires_ms)
+            token_hash = hashlib.sha256(token.encode()).digest()
+            await self._tokens.add_service_token(
+                format_uuid(namespace.namespace_id), token_id, token_hash, expires_ms
+            )
         return admin_pb2.CreateTokenResponse(token=token, token_id=token_id, expires_ms=expires_ms)
 
     async def rotate_keys(
@@ -155,14 +163,3 @@ class TokenAdministration:
             kept_keys=rotated.kept_keys,
             dropped_keys=rotated.dropped_keys,
         )
-
-    async def _feed(
-        self, namespace_id: str, token_id: str, token: str, expires_ms: int | None
-    ) -> None:
-        if self._tokens is None:
-            raise ServiceError(
-                "CONTROL_PLANE_UNAVAILABLE",
-                "Create service tokens with the control plane, or start the service with a feed file (--feed).",
-            )
-        token_hash = hashlib.sha256(token.encode()).digest()
-        await self._tokens.add_service_token(namespace_id, token_id, token_hash, expires_ms)

@@ -7,13 +7,20 @@ import hashlib
 import json
 import stat
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from pyservice.dataplane.static_feed import FeedDocumentError, read_feed_file
+from pyservice.dataplane.token_signing import TokenAdministration
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
+from pyservice.pb.hosting.internal.v1.admin_pb2 import (
+    TOKEN_KIND_ENVIRONMENT,
+    TOKEN_KIND_PUBLIC,
+    CreateTokenRequest,
+    TokenKind,
+)
 from tests.dataplane.static_feed_scene import RAW_ID, StaticFeedScene
 from tests.support.namespace_configurations import (
     NAMESPACE_ID,
@@ -235,6 +242,18 @@ async def test_token_for_an_unknown_namespace_is_refused(filled_feed: StaticFeed
         await filled_feed.static.add_service_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
     assert caught.value.code == "VALIDATION_FAILED"
     assert filled_feed.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("kind", [TOKEN_KIND_PUBLIC, TOKEN_KIND_ENVIRONMENT])
+async def test_data_plane_without_a_feed_file_creates_no_token(
+    filled_feed: StaticFeedScene, kind: TokenKind
+) -> None:
+    missing = cast(Any, None)
+    administration = TokenAdministration(filled_feed.namespaces, missing, None, missing)
+    request = CreateTokenRequest(kind=kind, namespace=NAMESPACE_ID)
+    with pytest.raises(ServiceError) as caught:
+        await administration.create_token(request)
+    assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
 
 
 @pytest.mark.parametrize(

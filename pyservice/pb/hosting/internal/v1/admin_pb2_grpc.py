@@ -52,7 +52,8 @@ class AdminServicer:
     """
 
     def CreateToken(self, request, context):
-        """Creates a token of a namespace. The token is valid when the response arrives. Errors: NAMESPACE_NOT_FOUND.
+        """Creates a token of a namespace. The token is valid when the response arrives. Errors: NAMESPACE_NOT_FOUND,
+        CONTROL_PLANE_UNAVAILABLE without a feed file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
