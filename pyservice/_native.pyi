@@ -611,7 +611,8 @@ class Engine:
     def counts(self, after_generation: int) -> tuple[int, bool, list[tuple[bytes, int, int]]]:
         """Return (generation, is_all, [(namespace, connected players, live lobbies)]) of changed namespaces.
 
-        `is_all` is set if `after_generation` is 0 or of another engine. Namespaces without a row are then empty.
+        `is_all` is set if `after_generation` is 0, of another engine, or too old. Namespaces
+        without a row are then empty.
         Includes changes that are not durable yet.
         """
 

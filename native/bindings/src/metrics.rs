@@ -35,13 +35,13 @@ pub struct RecoveryMetrics {
 /// Returns the metrics text. `labels` has the label of each namespace. `recovered` is `None` without a journal.
 pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashMap<Id, String>) -> String {
     let engine = shard.engine();
-    let counts = engine.namespace_counts();
+    let (counts, forgotten) = (engine.namespace_counts(), engine.forgotten_namespace_counts());
     let (violations, find_work) = (engine.ledger_violations(), engine.find_candidates_visited());
     let (facts_waiting, facts_lost) = engine.stored_fact_counts();
     let ports = engine.port_counts();
     drop(engine);
     let mut page = Page(String::with_capacity(64 * 1024));
-    page.namespaces(&by_label(counts, labels));
+    page.namespaces(&by_label(counts, forgotten, labels));
     page.single(
         "hosting_ledger_violations_total",
         "counter",
@@ -66,32 +66,26 @@ pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashM
     page.0
 }
 
-fn by_label(counts: Vec<(Id, NamespaceCounts)>, labels: &HashMap<Id, String>) -> BTreeMap<String, NamespaceCounts> {
+/// Adds up counts by label. `other` includes forgotten namespaces, so that the sum over all labels never decreases.
+fn by_label(
+    counts: Vec<(Id, NamespaceCounts)>,
+    forgotten: NamespaceCounts,
+    labels: &HashMap<Id, String>,
+) -> BTreeMap<String, NamespaceCounts> {
     let mut named: BTreeMap<String, NamespaceCounts> = BTreeMap::new();
-    let mut unnamed: Option<NamespaceCounts> = None;
+    let mut unnamed = (forgotten != NamespaceCounts::default()).then_some(forgotten);
     for (namespace, count) in counts {
         match labels.get(&namespace) {
             Some(label) if named.len() < NAMESPACES_MAX || named.contains_key(label) => {
-                add(named.entry(label.clone()).or_default(), &count);
+                *named.entry(label.clone()).or_default() += &count;
             }
-            _ => add(unnamed.get_or_insert_default(), &count),
+            _ => *unnamed.get_or_insert_default() += &count,
         }
     }
     if let Some(rest) = unnamed {
-        add(named.entry(OTHER.to_owned()).or_default(), &rest);
+        *named.entry(OTHER.to_owned()).or_default() += &rest;
     }
     named
-}
-
-fn add(sum: &mut NamespaceCounts, more: &NamespaceCounts) {
-    fn each<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
-        sum.iter_mut().zip(more).for_each(|(total, one)| *total += one);
-    }
-    each(&mut sum.lobbies, &more.lobbies);
-    each(&mut sum.slots, &more.slots);
-    each(&mut sum.tokens, &more.tokens);
-    each(&mut sum.ends, &more.ends);
-    each(&mut sum.lobby_ends, &more.lobby_ends);
 }
 
 /// Metrics text during its construction. Results of `write!` are ignored, because writes to a string cannot fail.

@@ -287,7 +287,8 @@ pub struct PlayerCount {
 pub struct PresenceChanges {
     /// Change number to pass to the next `presence_since`. Numbering restarts with each engine and recovery.
     pub generation: u64,
-    /// True if `namespaces` lists every namespace that has players or lobbies.
+    /// True if `namespaces` lists every namespace that has players or lobbies. The engine then does not know all changes
+    /// since the given number.
     pub is_all: bool,
     /// `(namespace, connected players, live lobbies)`.
     pub namespaces: Vec<(Id, u64, u64)>,
@@ -306,6 +307,19 @@ pub struct NamespaceCounts {
     pub ends: [u64; 4],
     /// Numbers of ended lobbies, in the order of [`EndReason`].
     pub lobby_ends: [u64; 5],
+}
+
+impl core::ops::AddAssign<&NamespaceCounts> for NamespaceCounts {
+    fn add_assign(&mut self, more: &NamespaceCounts) {
+        fn add<const N: usize>(sum: &mut [u64; N], more: &[u64; N]) {
+            sum.iter_mut().zip(more).for_each(|(total, one)| *total += one);
+        }
+        add(&mut self.lobbies, &more.lobbies);
+        add(&mut self.slots, &more.slots);
+        add(&mut self.tokens, &more.tokens);
+        add(&mut self.ends, &more.ends);
+        add(&mut self.lobby_ends, &more.lobby_ends);
+    }
 }
 
 /// Inclusive range of port numbers. It is empty if `last` is less than `first`.

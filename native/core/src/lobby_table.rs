@@ -165,21 +165,23 @@ impl LobbyTable {
         Some(lobby)
     }
 
-    /// Drops tombstones of lobbies that ended at `up_to` or before, unless an idempotency entry refers to them.
-    pub(crate) fn forget(&mut self, seed: &TableSeed, up_to: Ms) {
+    /// Drops tombstones of lobbies that ended at `up_to` or before, unless an idempotency entry refers to them. Calls
+    /// `dropped` with the namespace of each.
+    pub(crate) fn forget(&mut self, seed: &TableSeed, up_to: Ms, mut dropped: impl FnMut(Id)) {
         let due: Vec<(Ms, u32)> = self.ended.range(..=(up_to, u32::MAX)).copied().collect();
         for (ended_at, number) in due {
             let Some(LobbyRecord::Ended(tombstone)) = self.get(number) else { continue };
             if tombstone.entries > 0 {
                 continue;
             }
-            let id = tombstone.id;
+            let (id, namespace) = (tombstone.id, tombstone.namespace_id);
             if let Ok(found) = self.by_id.find_entry(id_hash(seed, id), |candidate| *candidate == number) {
                 found.remove();
             }
             self.records[number as usize] = TableEntry::Vacant;
             self.vacant.insert(number);
             self.ended.remove(&(ended_at, number));
+            dropped(namespace);
         }
     }
 

@@ -26,9 +26,13 @@ impl Engine {
         self.lobby_timers = TimerWheel::starting_at(self.time.now());
         self.is_live = true;
         for number in 0..self.lobbies.len() {
-            if self.lobbies.live(number).is_some() {
-                self.derive_lobby(number);
-                self.derive_slots(number);
+            match self.lobbies.get(number) {
+                Some(LobbyRecord::Live(_)) => {
+                    self.derive_lobby(number);
+                    self.derive_slots(number);
+                }
+                Some(LobbyRecord::Ended(tombstone)) => self.ledger.add_tombstone(&self.seed, tombstone.namespace_id),
+                None => {}
             }
         }
         self.leases.release_quarantined(self.time.now());
@@ -116,6 +120,7 @@ impl Engine {
         namespace.lobbies.remove(&lobby.created_lsn);
         namespace.capacity -= u64::from(lobby.capacity);
         namespace.counts.lobby_ends[reason as usize] += 1;
+        namespace.tombstones += 1;
         self.ledger.mark_presence_changed(lobby.namespace);
     }
 
@@ -239,11 +244,13 @@ impl Engine {
 
     pub(super) fn count_token(&mut self, number: u32, outcome: TokenOutcome) {
         let namespace = match self.lobbies.get(number) {
-            Some(LobbyRecord::Live(lobby)) => lobby.namespace,
-            Some(LobbyRecord::Ended(tombstone)) => self.ledger.namespace(&self.seed, tombstone.namespace_id),
-            None => return,
+            Some(LobbyRecord::Live(lobby)) => Some(lobby.namespace),
+            Some(LobbyRecord::Ended(tombstone)) => self.ledger.namespace_of(&self.seed, tombstone.namespace_id),
+            None => None,
         };
-        self.ledger.count_token(namespace, outcome);
+        if let Some(namespace) = namespace {
+            self.ledger.count_token(namespace, outcome);
+        }
     }
 }
 

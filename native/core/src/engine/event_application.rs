@@ -367,7 +367,12 @@ impl Engine {
         while let Some(entry) = self.entries.take_oldest(entries_up_to) {
             self.drop_entry_if_over(entry);
         }
-        self.lobbies.forget(&self.seed, lobbies_up_to);
+        let is_live = self.is_live;
+        self.lobbies.forget(&self.seed, lobbies_up_to, |namespace| {
+            if is_live {
+                self.ledger.remove_tombstone(&self.seed, namespace);
+            }
+        });
     }
 
     /// Ends the current use of a slot. The caller frees or reuses the slot.

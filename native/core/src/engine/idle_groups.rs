@@ -15,6 +15,7 @@ impl Engine {
             self.idle_lobbies.clear_failed(key);
             if self.idle_lobbies.drop_vacant(key) {
                 self.release_names(key);
+                self.ledger.remove_idle_group(&self.seed, key.namespace);
             }
         }
         groups
@@ -104,6 +105,7 @@ impl Engine {
         }
     }
 
+    /// Drops all groups. The caller drops the ledger that counts them.
     pub(super) fn clear_idle_groups(&mut self) {
         for key in self.idle_lobbies.clear() {
             self.release_names(&key);
@@ -116,6 +118,7 @@ impl Engine {
                 let name = self.names.bytes(symbol).to_vec();
                 self.names.acquire(&self.seed, &name);
             }
+            self.ledger.add_idle_group(key.namespace);
         }
         self.idle_lobbies.shift(key, number, from, to, live);
     }

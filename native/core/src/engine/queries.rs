@@ -115,17 +115,32 @@ impl Engine {
         self.ledger.presence_since(after)
     }
 
-    /// Returns the counts of every namespace for metrics.
+    /// Returns the counts of namespaces for metrics: those with lobbies, tombstones or unread idle groups, and a bounded
+    /// number of others.
     pub fn namespace_counts(&self) -> Vec<(Id, NamespaceCounts)> {
-        self.ledger
-            .namespaces
-            .iter()
-            .map(|namespace| {
-                let mut counts = namespace.counts.clone();
-                counts.slots[0] = namespace.capacity - counts.slots[1..].iter().sum::<u64>();
-                (namespace.id, counts)
-            })
-            .collect()
+        let mut all = Vec::with_capacity(self.ledger.namespaces.len() + self.ledger.remembered.len());
+        for namespace in &self.ledger.namespaces {
+            let mut counts = namespace.counts.clone();
+            counts.slots[0] = namespace.capacity - counts.slots[1..].iter().sum::<u64>();
+            // A vacant number, or a namespace without lobbies since the start.
+            if counts != NamespaceCounts::default() {
+                all.push((namespace.id, counts));
+            }
+        }
+        all.extend(self.ledger.remembered.iter().cloned());
+        all
+    }
+
+    /// Returns the sum of the counts since the start that [`Engine::namespace_counts`] no longer has.
+    ///
+    /// A namespace with such counts starts at 0 with its next lobby.
+    pub fn forgotten_namespace_counts(&self) -> NamespaceCounts {
+        self.ledger.forgotten.clone()
+    }
+
+    /// Returns for how many namespaces with lobbies, tombstones or idle groups the engine has memory.
+    pub fn namespace_capacity(&self) -> usize {
+        self.ledger.namespaces.len()
     }
 
     /// Returns the lobby of a hold, or None if either has ended.

@@ -14,6 +14,7 @@ mod lobby_creation;
 mod lobby_facts;
 mod lobby_lifecycle;
 mod lobby_versions;
+mod namespace_reuse;
 mod player_tokens;
 mod port_leases;
 mod port_leases_against_lists;

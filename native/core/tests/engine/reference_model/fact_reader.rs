@@ -32,6 +32,9 @@ pub struct Reader {
 impl Reader {
     fn read(&mut self, presence: PresenceChanges) {
         self.generation = presence.generation;
+        if presence.is_all {
+            self.presence.clear();
+        }
         self.presence.extend(presence.namespaces.into_iter().map(|(id, players, lobbies)| (id, (players, lobbies))));
     }
 }
@@ -72,6 +75,8 @@ impl SequenceRunner {
 
     pub fn check_presence(&mut self) -> Result<(), String> {
         let engine = &mut self.driver.engine;
+        // A namespace with unread idle groups would keep its number.
+        engine.take_changed_idle_groups();
         self.reader.read(engine.presence_since(self.reader.generation));
         let mut anew = Reader::default();
         anew.read(engine.presence_since(0));
