@@ -52,6 +52,7 @@ from pyservice.control.rays import RayStore
 from pyservice.control.refused_changes import RefusedChanges
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.resource_usage import ResourceUsage
+from pyservice.control.server_retention import ServerRetention
 from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.signing_keys import SigningKeyFile
@@ -198,6 +199,9 @@ class ControlPlane:
             self._topics,
             self._record_lookup,
             self._owner.group_id,
+        )
+        self._server_retention = ServerRetention(
+            self._database, data_plane.leased_servers, self._runtime.remove_run
         )
         traffic = EdgeGuardTraffic(settings.data_dir)
         self._usage = ResourceUsage(self._database, traffic.read, self._runtime.usages)
@@ -373,6 +377,7 @@ class ControlPlane:
             self._database_watch,
             self._runtime.lobbies,
             self._runtime.servers,
+            self._server_retention,
             self._exports,
             self._usage,
         )
@@ -410,6 +415,7 @@ class ControlPlane:
         own("rays", self._ray_store.run())
         own("exports", self._exports.run())
         own("log_quota", self._log_quota.run())
+        own("server_retention", self._server_retention.run())
         own("usage", self._usage.run())
         for name, work in (*self._runtime.work(), *self._rays.work()):
             own(name, work)

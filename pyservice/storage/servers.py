@@ -1,10 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
-from sqlalchemy import and_, bindparam, delete, exists, func, insert, select, update
+from sqlalchemy import Integer, and_, bindparam, delete, exists, func, insert, select, update
 
-from pyservice.storage.database import Record, Transaction
+from pyservice.storage.database import Database, Record, Transaction
+from pyservice.storage.database_errors import retry_on_conflict
 from pyservice.storage.list_pages import Page, PageBounds, PagedList
 from pyservice.storage.lobbies import storable_text
 from pyservice.storage.tables import namespaces, server_host_ports, server_tags, servers
@@ -28,6 +30,46 @@ _LIVE = (
     # The order matches the index, so that destroyed servers are not read.
     .order_by(servers.c.namespace_id, servers.c.server_id)
 )
+_ENDS = (
+    select(servers.c.destroy_ms)
+    .where(servers.c.namespace_id == namespaces.c.namespace_id, servers.c.destroy_ms.is_not(None))
+    .correlate(namespaces)
+)
+_ENDS_OF_NAMESPACES = PagedList(
+    select(
+        namespaces.c.namespace_id,
+        _ENDS.order_by(servers.c.destroy_ms).limit(1).scalar_subquery().label("first_ms"),
+        _ENDS.order_by(servers.c.destroy_ms.desc())
+        .offset(bindparam("kept_count", type_=Integer))
+        .limit(1)
+        .scalar_subquery()
+        .label("surplus_ms"),
+    ),
+    namespaces.c.namespace_id,
+    is_descending=False,
+)
+_DESTROYED = PagedList(
+    select(
+        servers.c.destroy_ms,
+        servers.c.server_id,
+        func.length(servers.c.record).label("record_bytes"),
+    ).where(
+        servers.c.namespace_id == bindparam("namespace_id"),
+        servers.c.destroy_ms <= bindparam("last_ms"),
+    ),
+    servers.c.destroy_ms,
+    servers.c.server_id,
+    is_descending=False,
+)
+_REMOVE_TAGS = delete(server_tags).where(
+    server_tags.c.server_id.in_(bindparam("ids", expanding=True))
+)
+_REMOVE_DESTROYED = delete(servers).where(
+    servers.c.server_id.in_(bindparam("ids", expanding=True)), servers.c.destroy_ms.is_not(None)
+)
+
+REMOVAL_BYTES: Final = 1 << 20
+"""Bytes of the records that one transaction removes. SQLite overwrites them on the event loop."""
 
 
 async def add(
@@ -141,3 +183,55 @@ async def record_destroyed(
     }
     await tx.run(update(servers).where(condition).values(values))
     await tx.run(delete(server_host_ports).where(server_host_ports.c.server_id == server_id))
+
+
+async def ends_of_namespaces(tx: Transaction, kept_count: int, bounds: PageBounds) -> Page:
+    """Returns a page of all namespaces, with the times of the ends of their servers.
+
+    `first_ms` is the time of the first end. `surplus_ms` is the time of the last end before the
+    latest `kept_count` ends. Both are None if there is no such end.
+    """
+    return await _ENDS_OF_NAMESPACES.read(tx, {"kept_count": kept_count}, bounds)
+
+
+async def destroyed_page(
+    tx: Transaction, namespace_id: str, last_ms: int, bounds: PageBounds
+) -> Page:
+    """Returns a page of the servers that were destroyed until `last_ms`, in the order of their
+    ends.
+
+    The rows have `server_id`, `destroy_ms` and `record_bytes`.
+    """
+    return await _DESTROYED.read(tx, {"namespace_id": namespace_id, "last_ms": last_ms}, bounds)
+
+
+async def remove_destroyed(database: Database, rows: Sequence[Record]) -> None:
+    """Removes servers, given as rows of `destroyed_page`.
+
+    Each transaction removes about REMOVAL_BYTES, so that other changes do not wait long. Raises
+    OVERLOADED after too many conflicts.
+    """
+    for server_ids in _removal_batches(rows):
+        await _remove(database, server_ids)
+
+
+def _removal_batches(rows: Sequence[Record]) -> Iterator[list[str]]:
+    batch: list[str] = []
+    size = 0
+    for row in rows:
+        if batch and size + row.record_bytes > REMOVAL_BYTES:
+            yield batch
+            batch, size = [], 0
+        batch.append(row.server_id)
+        size += row.record_bytes
+    if batch:
+        yield batch
+
+
+async def _remove(database: Database, server_ids: Sequence[str]) -> None:
+    async def once() -> None:
+        async with database.write() as tx:
+            for statement in (_REMOVE_TAGS, _REMOVE_DESTROYED):
+                await tx.run(statement, {"ids": server_ids})
+
+    await retry_on_conflict(once)

@@ -396,6 +396,14 @@ servers: Final = Table(
         sqlite_where=text("destroy_ms IS NULL"),
         postgresql_where=text("destroy_ms IS NULL"),
     ),
+    Index(
+        "ix_servers_destroyed",
+        "namespace_id",
+        "destroy_ms",
+        "server_id",
+        sqlite_where=text("destroy_ms IS NOT NULL"),
+        postgresql_where=text("destroy_ms IS NOT NULL"),
+    ),
 )
 """`record` has the immutable fields of the server as `hosting.v1.Server`. `stop_ms` is the time of
 the stop request, `stop_timeout_ms` its timeout. The resources of servers that ended before
