@@ -314,7 +314,7 @@ class ControlPlane:
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),
-            versions=VersionOperations(records, self._feeder, self._context),
+            versions=VersionOperations(records, deletions, self._context),
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(

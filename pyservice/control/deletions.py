@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from pyservice.concurrency.single_flight import SingleFlight
+from pyservice.control.feed_comparison import order_key
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, DataPlaneUnavailable
+from pyservice.control.lobby_records import Row, apply_facts
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2
-from pyservice.storage import deletions, service_state
+from pyservice.storage import deletions, namespaces, service_state
 from pyservice.storage.database import Database, Record, Transaction
 
 _INTERVAL_S: Final = 3_600.0
@@ -24,7 +36,7 @@ _RETRIES_S: Final = (1.0, 60.0)
 _BATCH_ROWS: Final = 100
 _NAMED_IDS: Final = 5
 _FACTS_MAX: Final = 1_000
-"""Unread facts that a removal looks through. It is repeated if there are more."""
+"""Unread facts that a deletion looks through. It is repeated if there are more."""
 
 
 class _Incomplete(Exception):
@@ -57,23 +69,98 @@ def require_unused(detail: str, **users: Sequence[str]) -> None:
         raise ServiceError("IN_USE", detail, metadata=metadata)
 
 
-async def require_no_players(
-    tx: Transaction, namespace_ids: Sequence[str], *, is_forced: bool
+class UnrecordedLobby(NamedTuple):
+    """A live lobby of the data plane that the lobby records may not have yet."""
+
+    lobby_id: str
+    namespace_id: str
+    version_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataPlaneUse:
+    """Configurations and lobbies of the data plane when it was asked."""
+
+    source_epoch: int
+    configurations: Mapping[str, feed_pb2.HeldConfiguration]
+    lobbies: Sequence[UnrecordedLobby]
+
+    def is_current(self, row: Record) -> bool:
+        """Returns True if the data plane has the last change of a namespace record."""
+        configuration = self.configurations.get(row.namespace_id)
+        return configuration is not None and order_key(configuration) == (
+            self.source_epoch,
+            row.revision,
+        )
+
+
+async def require_version_unused(
+    tx: Transaction, game_id: str, version_id: str, use: DataPlaneUse
 ) -> None:
-    """Raises IN_USE if a namespace has live lobbies or servers and the deletion is not forced."""
-    if is_forced:
-        return
-    live: dict[str, list[str]] = {"lobby": [], "server": []}
-    for namespace_id in namespace_ids:
-        live["lobby"] += await deletions.live_lobbies(tx, namespace_id)
-        live["server"] += await deletions.live_servers(tx, namespace_id)
+    """Raises IN_USE if a namespace or a live lobby runs the version, in the records or in the data
+    plane.
+
+    If the data plane does not have the last change of a namespace, it may still run any version
+    that the namespace had.
+    """
+    running = {
+        *await deletions.namespaces_of_version(tx, version_id),
+        *(
+            namespace_id
+            for namespace_id, configuration in use.configurations.items()
+            if configuration.current_version_id == version_id
+        ),
+    }
+    changed = [
+        row.namespace_id for row in await namespaces.of_game(tx, game_id) if not use.is_current(row)
+    ]
+    if changed:
+        running.update(await deletions.namespaces_that_ran(tx, changed, version_id))
+    lobbies = {
+        *await deletions.lobbies_of_version(tx, version_id),
+        *(lobby.lobby_id for lobby in use.lobbies if lobby.version_id == version_id),
+    }
     require_unused(
-        "Lobbies or servers are live. End them first, or set `force` to end them with the deletion.",
-        **live,
+        "A namespace or a lobby runs this version. Set another version, and wait for the end of the "
+        "lobbies.",
+        namespace=sorted(running),
+        lobby=sorted(lobbies),
     )
 
 
+async def require_no_players(
+    tx: Transaction, namespace_ids: Collection[str], unrecorded: Iterable[UnrecordedLobby]
+) -> None:
+    """Raises IN_USE if a namespace has live lobbies or servers. `unrecorded` has lobbies of any
+    namespace.
+    """
+    lobbies = {lobby.lobby_id for lobby in unrecorded if lobby.namespace_id in namespace_ids}
+    servers: list[str] = []
+    for namespace_id in namespace_ids:
+        lobbies.update(await deletions.live_lobbies(tx, namespace_id))
+        servers += await deletions.live_servers(tx, namespace_id)
+    require_unused(
+        "Lobbies or servers are live. End them first, or set `force` to end them with the deletion.",
+        lobby=sorted(lobbies),
+        server=servers,
+    )
+
+
+@contextlib.asynccontextmanager
+async def _answer_of_data_plane() -> AsyncIterator[None]:
+    """Raises CONTROL_PLANE_UNAVAILABLE if the data plane does not answer within a second."""
+    try:
+        async with asyncio.timeout(CONFIRM_TIMEOUT_S):
+            yield
+    except (DataPlaneUnavailable, ServiceError, TimeoutError, _Incomplete):
+        raise ServiceError(
+            "CONTROL_PLANE_UNAVAILABLE",
+            "The data plane has not said what it runs, so nothing was deleted; try again.",
+        ) from None
+
+
 class RemovalClient(Protocol):
+    async def held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse: ...
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
 
@@ -98,6 +185,9 @@ class Deletions:
         self._client = client
         self._source_epoch = source_epoch
         self._remove_run = remove_run
+        # A response has all namespaces, so concurrent requests share it. An old one is harmless:
+        # `DataPlaneUse.is_current` compares it with the records.
+        self._held: SingleFlight[None, feed_pb2.HeldResponse] = SingleFlight()
         self._due = asyncio.Event()
         self.job = RetryingJob(
             "deletions",
@@ -126,6 +216,33 @@ class Deletions:
 
     async def run(self) -> None:
         await self.job.repeat_forever(self._remove_all, every_s=_INTERVAL_S)
+
+    async def data_plane_use(self) -> DataPlaneUse:
+        """Asks the data plane what it runs. Raises CONTROL_PLANE_UNAVAILABLE after a second."""
+        async with _answer_of_data_plane():
+            response = await self._held.run(
+                None, lambda: self._client.held_configurations(feed_pb2.HeldRequest())
+            )
+            # Read after the configurations, so that no lobby of an earlier version starts later.
+            lobbies = await self._unrecorded_lobbies()
+        configurations = {
+            configuration.namespace_id: configuration for configuration in response.configurations
+        }
+        return DataPlaneUse(self._source_epoch, configurations, lobbies)
+
+    async def unrecorded_lobbies(self) -> list[UnrecordedLobby]:
+        """Asks the data plane for live lobbies. Raises CONTROL_PLANE_UNAVAILABLE after a second."""
+        async with _answer_of_data_plane():
+            return await self._unrecorded_lobbies()
+
+    async def _unrecorded_lobbies(self) -> list[UnrecordedLobby]:
+        rows: dict[str, Row] = {}
+        apply_facts(rows, await self._unread_facts())
+        return [
+            UnrecordedLobby(lobby_id, row["namespace_id"], row["version_id"])
+            for lobby_id, row in rows.items()
+            if row["stop_ms"] is None
+        ]
 
     async def confirm(self, namespace_ids: Collection[str]) -> None:
         """Waits until the data plane has removed deleted namespaces.
@@ -215,15 +332,22 @@ class Deletions:
         A fact that is read later would add the record of a lobby again. The removal of the namespace
         from the data plane makes its last facts.
         """
+        if any(fact.namespace_id == namespace_id for fact in await self._unread_facts()):
+            raise _Incomplete("the facts of its lobbies are not read yet")
+
+    async def _unread_facts(self) -> Sequence[facts_pb2.Fact]:
+        """Returns the facts that are not applied to the lobby records yet. Raises _Incomplete if
+        there are too many.
+        """
         async with self._database.read() as tx:
             stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
             lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
         response = await self._client.read_facts(
             facts_pb2.ReadRequest(stream=stream, acknowledged_lsn=lsn, limit=_FACTS_MAX)
         )
-        is_all = len(response.facts) < _FACTS_MAX
-        if not is_all or any(fact.namespace_id == namespace_id for fact in response.facts):
-            raise _Incomplete("the facts of its lobbies are not read yet")
+        if len(response.facts) >= _FACTS_MAX:
+            raise _Incomplete("the facts of lobbies are not read yet")
+        return response.facts
 
     async def _remove_lobbies(self, namespace_id: str) -> None:
         while True:

@@ -68,13 +68,6 @@ class DataPlaneConfigurations:
         configuration = self._configurations.get(namespace_id)
         return configuration.current_version_id if configuration else ""
 
-    def namespaces_that_run(self, version_id: str) -> list[str]:
-        return [
-            namespace_id
-            for namespace_id, configuration in self._configurations.items()
-            if configuration.current_version_id == version_id
-        ]
-
     def has_lost_state(self, response: feed_pb2.HeldResponse) -> bool:
         self.memory.take(response)
         order_of = {

@@ -239,10 +239,6 @@ class Feeder:
     def refusals(self) -> int:
         return self._refused_configurations.count
 
-    def namespaces_that_run(self, version_id: str) -> list[str]:
-        """Returns the namespaces that run the version in the data plane, as far as is known."""
-        return self._configurations.namespaces_that_run(version_id)
-
     @property
     def memory(self) -> DataPlaneMemory:
         return self._configurations.memory

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -18,7 +19,7 @@ from pyservice.control.authorization import scope_of
 from pyservice.control.configuration_encoding import encode
 from pyservice.control.deletions import Deletions, require_no_players
 from pyservice.control.feeder import Feeder
-from pyservice.control.idempotent_changes import RecordContext
+from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import (
     derived_name_id,
     display_name_problems,
@@ -176,23 +177,32 @@ class GameOperations:
     async def delete(self, request: pb.DeleteGameRequest, caller: Caller) -> pb.DeleteGameResponse:
         deleted_uploads: list[str] = []
 
-        async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
-            game = await authorization.find_game(tx, caller, request.game_id)
-            await games.lock(tx, game.game_id)
-            rows = await namespaces.of_game(tx, game.game_id)
-            ids = [row.namespace_id for row in rows]
-            await require_no_players(tx, ids, is_forced=request.force)
-            deleted_uploads[:] = await uploads.incomplete_of_game(tx, game.game_id)
-            for row in rows:
-                await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
-            await stored_deletions.remove_game(tx, game.game_id)
-            topics = [game_topic(game.game_id), group_topic(game.group_id)]
-            tx.after_commit(lambda: self._topics.bump(*topics))
-            tx.after_commit(self._on_deleted)
-            return remembered_pb2.NamespacesDeleted(namespace_ids=ids)
+        @contextlib.asynccontextmanager
+        async def open_change() -> AsyncIterator[Change[remembered_pb2.NamespacesDeleted]]:
+            async with self._database.read() as tx:
+                await authorization.find_game(tx, caller, request.game_id)
+            unrecorded = [] if request.force else await self._deletions.unrecorded_lobbies()
 
-        deleted = await self._changes.apply(
-            caller, request, remembered_pb2.NamespacesDeleted, change
+            async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
+                game = await authorization.find_game(tx, caller, request.game_id)
+                await games.lock(tx, game.game_id)
+                rows = await namespaces.of_game(tx, game.game_id)
+                ids = [row.namespace_id for row in rows]
+                if not request.force:
+                    await require_no_players(tx, ids, unrecorded)
+                deleted_uploads[:] = await uploads.incomplete_of_game(tx, game.game_id)
+                for row in rows:
+                    await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
+                await stored_deletions.remove_game(tx, game.game_id)
+                topics = [game_topic(game.game_id), group_topic(game.group_id)]
+                tx.after_commit(lambda: self._topics.bump(*topics))
+                tx.after_commit(self._on_deleted)
+                return remembered_pb2.NamespacesDeleted(namespace_ids=ids)
+
+            yield change
+
+        deleted = await self._changes.apply_with_resource(
+            caller, request, remembered_pb2.NamespacesDeleted, open_change
         )
         await self._deletions.refuse_puts(deleted_uploads)
         await self._deletions.confirm(deleted.namespace_ids)

@@ -305,18 +305,27 @@ class NamespaceOperations:
     async def delete(
         self, request: pb.DeleteNamespaceRequest, caller: Caller
     ) -> pb.DeleteNamespaceResponse:
-        async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
-            row = await authorization.find_namespace(tx, caller, request)
-            await games.lock(tx, row.game_id)
-            await require_no_players(tx, [row.namespace_id], is_forced=request.force)
-            await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
-            topics = game_topic(row.game_id), group_topic(row.group_id)
-            tx.after_commit(lambda: self.records.topics.bump(*topics))
-            tx.after_commit(self.on_deleted)
-            return remembered_pb2.NamespacesDeleted(namespace_ids=[row.namespace_id])
+        @contextlib.asynccontextmanager
+        async def open_change() -> AsyncIterator[Change[remembered_pb2.NamespacesDeleted]]:
+            async with self.records.database.read() as tx:
+                await authorization.find_namespace(tx, caller, request)
+            unrecorded = [] if request.force else await self.deletions.unrecorded_lobbies()
 
-        deleted = await self.records.changes.apply(
-            caller, request, remembered_pb2.NamespacesDeleted, change
+            async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
+                row = await authorization.find_namespace(tx, caller, request)
+                await games.lock(tx, row.game_id)
+                if not request.force:
+                    await require_no_players(tx, [row.namespace_id], unrecorded)
+                await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
+                topics = game_topic(row.game_id), group_topic(row.group_id)
+                tx.after_commit(lambda: self.records.topics.bump(*topics))
+                tx.after_commit(self.on_deleted)
+                return remembered_pb2.NamespacesDeleted(namespace_ids=[row.namespace_id])
+
+            yield change
+
+        deleted = await self.records.changes.apply_with_resource(
+            caller, request, remembered_pb2.NamespacesDeleted, open_change
         )
         await self.deletions.confirm(deleted.namespace_ids)
         return pb.DeleteNamespaceResponse()

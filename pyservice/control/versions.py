@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,10 +20,9 @@ from pyservice.control.configuration_validation import (
     image_ids,
     site_ids,
 )
-from pyservice.control.deletions import require_unused
-from pyservice.control.feeder import Feeder
+from pyservice.control.deletions import Deletions, require_version_unused
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.idempotent_changes import RecordContext
+from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import display_name_problems, problem_messages, require_valid
 from pyservice.control.resource_summaries import version_summary
 from pyservice.control.timestamps import rfc3339
@@ -51,7 +51,7 @@ Completions = Mapping[str, Completeness]
 @dataclass(frozen=True, slots=True)
 class VersionOperations:
     records: RecordContext
-    feeder: Feeder
+    deletions: Deletions
     validation_context: Callable[[Completions, Completions], ValidationContext]
 
     async def create(
@@ -148,28 +148,27 @@ class VersionOperations:
     async def delete(
         self, request: pb.DeleteVersionRequest, caller: Caller
     ) -> pb.DeleteVersionResponse:
-        async def change(tx: Transaction) -> None:
-            game = await authorization.find_game(tx, caller, request.game_id)
-            await games.lock(tx, game.game_id)
-            version_id = request.version_id
-            if not await games.is_version_of(tx, game.game_id, version_id):
-                raise ServiceError("VERSION_NOT_FOUND")
-            running = {
-                *await stored_deletions.namespaces_of_version(tx, version_id),
-                # A namespace that was just switched runs it until the data plane has the change.
-                *self.feeder.namespaces_that_run(version_id),
-            }
-            require_unused(
-                "A namespace or a lobby runs this version. Set another version, and wait for the "
-                "end of the lobbies.",
-                namespace=sorted(running),
-                lobby=await stored_deletions.lobbies_of_version(tx, version_id),
-            )
-            await stored_deletions.remove_version(tx, version_id)
-            topics = game_topic(game.game_id), group_topic(game.group_id)
-            tx.after_commit(lambda: self.records.topics.bump(*topics))
+        @contextlib.asynccontextmanager
+        async def open_change() -> AsyncIterator[Change[pb.DeleteVersionResponse]]:
+            async with self.records.database.read() as tx:
+                game = await authorization.find_game(tx, caller, request.game_id)
+                await _require_version(tx, game.game_id, request.version_id)
+            use = await self.deletions.data_plane_use()
 
-        return await self.records.changes.apply(caller, request, pb.DeleteVersionResponse, change)
+            async def change(tx: Transaction) -> None:
+                game = await authorization.find_game(tx, caller, request.game_id)
+                await games.lock(tx, game.game_id)
+                await _require_version(tx, game.game_id, request.version_id)
+                await require_version_unused(tx, game.game_id, request.version_id, use)
+                await stored_deletions.remove_version(tx, request.version_id)
+                topics = game_topic(game.game_id), group_topic(game.group_id)
+                tx.after_commit(lambda: self.records.topics.bump(*topics))
+
+            yield change
+
+        return await self.records.changes.apply_with_resource(
+            caller, request, pb.DeleteVersionResponse, open_change
+        )
 
     async def _problems(self, tx: Transaction, game_id: str, request: Input) -> list[FieldProblem]:
         context = self.validation_context(
@@ -180,6 +179,11 @@ class VersionOperations:
             *display_name_problems(request.display_name, "display_name"),
             *configuration_problems(request.config, context),
         ]
+
+
+async def _require_version(tx: Transaction, game_id: str, version_id: str) -> None:
+    if not await games.is_version_of(tx, game_id, version_id):
+        raise ServiceError("VERSION_NOT_FOUND")
 
 
 def _completions(is_complete_by_id: dict[str, bool]) -> Completions:

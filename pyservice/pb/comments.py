@@ -1289,7 +1289,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.VersionVerification.url": "http or https URL with a public host.",
     "hosting.v1.Versions": "Versions of a game.",
     "hosting.v1.Versions.CreateVersion": "Creates a version. It runs where a namespace selects it.",
-    "hosting.v1.Versions.DeleteVersion": "Deletes a version. Fails with IN_USE while a namespace or a lobby runs it. The version history keeps its id.",
+    "hosting.v1.Versions.DeleteVersion": "Deletes a version. Fails with IN_USE while a namespace or a lobby runs it, and with CONTROL_PLANE_UNAVAILABLE if the data plane does not say what it runs. The version history keeps its id.",
     "hosting.v1.Versions.GetVersion": "Returns a version with its whole configuration.",
     "hosting.v1.Versions.ListVersions": "Lists the versions of the game, newest first, without their configurations.",
     "hosting.v1.Versions.ReserveVersionName": "Reserves a display name for the next version. No name is returned twice.",

@@ -94,6 +94,18 @@ async def namespaces_of_version(tx: Transaction, version_id: str) -> list[str]:
     return await _ids(tx, _NAMESPACES_OF_VERSION, id=version_id)
 
 
+async def namespaces_that_ran(
+    tx: Transaction, namespace_ids: Collection[str], version_id: str
+) -> list[str]:
+    """Returns those of the namespaces that have the version in their version history."""
+    statement = select(version_history.c.namespace_id).distinct()
+    is_it = version_history.c.version_id == version_id
+    rows = await tx.all(
+        statement.where(version_history.c.namespace_id.in_(list(namespace_ids)), is_it)
+    )
+    return [row.namespace_id for row in rows]
+
+
 async def lobbies_of_version(tx: Transaction, version_id: str) -> list[str]:
     """Returns the lobbies of a version that have not ended."""
     return await _ids(tx, _LOBBIES_OF_VERSION, id=version_id)

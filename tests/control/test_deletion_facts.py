@@ -27,6 +27,9 @@ class DataPlane(ScriptedFacts):
 
     lobby_id = ""
 
+    async def held_configurations(self, _: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
+        return feed_pb2.HeldResponse()
+
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
         if self.lobby_id in self.alive:
             self.alive.remove(self.lobby_id)

@@ -106,7 +106,7 @@ class Plane:
         self.uploading = UploadLifecycle(context, Objects(self.blobs, signer, URL))
         deletions = deletions_without_planes(database, self.uploading)
         self.sites = SiteOperations(context, self.uploading, deletions)
-        self.versions = VersionOperations(context, data_plane, data_plane)
+        self.versions = VersionOperations(context, deletions, data_plane)
         self.games = GameOperations(
             context, data_plane, data_plane, data_plane, [], GameDeletions(deletions, lambda: None)
         )

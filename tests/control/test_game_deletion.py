@@ -38,12 +38,6 @@ class Arena:
         found = await self.client.call("find", {"game_modes": ["arena"]}, token=self.public_token)
         assert found.code == "OK", found
         self.player_token = found.body["player"]["token"]
-
-        async def is_recorded() -> bool:
-            record = {**self.prod, "lobby_id": self.lobby["lobby_id"]}
-            return (await developer.call("get_lobby_record", **record)).code == "OK"
-
-        await eventually(is_recorded)
         return self
 
     async def connect(self) -> str:

@@ -1,5 +1,5 @@
-"""Changes during an outage of the data plane. Only the changes in `test_stored_changes` wait for
-the data plane.
+"""Changes during an outage of the data plane. Only the changes in `test_stored_changes` and some
+deletions wait for the data plane.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 CHANGING: Final = {row.slug: row for row in ROWS if row.changes}
 
-DELETIONS: Final = {"delete_namespace", "delete_game"}
-"""Changes that wait for the data plane, and that it cannot refuse."""
+DELETIONS: Final = {"delete_version", "delete_namespace", "delete_game"}
+"""Deletions that change nothing before the data plane says what it runs."""
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -102,3 +102,19 @@ async def test_other_changes_do_not_wait_for_a_silent_data_plane(
         if row.callers is not Callers.ANYBODY
     }
     assert waited == {key: [] for key in waited}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_deletion_changes_nothing_while_the_data_plane_is_silent(
+    scenario: NamespaceScenario, transport: str
+) -> None:
+    client = control_client(scenario.full_service, transport)
+    requested = [(slug, await CHANGING[slug].fields(scenario)) for slug in sorted(DELETIONS)]
+    with suspended_data_plane(scenario.full_service):
+        before = await scenario.records.tables()
+        for slug, fields in requested:
+            answer = await client.call(slug, fields, token=scenario.owner.token)
+            assert answer.code == "CONTROL_PLANE_UNAVAILABLE", slug
+            assert "nothing was deleted" in answer.detail, slug
+        assert await scenario.records.tables() == before
+    await client.close()

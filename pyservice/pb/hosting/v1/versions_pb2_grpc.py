@@ -107,7 +107,8 @@ class VersionsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteVersion(self, request, context):
-        """Deletes a version. Fails with IN_USE while a namespace or a lobby runs it. The version history keeps its id.
+        """Deletes a version. Fails with IN_USE while a namespace or a lobby runs it, and with CONTROL_PLANE_UNAVAILABLE if the
+        data plane does not say what it runs. The version history keeps its id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
