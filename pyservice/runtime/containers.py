@@ -30,7 +30,10 @@ from pyservice.runtime.scratch_folders import ScratchLimits
 from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 KINDS: Final = ("docker_image", "oci_bundle")
-RUNTIMES: Final = ("crun", "runc")
+RUNTIME: Final = "crun"
+"""The OCI runtime. It leaves a container in the control group that isolates its network. runc would
+move the container into another group.
+"""
 PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 TMP_BYTES: Final = 64 << 20
 
@@ -53,7 +56,7 @@ would share one limit.
 
 _SCRIPT: Final = """
 set -eu
-place=$1 runtime=$2 manager=$3 lower=$4 scratch=$5 bundle=$6 log=$7
+place=$1 runtime=$2 lower=$3 scratch=$4 bundle=$5 log=$6
 (umask 077; : >"$log")
 exec 3>&2 2>"$log"
 mount -t tmpfs -o mode=0755,size=16m,nosuid,nodev none "$place"
@@ -67,11 +70,12 @@ chown --reference=lower own/upper
 chmod --reference=lower own/upper
 mount -t overlay -o lowerdir=lower,upperdir=own/upper,workdir=own/work,nosuid,nodev none root
 mount -t proc -o nosuid,nodev,noexec,hidepid=2 none proc
-# A runtime that makes no control groups need not see any: it would judge how this machine has them.
-if [ -n "$manager" ] && [ -d /sys/fs/cgroup ]; then mount -t tmpfs -o ro none /sys/fs/cgroup; fi
+# The runtime makes no control groups and need not see any: it would judge how this machine has them.
+if [ -d /sys/fs/cgroup ]; then mount -t tmpfs -o ro none /sys/fs/cgroup; fi
 exec 2>&3 3>&-
 : >"$log"
-exec "$runtime" --root "$place/state" --log "$log" --log-format json $manager run --bundle "$bundle" container
+exec "$runtime" --root "$place/state" --log "$log" --log-format json --cgroup-manager=disabled \\
+  run --bundle "$bundle" container
 """
 
 
@@ -85,13 +89,9 @@ class ContainerRuntime:
     user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers
     """Host ids of the users in containers if the service is root."""
 
-    @property
-    def _manager(self) -> str:
-        return "" if self.runtime.name.startswith("runc") else "--cgroup-manager=disabled"
-
     def command(self, lower: Path, folder: Path, scratch: Path) -> list[str]:
         words = ["/bin/sh", "-c", _SCRIPT, "container"]
-        words += [self.mount_point, str(self.runtime), self._manager, str(lower), str(scratch)]
+        words += [self.mount_point, str(self.runtime), str(lower), str(scratch)]
         return [*words, str(folder / BUNDLE), str(folder / _LOG)]
 
     def write_bundle(

@@ -20,7 +20,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_sandbox import SANDBOX_UID
 from pyservice.runtime.containers import (
     PATH,
-    RUNTIMES,
+    RUNTIME,
     ContainerRuntime,
     mount_point_outside,
     runtime_failure,
@@ -171,23 +171,25 @@ async def choose_container_runtime(
     bytes_max: int = SCRATCH_BYTES_MAX,
     user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers,
 ) -> tuple[ContainerRuntime | None, str]:
-    """Returns the first OCI runtime that works and an empty text, or None and the reason."""
-    candidates = [setting] if setting is not None else _runtimes()
-    problem = "neither crun nor runc is installed"
-    for runtime in candidates:
-        mount_point = mount_point_outside(folder, runtime)
-        if mount_point is None:
-            problem = "no folder can be a mount point: each contains the OCI runtime or the data"
-            return None, problem
-        for kind in possible_kinds():
-            limits = ScratchLimits(kind, bytes_max, folder)
-            containers = ContainerRuntime(runtime, mount_point, limits, user_ids)
-            trial = RunFolder(folder / f".trial-{runtime.name}-{kind}")
-            trial_problem = await asyncio.to_thread(_container_problem, trial, containers, keeper)
-            if trial_problem is None:
-                return containers, ""
-            problem = f"{runtime}: {trial_problem}"
-            _log.warning("OCI runtime does not work", scratch=kind, problem=problem)
+    """Returns the OCI runtime with the first scratch folder that works and an empty text, or None and
+    the reason.
+    """
+    runtime = setting or _installed_runtime()
+    if runtime is None:
+        return None, "crun is not installed"
+    mount_point = mount_point_outside(folder, runtime)
+    if mount_point is None:
+        return None, "no folder can be a mount point: each contains the OCI runtime or the data"
+    problem = ""
+    for kind in possible_kinds():
+        limits = ScratchLimits(kind, bytes_max, folder)
+        containers = ContainerRuntime(runtime, mount_point, limits, user_ids)
+        trial = RunFolder(folder / f".trial-{runtime.name}-{kind}")
+        trial_problem = await asyncio.to_thread(_container_problem, trial, containers, keeper)
+        if trial_problem is None:
+            return containers, ""
+        problem = f"{runtime}: {trial_problem}"
+        _log.warning("OCI runtime does not work", scratch=kind, problem=problem)
     return None, problem
 
 
@@ -218,9 +220,9 @@ async def network_isolation_problem(
         groups.remove(_NETWORK_TRIAL)
 
 
-def _runtimes() -> list[Path]:
-    paths = (shutil.which(name, path=PATH) for name in RUNTIMES)
-    return [Path(path) for path in paths if path is not None]
+def _installed_runtime() -> Path | None:
+    path = shutil.which(RUNTIME, path=PATH)
+    return None if path is None else Path(path)
 
 
 def _container_problem(trial: RunFolder, containers: ContainerRuntime, keeper: Path) -> str | None:

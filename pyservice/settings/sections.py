@@ -438,7 +438,7 @@ class RuntimeSettings(_Section):
     Landlock.
     """
     oci_runtime: Path | None = None
-    """OCI runtime for images and bundles. None: crun, else runc."""
+    """crun, which runs images and bundles. None: the installed one."""
     shared_paths: Annotated[tuple[Path, ...], BeforeValidator(from_text)] = ()
     """Paths that every game server may read and execute, besides its build and system files."""
     cpu_millicores: int | None = Field(default=None, ge=1)
