@@ -24,8 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-/* MAKE: open with O_CREAT. ASK: a write to another file. Its bytes begin with a path below the folder. */
-enum kind { PWRITE, FDATASYNC, FSYNC, RENAME, FALLOCATE, MKDIR, MAKE, WRITE, ASK };
+/* MAKE: open with O_CREAT. ASK: a write to another file. Its bytes begin with a path below the folder.
+ * REMOVE: unlink and rmdir with a whole path. */
+enum kind { PWRITE, FDATASYNC, FSYNC, RENAME, FALLOCATE, MKDIR, MAKE, WRITE, ASK, REMOVE };
 enum action { NOTHING, STALL, FAIL, KILL_BEFORE, KILL_AFTER, TEAR };
 enum { RULES = 16, STEPS = 65536, NAME = 64 };
 
@@ -69,6 +70,7 @@ static int (*real_fdatasync)(int), (*real_fsync)(int);
 static int (*real_rename)(const char *, const char *);
 static int (*real_fallocate)(int, int, off_t, off_t);
 static int (*real_open)(const char *, int, ...), (*real_mkdir)(const char *, mode_t);
+static int (*real_unlink)(const char *), (*real_rmdir)(const char *);
 static int (*real_clock_gettime)(clockid_t, struct timespec *);
 static int (*real_execve)(const char *, char *const *, char *const *), (*real_execvp)(const char *, char *const *);
 
@@ -91,6 +93,8 @@ static void resolve(void) {
     real_write = next("write");
     real_open = next("open");
     real_mkdir = next("mkdir");
+    real_unlink = next("unlink");
+    real_rmdir = next("rmdir");
     real_execve = next("execve");
     real_execvp = next("execvp");
 }
@@ -265,6 +269,23 @@ int mkdir(const char *path, mode_t mode) {
     if (name == NULL) return real_mkdir(path, mode);
     const struct rule *rule = meet(MKDIR, name, 0, 0);
     return is_refused(rule) ? -1 : leave(rule, real_mkdir(path, mode));
+}
+
+static int remove_path(const char *path, int (*real)(const char *)) {
+    const char *name = name_below(path);
+    if (name == NULL) return real(path);
+    const struct rule *rule = meet(REMOVE, name, 0, 0);
+    return is_refused(rule) ? -1 : leave(rule, real(path));
+}
+
+int unlink(const char *path) {
+    if (real_unlink == NULL) resolve();
+    return remove_path(path, real_unlink);
+}
+
+int rmdir(const char *path) {
+    if (real_rmdir == NULL) resolve();
+    return remove_path(path, real_rmdir);
 }
 
 int open(const char *path, int flags, ...) {

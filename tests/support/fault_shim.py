@@ -27,9 +27,10 @@ KINDS: Final = (
     "make",
     "write",
     "ask",
+    "remove",
 )
 """The library records calls of the first five kinds. `make` creates a file, `ask` writes the name
-of a file into another file.
+of a file into another file, `remove` removes a file or an empty folder.
 """
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
 _RULES, _STEPS, _NAME = 16, 65536, 64

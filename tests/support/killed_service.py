@@ -64,6 +64,7 @@ class Step:
     is_half: bool = False
     other: str = ""
     """The process that makes the call, if the killed plane does not make it."""
+    patience_s: float = PATIENCE_S
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -166,6 +167,56 @@ ENDED_IN_RECORDS: Final = (
     Step("before the record of the end", "control", "fdatasync fsync", LOG, at=2),
     Step("after the record of the end", "control", "fdatasync fsync", LOG, at=2, after=True),
 )
+_RUN_FOLDER: Final = "servers/????????-????-????-????-????????????"
+REMOVAL_S: Final = 150.0
+"""Maximum wait for the removal of a run folder. The folder stays for a minute after the end of its
+server, and the service retries the removal after up to another minute.
+"""
+SERVER_REMOVED: Final = (
+    *ENDED[:2],
+    Step(
+        "before the second end in the journal is durable",
+        "control",
+        "fdatasync",
+        JOURNAL,
+        at=2,
+        other="data",
+    ),
+    *ENDED[3:],
+    *(
+        Step(
+            f"{moment} of the run folder is removed",
+            "control",
+            "remove",
+            files,
+            after=after,
+            patience_s=REMOVAL_S,
+        )
+        for moment, files, after in (
+            ("before the first file", f"{_RUN_FOLDER}/*", False),
+            ("after the first file", f"{_RUN_FOLDER}/*", True),
+        )
+    ),
+    Step(
+        "before the empty run folder is removed",
+        "control",
+        "remove",
+        _RUN_FOLDER,
+        patience_s=REMOVAL_S,
+    ),
+    Step(
+        "after the empty run folder is removed",
+        "control",
+        "remove",
+        _RUN_FOLDER,
+        after=True,
+        patience_s=REMOVAL_S,
+    ),
+)
+"""Kill steps of the end of a server, and of the removal of its folder, after the deletion of a game.
+
+The journal has the end of the lobbies and the end of the lease, in any order.
+"""
 MOMENTS: Final = tuple(
     Step(f"after {delay_ms} ms", role, delay_ms=delay_ms)
     for role in LOCKS
@@ -292,7 +343,7 @@ async def _kill_while_stalled(
 
 async def _reached(step: Step, is_there: Callable[[], bool], answer: object) -> None:
     try:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(step.patience_s):
             while not is_there():
                 await asyncio.sleep(0.005)
     except TimeoutError:

@@ -20,6 +20,7 @@ from tests.support.killed_service import (
     RECORDS,
     REMOVAL_RECORDS,
     REMOVED,
+    SERVER_REMOVED,
 )
 from tests.support.upload_files import png
 
@@ -136,7 +137,7 @@ OF_GAMES: Final = (
         "delete_game",
         _the_full_game,
         name="delete a game with contents",
-        steps=(*FED, *CONTENTS_REMOVED),
+        steps=(*FED, *CONTENTS_REMOVED, *SERVER_REMOVED),
         in_records=(*RECORDS, *REMOVAL_RECORDS),
         prepare=GameFixture.new_full_game,
     ),

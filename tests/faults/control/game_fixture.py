@@ -28,12 +28,11 @@ from tests.support.full_service import (
     ServiceResponse,
     eventually,
 )
-from tests.support.killed_service import KilledService, StateReader
+from tests.support.killed_service import REMOVAL_S, KilledService, StateReader
 from tests.support.running_servers import RunningServers
 from tests.support.upload_files import png, put, tar
 from tests.support.waiting import PATIENCE_S
 
-REMOVAL_S: Final = 90.0
 DOMAIN: Final = "play.example.com"
 BUILD: Final = tar()
 PAGE: Final = b"<h1>Arena</h1>"
@@ -402,21 +401,23 @@ class GameFixture:
         return held
 
     async def check_removals(self) -> None:
-        """Checks that nothing of deleted games and namespaces remains.
-
-        The service retries a removal for a minute, while the run folder of a server has to stay.
-        """
+        """Checks that nothing of deleted games and namespaces remains."""
         for owner_id, contents in self.contents.items():
             game = await self.developer.call("get_game", game_id=contents.game_id)
             if game.code != "OK" or owner_id != contents.game_id:
-                check = functools.partial(self._has_no_rows, contents)
+                check = functools.partial(self._is_removed, contents)
                 await eventually(check, timeout_s=REMOVAL_S)
 
-    async def _has_no_rows(self, contents: Contents) -> bool:
-        """Returns whether no record names the lobby or an upload, and no removal waits for them."""
-        ids = {contents.lobby.lobby_id, *contents.uploads}
+    async def _is_removed(self, contents: Contents) -> bool:
+        """Returns whether no record names the contents and no run folder is left.
+
+        The removals that wait are records too.
+        """
+        ids = {contents.lobby.lobby_id, contents.server_id, *contents.uploads}
         rows = await self.state_reader.all_records()
-        return not any(ids.intersection(row) for table in rows.values() for row in table)
+        is_named = any(ids.intersection(row) for table in rows.values() for row in table)
+        run_folder = self.full_service.data_dir / "servers" / contents.server_id
+        return not is_named and not (contents.server_id and run_folder.exists())
 
     async def _check_domains(self, responses: Fields) -> None:
         cdn = responses["get_namespace"]["namespace"]["config"]["cdn"]

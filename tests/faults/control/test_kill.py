@@ -326,7 +326,7 @@ def check_numbers(
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 async def test_kill_at_every_step_of_every_change(
