@@ -44,7 +44,7 @@ from pyservice.pb.hosting.v1 import envelope_pb2, versions_pb2
 from pyservice.pb.hosting.v1 import games_pb2 as pb
 from pyservice.schema.configuration_size import NAMESPACE_BYTES
 from pyservice.storage import deletions as stored_deletions
-from pyservice.storage import games, groups, namespaces, uploads
+from pyservice.storage import games, groups, namespaces, quotas, uploads
 from pyservice.storage.database import Conflict, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
 
@@ -136,6 +136,8 @@ class GameOperations:
             name_id = request.name_id if request.HasField("name_id") else None
             if name_id is None:
                 name_id = await _free_name_id(tx, request.display_name, next(attempts))
+            game_id, namespace_ids = await self._add(tx, request, name_id)
+            # Last, because other transactions of the group wait from here to the commit.
             await self._quotas.require(
                 tx,
                 request.developer_group_id,
@@ -146,7 +148,6 @@ class GameOperations:
                     "version_bytes": len(_EMPTY) + len(_EMPTY_JSON),
                 },
             )
-            game_id, namespace_ids = await self._add(tx, request, name_id)
             for namespace_id in namespace_ids:
                 await self._quotas.require_memory(
                     tx, request.developer_group_id, namespace_id, NAMESPACE_BYTES
@@ -185,6 +186,7 @@ class GameOperations:
 
             async def change(tx: Transaction) -> remembered_pb2.NamespacesDeleted:
                 game = await authorization.find_game(tx, caller, request.game_id)
+                await quotas.lock_group(tx, game.group_id)
                 await games.lock(tx, game.game_id)
                 rows = await namespaces.of_game(tx, game.game_id)
                 ids = [row.namespace_id for row in rows]

@@ -58,15 +58,25 @@ class QuotaChecks:
     ) -> None:
         """Raises QUOTA_EXCEEDED if a quota has no room. `added` maps quotas to the added amounts.
 
-        An exact check locks the group until the transaction ends. A transaction locks the group
-        before a game or namespace, so that two transactions never wait for each other.
+        An exact check adds the amounts to stored uses, and locks the group until the transaction
+        ends. A transaction locks the group before a game or namespace, so that two transactions
+        never wait for each other. Without an id of its game or namespace, a record is in a new one.
         """
         keys = {"group": group_id, "game": game_id, "namespace": namespace_id}
-        if is_exact:
-            await quotas.lock_group(tx, group_id)
         limits = await self.limits(tx, group_id)
+        uses: dict[str, int] = {}
+        if is_exact and quotas.STORED.keys() & added.keys():
+            uses = await quotas.add_use(tx, group_id, added)
+        elif is_exact:
+            await quotas.lock_group(tx, group_id)
         for name, amount in added.items():
-            use = await quotas.use(tx, name, keys[QUOTAS[name].scope], self.now_ms())
+            key = keys[QUOTAS[name].scope]
+            if not key:
+                use = 0
+            elif name in uses:
+                use = uses[name]
+            else:
+                use = await quotas.use(tx, name, key, self.now_ms())
             if use + amount > limits[name]:
                 raise QUOTAS[name].exceeded(limits[name], use)
 

@@ -157,6 +157,7 @@ class VersionOperations:
 
             async def change(tx: Transaction) -> None:
                 game = await authorization.find_game(tx, caller, request.game_id)
+                await quotas.lock_group(tx, game.group_id)
                 await games.lock(tx, game.game_id)
                 await _require_version(tx, game.game_id, request.version_id)
                 await require_version_unused(tx, game.game_id, request.version_id, use)

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from sqlalchemy import Select, bindparam, delete, insert, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    Update,
+    bindparam,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.tables import (
@@ -15,6 +26,7 @@ from pyservice.storage.tables import (
     device_links,
     domains,
     games,
+    groups,
     lobbies,
     lobby_runs,
     namespace_tokens,
@@ -72,6 +84,38 @@ _ENDED_LOBBIES = (
     .where(lobbies.c.stop_ms.is_not(None), lobbies.c.namespace_id == bindparam("id"))
     .limit(bindparam("limit"))
 )
+_BYTES = func.coalesce(
+    func.sum(func.length(versions.c.config) + func.length(versions.c.config_json)), 0
+)
+
+
+def _subtract_bytes(which: ColumnElement[bool]) -> Update:
+    """Subtracts the bytes of versions from the use of their group."""
+    size = select(_BYTES).where(which).scalar_subquery()
+    group_id = (
+        select(games.c.group_id)
+        .join(versions, versions.c.game_id == games.c.game_id)
+        .where(which)
+        .limit(1)
+        .scalar_subquery()
+    )
+    return (
+        update(groups)
+        .where(groups.c.group_id == group_id)
+        .values(version_bytes=groups.c.version_bytes - size)
+    )
+
+
+_SUBTRACT_VERSION = _subtract_bytes(versions.c.version_id == bindparam("id"))
+_SUBTRACT_VERSIONS = _subtract_bytes(versions.c.game_id == bindparam("id"))
+_SUBTRACT_GAME = (
+    update(groups)
+    .where(
+        groups.c.group_id
+        == select(games.c.group_id).where(games.c.game_id == bindparam("id")).scalar_subquery()
+    )
+    .values(game_count=groups.c.game_count - 1)
+)
 _REMOVALS = (
     select(removals)
     .where(removals.c.subject_id > bindparam("after"))
@@ -126,6 +170,7 @@ async def versions_of_site(tx: Transaction, game_id: str, site_id: str) -> list[
 
 async def remove_version(tx: Transaction, version_id: str) -> None:
     """Removes a version. Raises Conflict if a concurrent transaction made a namespace run it."""
+    await tx.run(_SUBTRACT_VERSION, {"id": version_id})
     await tx.run(delete(version_builds).where(version_builds.c.version_id == version_id))
     await tx.run(delete(versions).where(versions.c.version_id == version_id))
 
@@ -195,6 +240,8 @@ async def remove_game(tx: Transaction, game_id: str) -> None:
         uploads.c.game_id == game_id
     )
     await tx.run(insert(removals).from_select(["subject_id", "kind", "revision"], objects))
+    for subtraction in (_SUBTRACT_VERSIONS, _SUBTRACT_GAME):
+        await tx.run(subtraction, {"id": game_id})
     of_versions = select(versions.c.version_id).where(versions.c.game_id == game_id)
     of_builds = select(builds.c.build_id).where(builds.c.game_id == game_id)
     of_uploads = select(uploads.c.upload_id).where(uploads.c.game_id == game_id)

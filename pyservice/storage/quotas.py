@@ -1,6 +1,7 @@
 """Limits that the operator set for groups, and the use of quotas.
 
-The use is counted from the existing records, so it cannot differ from them.
+Most uses are counted from the existing records. Those that grow with a whole group are stored with
+the group.
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ LOG_BYTES: Final = "log_bytes"
 """A quota with a use that is measured on the disk."""
 OF_DATA_PLANE: Final = (*LOBBY_QUOTAS, CONFIGURATION_BYTES)
 """Quotas that the data plane checks. The use of lobbies here is that of the records, which follow."""
+STORED: Final = {"games": groups.c.game_count, "version_bytes": groups.c.version_bytes}
+"""Quotas with a use that is stored with the group. `deletions` subtracts from it."""
 _NOW_MS: Any = bindparam("now_ms")
 _COUNT: Final = func.count()
 _PICTURES: Final = ("avatar", "banner", "logo")
@@ -81,6 +84,10 @@ def _below_namespace(table: Any) -> FromClause:
 
 def _sum(amount: ColumnElement[Any]) -> ColumnElement[int]:
     return func.coalesce(func.sum(amount), 0)
+
+
+def _of_group(amount: Column[Any]) -> _Source:
+    return _Source(groups, groups.c.group_id, groups, groups.c.group_id, _sum(amount))
 
 
 def _upload_count(*kinds: str) -> _Source:
@@ -119,7 +126,7 @@ def _is_valid(table: Any) -> ColumnElement[bool]:
 
 _SOURCES: Final[Mapping[str, _Source]] = {
     "groups": _Source(groups, groups.c.owner_identity_id, groups, groups.c.group_id),
-    "games": _Source(games, games.c.group_id, games),
+    "games": _of_group(STORED["games"]),
     "cloud_tokens": _Source(
         cloud_tokens,
         cloud_tokens.c.group_id,
@@ -129,12 +136,7 @@ _SOURCES: Final[Mapping[str, _Source]] = {
     ),
     "namespaces": _Source(namespaces, namespaces.c.game_id, _below_game(namespaces)),
     "versions": _Source(versions, versions.c.game_id, _below_game(versions)),
-    "version_bytes": _Source(
-        _below_game(versions),
-        games.c.group_id,
-        _below_game(versions),
-        amount=_sum(func.length(versions.c.config) + func.length(versions.c.config_json)),
-    ),
+    "version_bytes": _of_group(STORED["version_bytes"]),
     "builds": _upload_count("build"),
     "build_bytes": _upload_bytes("build"),
     "sites": _upload_count("site"),
@@ -202,6 +204,12 @@ _LOCK = (
     .where(groups.c.group_id == bindparam("group_id"))
     .with_for_update(key_share=True)
 )
+_ADD_USE = (
+    update(groups)
+    .where(groups.c.group_id == bindparam("id"))
+    .values({column: column + bindparam(name) for name, column in STORED.items()})
+    .returning(*(column.label(name) for name, column in STORED.items()))
+)
 _ONE_LIMIT = (group_quotas.c.group_id == bindparam("id")) & (
     group_quotas.c.name == bindparam("quota")
 )
@@ -212,6 +220,15 @@ _RESET = delete(group_quotas).where(_ONE_LIMIT)
 async def lock_group(tx: Transaction, group_id: str) -> None:
     """Makes other transactions that check quotas of the group wait until this one ends."""
     await tx.first(_LOCK, {"group_id": group_id})
+
+
+async def add_use(tx: Transaction, group_id: str, added: Mapping[str, int]) -> dict[str, int]:
+    """Adds amounts to stored uses, and returns the uses from before. Locks the group."""
+    amounts = {name: added.get(name, 0) for name in STORED}
+    row = await tx.first(_ADD_USE, {"id": group_id, **amounts})
+    if row is None:
+        raise LookupError(group_id)
+    return {name: getattr(row, name) - amount for name, amount in amounts.items()}
 
 
 async def limits_of_group(tx: Transaction, group_id: str) -> dict[str, int]:

@@ -76,7 +76,12 @@ groups: Final = Table(
     _ms("payment_method_attached_ms", nullable=True),
     _ms("payment_method_valid_ms", nullable=True),
     _ms("payment_succeeded_ms", nullable=True),
+    Column("game_count", BigInteger, nullable=False, server_default="0"),
+    Column("version_bytes", BigInteger, nullable=False, server_default="0"),
 )
+"""`game_count` and `version_bytes` are the use of two quotas. Counting it would take time in
+proportion to all games or versions of the group, at each creation.
+"""
 
 members: Final = Table(
     "members",

@@ -10,12 +10,14 @@ from uuid import uuid4
 import pytest
 
 from pyservice.settings.quotas import QUOTAS
+from pyservice.storage.quotas import STORED
 from tests.control.new_developers import new_developer
 from tests.control.service_fixtures import service_fixture
 from tests.support import game_programs
 from tests.support.command_line import error_output, json_output, output
 from tests.support.full_service import Developer
 from tests.support.namespace_scenario import Records
+from tests.support.stored_use import check_stored_use
 
 pytestmark = pytest.mark.anyio
 
@@ -202,6 +204,24 @@ async def test_deleted_build_frees_its_use(target: Target) -> None:
     await target.developer.good("delete_build", game_id=target.game_id, build_id=builds[0])
     assert (await quotas_of(target))["builds"]["use"] == LIMITS["builds"] - 1
     assert (await _once(target, creation)).code == "OK"
+
+
+async def test_deleted_games_and_versions_free_their_use(target: Target, records: Records) -> None:
+    before = await quotas_of(target)
+    version = (await _once(target, CREATIONS["version_bytes"][0])).body["version_id"]
+    game = (await _once(target, CREATIONS["games"][0])).body["game_id"]
+    fields = {"game_id": game, "display_name": "1", "config": _LARGE}
+    await target.developer.good("create_version", **fields)
+    filled = await quotas_of(target)
+    assert filled["games"]["use"] == before["games"]["use"] + 1
+    assert filled["version_bytes"]["use"] > before["version_bytes"]["use"] + 4 * 2_200
+    fields = {"game_id": target.game_id, "version_id": version}
+    await target.developer.good("delete_version", **fields)
+    await target.developer.good("delete_game", game_id=game)
+    after = await quotas_of(target)
+    assert [after[name] for name in STORED] == [before[name] for name in STORED]
+    async with records.database.read() as tx:
+        await check_stored_use(tx)
 
 
 async def test_revoked_token_frees_its_use(target: Target) -> None:

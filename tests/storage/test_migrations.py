@@ -19,6 +19,7 @@ from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import HEAD, current_revision, known_revisions, migrate, upgrade
 from pyservice.storage.tables import metadata
 from tests.support.databases import KINDS, Databases
+from tests.support.stored_use import check_stored_use
 
 pytestmark = pytest.mark.anyio
 
@@ -116,6 +117,17 @@ async def test_data_of_every_revision_survives_the_upgrade(
     assert await migrate(database, is_allowed=True) == (revision != HEAD)
     check_rows_kept(before, await database.run_sync(contents))
     assert await database.run_sync(current_revision) == HEAD
+
+
+async def test_upgrade_stores_the_use_of_quotas(database: Database) -> None:
+    def arrive(connection: Connection) -> None:
+        upgrade(connection, None, "0013")
+        fill(connection)
+
+    await database.run_sync(arrive)
+    await migrate(database, is_allowed=True)
+    async with database.read() as tx:
+        await check_stored_use(tx)
 
 
 NEXT = """

@@ -31,6 +31,7 @@ from pyservice.storage.tables import metadata
 from tests.support.fault_shim import Rule, Shim
 from tests.support.full_service import FullService, ServiceClient, ServiceResponse
 from tests.support.namespace_scenario import MOVING, still
+from tests.support.stored_use import check_stored_use
 from tests.support.waiting import PATIENCE_S
 
 _OF_REQUESTS: Final = {"audit_log", "idempotent_answers", "rays"}
@@ -405,6 +406,10 @@ class StateReader:
                 table.name: frozenset(tuple(row) for row in await tx.all(select(table)))
                 for table in tables
             }
+
+    async def check_stored_use(self) -> None:
+        async with self._look() as tx:
+            await check_stored_use(tx)
 
     async def records(self) -> Rows:
         rows = {}

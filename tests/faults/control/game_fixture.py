@@ -351,6 +351,7 @@ class GameFixture:
         return returned
 
     async def check_effects(self, responses: Fields) -> None:
+        await self.state_reader.check_stored_use()
         await self._check_domains(responses)
         await self._check_tokens(responses)
         await self._check_uploads(responses)
