@@ -32,7 +32,10 @@ from pyservice.storage import deletions, namespaces, service_state
 from pyservice.storage.database import Database, Record, Transaction
 
 _INTERVAL_S: Final = 3_600.0
-_RETRIES_S: Final = (1.0, 60.0)
+_RETRIES_S: Final = (1.0, 5.0)
+"""The folder of a server stays for a minute, and the job is incomplete until then. Other removals
+must not wait so long.
+"""
 _BATCH_ROWS: Final = 100
 _NAMED_IDS: Final = 5
 _FACTS_MAX: Final = 1_000

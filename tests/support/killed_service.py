@@ -169,10 +169,8 @@ ENDED_IN_RECORDS: Final = (
     Step("after the record of the end", "control", "fdatasync fsync", LOG, at=2, after=True),
 )
 _RUN_FOLDER: Final = "servers/????????-????-????-????-????????????"
-REMOVAL_S: Final = 150.0
-"""Maximum wait for the removal of a run folder. The folder stays for a minute after the end of its
-server, and the service retries the removal after up to another minute.
-"""
+REMOVAL_S: Final = 90.0
+"""Maximum wait for the removal of a run folder, which stays for a minute after the end of its server."""
 SERVER_REMOVED: Final = (
     *ENDED[:2],
     Step(

@@ -79,12 +79,18 @@ class RunningServers:
         await self.check()
         return str(response["server"]["id"])
 
-    async def add_unchecked(self) -> str:
-        """Creates a server of a new build, and does not wait until it runs. Its end takes no time."""
+    async def add_of_new_build(self) -> str:
+        """Creates a server of a new build, and waits until it runs. Its end takes no time."""
         self._build_id = await self._build(_ARCHIVE)
         request = {**self.request(), "lifecycle": {"kill_timeout": 0}}
         response = await self._developer.good("create_server", **request)
-        return str(response["server"]["id"])
+        server_id = str(response["server"]["id"])
+
+        async def is_running() -> bool:
+            return server_id in processes_of_runs(self._developer.full_service)
+
+        await eventually(is_running)
+        return server_id
 
     async def check(self) -> None:
         try:

@@ -219,7 +219,7 @@ class GameFixture:
             for prepare in (self.new_build, lambda: self.new_picture("avatar")):
                 await prepare()
                 uploads.append(self.upload_id)
-            server_id = await self.servers.add_unchecked()
+            server_id = await self.servers.add_of_new_build()
             own_servers.of_other_games.add(server_id)
             lobby = await self._attach(game_id, "prod")
             self.contents[game_id] = Contents(game_id, lobby, tuple(uploads), server_id)

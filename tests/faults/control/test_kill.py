@@ -223,6 +223,7 @@ FEW: Final = {
         ("delete a game with contents", CONTENTS_REMOVED[1]),
         ("delete a game with contents", CONTENTS_REMOVED[3]),
         ("delete a game with contents", REMOVAL_RECORDS[3]),
+        ("delete a game with contents", FED[2]),
         ("delete_site", REMOVED[0]),
         ("delete_logo", RECORDS[3]),
     ),
