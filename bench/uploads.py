@@ -168,7 +168,7 @@ class _Uploads:
         return took_s
 
     def _files(self) -> list[Path]:
-        return [path for path in self._objects.rglob("*") if path.is_file()]
+        return [path for path in (self._objects / "kept").rglob("*") if path.is_file()]
 
     def _look(self) -> None:
         (path,) = self._files()
