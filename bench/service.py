@@ -95,6 +95,14 @@ class Service:
     def cpu_s(self) -> float:
         return sum(map(cpu_seconds, self.pids()))
 
+    def idle_memory_kib(self) -> int:
+        """Returns the sum of the processes' resident memory once the process of the sites runs too."""
+        connection = http.client.HTTPConnection(str(self.ready["cdn"]), timeout=60)
+        connection.request("GET", "/")
+        connection.getresponse().read()
+        connection.close()
+        return self.memory_kib()
+
     def memory_kib(self) -> int:
         """Returns the sum of the processes' resident memory. Shared memory counts once per process."""
         return sum(map(memory_kib, self.pids()))

@@ -110,7 +110,7 @@ class _Uploads:
         self._is_pinned = is_pinned
         self._game_id = service.game("bench")
         self._objects = service.data_dir / "control" / "objects"
-        self._idle_kib = service.memory_kib()
+        self._idle_kib = service.idle_memory_kib()
 
     def upload(self) -> Run:
         for pid in self._service.pids():

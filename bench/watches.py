@@ -113,7 +113,7 @@ def _one(service: Service) -> Run:
 
     async def measure() -> Run:
         await _warm(service, [request(number, index) for number in range(_AT_ONCE)], index)
-        idle_kib = service.memory_kib()
+        idle_kib = service.idle_memory_kib()
         watchers, blocked_s = await _watch(
             service, [request(number, index) for number in range(COUNT)], index
         )

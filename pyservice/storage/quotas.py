@@ -1,7 +1,7 @@
 """Limits that the operator set for groups, and the use of quotas.
 
-Most uses are counted from the existing records. Those that grow with a whole group are stored with
-the group.
+Most uses are counted from the existing records. The uses in `STORED` are stored with the group,
+because counting would read all of its games or versions.
 """
 
 from __future__ import annotations
