@@ -281,11 +281,11 @@ _GAMES = (
         shows=lambda _: "too-short", is_private=False),
     Row("create_game", Callers.GROUP,
         _given(lambda scenario: {"developer_group_id": scenario.group_id, "display_name": _new()}),
-        changes=frozenset({"games", "versions", "namespaces", "version_history"})),
+        changes=frozenset({"groups", "games", "versions", "namespaces", "version_history"})),
     Row("get_games", Callers.ANY_CLOUD, _given(lambda _: {}), shows=lambda scenario: scenario.game_id),
     Row("get_game", Callers.GAME, _of_game(), shows=lambda scenario: scenario.game_id),
     Row("delete_game", Callers.GROUP, _unused_game,
-        changes=frozenset({"games", "versions", "namespaces", "version_history"})),
+        changes=frozenset({"groups", "games", "versions", "namespaces", "version_history"})),
 )  # fmt: skip
 _GROUPS = (
     Row("create_group", Callers.IDENTITY, _given(lambda _: {"display_name": _new()}),
@@ -297,7 +297,7 @@ _GROUPS = (
 )  # fmt: skip
 _VERSIONS = (
     Row("create_version", Callers.GAME, _of_game(display_name="NEW", config={}),
-        changes=frozenset({"versions"})),
+        changes=frozenset({"groups", "versions"})),
     Row("validate_version", Callers.GAME, _of_game(display_name="", config={}),
         shows=lambda _: "too-short"),
     Row("reserve_version_name", Callers.GAME, _of_game(), changes=frozenset({"games"})),
@@ -305,7 +305,7 @@ _VERSIONS = (
         _given(lambda scenario: {"game_id": scenario.game_id, "version_id": scenario.version_id}),
         shows=lambda scenario: scenario.version_id),
     Row("list_versions", Callers.GAME, _of_game(), shows=lambda scenario: scenario.version_id),
-    Row("delete_version", Callers.GAME, _unused_version, changes=frozenset({"versions"})),
+    Row("delete_version", Callers.GAME, _unused_version, changes=frozenset({"groups", "versions"})),
 )  # fmt: skip
 _FED = frozenset({"namespaces"})
 _NAMESPACES = (

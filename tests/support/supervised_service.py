@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.support.data_plane_service import Service
+from pyservice.cli.admin_requests import admin_socket, send_request
+from pyservice.pb.hosting.internal.v1 import admin_pb2
+from tests.support.data_plane_service import GAME, Service
 from tests.support.leftover_processes import end_leftovers
 from tests.support.waiting import until as until
 
@@ -23,6 +25,15 @@ class SupervisedService(Service):
 
     role: tuple[str, ...] = ()
     listeners: tuple[str, ...] = ("http", "grpc", "cdn", "metrics")
+
+    def public_token(self) -> str:
+        """Asks the data plane. The control plane has no record of a namespace in a feed file."""
+        request = admin_pb2.CreateTokenRequest(
+            kind=admin_pb2.TOKEN_KIND_PUBLIC, namespace=f"{GAME}/prod"
+        )
+        method = "hosting.internal.v1.Admin.CreateToken"
+        socket_path = admin_socket(self.data_dir)
+        return str(send_request(socket_path, self.data_dir, method, request).token)
 
     def pid(self, role: str) -> int:
         return int((self.data_dir / LOCKS[role]).read_text().split()[0])

@@ -414,7 +414,7 @@ class GameFixture:
 
         The removals that wait are records too.
         """
-        ids = {contents.lobby.lobby_id, contents.server_id, *contents.uploads}
+        ids = {contents.lobby.lobby_id, contents.server_id, *contents.uploads} - {""}
         rows = await self.state_reader.all_records()
         is_named = any(ids.intersection(row) for table in rows.values() for row in table)
         run_folder = self.full_service.data_dir / "servers" / contents.server_id
