@@ -20,6 +20,7 @@ from pyservice.errors import ServiceError
 from pyservice.runtime import archive_reader, build_unpacking
 from tests.support.build_workers import workers
 from tests.support.upload_files import packed, tar
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -56,7 +57,7 @@ async def test_no_archive_is_read_in_the_server_process(monkeypatch: pytest.Monk
     for module in (archive_reader, build_unpacking):
         monkeypatch.setattr(module, "read_archive", not_in_this_process)
     pids = list[int]()
-    digest = await UploadedFile(content, lambda: pids.extend(workers())).check()
+    digest = await UploadedFile(content, lambda: pids.extend(until(workers))).check()
     assert digest == hashlib.sha256(content).digest()
     assert len(pids) == 1
     with pytest.raises(ServiceError) as refused:
@@ -66,7 +67,7 @@ async def test_no_archive_is_read_in_the_server_process(monkeypatch: pytest.Monk
 
 async def test_worker_that_dies_is_an_internal_error_and_logged() -> None:
     def kill() -> None:
-        (pid,) = workers()
+        (pid,) = until(workers)
         os.kill(pid, signal.SIGKILL)
 
     with capture_logs() as logs, pytest.raises(ServiceError) as failed:
