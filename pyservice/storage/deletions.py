@@ -142,10 +142,12 @@ async def namespaces_that_ran(
     tx: Transaction, namespace_ids: Collection[str], version_id: str
 ) -> list[str]:
     """Returns those of the namespaces that have the version in their version history."""
-    statement = select(version_history.c.namespace_id).distinct()
-    is_it = version_history.c.version_id == version_id
+    history = version_history.c
+    statement = select(history.namespace_id).distinct()
     rows = await tx.all(
-        statement.where(version_history.c.namespace_id.in_(list(namespace_ids)), is_it)
+        statement.where(
+            history.namespace_id.in_(list(namespace_ids)), history.version_id == version_id
+        )
     )
     return [row.namespace_id for row in rows]
 

@@ -125,8 +125,8 @@ def _is_valid(table: Any) -> ColumnElement[bool]:
 
 
 _SOURCES: Final[Mapping[str, _Source]] = {
+    **{name: _of_group(use) for name, use in STORED.items()},
     "groups": _Source(groups, groups.c.owner_identity_id, groups, groups.c.group_id),
-    "games": _of_group(STORED["games"]),
     "cloud_tokens": _Source(
         cloud_tokens,
         cloud_tokens.c.group_id,
@@ -136,7 +136,6 @@ _SOURCES: Final[Mapping[str, _Source]] = {
     ),
     "namespaces": _Source(namespaces, namespaces.c.game_id, _below_game(namespaces)),
     "versions": _Source(versions, versions.c.game_id, _below_game(versions)),
-    "version_bytes": _of_group(STORED["version_bytes"]),
     "builds": _upload_count("build"),
     "build_bytes": _upload_bytes("build"),
     "sites": _upload_count("site"),
