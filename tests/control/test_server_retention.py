@@ -32,6 +32,7 @@ from tests.support import game_programs
 from tests.support.databases import Databases
 from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.hosted_game import Hosted
+from tests.support.noted_writes import noted_writes
 
 pytestmark = pytest.mark.anyio
 
@@ -169,18 +170,6 @@ async def test_unknown_leases_remove_nothing(scene: RetentionScene, source: Sour
     scene.is_unavailable = False
     assert await scene.left() == set()
     assert scene.removed_runs == [old]
-
-
-def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    writes: list[None] = []
-    begin = database.write
-
-    def noted() -> Any:
-        writes.append(None)
-        return begin()
-
-    monkeypatch.setattr(database, "write", noted)
-    return writes
 
 
 @each_database

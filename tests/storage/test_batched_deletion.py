@@ -17,6 +17,7 @@ from pyservice.storage.migrations import migrate
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.tables import device_links, idempotent_answers
 from tests.support.databases import KINDS, Databases
+from tests.support.noted_writes import noted_writes
 from tests.support.unused_data_plane import UnusedDataPlane
 
 pytestmark = pytest.mark.anyio
@@ -97,18 +98,6 @@ async def test_batch_is_one_transaction_and_lets_others_write(
     writes = noted_writes(database, monkeypatch)
     assert await tokens.remove_device_links_before(database, NOW_MS + 11) == MANY
     assert len(writes) == 3
-
-
-def noted_writes(database: Database, monkeypatch: pytest.MonkeyPatch) -> list[None]:
-    writes: list[None] = []
-    begin = database.write
-
-    def noted() -> Any:
-        writes.append(None)
-        return begin()
-
-    monkeypatch.setattr(database, "write", noted)
-    return writes
 
 
 async def add_lobbies(database: Database, count: int) -> None:

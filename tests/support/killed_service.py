@@ -66,6 +66,7 @@ class Step:
     other: str = ""
     """The process that makes the call, if the killed plane does not make it."""
     patience_s: float = PATIENCE_S
+    """Maximum wait for the call."""
 
     def __str__(self) -> str:
         return f"{self.role}: {self.name}"
@@ -171,45 +172,19 @@ ENDED_IN_RECORDS: Final = (
 _RUN_FOLDER: Final = "servers/????????-????-????-????-????????????"
 REMOVAL_S: Final = 90.0
 """Maximum wait for the removal of a run folder, which stays for a minute after the end of its server."""
+_SECOND_END: Final = "before the second end in the journal is durable"
 SERVER_REMOVED: Final = (
     *ENDED[:2],
-    Step(
-        "before the second end in the journal is durable",
-        "control",
-        "fdatasync",
-        JOURNAL,
-        at=2,
-        other="data",
-    ),
+    Step(_SECOND_END, "control", "fdatasync", JOURNAL, at=2, other="data"),
     *ENDED[3:],
     *(
-        Step(
-            f"{moment} of the run folder is removed",
-            "control",
-            "remove",
-            files,
-            after=after,
-            patience_s=REMOVAL_S,
-        )
+        Step(f"{moment} removed", "control", "remove", files, after=after, patience_s=REMOVAL_S)
         for moment, files, after in (
-            ("before the first file", f"{_RUN_FOLDER}/*", False),
-            ("after the first file", f"{_RUN_FOLDER}/*", True),
+            ("before the first file of the run folder is", f"{_RUN_FOLDER}/*", False),
+            ("after the first file of the run folder is", f"{_RUN_FOLDER}/*", True),
+            ("before the empty run folder is", _RUN_FOLDER, False),
+            ("after the empty run folder is", _RUN_FOLDER, True),
         )
-    ),
-    Step(
-        "before the empty run folder is removed",
-        "control",
-        "remove",
-        _RUN_FOLDER,
-        patience_s=REMOVAL_S,
-    ),
-    Step(
-        "after the empty run folder is removed",
-        "control",
-        "remove",
-        _RUN_FOLDER,
-        after=True,
-        patience_s=REMOVAL_S,
     ),
 )
 """Kill steps of the end of a server, and of the removal of its folder, after the deletion of a game.
