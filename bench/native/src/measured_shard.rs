@@ -1,18 +1,22 @@
 //! Shard of the service without its expiry thread. Opening it measures the parts of the recovery.
 
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hosting_core::{CommandOutcome, Context, Engine, Lsn};
-use hosting_journal::{Journal, Options, RealFiles, RecoverableState, RecoverySummary};
+use hosting_journal::{DurableSignal, Journal, Options, RealFiles, RecoverableState, RecoverySummary};
 use hosting_shard::{ReplayedEngine, Shard};
 
 use crate::engine_fixture::new_engine;
 use crate::{Failure, failure};
 
-pub struct MeasuredShard(pub Arc<Shard>);
+pub struct MeasuredShard {
+    pub shard: Arc<Shard>,
+    durable_signal: DurableSignal,
+}
 
 /// Time of an open by its parts, in milliseconds.
 #[derive(Clone, Copy, Default)]
@@ -74,11 +78,12 @@ impl MeasuredShard {
         times.derive_ms = elapsed_ms(derivation_started);
         times.log_read_ms = opened_ms - times.image_read_ms - times.image_load_ms - times.apply_ms;
         times.total_ms = elapsed_ms(started);
-        Ok((MeasuredShard(Shard::new(engine, Some(journal))), recovered, times))
+        let durable_signal = journal.subscribe()?;
+        Ok((MeasuredShard { shard: Shard::new(engine, Some(journal)), durable_signal }, recovered, times))
     }
 
     pub fn journal(&self) -> &Journal {
-        self.0.journal().expect("opened with a journal")
+        self.shard.journal().expect("opened with a journal")
     }
 
     /// Waits until the journal has prepared its next segments.
@@ -93,13 +98,13 @@ impl MeasuredShard {
         &self,
         command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<T>,
     ) -> Result<(T, Lsn), Failure> {
-        let outcome = self.0.run(command);
+        let outcome = self.shard.run(command);
         outcome.result.map(|value| (value, outcome.wait)).map_err(|refusal| failure(format!("refused: {refusal:?}")))
     }
 
     /// Waits for the next durable batch, at most 100 ms.
     pub fn wait(&self) {
-        let mut poll = libc::pollfd { fd: self.journal().wake_fd(), events: libc::POLLIN, revents: 0 };
+        let mut poll = libc::pollfd { fd: self.durable_signal.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let mut counter = [0_u8; 8];
         // SAFETY: both calls get pointers to live values with their lengths.
         unsafe {

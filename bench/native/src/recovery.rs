@@ -86,13 +86,13 @@ pub fn recover(flags: &Flags) -> Result<Measurement, Failure> {
     let cpu_before_ns = cpu_ns();
     let (shard, recovered, times) = MeasuredShard::open(folder)?;
     let cpu_ms = (cpu_ns() - cpu_before_ns) as f64 / 1e6;
-    let counts = shard.0.engine().namespace_counts();
+    let counts = shard.shard.engine().namespace_counts();
     let reserved: u64 = counts.iter().map(|(_, namespace)| namespace.slots[2]).sum();
     // The last players that filled the log still have slots in other lobbies.
     if reserved < expected || reserved > expected + 1_000 {
         return Err(failure(format!("{reserved} slots are reserved, not {expected}")));
     }
-    if shard.0.engine().ledger_violations() > 0 {
+    if shard.shard.engine().ledger_violations() > 0 {
         return Err(failure("the ledger does not add up"));
     }
     Ok(disk

@@ -168,7 +168,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let samples = player_loop.samples.take().map(|(_, samples)| samples).unwrap_or_default();
     let after = shard.journal().stats();
     shard.flush();
-    if shard.0.engine().ledger_violations() > 0 {
+    if shard.shard.engine().ledger_violations() > 0 {
         return Err(failure("the ledger does not add up"));
     }
     Ok(disk

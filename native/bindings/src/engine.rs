@@ -2,16 +2,17 @@
 //! GIL takes longer. Methods with work in proportion to the data release the GIL.
 
 use std::collections::HashMap;
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
 use hosting_core::{
     Attach, ChannelId, CommandOutcome, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id,
-    Join, KeyRing, ListLobbies, PlayerList, Port as CorePort, PortRange,
+    Join, ListLobbies, PlayerList, Port as CorePort, PortRange,
 };
+use hosting_journal::DurableSignal;
 use hosting_shard::Shard;
-use parking_lot::RwLock;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -28,8 +29,8 @@ use crate::{compaction, metrics};
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
     shard: Arc<Shard>,
-    /// Copy of the engine's key ring, so that token checks need no engine lock.
-    keys: RwLock<KeyRing>,
+    /// Wakes Python's event loop. None without a journal.
+    durable_signal: Option<DurableSignal>,
     hash: HashKey,
     shard_number: u16,
     /// Offset of the change numbers that `counts` returns. Lower numbers belong to an earlier process.
@@ -90,7 +91,6 @@ impl Engine {
         port_quarantine_ms: u64,
         public_ports: (u16, u16),
     ) -> PyResult<Engine> {
-        let keys = compaction::key_ring(&mac_keys, current_key)?;
         let hash = HashKey::new(hash_key.0);
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
         let ports = PortRange { first: public_ports.0, last: public_ports.1 };
@@ -110,10 +110,11 @@ impl Engine {
             torn_bytes: journal.torn_bytes,
             took: started.elapsed(),
         });
+        let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
         opened.start_expiry_thread()?;
         let first_generation = facts::wall_ms() << 20;
-        let (keys, shard_number) = (RwLock::new(keys), shard);
-        Ok(Engine { shard: opened, keys, hash, shard_number, first_generation, recovered, uncovered_block })
+        let shard_number = shard;
+        Ok(Engine { shard: opened, durable_signal, hash, shard_number, first_generation, recovered, uncovered_block })
     }
 
     fn close(&self, py: Python<'_>) {
@@ -125,7 +126,7 @@ impl Engine {
     }
 
     fn wake_fd(&self) -> i32 {
-        self.shard.journal().map_or(-1, hosting_journal::Journal::wake_fd)
+        self.durable_signal.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
     fn durable(&self) -> u64 {
@@ -138,24 +139,24 @@ impl Engine {
     }
 
     fn lobby_of_token(&self, lobby_token: &str) -> Option<IdBytes> {
-        self.keys.read().verify_lobby(lobby_token).map(IdBytes)
+        self.shard.keys().verify_lobby(lobby_token).map(IdBytes)
     }
 
     fn public_token(&self, namespace: IdBytes, token_id: IdBytes) -> String {
-        self.keys.read().sign_public(namespace.0, token_id.0)
+        self.shard.keys().sign_public(namespace.0, token_id.0)
     }
 
     fn namespace_of_public_token(&self, public_token: &str) -> Option<(IdBytes, IdBytes)> {
-        let (namespace, token) = self.keys.read().verify_public(public_token)?;
+        let (namespace, token) = self.shard.keys().verify_public(public_token)?;
         Some((IdBytes(namespace), IdBytes(token)))
     }
 
     fn development_token(&self, namespace: IdBytes, token_id: IdBytes, expires_ms: u64) -> String {
-        self.keys.read().sign_development(namespace.0, token_id.0, expires_ms)
+        self.shard.keys().sign_development(namespace.0, token_id.0, expires_ms)
     }
 
     fn namespace_of_development_token(&self, development_token: &str) -> Option<(IdBytes, IdBytes, u64)> {
-        let (namespace, token, expires_ms) = self.keys.read().verify_development(development_token)?;
+        let (namespace, token, expires_ms) = self.shard.keys().verify_development(development_token)?;
         Some((IdBytes(namespace), IdBytes(token), expires_ms))
     }
 
@@ -171,19 +172,15 @@ impl Engine {
 
     fn add_key(&self, key_id: u16, secret: KeyBytes) -> PyResult<()> {
         let known = |_| PyValueError::new_err(format!("the ring has a key {key_id}"));
-        // Locked before the engine changes, so that tokens with the new key are verifiable at once.
-        let mut keys = self.keys.write();
-        keys.add(key_id, &secret.0).map_err(known)?;
-        self.shard.run(|engine, _| engine.add_key(key_id, &secret.0)).map_err(known)
+        self.shard.add_key(key_id, &secret.0).map_err(known)
     }
 
     fn drop_key(&self, py: Python<'_>, key_id: u16) -> bool {
-        let is_dropped = py.detach(|| self.shard.run(|engine, _| engine.drop_key(key_id)));
-        is_dropped && self.keys.write().remove(key_id)
+        py.detach(|| self.shard.drop_key(key_id))
     }
 
     fn key_ids(&self) -> Vec<u16> {
-        self.keys.read().ids()
+        self.shard.keys().ids()
     }
 
     fn unused_keys(&self, py: Python<'_>) -> Vec<u16> {
@@ -389,7 +386,7 @@ impl Engine {
     fn heartbeat(&self, py: Python<'_>, lobby: IdBytes, player_tokens: Option<Vec<String>>) -> PyResult<u64> {
         let tokens: Option<Vec<&str>> = player_tokens.as_deref().map(strs);
         let answer = py.detach(|| {
-            let players = tokens.map(|tokens| PlayerList::verify(&self.keys.read(), &tokens));
+            let players = tokens.map(|tokens| PlayerList::verify(&self.shard.keys(), &tokens));
             self.shard.execute(|engine, context| engine.heartbeat(context, lobby.0, players.as_ref()))
         });
         resolve_lsn(answer)

@@ -66,6 +66,7 @@ impl UnverifiedPlayerToken {
     }
 }
 
+#[derive(Clone)]
 struct Key {
     id: u16,
     player: [u8; 32],
@@ -89,6 +90,7 @@ impl Key {
 }
 
 /// MAC keys. The current key signs tokens, and all keys verify tokens.
+#[derive(Clone)]
 pub struct KeyRing {
     keys: Vec<Key>,
     current: usize,

@@ -7,13 +7,14 @@
 
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hosting_journal::{Journal, Lsn, Options, RealFiles, RecoverableState};
+use hosting_journal::{DurableSignal, Journal, Lsn, Options, RealFiles, RecoverableState};
 
 #[derive(Default)]
 struct Count {
@@ -83,13 +84,13 @@ fn file_system(folder: &Path) -> Result<String, String> {
     }
 }
 
-fn wait(journal: &Journal) {
-    let mut poll = libc::pollfd { fd: journal.wake_fd(), events: libc::POLLIN, revents: 0 };
+fn wait(signal: &DurableSignal) {
+    let mut poll = libc::pollfd { fd: signal.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut counter = [0_u8; 8];
     // SAFETY: both calls get pointers to live values with their lengths.
     unsafe {
         if libc::poll(&mut poll, 1, 1) > 0 {
-            libc::read(journal.wake_fd(), counter.as_mut_ptr().cast(), counter.len());
+            libc::read(signal.as_raw_fd(), counter.as_mut_ptr().cast(), counter.len());
         }
     }
 }
@@ -117,6 +118,7 @@ fn median_fdatasync_ns(folder: &Path) -> io::Result<u64> {
 fn drive(journal: &Journal, options: &Options, arguments: &Arguments, event: &[u8]) -> Result<u64, String> {
     let until = Instant::now() + Duration::from_secs(arguments.seconds);
     let mut refused = 0_u64;
+    let signal = journal.subscribe().map_err(|error| error.to_string())?;
     while Instant::now() < until {
         while journal.last() - journal.durable() < arguments.outstanding {
             let credit = journal.credit();
@@ -126,7 +128,7 @@ fn drive(journal: &Journal, options: &Options, arguments: &Arguments, event: &[u
             }
             journal.submit(journal.last() + 1, 1, event);
         }
-        wait(journal);
+        wait(&signal);
         if journal.compaction_due() {
             hosting_journal::write_compacted_image(options.clone(), Arc::new(RealFiles), &mut Count::default())
                 .and_then(|_| journal.image_written())

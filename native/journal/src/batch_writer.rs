@@ -114,7 +114,7 @@ impl JournalCore {
         self.durable.store(header.first_lsn + u64::from(header.count) - 1, Ordering::Release);
         drop(shared);
         if header.count > 0 {
-            self.durable_signal.signal();
+            self.durable_signals.signal_all();
         }
     }
 

@@ -1,9 +1,50 @@
-//! Event descriptor that wakes an event loop when a batch is durable.
+//! Event descriptors that wake event loops when a batch is durable.
 
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, Weak};
 
-pub(crate) struct EventFd(OwnedFd);
+use crate::journal::lock;
+
+/// Non-blocking eventfd of one consumer, which the writer signals after each durable batch with events. Dropping it ends
+/// the subscription.
+pub struct DurableSignal(Arc<EventFd>);
+
+impl AsRawFd for DurableSignal {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.raw()
+    }
+}
+
+impl AsFd for DurableSignal {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.0.as_fd()
+    }
+}
+
+/// All consumers of a journal. Each has its own descriptor, so that no consumer takes the wake-up of another.
+#[derive(Default)]
+pub(crate) struct DurableSignals(Mutex<Vec<Weak<EventFd>>>);
+
+impl DurableSignals {
+    pub fn subscribe(&self) -> io::Result<DurableSignal> {
+        let signal = Arc::new(EventFd::new()?);
+        lock(&self.0).push(Arc::downgrade(&signal));
+        Ok(DurableSignal(signal))
+    }
+
+    pub fn signal_all(&self) {
+        lock(&self.0).retain(|signal| {
+            let signal = signal.upgrade();
+            if let Some(signal) = &signal {
+                signal.signal();
+            }
+            signal.is_some()
+        });
+    }
+}
+
+struct EventFd(OwnedFd);
 
 impl EventFd {
     pub fn new() -> io::Result<Self> {

@@ -1,6 +1,6 @@
 //! Journal handle: submission of events, the durable position, statistics and shutdown.
 
-use std::os::fd::RawFd;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use crate::Lsn;
 use crate::batch_queue::{BatchQueue, Credit};
 use crate::batch_writer::{Counters, WriterState};
 use crate::error::OpenError;
-use crate::eventfd::EventFd;
+use crate::eventfd::{DurableSignal, DurableSignals};
 use crate::folder::Folder;
 use crate::options::Options;
 use crate::segment_pool::SegmentPool;
@@ -39,7 +39,7 @@ pub(crate) struct JournalCore {
     pub durable: AtomicU64,
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
-    pub durable_signal: EventFd,
+    pub durable_signals: DurableSignals,
     pub folder_lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
@@ -171,9 +171,9 @@ impl Journal {
         self.core.last.load(Ordering::Acquire)
     }
 
-    /// Returns a non-blocking eventfd, which the writer signals after each durable batch with events.
-    pub fn wake_fd(&self) -> RawFd {
-        self.core.durable_signal.raw()
+    /// Returns a new eventfd, which the writer signals after each durable batch with events.
+    pub fn subscribe(&self) -> io::Result<DurableSignal> {
+        self.core.durable_signals.subscribe()
     }
 
     pub fn epoch(&self) -> u64 {

@@ -31,6 +31,7 @@ mod time_and_random;
 pub use batch_queue::Credit;
 pub use compaction::{CompactionResult, end_with_parent, write_compacted_image};
 pub use error::OpenError;
+pub use eventfd::DurableSignal;
 pub use files::{Access, DEVICE_READ_ALIGNMENT, Entry, FileHandle, Files, RealFiles};
 pub use journal::Journal;
 pub use opening::{RecoverySummary, open, open_stepped};

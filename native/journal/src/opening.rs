@@ -7,7 +7,7 @@ use crate::Lsn;
 use crate::batch_queue::BatchQueue;
 use crate::batch_writer::{Counters, WriterState};
 use crate::error::OpenError;
-use crate::eventfd::EventFd;
+use crate::eventfd::DurableSignals;
 use crate::files::{Access, DEVICE_READ_ALIGNMENT, Files, read_exact_at, write_all_at};
 use crate::folder::{Folder, Listing};
 use crate::journal::{Journal, JournalCore, Shared, lock};
@@ -85,7 +85,7 @@ pub fn open_stepped(
         durable: AtomicU64::new(log.cursor.lsn),
         last: AtomicU64::new(log.cursor.lsn),
         credit_total: AtomicU64::new(0),
-        durable_signal: EventFd::new().map_err(|error| OpenError::io("make an eventfd for", &folder.path, error))?,
+        durable_signals: DurableSignals::default(),
         clock: Arc::new(clock),
         options,
         alignment,

@@ -4,15 +4,17 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-use hosting_core::{CommandOutcome, Context, Credit, Engine, EventBuffer, Lsn, Ms};
+use hosting_core::{CommandOutcome, Context, Credit, Engine, EventBuffer, KeyRing, KeyRingError, Lsn, Ms};
 use hosting_journal::{Journal, OpenError, Options, RealFiles, RealTimeAndRandom, RecoverySummary, TimeAndRandom as _};
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::expiry_thread::ExpiryThread;
 use crate::replayed_engine::ReplayedEngine;
 
 pub struct Shard {
     state: Mutex<State>,
+    /// Copy of the engine's key ring, so that token checks need no engine lock.
+    keys: RwLock<KeyRing>,
     journal: Option<Journal>,
     pub(crate) expiry_thread: ExpiryThread,
 }
@@ -45,8 +47,9 @@ impl Shard {
 
     /// Returns a shard for an engine that is already recovered. Without a journal, every change counts as durable.
     pub fn new(engine: Engine, journal: Option<Journal>) -> Arc<Shard> {
+        let keys = RwLock::new(engine.keys().clone());
         let state = Mutex::new(State { engine, buffer: EventBuffer::default() });
-        Arc::new(Shard { state, journal, expiry_thread: ExpiryThread::default() })
+        Arc::new(Shard { state, keys, journal, expiry_thread: ExpiryThread::default() })
     }
 
     /// Starts the thread that expires due deadlines. [`Shard::close`] stops the thread.
@@ -114,6 +117,23 @@ impl Shard {
             outcome.wait = 0;
         }
         outcome
+    }
+
+    pub fn keys(&self) -> RwLockReadGuard<'_, KeyRing> {
+        self.keys.read()
+    }
+
+    /// Adds a key, which becomes the current one.
+    pub fn add_key(&self, id: u16, secret: &[u8; 32]) -> Result<(), KeyRingError> {
+        // Locked before the engine changes, so that tokens with the new key are verifiable at once.
+        let mut keys = self.keys.write();
+        keys.add(id, secret)?;
+        self.run(|engine, _| engine.add_key(id, secret))
+    }
+
+    /// Removes a key that no record needs. Returns false for another key.
+    pub fn drop_key(&self, id: u16) -> bool {
+        self.run(|engine, _| engine.drop_key(id)) && self.keys.write().remove(id)
     }
 
     /// Locks the engine for methods that create no events.
