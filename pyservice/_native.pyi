@@ -5,7 +5,7 @@ Ids are 16 bytes. Times and durations are milliseconds. An LSN is the number of 
 
 The module calls no Python code. These methods release the GIL: `open`, `heartbeat`, `list_lobbies`,
 `live_versions`, `starts_of_version`, `lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`,
-`compact`, `close` and `change_files`.
+`compact`, `close`, `change_files` and `Front.stop`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,27 @@ from typing import Final, Self, final
 
 __all__ = [
     "SLUGS",
+    "Buckets",
+    "ConnectionBudget",
     "EmptyLobby",
     "Engine",
     "Fact",
     "Facts",
+    "Front",
+    "FrontCounts",
+    "FrontMeasurements",
+    "FrontRecord",
     "IdleLobbyGroup",
     "LeasedPort",
     "ListPart",
     "ListedLobby",
     "Lobby",
     "LobbyTemplate",
+    "Namespace",
+    "Namespaces",
     "OpenFailed",
     "Placed",
+    "PlayerAddresses",
     "Port",
     "Refused",
     "Resolved",
@@ -672,3 +681,177 @@ def change_files(steps: Sequence[tuple[str, PathLike[str] | str, int, bytes]]) -
     file. `put` writes an existing file, `try` does so without errors. Raises OSError with the path, or ValueError
     for an unknown kind before the first change.
     """
+
+# Front
+
+@final
+class ConnectionBudget:
+    """Limit on the open connections of all clients, and on those of each client (half of them).
+
+    A client is an IPv4 address (4 bytes) or a /64 network of IPv6 (8 bytes).
+    """
+
+    def __new__(cls, most: int | None) -> Self: ...
+    def enter(self, client: bytes | None) -> bool:
+        """Count a connection. Returns False if a limit is reached.
+
+        A connection with client None carries requests of many clients. It counts only towards the total.
+        """
+    def introduce(self, client: bytes) -> bool:
+        """Give a counted connection to its client. Returns False if the client's limit is reached."""
+    def leave(self, client: bytes | None) -> None:
+        """End a counted connection."""
+    def __len__(self) -> int: ...
+
+@final
+class Buckets:
+    """One token bucket for each key. `max_keys` bounds their number; the older half is then dropped."""
+
+    def __new__(cls, per_second: float, burst: int, max_keys: int) -> Self: ...
+    def change(self, per_second: float, burst: int) -> None:
+        """Change the rate of all buckets, but do not refill them. A rate of 0 means no limit."""
+    def take(self, key: bytes, now: float) -> float:
+        """Take one token. Returns 0.0, or the seconds until the next token if the bucket is empty.
+
+        `now` is in monotonic seconds.
+        """
+    def put_back(self, key: bytes) -> None: ...
+    def __len__(self) -> int: ...
+
+@final
+class Namespace:
+    """A namespace as the front needs it, and the tokens of its clients."""
+
+    def __new__(
+        cls,
+        namespace: bytes,
+        *,
+        version: bytes,
+        group: bytes,
+        source_limit: int,
+        needs_admission: bool,
+        modes: Sequence[tuple[str, int, bool, Sequence[str] | None]],
+        service_tokens: Sequence[tuple[bytes, bytes, int | None]],
+        revoked: Sequence[bytes],
+    ) -> Self:
+        """`modes` are (name, largest party, whether find is enabled, regions or None for all).
+
+        `service_tokens` are (SHA-256, token id, expiry in Unix ms). `revoked` are ids of tokens.
+        """
+    def service_token_hashes(self) -> list[bytes]: ...
+
+@final
+class Namespaces:
+    def __new__(cls) -> Self: ...
+    def put(self, namespace: Namespace) -> None:
+        """Add or replace a namespace."""
+    def remove(self, namespace: bytes) -> None: ...
+    def is_revoked(self, namespace: bytes, token_id: bytes) -> bool: ...
+    def service_token(self, sha256: bytes) -> tuple[bytes, bytes, int | None] | None:
+        """Return (namespace, token id, expiry in Unix ms) of a token, also if it is revoked or expired, else None."""
+
+@final
+class PlayerAddresses:
+    """Public addresses of ports. Without a domain, every port has its own number at the advertised address."""
+
+    def __new__(
+        cls, job_domain: str | None, advertised: str, node: str, has_certificate: bool
+    ) -> Self: ...
+    def address_of(
+        self, port: LeasedPort, lease_owner: bytes, region: str, owner_kind: str
+    ) -> tuple[str, int | None, tuple[int, int] | None, bool]:
+        """Return (host name, number, range, whether it uses TLS). `owner_kind` is `lobby` or `server`."""
+
+@final
+class FrontRecord:
+    """A request that the front has answered. Times are seconds before `take_measurements`."""
+
+    @property
+    def ray_id(self) -> str: ...
+    @property
+    def operation(self) -> str: ...
+    @property
+    def lobby(self) -> bytes | None:
+        """Lobby of the token, or None for a client of `namespace`."""
+    @property
+    def namespace(self) -> bytes | None: ...
+    @property
+    def code(self) -> str: ...
+    @property
+    def started_s_ago(self) -> float: ...
+    @property
+    def executed_s_ago(self) -> float: ...
+    @property
+    def ended_s_ago(self) -> float: ...
+
+@final
+class FrontCounts:
+    """Number of requests of one operation."""
+
+    @property
+    def operation(self) -> str: ...
+    @property
+    def codes(self) -> dict[str, int]:
+        """By code: `OK`, or an error code."""
+    @property
+    def durations(self) -> list[int]:
+        """By duration. The last number counts durations above all bounds."""
+    @property
+    def duration_sum_s(self) -> float: ...
+
+@final
+class FrontMeasurements:
+    """Counts and records of the front since the last call."""
+
+    @property
+    def counts(self) -> list[FrontCounts]: ...
+    @property
+    def records(self) -> list[FrontRecord]:
+        """All failed and slow requests, and one of 100 others, up to a bound."""
+    @property
+    def dropped_records(self) -> int: ...
+    @property
+    def in_flight(self) -> int:
+        """Number of requests that are not answered yet."""
+
+@final
+class Front:
+    """HTTP server in front of the API. It answers plain requests on a thread of its own, without the GIL."""
+
+    @staticmethod
+    def start(
+        engine: Engine,
+        listener_fd: int,
+        budget: ConnectionBudget,
+        namespaces: Namespaces,
+        refusals: Mapping[str, Sequence[bytes]],
+        *,
+        client_limits: tuple[Buckets, Buckets, Buckets, Buckets],
+        regions: Sequence[tuple[str, str]],
+        addresses: PlayerAddresses,
+        duration_bounds_s: Sequence[float],
+        trusted_proxies: Sequence[str],
+        has_proxy_headers: bool,
+        game_servers: Sequence[tuple[int, int]],
+        receive_timeout_ms: int,
+        keep_alive_timeout_ms: int,
+        request_bytes_max: int,
+    ) -> Front:
+        """Start to accept connections. The front uses a copy of the descriptor.
+
+        `refusals` has the whole response of each of `SLUGS`, split where its ray id belongs. `client_limits` are
+        buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
+        ids and display names. `trusted_proxies` are networks, and `game_servers` are ranges of user ids. A connection
+        is handed over before a request of more than `request_bytes_max`. Raises OSError for an engine without a
+        journal.
+        """
+    def signal_fd(self) -> int:
+        """Return a descriptor that is readable while `take_connections` has connections."""
+    def take_connections(self) -> list[tuple[int, bytes, bytes | None]]:
+        """Return (descriptor, unread bytes, client) of each handed over connection. The caller owns the descriptor.
+
+        The client is counted in the budget, and the caller ends that. None: nothing is counted.
+        """
+    def take_measurements(self) -> FrontMeasurements: ...
+    def stop(self, grace_ms: int) -> None:
+        """Close the listener, and wait for the answers of plain requests. A second call changes the first's time."""

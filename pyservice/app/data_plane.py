@@ -55,6 +55,7 @@ from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
+from pyservice.edge.front import FrontConfig
 from pyservice.edge.http_server import listen_unix
 from pyservice.edge.metrics_listener import create_probes
 from pyservice.errors import ServiceError
@@ -93,6 +94,7 @@ class DataPlane:
         # is not ready.
         self._tasks = BackgroundTasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
+        self._http_address = bound_address(self._http_socket)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
@@ -177,7 +179,9 @@ class DataPlane:
             settings, DATA_SERVICE, self._metrics.rays, store, self._engine.namespace_of_lobby
         )
         context = ServerContext(settings, self._metrics, self._limits, self._rays.rays)
-        self._servers = PublicServers(context, table, topics, self._public_sockets())
+        self._servers = PublicServers(
+            context, table, topics, self._engine, self._front_config(), *self._http_sockets()
+        )
         for name, work in (
             *self._servers.work(self._control_client),
             *self._rays.work(),
@@ -208,15 +212,23 @@ class DataPlane:
             settings.admin_socket,
         )
 
-    def _public_sockets(self) -> list[socket.socket]:
+    def _front_config(self) -> FrontConfig:
+        regions = [
+            (region.name_id, region.region_display_name) for region in self._settings.regions
+        ]
+        addresses = self._processes.player_addresses
+        return FrontConfig(self._namespaces.native, regions, addresses.native)
+
+    def _http_sockets(self) -> tuple[socket.socket, list[socket.socket]]:
+        """Returns the socket of clients, and those of edge-guard."""
         settings = self._settings
         if settings.domains.main is None:
-            return [self._http_socket]
-        return [self._http_socket, listen_unix(settings.edge_http_socket)]
+            return self._http_socket, []
+        return self._http_socket, [listen_unix(settings.edge_http_socket)]
 
     async def _held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         response = await self._feed.held_configurations(request)
-        response.http_address = bound_address(self._http_socket)
+        response.http_address = self._http_address
         return response
 
     def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
@@ -323,7 +335,7 @@ class DataPlane:
         # Clients that connected during the recovery may hold state from before the restart.
         self._processes.runtime.expect_runtime()
         grpc_port = await self._servers.start()
-        http = bound_address(self._http_socket)
+        http = self._http_address
         grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))
         self._processes.set_addresses(http, grpc)
         self._phase.name = "serving"

@@ -18,7 +18,9 @@ from uvicorn.server import ServerState
 
 from pyservice import openapi
 from pyservice.calls import Operation
+from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine
 from pyservice.edge.forwarding import HttpForwarder
+from pyservice.edge.front import FrontConfig, FrontServer
 from pyservice.edge.http_application import create_app
 from pyservice.edge.http_server import make_server
 from pyservice.edge.static_document import StaticDocument
@@ -54,11 +56,16 @@ class PublicServers:
         context: ServerContext,
         table: Mapping[str, Operation],
         topics: Topics,
-        http_sockets: Sequence[socket.socket],
+        engine: Engine,
+        front_config: FrontConfig,
+        listener: socket.socket,
+        edge_sockets: Sequence[socket.socket],
     ) -> None:
+        """`listener` accepts HTTP clients, and `edge_sockets` accept edge-guard."""
         settings, rays = context.settings, context.rays
         self._grace_s = settings.stop_grace_ms / 1000
-        shared = (_transport_settings(settings), context.metrics, context.limits)
+        self._transport = _transport_settings(settings)
+        shared = (self._transport, context.metrics, context.limits)
         forwarded = METHODS.keys() - table.keys()
         self._own_polls = own = LongPolls()
         topics.listen(lambda changes: own.take(topics.run, changes))
@@ -79,7 +86,22 @@ class PublicServers:
                 )
             ],
         )
-        self._http = make_server(app, http_sockets)
+        self._listener = listener
+        self._front_config = front_config
+        self._has_front = self._transport.keep_alive_timeout_ms > 0
+        self._server = make_server(
+            app, edge_sockets if self._has_front else [listener, *edge_sockets]
+        )
+        self._front = FrontServer(
+            engine.start_front,
+            REFUSAL_SLUGS,
+            self._server,
+            context.metrics,
+            context.limits,
+            rays,
+            engine.namespace_of_lobby,
+        )
+        context.metrics.before_scrape = self._front.take_measurements
         self._rpc = RpcServer(
             table,
             *shared,
@@ -92,6 +114,7 @@ class PublicServers:
 
     def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
         yield "ChangesPoll", ChangesPoll(control, self._forwarded_polls).run()
+        yield "FrontServer", self._front.run()
 
     @property
     def waiting_long_polls(self) -> int:
@@ -99,7 +122,9 @@ class PublicServers:
 
     async def start(self) -> int:
         """Starts both servers and returns the gRPC port."""
-        await self._http.start()
+        await self._server.start()
+        if self._has_front:
+            self._front.start(self._listener, self._transport, self._front_config)
         return await self._rpc.start()
 
     def report_stopping(self) -> None:
@@ -107,7 +132,7 @@ class PublicServers:
         self._rpc.health.set_serving(False)
 
     async def stop(self, signals: StopSignals) -> None:
-        await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
+        await signals.end_all([self._front.stop, self._rpc.stop], self._grace_s)
 
     async def close(self) -> None:
         await self._forwarder.close()

@@ -23,8 +23,8 @@ from pyservice.observability.rays import Trace
 from pyservice.storage.signed_urls import PREFIX
 from pyservice.transport import client_address, slow_readers
 from pyservice.transport.client_address import Address, TrustedProxies
+from pyservice.transport.native import ConnectionBudget
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
-from pyservice.transport.server_budgets import ConnectionBudget
 from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unread_bytes
 
 CONNECTIONS_MAX: Final = 8192
@@ -46,7 +46,7 @@ class CdnClients:
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
         self._budget = ConnectionBudget(most)
-        self._transports: set[asyncio.Transport] = set()
+        self._transports: dict[asyncio.Transport, bytes | None] = {}
         self._no_transports = asyncio.Event()
         self.are_leaving = False
 
@@ -62,14 +62,14 @@ class CdnClients:
         peer = _peer(peername)
         is_trusted = not isinstance(peername, tuple) or self._proxies.trusts(peer)
         client = None if is_trusted else client_address.packed_client(peer)
-        if not self._budget.enter(transport, client):
+        if not self._budget.enter(client):
             return False
-        self._transports.add(transport)
+        self._transports[transport] = client
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
-        self._budget.leave(transport)
-        self._transports.discard(transport)
+        if transport in self._transports:
+            self._budget.leave(self._transports.pop(transport))
         if not self._transports:
             self._no_transports.set()
 

@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -25,6 +26,7 @@ from pyservice.dataplane.native import (
     Lobby,
     LobbyTemplate,
     NativeEngine,
+    NativeFront,
     OpenFailed,
     Placed,
     Refused,
@@ -147,6 +149,7 @@ class Engine:
         self.read_facts = native.read_facts
         self.acknowledge_facts = native.acknowledge_facts
         self.counts = native.counts
+        self.start_front = partial(NativeFront.start, native)
         self.wait_for_batch = self._waiter.wait_for_batch
 
     @property

@@ -6,14 +6,14 @@ consistent state.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
 from pyservice.auth.authorization import ServiceTokenGrant
 from pyservice.dataplane.held_versions import NOTHING, Growth, HeldVersions, Holding
 from pyservice.dataplane.resolved_namespace import (
+    ResolvedMode,
     ResolvedNamespace,
     VersionsById,
     raw_id,
@@ -24,29 +24,7 @@ from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.schema.configuration_size import configuration_bytes
 from pyservice.schema.message_digest import message_digest
-
-_ID_BYTES: Final = 16
-
-
-class PackedIds:
-    """Immutable set of ids that takes 16 bytes for each id. A lookup is a binary search."""
-
-    __slots__ = ("_ids",)
-
-    def __init__(self, ids: Iterable[bytes]) -> None:
-        self._ids = b"".join(sorted(ids))
-
-    def __len__(self) -> int:
-        return len(self._ids) // _ID_BYTES
-
-    def __contains__(self, raw: bytes) -> bool:
-        if not self._ids:
-            return False
-        place = bisect_left(range(len(self)), raw, key=self._at)
-        return place < len(self) and self._at(place) == raw
-
-    def _at(self, place: int) -> bytes:
-        return self._ids[place * _ID_BYTES : (place + 1) * _ID_BYTES]
+from pyservice.transport.native import Namespace, Namespaces
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +34,9 @@ class PreparedNamespace:
     """Configuration without its tokens and the content of its versions."""
     versions: VersionsById
     hosts: frozenset[str]
-    grants: Mapping[bytes, ServiceTokenGrant]
+    native: Namespace
     development_tokens: Mapping[bytes, bytes]
     """Encoded development tokens by id."""
-    revoked: PackedIds
     size: int
     own_bytes: int
     """Counted bytes in memory, without the content of versions."""
@@ -77,29 +54,47 @@ def prepare_namespace(
     header = header_of(configuration)
     versions = held.resolve(configuration)
     resolved = resolve_namespace(header, versions)
-    grants = {
-        token.sha256: ServiceTokenGrant(
-            resolved.namespace_id,
-            raw_id(token.token_id),
-            token.expires_ms if token.HasField("expires_ms") else None,
-        )
-        for token in configuration.environment_tokens
-    }
     return PreparedNamespace(
         resolved,
         header,
         versions,
         frozenset(public_hosts(configuration)),
-        grants,
+        _native_namespace(configuration, resolved),
         {
             raw_id(token.token_id): _without_id(token).SerializeToString()
             for token in configuration.development_tokens
         },
-        PackedIds(map(raw_id, configuration.revoked_token_ids)),
         configuration.ByteSize(),
         configuration_bytes(configuration),
         content_digest(configuration),
     )
+
+
+def _native_namespace(
+    configuration: pb.NamespaceConfiguration, resolved: ResolvedNamespace
+) -> Namespace:
+    return Namespace(
+        resolved.namespace_id,
+        version=resolved.version_id,
+        group=resolved.tenant,
+        source_limit=resolved.source_limit,
+        needs_admission=resolved.admission_rules is not None,
+        modes=[_native_mode(mode) for mode in resolved.modes.values()],
+        service_tokens=[
+            (
+                token.sha256,
+                raw_id(token.token_id),
+                token.expires_ms if token.HasField("expires_ms") else None,
+            )
+            for token in configuration.environment_tokens
+        ],
+        revoked=list(map(raw_id, configuration.revoked_token_ids)),
+    )
+
+
+def _native_mode(mode: ResolvedMode) -> tuple[str, int, bool, list[str] | None]:
+    regions = None if mode.regions is None else sorted(mode.regions)
+    return mode.name, mode.max_players, mode.is_find_enabled, regions
 
 
 def _without_id(token: pb.DevelopmentToken) -> pb.DevelopmentToken:
@@ -155,9 +150,9 @@ class NamespaceIndex:
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
         self._by_host: dict[str, bytes] = {}
-        self._grants: dict[bytes, ServiceTokenGrant] = {}
         self._labels: dict[bytes, str] = {}
         self._removed: set[bytes] = set()
+        self.native = Namespaces()
         self.on_version_replaced: Callable[[ResolvedNamespace], None] = lambda _: None
 
     def __len__(self) -> int:
@@ -184,7 +179,7 @@ class NamespaceIndex:
         for game in _game_keys(resolved):
             self._by_game.setdefault(game, {})[resolved.namespace_id] = None
         self._by_host |= dict.fromkeys(namespace.hosts, resolved.namespace_id)
-        self._grants |= namespace.grants
+        self.native.put(namespace.native)
 
     def remove(self, namespace_id: bytes) -> None:
         self._take_out(namespace_id)
@@ -205,6 +200,7 @@ class NamespaceIndex:
         if namespace is None:
             return
         self.held_versions.replace(namespace.resolved.group, NOTHING, namespace.holding)
+        self.native.remove(namespace_id)
         del self._labels[namespace_id]
         self._by_name.pop((namespace.resolved.game_name, namespace.resolved.name), None)
         for game in _game_keys(namespace.resolved):
@@ -214,8 +210,6 @@ class NamespaceIndex:
                 del self._by_game[game]
         for host in namespace.hosts:
             self._by_host.pop(host, None)
-        for token_hash in namespace.grants:
-            self._grants.pop(token_hash, None)
 
     def header(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
         """Returns the configuration without tokens and the content of versions."""
@@ -245,7 +239,7 @@ class NamespaceIndex:
 
     def service_token_hashes(self, namespace_id: bytes) -> Set[bytes]:
         namespace = self._namespaces.get(namespace_id)
-        return namespace.grants.keys() if namespace else frozenset()
+        return frozenset(namespace.native.service_token_hashes() if namespace else ())
 
     def development_token(self, namespace_id: bytes, token_id: bytes) -> pb.DevelopmentToken:
         """Returns the mock responses of a token, without its id. Returns an empty message for an
@@ -291,14 +285,14 @@ class NamespaceIndex:
     # The following methods implement `auth.Access`.
 
     def service_token_grant(self, token_sha256: bytes) -> ServiceTokenGrant | None:
-        return self._grants.get(token_sha256)
+        found = self.native.service_token(token_sha256)
+        return None if found is None else ServiceTokenGrant(*found)
 
     def is_known(self, namespace_id: bytes) -> bool:
         return namespace_id in self._namespaces
 
     def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool:
-        namespace = self._namespaces.get(namespace_id)
-        return namespace is not None and token_id in namespace.revoked
+        return self.native.is_revoked(namespace_id, token_id)
 
     def group_of(self, namespace_id: bytes) -> bytes:
         """Returns the developer group of a known namespace, or its game if no group is known."""

@@ -20,6 +20,8 @@ from pyservice._native import (
     Status,
 )
 from pyservice._native import Engine as NativeEngine
+from pyservice._native import Front as NativeFront
+from pyservice._native import PlayerAddresses as NativePlayerAddresses
 from pyservice._native import Servers as NativeServers
 
 __all__ = [
@@ -33,6 +35,8 @@ __all__ = [
     "Lobby",
     "LobbyTemplate",
     "NativeEngine",
+    "NativeFront",
+    "NativePlayerAddresses",
     "NativeServers",
     "OpenFailed",
     "Placed",

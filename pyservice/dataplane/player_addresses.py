@@ -1,20 +1,14 @@
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Literal, NamedTuple
 
-from pyservice.dataplane.native import LeasedPort
-from pyservice.ids import format_uuid
+from pyservice.dataplane.native import LeasedPort, NativePlayerAddresses
 from pyservice.pb.hosting.v1 import lobby_pb2
-
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
-_TLS_PROTOCOLS: Final = frozenset({"https", "tcp_tls"})
 
 OwnerKind = Literal["lobby", "server"]
 
 
-@dataclass(frozen=True, slots=True)
-class PlayerAddress:
+class PlayerAddress(NamedTuple):
     """The public address of one port. `number` is None if the port is a range of port numbers."""
 
     hostname: str
@@ -23,30 +17,28 @@ class PlayerAddress:
     is_tls: bool
 
 
-@dataclass(frozen=True, slots=True)
 class PlayerAddresses:
-    job_domain: str | None = None
-    """Domain of player host names. None is local mode: every port has its own number at the
-    advertised address.
-    """
-    advertised: str = "127.0.0.1"
-    node: str = "127.0.0.1"
-    has_certificate: bool = False
-    """For local mode: without a certificate, https and tcp_tls are served without TLS."""
+    def __init__(
+        self,
+        job_domain: str | None = None,
+        advertised: str = "127.0.0.1",
+        node: str = "127.0.0.1",
+        *,
+        has_certificate: bool = False,
+    ) -> None:
+        """`job_domain` is the domain of player host names. None is local mode: every port has its
+        own number at the advertised address.
+
+        `has_certificate` is for local mode: without a certificate, https and tcp_tls are served
+        without TLS.
+        """
+        self.job_domain = job_domain
+        self.native = NativePlayerAddresses(job_domain, advertised, node, has_certificate)
 
     def address_of(
         self, port: LeasedPort, lease_owner: bytes, region: str, label: OwnerKind = "lobby"
     ) -> PlayerAddress:
-        if port.range is not None:
-            return PlayerAddress(self.node, None, port.range, False)
-        is_tls = port.protocol in _TLS_PROTOCOLS and (
-            self.job_domain is not None or self.has_certificate
-        )
-        if port.number == 0:
-            name = f"{format_uuid(lease_owner)}-{port.name}.{label}.{region}.{self.job_domain}"
-            return PlayerAddress(name, _DEFAULT_PORTS[port.protocol], None, is_tls)
-        host = f"{region}.{self.job_domain}" if self.job_domain else self.advertised
-        return PlayerAddress(host, port.number, None, is_tls)
+        return PlayerAddress(*self.native.address_of(port, lease_owner, region, label))
 
     def write_port(
         self, port_message: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str

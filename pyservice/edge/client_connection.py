@@ -19,7 +19,8 @@ from pyservice.edge.parked_requests import ParkedRequest
 from pyservice.edge.woken_batch_endpoint import WokenBatchExchange
 from pyservice.errors import ServiceError
 from pyservice.transport import client_address
-from pyservice.transport.server_budgets import SMALL_BYTES, BodyReservation, ConnectionBudget
+from pyservice.transport.native import ConnectionBudget
+from pyservice.transport.server_budgets import SMALL_BYTES, BodyReservation
 from pyservice.transport.slow_readers import ReadProgress, unread_bytes
 
 # Seconds for a rejected client to send the rest of its request. Closing at once would discard the response.
@@ -41,6 +42,16 @@ class ConnectionContext:
     loop: asyncio.AbstractEventLoop
     budget: ConnectionBudget
     on_close: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOver:
+    """State of a connection that the front gives to the server."""
+
+    unread: bytes = b""
+    """Bytes that the front has read and not answered."""
+    client: bytes | None = None
+    """Client that already counts for the connection in the budget. None if nothing is counted."""
 
 
 class ConnectionStage:
@@ -104,8 +115,12 @@ class ClientConnection(HttpToolsProtocol):
 
     app: HttpApplication
 
-    def __init__(self, context: ConnectionContext) -> None:
+    def __init__(self, context: ConnectionContext, handed_over: HandedOver | None = None) -> None:
         super().__init__(context.config, context.state, {}, context.loop)
+        handed_over = handed_over or HandedOver()
+        self._unread = handed_over.unread
+        self._is_counted = handed_over.client is not None
+        self._counted_client = handed_over.client
         self._on_close = context.on_close
         self._budget = context.budget
         self._receive_timeout_s = self.app.settings.receive_timeout_ms / 1000
@@ -151,13 +166,23 @@ class ClientConnection(HttpToolsProtocol):
         if is_proxy and isinstance(peer, tuple):
             self._is_game_server = self._belongs_to_game_server(peer[1])
         is_trusted = self._is_edge_guard or (is_proxy and not self._is_game_server)
-        if not self._budget.enter(self, None if is_trusted else self._source):
-            transport.abort()
-            return
+        if not self._is_counted:
+            self._counted_client = None if is_trusted else self._source
+            self._is_counted = self._budget.enter(self._counted_client)
+            if not self._is_counted:
+                transport.abort()
+                return
         self._awaits_proxy_header = self._is_edge_guard or (
             self.app.settings.proxy_protocol and is_trusted
         )
         self._expect_within(self._receive_timeout_s)
+        if self._unread:
+            # The transport starts to read after this call, so it cannot be paused yet.
+            self.loop.call_soon(self._receive_unread)
+
+    def _receive_unread(self) -> None:
+        if self._unread and not self.transport.is_closing():
+            self.data_received(b"")
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_receiving()
@@ -168,7 +193,8 @@ class ClientConnection(HttpToolsProtocol):
             self._parked.abandon()
             self._parked = None
         self.connections.discard(self)
-        self._budget.leave(self)
+        if self._is_counted:
+            self._budget.leave(self._counted_client)
         self._deadline = None
         if self._timer is not None:
             self._timer.cancel()
@@ -202,9 +228,11 @@ class ClientConnection(HttpToolsProtocol):
         self._awaits_proxy_header = False
         self._is_fronted = self._is_edge_guard and self.app.front_proxies.trusts(self._peer)
         is_trusted = self._is_fronted or self.app.proxies.trusts(self._peer)
-        if not is_trusted and not self._budget.introduce(self, self._source):
-            self.transport.abort()
-            return b""
+        if not is_trusted:
+            if not self._budget.introduce(self._source):
+                self.transport.abort()
+                return b""
+            self._counted_client = self._source
         return rest
 
     # Deadlines
@@ -270,6 +298,8 @@ class ClientConnection(HttpToolsProtocol):
         raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
+        if self._unread:
+            data, self._unread = self._unread + data, b""
         if self._awaits_proxy_header:
             data = self._read_proxy_header(data)
             if not data:
@@ -338,6 +368,7 @@ class ClientConnection(HttpToolsProtocol):
     # Ordered responses
 
     def shutdown(self) -> None:
+        self._receive_unread()
         self._is_stopping = True
         if self._is_slowed_down:
             self._end_slow_down()

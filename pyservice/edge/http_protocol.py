@@ -12,7 +12,12 @@ from typing import Final
 
 import httptools
 
-from pyservice.edge.client_connection import ClientConnection, ConnectionContext, ConnectionStage
+from pyservice.edge.client_connection import (
+    ClientConnection,
+    ConnectionContext,
+    ConnectionStage,
+    HandedOver,
+)
 from pyservice.edge.http_messages import Request, target_of
 from pyservice.errors import ServiceError
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
@@ -37,8 +42,8 @@ class HttpProtocol(ClientConnection):
     `_pipelined`, and the connection reads no further data.
     """
 
-    def __init__(self, context: ConnectionContext) -> None:
-        super().__init__(context)
+    def __init__(self, context: ConnectionContext, handed_over: HandedOver | None = None) -> None:
+        super().__init__(context, handed_over)
         self._headers_limit = self.app.settings.headers_limit_bytes
         self._url_limit = self.app.settings.url_limit_bytes
         self._chunk_bytes = 0

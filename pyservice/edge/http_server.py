@@ -9,10 +9,10 @@ from pathlib import Path
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
-from pyservice.edge.client_connection import ConnectionContext
+from pyservice.edge.client_connection import ConnectionContext, HandedOver
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_protocol import HttpProtocol
-from pyservice.transport.server_budgets import ConnectionBudget
+from pyservice.transport.native import ConnectionBudget
 
 
 class HttpServer:
@@ -24,6 +24,7 @@ class HttpServer:
     def __init__(self, app: HttpApplication, sockets: Sequence[socket.socket]) -> None:
         self._app = app
         self._sockets = tuple(sockets)
+        self.budget = ConnectionBudget(app.settings.connections_max)
         self._servers: list[asyncio.Server] = []
         self._connections: set[HttpProtocol] = set()
         self._no_connections = asyncio.Event()
@@ -46,8 +47,9 @@ class HttpServer:
         state = ServerState()
         state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
         loop = asyncio.get_running_loop()
-        budget = ConnectionBudget(self._app.settings.connections_max)
-        context = ConnectionContext(config, state, loop, budget, self._on_close)
+        self._context = context = ConnectionContext(
+            config, state, loop, self.budget, self._on_close
+        )
         for listener in self._sockets:
             is_unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if is_unix else loop.create_server
@@ -55,6 +57,11 @@ class HttpServer:
                 lambda: HttpProtocol(context), sock=listener, backlog=self._app.settings.backlog
             )
             self._servers.append(server)
+
+    async def adopt(self, connection: socket.socket, handed_over: HandedOver) -> None:
+        """Serves a connection that the front has accepted."""
+        protocol = HttpProtocol(self._context, handed_over)
+        await self._context.loop.connect_accepted_socket(lambda: protocol, connection)
 
     def stop_accepting(self) -> None:
         for server in self._servers:

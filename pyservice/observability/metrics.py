@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Final
 
@@ -101,6 +101,20 @@ class RayMetrics:
         self.dropped = 0
 
 
+def _nothing() -> None:
+    pass
+
+
+class FrontMetrics:
+    """Number of requests that the front has answered, and of connections that it has handed over."""
+
+    def __init__(self) -> None:
+        self.answered: Counter[str] = Counter()
+        """Number of requests by operation."""
+        self.handed_over = 0
+        self.in_flight = 0
+
+
 class RequestMetrics:
     def __init__(
         self,
@@ -117,6 +131,9 @@ class RequestMetrics:
         self.grpc = TransportMetrics("grpc")
         self.feed = FeedMetrics()
         self.rays = RayMetrics()
+        self.front = FrontMetrics()
+        self.before_scrape: Callable[[], None] = _nothing
+        """Called before the metrics are read."""
         self.capacity_refusals: Mapping[str, int] = {}
         """Finds and creates without capacity for a new lobby, by tier."""
         self._registry = CollectorRegistry()
@@ -139,8 +156,10 @@ class _Families(Collector):
         self._build = build
 
     def collect(self) -> Iterator[Metric]:
+        self._metrics.before_scrape()
         transports = (self._metrics.http, self._metrics.grpc)
-        yield from _request_families(transports)
+        yield from _request_families(transports, self._metrics.front.in_flight)
+        yield from _front_families(self._metrics.front)
         yield from _feed_families(self._metrics.feed)
         refusals = CounterMetricFamily(
             "hosting_capacity_refusals",
@@ -171,7 +190,9 @@ class _RayFamilies(Collector):
         )
 
 
-def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric]:
+def _request_families(
+    transports: Sequence[TransportMetrics], in_flight_of_front: int
+) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "hosting_requests",
         "Requests by operation, code (an error code or OK) and door (the transport).",
@@ -202,7 +223,8 @@ def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric
     )
     for transport in transports:
         bodies.add_metric((transport.name,), transport.body_bytes)
-        in_flight.add_metric((transport.name,), transport.in_flight)
+        of_front = in_flight_of_front if transport.name == "http" else 0
+        in_flight.add_metric((transport.name,), transport.in_flight + of_front)
         refusals = Counter(dict.fromkeys(RateLimits.model_fields, 0))
         for meter in transport.meters.values():
             for code, count in meter.codes.items():
@@ -216,6 +238,20 @@ def _request_families(transports: Sequence[TransportMetrics]) -> Iterator[Metric
         for limit, count in sorted(refusals.items()):
             by_limit.add_metric((limit, transport.name), count)
     return iter((requests, durations, limited, by_limit, in_flight, bodies))
+
+
+def _front_families(front: FrontMetrics) -> Iterator[Metric]:
+    answers = CounterMetricFamily(
+        "hosting_front_answers", "Requests that the front has answered.", labels=("operation",)
+    )
+    for operation, count in front.answered.items():
+        answers.add_metric((operation,), count)
+    yield answers
+    yield CounterMetricFamily(
+        "hosting_front_handed_over",
+        "HTTP connections that the front has handed over to Python.",
+        value=front.handed_over,
+    )
 
 
 def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:

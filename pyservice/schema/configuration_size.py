@@ -13,7 +13,7 @@ from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 NAMESPACE_BYTES: Final = 4_096
 """A namespace without tokens and domains, and with short names."""
-SERVICE_TOKEN_BYTES: Final = 384
+SERVICE_TOKEN_BYTES: Final = 192
 """A service token, and its id among the revoked ones later."""
 REVOKED_ID_BYTES: Final = 16
 _DEVELOPMENT_TOKEN_BYTES: Final = 192

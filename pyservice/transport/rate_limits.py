@@ -11,6 +11,7 @@ from pyservice.calls import Caller, TokenKind
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
 from pyservice.settings.sections import RateLimit, RateLimits
+from pyservice.transport.native import Buckets as NativeBuckets
 
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
@@ -34,58 +35,25 @@ class Rate:
 
 
 class Buckets:
-    """One token bucket for each key. The memory is bounded by the number of recently used keys.
+    """One token bucket for each key, with memory for the recently used keys.
 
-    A bucket is stored as the time at which it is full again. Each bucket is full after
-    `burst / per_second` seconds without a request, and is dropped some time later. If `max_keys` is
-    reached, the older half is dropped early.
+    The front takes from the same buckets. If `max_keys` is reached, the older half of the keys is
+    dropped, so that their buckets are full again.
     """
 
     def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
-        self._max_keys = max(1, max_keys // 2)
-        self._young: dict[bytes, float] = {}
-        self._old: dict[bytes, float] = {}
-        self._young_since = float("-inf")
-        self.change(rate)
+        self.native = native = NativeBuckets(rate.per_second, rate.burst, max_keys)
+        # `take(key, now)`, with `now` in monotonic seconds, takes one token. It returns 0.0, or the
+        # seconds until the next token if the bucket is empty.
+        self.take = native.take
+        self.put_back = native.put_back
 
     def change(self, rate: Rate) -> None:
         """Changes the rate of all buckets, but does not refill them."""
-        self._interval = 1.0 / rate.per_second if rate.per_second else 0.0
-        self._refill = rate.burst * self._interval
-        # A bucket that is full later than this has no whole token left.
-        self._max_debt = self._refill - self._interval
-
-    def take(self, key: bytes, now: float) -> float:
-        """Takes one token from the bucket of `key`. `now` is in monotonic seconds.
-
-        Returns 0.0, or the seconds until the next token if the bucket is empty.
-        """
-        if not self._interval:
-            return 0.0
-        if now - self._young_since >= self._refill or len(self._young) >= self._max_keys:
-            self._old = self._young
-            self._young = {}
-            self._young_since = now
-        full_at = self._young.get(key)
-        if full_at is None:
-            full_at = self._old.get(key, now)
-        if full_at < now:
-            full_at = now
-        wait = full_at - now - self._max_debt
-        # The comparison tolerates rounding errors of up to a nanosecond.
-        if wait > 1e-9:
-            return wait
-        self._young[key] = full_at + self._interval
-        return 0.0
-
-    def put_back(self, key: bytes) -> None:
-        for buckets in (self._young, self._old):
-            if key in buckets:
-                buckets[key] -= self._interval
-                return
+        self.native.change(rate.per_second, rate.burst)
 
     def __len__(self) -> int:
-        return len(self._young) + len(self._old)
+        return len(self.native)
 
 
 def _rate(limit: RateLimit) -> Rate:
@@ -168,6 +136,15 @@ class Refusal(NamedTuple):
     wait_s: float
 
 
+class ClientBuckets(NamedTuple):
+    """Buckets of the operations of game clients and back ends."""
+
+    tokens: NativeBuckets
+    token_addresses: NativeBuckets
+    client_addresses: NativeBuckets
+    groups: NativeBuckets
+
+
 class Limits:
     def __init__(self, rates: Rates = DEFAULT_RATES, *, max_keys: int = MAX_KEYS) -> None:
         def limit(name: str) -> KeyedLimit:
@@ -181,6 +158,16 @@ class Limits:
         self._control_groups = limit("operator_group")
         self._token_addresses = limit("address")
         self._anonymous_addresses = limit("anonymous")
+
+    @property
+    def of_clients(self) -> ClientBuckets:
+        limits = (
+            self._client_tokens,
+            self._token_addresses,
+            self._client_addresses,
+            self._client_groups,
+        )
+        return ClientBuckets(*(limit.buckets.native for limit in limits))
 
     def change(self, rates: Rates) -> None:
         for limit in vars(self).values():

@@ -1,4 +1,4 @@
-"""Budgets of a server: connections, requests in progress, and bytes of request bodies.
+"""Budgets of a server: requests in progress, and bytes of request bodies.
 
 Each budget gives one token or client address only a share, so that one tenant cannot use all of it.
 """
@@ -6,8 +6,6 @@ Each budget gives one token or client address only a share, so that one tenant c
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from typing import Final
 
@@ -16,9 +14,6 @@ from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import TransportMetrics
 from pyservice.transport.client_address import Address, packed_client
-
-_ADDRESS_PART: Final = 2
-"""Divisor for the connections that one address may have."""
 
 WAIT_MS: Final = 2_000
 _WAITING_FACTOR: Final = 2
@@ -35,54 +30,6 @@ _BODY_SHARES: Final = 8
 
 Keys = tuple[None, bytes, str]
 """Counter keys of a request: all requests (None), its address, its token."""
-
-
-class ConnectionBudget:
-    """Limit on open connections, in total and for each client (result of `packed_client`).
-
-    A connection with client None carries requests of many clients. It counts only towards the
-    total.
-    """
-
-    def __init__(self, most: int | None) -> None:
-        self._most = sys.maxsize if most is None else most
-        self._of_address = max(1, self._most // _ADDRESS_PART)
-        self._clients: dict[Hashable, bytes | None] = {}
-        self._counts: Counter[bytes] = Counter()
-
-    def __len__(self) -> int:
-        return len(self._clients)
-
-    def enter(self, connection: Hashable, client: bytes | None) -> bool:
-        if len(self._clients) >= self._most or not self._count(client):
-            return False
-        self._clients[connection] = client
-        return True
-
-    def introduce(self, connection: Hashable, client: bytes) -> bool:
-        """Assigns a counted connection to its client, once the client is known.
-
-        Returns False if the client's limit is reached.
-        """
-        if not self._count(client):
-            return False
-        self._clients[connection] = client
-        return True
-
-    def leave(self, connection: Hashable) -> None:
-        client = self._clients.pop(connection, None)
-        if client is not None:
-            self._counts[client] -= 1
-            if not self._counts[client]:
-                del self._counts[client]
-
-    def _count(self, client: bytes | None) -> bool:
-        if client is None:
-            return True
-        if self._counts[client] >= self._of_address:
-            return False
-        self._counts[client] += 1
-        return True
 
 
 class RequestPermit:

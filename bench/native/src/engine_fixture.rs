@@ -139,7 +139,8 @@ impl EngineFixture {
     }
 
     pub fn connect(&mut self, lobby: Id, player_token: &str, idempotency: Option<Idempotency>) -> Result<(), Failure> {
-        let connect = Connect { lobby, player_token, idempotency };
+        let player = self.engine.keys().verify_player(player_token);
+        let connect = Connect { lobby, player, idempotency };
         self.execute(|engine, context| engine.connected(context, &connect))
     }
 
@@ -149,7 +150,8 @@ impl EngineFixture {
         player_token: &str,
         idempotency: Option<Idempotency>,
     ) -> Result<(), Failure> {
-        let disconnect = Disconnect { lobby, player_token, hold_ms: None, idempotency };
+        let player = self.engine.keys().verify_player(player_token);
+        let disconnect = Disconnect { lobby, player, hold_ms: None, idempotency };
         self.execute(|engine, context| engine.disconnected(context, &disconnect))
     }
 

@@ -92,12 +92,14 @@ impl PlayerLoop {
             return Ok(lsn);
         };
         if !player.is_connected {
-            let connect = Connect { lobby: player.lobby, player_token: token, idempotency: None };
+            let verified = shard.shard.keys().verify_player(token);
+            let connect = Connect { lobby: player.lobby, player: verified, idempotency: None };
             let ((), lsn) = shard.execute(|engine, context| engine.connected(context, &connect))?;
             player.is_connected = true;
             return Ok(lsn);
         }
-        let disconnect = Disconnect { lobby: player.lobby, player_token: token, hold_ms: None, idempotency: None };
+        let verified = shard.shard.keys().verify_player(token);
+        let disconnect = Disconnect { lobby: player.lobby, player: verified, hold_ms: None, idempotency: None };
         let ((), lsn) = shard.execute(|engine, context| engine.disconnected(context, &disconnect))?;
         player.token = None;
         Ok(lsn)

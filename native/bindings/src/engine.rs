@@ -28,10 +28,10 @@ use crate::{compaction, metrics};
 
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
-    shard: Arc<Shard>,
+    pub(crate) shard: Arc<Shard>,
     /// Wakes Python's event loop. None without a journal.
     durable_signal: Option<DurableSignal>,
-    hash: HashKey,
+    pub(crate) hash: Arc<HashKey>,
     shard_number: u16,
     /// Offset of the change numbers that `counts` returns. Lower numbers belong to an earlier process.
     first_generation: u64,
@@ -91,7 +91,7 @@ impl Engine {
         port_quarantine_ms: u64,
         public_ports: (u16, u16),
     ) -> PyResult<Engine> {
-        let hash = HashKey::new(hash_key.0);
+        let hash = Arc::new(HashKey::new(hash_key.0));
         let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
         let ports = PortRange { first: public_ports.0, last: public_ports.1 };
         let config = EngineConfig { start_limit_ms, port_quarantine_ms, ports, ..usual };
@@ -350,7 +350,8 @@ impl Engine {
 
     #[pyo3(signature = (lobby, player_token, idempotency = None))]
     fn connected(&self, lobby: IdBytes, player_token: &str, idempotency: Option<IdempotencyBytes>) -> PyResult<u64> {
-        let connect = Connect { lobby: lobby.0, player_token, idempotency: idempotency.map(|key| key.0) };
+        let player = self.shard.keys().verify_player(player_token);
+        let connect = Connect { lobby: lobby.0, player, idempotency: idempotency.map(|key| key.0) };
         resolve_lsn(self.shard.execute(|engine, context| engine.connected(context, &connect)))
     }
 
@@ -363,7 +364,8 @@ impl Engine {
         idempotency: Option<IdempotencyBytes>,
     ) -> PyResult<u64> {
         let idempotency = idempotency.map(|key| key.0);
-        let disconnect = Disconnect { lobby: lobby.0, player_token, hold_ms, idempotency };
+        let player = self.shard.keys().verify_player(player_token);
+        let disconnect = Disconnect { lobby: lobby.0, player, hold_ms, idempotency };
         resolve_lsn(self.shard.execute(|engine, context| engine.disconnected(context, &disconnect)))
     }
 

@@ -9,6 +9,7 @@ mod convert;
 mod engine;
 mod facts;
 mod files;
+mod front;
 mod lobby_list;
 mod metrics;
 mod servers;
@@ -42,6 +43,15 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<servers::IdleLobbyGroup>()?;
     module.add_class::<servers::ProcessCommands>()?;
     module.add_class::<engine::Engine>()?;
+    module.add_class::<front::ConnectionBudget>()?;
+    module.add_class::<front::Buckets>()?;
+    module.add_class::<front::Namespace>()?;
+    module.add_class::<front::Namespaces>()?;
+    module.add_class::<front::PlayerAddresses>()?;
+    module.add_class::<front::FrontCounts>()?;
+    module.add_class::<front::FrontRecord>()?;
+    module.add_class::<front::FrontMeasurements>()?;
+    module.add_class::<front::Front>()?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
     Ok(())

@@ -174,29 +174,43 @@ impl Creation {
     }
 }
 
-#[pyclass(frozen, get_all, module = "pyservice._native")]
+#[pyclass(frozen, module = "pyservice._native")]
 pub struct LeasedPort {
-    name: String,
-    protocol: &'static str,
-    /// Public port number. 0 means that players use a host name or a port range.
-    number: u16,
-    range: Option<(u16, u16)>,
+    #[pyo3(get)]
+    pub name: String,
+    pub protocol: Protocol,
+    pub exposure: PortExposure,
+    #[pyo3(get)]
     sends_proxy_header: bool,
+    #[pyo3(get)]
     backend: Option<(String, u16)>,
+}
+
+#[pymethods]
+impl LeasedPort {
+    #[getter]
+    fn protocol(&self) -> &'static str {
+        protocol_word(self.protocol)
+    }
+
+    /// Public port number. 0 means that players use a host name or a port range.
+    #[getter]
+    fn number(&self) -> u16 {
+        if let PortExposure::Number(number) = self.exposure { number } else { 0 }
+    }
+
+    #[getter]
+    fn range(&self) -> Option<(u16, u16)> {
+        if let PortExposure::Range(first, last) = self.exposure { Some((first, last)) } else { None }
+    }
 }
 
 impl From<&core::LeasedPort> for LeasedPort {
     fn from(port: &core::LeasedPort) -> LeasedPort {
-        let (number, range) = match port.exposure {
-            PortExposure::Number(number) => (number, None),
-            PortExposure::Host => (0, None),
-            PortExposure::Range(first, last) => (0, Some((first, last))),
-        };
         LeasedPort {
             name: port.name.to_string(),
-            protocol: protocol_word(port.protocol),
-            number,
-            range,
+            protocol: port.protocol,
+            exposure: port.exposure,
             sends_proxy_header: port.sends_proxy_header,
             backend: port.backend.as_ref().map(|backend| (backend.address.to_string(), backend.port)),
         }

@@ -5,6 +5,7 @@
 #![allow(missing_docs, reason = "most fields are named after the fields of the contract")]
 
 use crate::refusal::Refusal;
+use crate::token::PlayerToken;
 
 /// Log sequence number: number of an event in the shard's journal, from 1. 0 means "no event".
 pub type Lsn = u64;
@@ -205,16 +206,18 @@ pub struct CaptchaStatus {
 }
 
 #[derive(Clone, Debug)]
-pub struct Connect<'a> {
+pub struct Connect {
     pub lobby: Id,
-    pub player_token: &'a str,
+    /// Verified before the engine is locked. None for a token that no key signed.
+    pub player: Option<PlayerToken>,
     pub idempotency: Option<Idempotency>,
 }
 
 #[derive(Clone, Debug)]
-pub struct Disconnect<'a> {
+pub struct Disconnect {
     pub lobby: Id,
-    pub player_token: &'a str,
+    /// Verified before the engine is locked. None for a token that no key signed.
+    pub player: Option<PlayerToken>,
     /// Time for which the slot is kept after the player disconnects, at most 600,000 ms. None frees the slot.
     pub hold_ms: Option<u64>,
     pub idempotency: Option<Idempotency>,

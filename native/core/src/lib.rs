@@ -41,4 +41,4 @@ pub use fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, Lobb
 pub use journal_event::ApplyError;
 pub use keyed_hash::HashKey;
 pub use refusal::Refusal;
-pub use token::{KeyRing, KeyRingError};
+pub use token::{KeyRing, KeyRingError, PlayerToken, TokenProblem};

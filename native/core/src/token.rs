@@ -47,23 +47,13 @@ pub struct PlayerToken {
     pub generation: u32,
 }
 
-/// Player token with an unchecked MAC. Use it only to load the slot that it names into the CPU cache.
-pub(crate) struct UnverifiedPlayerToken {
-    pub(crate) token: PlayerToken,
-    body: [u8; PLAYER_BODY + MAC_LEN],
-}
-
-impl UnverifiedPlayerToken {
-    pub(crate) fn read(token: &str) -> Option<UnverifiedPlayerToken> {
-        let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
-        let token = PlayerToken {
-            key_id: key_id_of(&body),
-            lobby: id_at(&body, 3),
-            slot: u32::from_le_bytes([body[19], body[20], body[21], 0]),
-            generation: u32::from_le_bytes([body[22], body[23], body[24], body[25]]),
-        };
-        Some(UnverifiedPlayerToken { token, body })
-    }
+/// Why a text is no player token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenProblem {
+    /// The text has another form.
+    Malformed,
+    /// No key of the ring signed the token.
+    Forged,
 }
 
 #[derive(Clone)]
@@ -186,12 +176,22 @@ impl KeyRing {
 
     /// Verifies the MAC of a `player_` token, but not the state of its slot.
     pub fn verify_player(&self, token: &str) -> Option<PlayerToken> {
-        let claim = UnverifiedPlayerToken::read(token)?;
-        self.is_authentic_player(&claim).then_some(claim.token)
+        self.check_player(token).ok()
     }
 
-    pub(crate) fn is_authentic_player(&self, claim: &UnverifiedPlayerToken) -> bool {
-        self.key(claim.token.key_id).is_some_and(|key| is_authentic(&key.player, &claim.body, PLAYER_BODY))
+    /// Verifies the MAC of a `player_` token like [`KeyRing::verify_player`].
+    pub fn check_player(&self, token: &str) -> Result<PlayerToken, TokenProblem> {
+        let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX).ok_or(TokenProblem::Malformed)?;
+        let key = self.key(key_id_of(&body)).ok_or(TokenProblem::Forged)?;
+        if !is_authentic(&key.player, &body, PLAYER_BODY) {
+            return Err(TokenProblem::Forged);
+        }
+        Ok(PlayerToken {
+            key_id: key.id,
+            lobby: id_at(&body, 3),
+            slot: u32::from_le_bytes([body[19], body[20], body[21], 0]),
+            generation: u32::from_le_bytes([body[22], body[23], body[24], body[25]]),
+        })
     }
 
     pub(crate) fn seed_secret(&self) -> &[u8; 32] {

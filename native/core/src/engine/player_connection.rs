@@ -5,12 +5,11 @@ use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{CommandOutcome, Connect, Context, Disconnect, Id, Lsn, Ms};
 use crate::idempotency_table::KeyPurpose;
 use crate::journal_event::Event;
-use crate::lobby::Lobby;
 use crate::refusal::Refusal;
 use crate::slot::{SlotState, SlotUseEnd, SlotUseStatus};
 use crate::slot_ledger::TokenOutcome;
 use crate::slot_use::SlotUse;
-use crate::token::UnverifiedPlayerToken;
+use crate::token::PlayerToken;
 
 const MAX_KEPT_SLOT_MS: Ms = 600_000;
 
@@ -24,7 +23,7 @@ impl Engine {
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `PlayerTokenConsumed`,
     /// `PlayerTokenExpired`, `PlayerRemoved`, `LobbyTokenExpired`, `StorageFull`.
-    pub fn connected(&mut self, cx: &mut Context<'_>, c: &Connect<'_>) -> CommandOutcome<()> {
+    pub fn connected(&mut self, cx: &mut Context<'_>, c: &Connect) -> CommandOutcome<()> {
         self.begin_command(cx);
         let number = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn),
@@ -38,7 +37,7 @@ impl Engine {
             }
             KeyLookup::IdempotencyEntry(_) | KeyLookup::Fresh | KeyLookup::Hold(_) => {}
         }
-        let token_use = match self.read_token(number, c.lobby, c.player_token) {
+        let token_use = match self.read_token(number, c.lobby, c.player) {
             Ok(token_use) => token_use,
             Err((refusal, wait)) => return self.refuse_token(number, refusal, wait),
         };
@@ -64,7 +63,7 @@ impl Engine {
     ///
     /// Refusals: `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby`, `LobbyTokenExpired`,
     /// `StorageFull`.
-    pub fn disconnected(&mut self, cx: &mut Context<'_>, c: &Disconnect<'_>) -> CommandOutcome<()> {
+    pub fn disconnected(&mut self, cx: &mut Context<'_>, c: &Disconnect) -> CommandOutcome<()> {
         self.begin_command(cx);
         let number = match self.resolve_lobby(cx, c.lobby) {
             LobbyRef::Unknown => return refuse(Refusal::LobbyTokenExpired, self.forgotten_lsn),
@@ -78,7 +77,7 @@ impl Engine {
             }
             KeyLookup::Fresh | KeyLookup::Hold(_) => {}
         }
-        let token_use = match self.read_token(number, c.lobby, c.player_token) {
+        let token_use = match self.read_token(number, c.lobby, c.player) {
             Ok(token_use) => token_use,
             Err((refusal, wait)) => return refuse(refusal, wait),
         };
@@ -92,35 +91,19 @@ impl Engine {
         accept((), wait)
     }
 
-    /// Verifies a player token. Returns its slot use, or None if the lobby has ended.
-    fn read_token(&self, number: u32, id: Id, text: &str) -> Result<Option<TokenUse>, (Refusal, Lsn)> {
-        let claim = UnverifiedPlayerToken::read(text).ok_or((Refusal::PlayerTokenInvalid, 0))?;
-        let token = claim.token;
-        // Loads the slot before computing the MAC, so that memory access and hashing overlap.
-        let lobby = self.lobbies.live(number);
-        let status = match lobby.filter(|_| token.lobby == id).and_then(|lobby| lobby.slots.locate(token.slot)) {
-            Some(at) => self.slots.get(at).use_status(token.generation),
-            None => SlotUseStatus::NeverIssued,
-        };
-        if let (Some(lobby), SlotUseStatus::Live(SlotState::Connected)) = (lobby, status) {
-            self.prefetch_for_end(lobby, token.slot);
-        }
-        if !self.config.keys.is_authentic_player(&claim) {
-            return Err((Refusal::PlayerTokenInvalid, 0));
-        }
+    /// Returns the slot use of a player token, or None if the lobby has ended.
+    fn read_token(&self, number: u32, id: Id, token: Option<PlayerToken>) -> Result<Option<TokenUse>, (Refusal, Lsn)> {
+        let token = token.ok_or((Refusal::PlayerTokenInvalid, 0))?;
         if token.lobby != id {
             return Err((Refusal::PlayerTokenWrongLobby, self.lobbies.lsn(number)));
         }
+        let Some(lobby) = self.lobbies.live(number) else { return Ok(None) };
+        let status = lobby
+            .slots
+            .locate(token.slot)
+            .map_or(SlotUseStatus::NeverIssued, |at| self.slots.get(at).use_status(token.generation));
         let slot_use = SlotUse { lobby: number, slot: token.slot as u16, generation: token.generation };
-        Ok(lobby.map(|_| TokenUse { slot_use, status }))
-    }
-
-    /// Loads into the CPU cache the memory that ending this slot use will change.
-    fn prefetch_for_end(&self, lobby: &Lobby, slot: u32) {
-        let source = lobby.slots.locate(slot).map_or(0, |at| self.slots.get(at).source);
-        let tail = lobby.slots.locate(u32::from(lobby.slots.free_tail));
-        let count = self.source_slot_counts.slots(&self.seed, lobby.namespace, source);
-        core::hint::black_box((count, tail.map(|at| self.slots.get(at).generation)));
+        Ok(Some(TokenUse { slot_use, status }))
     }
 
     /// Expires an overdue slot use and returns its status. If the journal is full, the slot use stays, but the returned
@@ -133,7 +116,7 @@ impl Engine {
         SlotUseStatus::Ended(if state == SlotState::Reserved { SlotUseEnd::Expired } else { SlotUseEnd::Consumed })
     }
 
-    fn connect(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, c: &Connect<'_>) -> CommandOutcome<()> {
+    fn connect(&mut self, cx: &mut Context<'_>, slot_use: SlotUse, c: &Connect) -> CommandOutcome<()> {
         if !has_credit(cx, CreditClass::ExistingSlot, Event::PLAYER_CONNECTED_LEN) {
             return refuse(Refusal::StorageFull, 0);
         }
@@ -163,7 +146,7 @@ impl Engine {
         cx: &mut Context<'_>,
         number: u32,
         token_use: Option<TokenUse>,
-        c: &Disconnect<'_>,
+        c: &Disconnect,
     ) -> Result<(), Refusal> {
         let stamp = c.idempotency.as_ref().map(|idempotency| self.stamp(idempotency));
         // An ended lobby has no slots. Generation 0 never exists.

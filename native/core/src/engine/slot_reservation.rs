@@ -4,7 +4,8 @@ use super::derived_state::PROMISED_SLOTS;
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{
-    Admission, ChannelId, CommandOutcome, Context, Create, Find, HoldId, Id, Idempotency, Join, Reservation, Source,
+    Admission, ChannelId, CommandOutcome, Context, Create, Find, HoldId, Id, Idempotency, Join, Lsn, Reservation,
+    Source,
 };
 use crate::journal_event::Event;
 use crate::lobby::{Limit, Lobby, LobbyGroupKey};
@@ -97,6 +98,24 @@ impl Engine {
         self.reserve_or_hold(cx, number, &request)
     }
 
+    /// Reserves slots like [`Engine::find`], if a ready lobby is the best one. Otherwise returns None, and reserves
+    /// nothing.
+    pub fn find_ready(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Option<(Reservation, Lsn)> {
+        let request = SlotRequest::of_find(c);
+        if self.begin_slot_request(cx, &request).is_some()
+            || self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit)
+        {
+            return None;
+        }
+        let mut candidates_left = MAX_CANDIDATES_PER_FIND;
+        loop {
+            let number = self.choose_lobby(c, &mut candidates_left)?;
+            if !self.hide_if_silent(number) {
+                return self.reserve_if_ready(cx, number, &request);
+            }
+        }
+    }
+
     /// Creates a lobby and holds slots in it.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `PartyTooLarge`, `TooManyLobbies`,
@@ -146,6 +165,18 @@ impl Engine {
                 return outcome;
             }
         }
+    }
+
+    /// Reserves slots like [`Engine::join`], if the lobby is ready and the request has no rejoin token. Otherwise, and
+    /// for a request that a join refuses, returns None and reserves nothing.
+    pub fn join_ready(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Option<(Reservation, Lsn)> {
+        let request = SlotRequest::of_join(c);
+        if c.rejoin_token.is_some() || self.begin_slot_request(cx, &request).is_some() {
+            return None;
+        }
+        let number = self.resolve_joinable_lobby(cx, c).ok()?;
+        self.check_join(self.lobbies.live(number)?, c).ok()?;
+        self.reserve_if_ready(cx, number, &request)
     }
 
     fn join_resolved(
@@ -360,6 +391,20 @@ impl Engine {
         let tokens = self.reserve(cx, number, request, None);
         self.check_ledger(number);
         self.reserved(number, tokens)
+    }
+
+    fn reserve_if_ready(
+        &mut self,
+        cx: &mut Context<'_>,
+        number: u32,
+        request: &SlotRequest<'_>,
+    ) -> Option<(Reservation, Lsn)> {
+        if !self.lobbies.live(number)?.is_ready {
+            return None;
+        }
+        let outcome = self.reserve_or_hold(cx, number, request);
+        let Ok(Admission::Reserved(reservation)) = outcome.result else { return None };
+        Some((reservation, outcome.wait))
     }
 
     fn reserved(&self, number: u32, tokens: Vec<String>) -> CommandOutcome<Admission> {

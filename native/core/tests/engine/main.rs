@@ -19,6 +19,7 @@ mod player_tokens;
 mod port_leases;
 mod port_leases_against_lists;
 mod random;
+mod ready_lobbies;
 mod records_against_lists;
 mod reference_model;
 mod test_engine;

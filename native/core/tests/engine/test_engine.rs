@@ -251,7 +251,10 @@ impl TestEngine {
         player_token: &str,
         idempotency: Option<Idempotency>,
     ) -> CommandOutcome<()> {
-        self.run(|e, cx| e.connected(cx, &Connect { lobby, player_token, idempotency }))
+        self.run(|e, cx| {
+            let player = e.keys().verify_player(player_token);
+            e.connected(cx, &Connect { lobby, player, idempotency })
+        })
     }
 
     pub fn disconnect(&mut self, lobby: Id, player_token: &str, hold_ms: Option<u64>) -> Result<(), Refusal> {
@@ -265,7 +268,10 @@ impl TestEngine {
         hold_ms: Option<u64>,
         idempotency: Option<Idempotency>,
     ) -> CommandOutcome<()> {
-        self.run(|e, cx| e.disconnected(cx, &Disconnect { lobby, player_token, hold_ms, idempotency }))
+        self.run(|e, cx| {
+            let player = e.keys().verify_player(player_token);
+            e.disconnected(cx, &Disconnect { lobby, player, hold_ms, idempotency })
+        })
     }
 
     pub fn close(&mut self, lobby: Id, is_closed: bool) -> Result<(), Refusal> {

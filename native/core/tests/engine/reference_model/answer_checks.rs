@@ -4,7 +4,7 @@ use hosting_core::{Credit, Id, ListedLobby, LobbyView, ManagedLobbyView, Ms, Nam
 
 use super::commands::{Command, Reply};
 use super::decisions::{Decision, Verdict, Wait};
-use super::engine_driver::{CommandRecord, EngineDriver};
+use super::engine_driver::{CommandRecord, EngineDriver, Way};
 use super::model_state::{Lobby, Model};
 use crate::test_engine::listed;
 
@@ -50,6 +50,17 @@ pub fn check_answer(
     ensure(agrees || may_be_full || is_stale(&command_record.reply), || {
         format!("{}, or STORAGE_FULL if it may", wrong())
     })
+}
+
+/// Checks that slots which a whole find or join reserves at once are not refused by `find_ready` and `join_ready`.
+///
+/// Without credit, each of them expires only some of the overdue slots.
+pub fn check_way(decision: &Decision, command_record: &CommandRecord, credit: Credit) -> Checked {
+    let CommandRecord { way, reply, .. } = command_record;
+    let is_new = matches!(decision.verdict, Verdict::NewSlots { .. }) && matches!(reply, Reply::Reserved { .. });
+    let is_late = *way == Way::WholeAfterReady && is_new && credit == Credit::UNLIMITED;
+    ensure(!is_late, || "slots of a ready lobby were not reserved at once".to_owned())?;
+    ensure(*way != Way::Ready || is_new, || "a repeated request was answered at once".to_owned())
 }
 
 pub fn check_wait(model: &Model, command: &Command, decision: &Decision, command_record: &CommandRecord) -> Checked {

@@ -25,6 +25,7 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
         "find",
         &[
             "reserved",
+            "reserved at once",
             "held",
             "shared",
             "replayed",
@@ -57,6 +58,7 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
         "join",
         &[
             "reserved",
+            "reserved at once",
             "held",
             "shared",
             "replayed",

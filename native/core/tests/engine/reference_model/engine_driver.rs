@@ -10,7 +10,19 @@ use super::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, J
 use super::effects::Lsns;
 use crate::test_engine::image_of;
 
+/// How the driver asks for slots.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// With `find` or `join`, as every other command.
+    Whole,
+    /// With `find_ready` or `join_ready`, which reserved slots.
+    Ready,
+    /// With `find_ready` or `join_ready`, which returned None, and then as a whole.
+    WholeAfterReady,
+}
+
 pub struct CommandRecord {
+    pub way: Way,
     pub reply: Reply,
     pub wait: u64,
     pub lsns: Lsns,
@@ -88,14 +100,29 @@ impl EngineDriver {
         let before = self.engine.last_lsn();
         let mut events = EventBuffer::default();
         let mut context = Context { now, credit, events: &mut events };
-        let (reply, wait) = ask(&mut self.engine, &mut context, command);
+        // Each other request for slots comes over the front.
+        let is_ready_asked = is_plain(command) && before.is_multiple_of(2);
+        let reserved = is_ready_asked.then(|| ask_ready(&mut self.engine, &mut context, command)).flatten();
+        let way = match &reserved {
+            Some(_) => Way::Ready,
+            None if is_ready_asked => Way::WholeAfterReady,
+            None => Way::Whole,
+        };
+        let (reply, wait) = reserved.unwrap_or_else(|| ask(&mut self.engine, &mut context, command));
         let credit_after = context.credit.total;
         let written = events.bytes.len() as u64;
         let count = events.count;
         if count > 0 {
             self.journal.push(Batch { first_lsn: before + 1, count, bytes: events.bytes });
         }
-        CommandRecord { reply, wait, lsns: Lsns { before, after: before + u64::from(count) }, written, credit_after }
+        CommandRecord {
+            way,
+            reply,
+            wait,
+            lsns: Lsns { before, after: before + u64::from(count) },
+            written,
+            credit_after,
+        }
     }
 
     pub fn acknowledge(&mut self, up_to: u64, now: Ms) {
@@ -173,10 +200,12 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Reply, 
             (Reply::Done, 0)
         }
         Command::Connected { lobby, token, .. } => {
-            reply_of(engine.connected(cx, &Connect { lobby: *lobby, player_token: token, idempotency }), done)
+            let player = engine.keys().verify_player(token);
+            reply_of(engine.connected(cx, &Connect { lobby: *lobby, player, idempotency }), done)
         }
         Command::Disconnected { lobby, token, hold_ms, .. } => {
-            let command = Disconnect { lobby: *lobby, player_token: token, hold_ms: *hold_ms, idempotency };
+            let player = engine.keys().verify_player(token);
+            let command = Disconnect { lobby: *lobby, player, hold_ms: *hold_ms, idempotency };
             reply_of(engine.disconnected(cx, &command), done)
         }
         Command::SetClosed { lobby, is_closed } => reply_of(engine.set_closed(cx, *lobby, *is_closed), done),
@@ -197,6 +226,26 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Reply, 
             (Reply::Done, 0)
         }
     }
+}
+
+fn is_plain(command: &Command) -> bool {
+    match command {
+        Command::Find(..) => true,
+        Command::Join(args, _) => args.rejoin_token.is_none(),
+        _ => false,
+    }
+}
+
+fn ask_ready(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> Option<(Reply, u64)> {
+    let idempotency = idempotency(command);
+    let (reserved, wait) = match command {
+        Command::Find(args, _) => {
+            with_find(args, idempotency, CreationPolicy::Prevented, |find| engine.find_ready(cx, find))
+        }
+        Command::Join(args, _) => engine.join_ready(cx, &join_of(args, idempotency)),
+        _ => None,
+    }?;
+    Some((Reply::Reserved { lobby: reserved.lobby, tokens: reserved.tokens }, wait))
 }
 
 pub fn ask_aside(engine: &mut Engine, command: &Command, now: Ms) -> Reply {
@@ -286,24 +335,30 @@ fn ask_find(
     args: &FindArgs,
     idempotency: Option<Idempotency>,
 ) -> (Reply, u64) {
-    let find = |creation: CreationPolicy<'_>| {
-        let command = Find {
-            namespace: args.namespace,
-            version: args.version,
-            modes: &strs(&args.modes),
-            regions: &strs(&args.regions),
-            tags: &pairs(&args.tags),
-            party_size: args.party_size,
-            source: args.source,
-            source_limit: args.source_limit,
-            idempotency,
-            channels: &[],
-            creation,
-        };
-        engine.find(cx, &command)
-    };
-    let answer = creating(&args.creation, find);
+    let answer =
+        creating(&args.creation, |creation| with_find(args, idempotency, creation, |find| engine.find(cx, find)));
     placed_or_made(engine, &args.creation, answer)
+}
+
+fn with_find<R>(
+    args: &FindArgs,
+    idempotency: Option<Idempotency>,
+    creation: CreationPolicy<'_>,
+    run: impl FnOnce(&Find<'_>) -> R,
+) -> R {
+    run(&Find {
+        namespace: args.namespace,
+        version: args.version,
+        modes: &strs(&args.modes),
+        regions: &strs(&args.regions),
+        tags: &pairs(&args.tags),
+        party_size: args.party_size,
+        source: args.source,
+        source_limit: args.source_limit,
+        idempotency,
+        channels: &[],
+        creation,
+    })
 }
 
 fn ask_create(
@@ -328,7 +383,11 @@ fn ask_join(
     args: &JoinArgs,
     idempotency: Option<Idempotency>,
 ) -> (Reply, u64) {
-    let command = Join {
+    placed(engine.join(cx, &join_of(args, idempotency)))
+}
+
+fn join_of(args: &JoinArgs, idempotency: Option<Idempotency>) -> Join<'_> {
+    Join {
         namespace: args.namespace,
         lobby: args.lobby,
         party_size: args.party_size,
@@ -337,6 +396,5 @@ fn ask_join(
         source_limit: args.source_limit,
         idempotency,
         channels: &[],
-    };
-    placed(engine.join(cx, &command))
+    }
 }

@@ -7,7 +7,7 @@ use super::commands::{Command, Reply};
 use super::coverage::Coverage;
 use super::decisions::Decision;
 use super::effects::Lsns;
-use super::engine_driver::{CommandRecord, EngineDriver, slot_of};
+use super::engine_driver::{CommandRecord, EngineDriver, Way, slot_of};
 use super::fact_reader::Reader;
 use super::model_state::{Lobby, Model};
 use super::step_generator::{Kind, Step, StepDraw};
@@ -108,10 +108,11 @@ impl SequenceRunner {
         let decision = self.recall(&command, expected, &command_record, credit);
         answer_checks::check_answer(&self.model, &command, &decision, &command_record, credit)?;
         answer_checks::check_credit(&command_record, credit)?;
+        answer_checks::check_way(&decision, &command_record, credit)?;
         if hash.is_some_and(|hash| hash != self.driver.engine.durable_hash()) {
             return Err("something was applied without credit".to_owned());
         }
-        self.count(&command, &decision, &command_record.reply);
+        self.count(&command, &decision, &command_record);
         self.model.effect(&command, &decision, &command_record.reply, command_record.lsns, slot_of)?;
         if credit == Credit::UNLIMITED {
             self.model.notice_touched(&command, &decision);
@@ -183,8 +184,11 @@ impl SequenceRunner {
         self.model.settle(&resolved, lsns, slot_of)
     }
 
-    fn count(&mut self, command: &Command, decision: &Decision, reply: &Reply) {
-        let label = match reply {
+    fn count(&mut self, command: &Command, decision: &Decision, command_record: &CommandRecord) {
+        if command_record.way == Way::Ready {
+            self.coverage.count(command.name(), "reserved at once");
+        }
+        let label = match &command_record.reply {
             Reply::Refused(refusal) if !decision.label.contains(refusal.slug()) => refusal.slug(),
             _ => decision.label,
         };

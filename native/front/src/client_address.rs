@@ -1,0 +1,127 @@
+//! Addresses of clients: trusted proxies, `X-Forwarded-For`, and PROXY headers.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
+
+use ipnet::IpNet;
+use ppp::v2::{Addresses, Command, Header, PROTOCOL_PREFIX};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::TcpStream;
+
+use crate::socket_owner;
+
+/// Bytes of a PROXY header before its addresses.
+const FIXED_BYTES: usize = 16;
+const HEADER_BYTES_MAX: usize = 4_096;
+
+/// Rules that find the client of a connection and of a request.
+pub struct ClientAddresses {
+    /// Networks of trusted proxies. Their connections have requests of many clients.
+    pub proxies: Vec<IpNet>,
+    /// Whether connections of trusted proxies begin with a PROXY header of version 2.
+    pub has_proxy_headers: bool,
+    /// Users of the game servers of this machine. They are never trusted proxies, also with the address of one.
+    pub game_servers: Vec<RangeInclusive<u32>>,
+}
+
+/// Peer of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Peer {
+    Client(IpAddr),
+    /// A trusted proxy, which names the client of each request.
+    Proxy(IpAddr),
+}
+
+impl ClientAddresses {
+    pub fn peer(&self, peer: SocketAddr, local: SocketAddr) -> Peer {
+        let (peer, local) = (canonical(peer), canonical(local));
+        if self.trusts(peer.ip()) && !self.is_game_server(peer, local) {
+            Peer::Proxy(peer.ip())
+        } else {
+            Peer::Client(peer.ip())
+        }
+    }
+
+    /// Returns the peer that a PROXY header of a trusted proxy names.
+    pub fn named_peer(&self, proxy: IpAddr, named: Option<IpAddr>) -> Peer {
+        let peer = named.map_or(proxy, |address| address.to_canonical());
+        if self.trusts(peer) { Peer::Proxy(peer) } else { Peer::Client(peer) }
+    }
+
+    /// Returns the client of a request: the rightmost forwarded address that is not a trusted proxy. An invalid entry and
+    /// all entries left of it are ignored.
+    pub fn client(&self, peer: Peer, forwarded_for: Option<&[u8]>) -> IpAddr {
+        let (proxy, forwarded_for) = match (peer, forwarded_for) {
+            (Peer::Client(client), _) => return client,
+            (Peer::Proxy(proxy), None) => return proxy,
+            (Peer::Proxy(proxy), Some(forwarded_for)) => (proxy, forwarded_for),
+        };
+        let mut client = proxy;
+        for entry in forwarded_for.rsplit(|byte| *byte == b',') {
+            let Some(address) = forwarded_address(entry.trim_ascii()) else { break };
+            client = address;
+            if !self.trusts(address) {
+                break;
+            }
+        }
+        client
+    }
+
+    fn trusts(&self, address: IpAddr) -> bool {
+        self.proxies.iter().any(|network| network.contains(&address))
+    }
+
+    fn is_game_server(&self, peer: SocketAddr, local: SocketAddr) -> bool {
+        if self.game_servers.is_empty() {
+            return false;
+        }
+        match socket_owner::owner(peer, local) {
+            Some(user) => self.game_servers.iter().any(|users| users.contains(&user)),
+            // A closed socket has no user any more.
+            None => peer.ip().is_loopback(),
+        }
+    }
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// Reads an address, `[address]:port` or `address:port`.
+fn forwarded_address(entry: &[u8]) -> Option<IpAddr> {
+    let text = std::str::from_utf8(entry).ok()?;
+    let address = match text.strip_prefix('[') {
+        Some(bracketed) => bracketed.split_once(']')?.0,
+        None if text.bytes().filter(|byte| *byte == b':').count() == 1 => text.split_once(':')?.0,
+        None => text,
+    };
+    // The zone of an IPv6 address means nothing on another machine.
+    let address = match address.split_once('%') {
+        Some((address, _)) if address.contains(':') => address,
+        _ => address,
+    };
+    address.parse().ok().map(|address: IpAddr| address.to_canonical())
+}
+
+/// Reads a PROXY header of version 2. Returns its bytes and the client's address, or None for a header without one.
+pub async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<(Vec<u8>, Option<IpAddr>)> {
+    let mut bytes = vec![0; FIXED_BYTES];
+    stream.read_exact(&mut bytes).await?;
+    let length = FIXED_BYTES + usize::from(u16::from_be_bytes([bytes[14], bytes[15]]));
+    if !bytes.starts_with(PROTOCOL_PREFIX) || length > HEADER_BYTES_MAX {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    bytes.resize(length, 0);
+    stream.read_exact(&mut bytes[FIXED_BYTES..]).await?;
+    let header = Header::try_from(&bytes[..]).map_err(|_| io::Error::from(io::ErrorKind::InvalidData))?;
+    let client = match (header.command, header.addresses) {
+        (Command::Proxy, Addresses::IPv4(addresses)) => Some(addresses.source_address.into()),
+        (Command::Proxy, Addresses::IPv6(addresses)) => Some(IpAddr::from(addresses.source_address).to_canonical()),
+        _ => None,
+    };
+    Ok((bytes, client))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+use super::*;
+
+fn rules() -> ClientAddresses {
+    let proxies = ["10.0.0.0/8", "2001:db8::/32"].map(|network| network.parse().expect("a network")).to_vec();
+    ClientAddresses { proxies, has_proxy_headers: false, game_servers: Vec::new() }
+}
+
+fn address(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+#[test]
+fn peer_in_a_trusted_network_is_a_proxy() {
+    let local = "10.0.0.9:80".parse().expect("an address");
+    for (peer, expected) in [
+        ("10.1.2.3:1", Peer::Proxy(address("10.1.2.3"))),
+        ("[::ffff:10.1.2.3]:1", Peer::Proxy(address("10.1.2.3"))),
+        ("[2001:db8::1]:1", Peer::Proxy(address("2001:db8::1"))),
+        ("192.0.2.1:1", Peer::Client(address("192.0.2.1"))),
+    ] {
+        assert_eq!(rules().peer(peer.parse().expect("an address"), local), expected);
+    }
+}
+
+#[test]
+fn client_is_the_rightmost_address_that_is_no_proxy() {
+    for (forwarded_for, expected) in [
+        (None, "10.0.0.1"),
+        (Some("192.0.2.1"), "192.0.2.1"),
+        (Some("192.0.2.9, 192.0.2.1"), "192.0.2.1"),
+        (Some("192.0.2.1, 10.0.0.2"), "192.0.2.1"),
+        (Some("192.0.2.1,10.0.0.2,10.0.0.3"), "192.0.2.1"),
+        (Some("10.0.0.2"), "10.0.0.2"),
+        (Some("192.0.2.1, unknown, 10.0.0.2"), "10.0.0.2"),
+        (Some("unknown"), "10.0.0.1"),
+        (Some(""), "10.0.0.1"),
+        (Some("192.0.2.1:4711"), "192.0.2.1"),
+        (Some("[2001:db9::1]:4711"), "2001:db9::1"),
+        (Some("2001:db9::1"), "2001:db9::1"),
+        (Some("::ffff:192.0.2.1"), "192.0.2.1"),
+        (Some("[2001:db9::1"), "10.0.0.1"),
+        (Some("fe80::1%eth0"), "fe80::1"),
+        (Some("192.0.2.1%eth0"), "10.0.0.1"),
+    ] {
+        let proxy = Peer::Proxy(address("10.0.0.1"));
+        assert_eq!(rules().client(proxy, forwarded_for.map(str::as_bytes)), address(expected), "{forwarded_for:?}");
+    }
+}
+
+#[test]
+fn client_without_a_proxy_cannot_name_another_address() {
+    let client = Peer::Client(address("192.0.2.1"));
+    assert_eq!(rules().client(client, Some(b"192.0.2.2")), address("192.0.2.1"));
+}
+
+#[test]
+fn proxy_header_names_a_client_or_a_further_proxy() {
+    let proxy = address("10.0.0.1");
+    assert_eq!(rules().named_peer(proxy, Some(address("192.0.2.1"))), Peer::Client(address("192.0.2.1")));
+    assert_eq!(rules().named_peer(proxy, Some(address("10.0.0.2"))), Peer::Proxy(address("10.0.0.2")));
+    assert_eq!(rules().named_peer(proxy, None), Peer::Proxy(proxy));
+}
+
+#[test]
+fn game_server_is_never_a_proxy() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let local = listener.local_addr().expect("bound");
+    let _client = std::net::TcpStream::connect(local).expect("listening");
+    let (_server, peer) = listener.accept().expect("connected");
+    // SAFETY: the call has no arguments.
+    let user = unsafe { libc::geteuid() };
+    let proxies = vec!["127.0.0.0/8".parse().expect("a network")];
+    for (game_servers, expected) in [
+        (Vec::new(), Peer::Proxy(peer.ip())),
+        (vec![user..=user], Peer::Client(peer.ip())),
+        (vec![user + 1..=user + 9], Peer::Proxy(peer.ip())),
+    ] {
+        let rules = ClientAddresses { proxies: proxies.clone(), has_proxy_headers: false, game_servers };
+        assert_eq!(rules.peer(peer, local), expected);
+    }
+}

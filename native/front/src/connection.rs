@@ -1,0 +1,196 @@
+//! One connection of a client, until it ends or Python gets it.
+
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hosting_core::Lsn;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use crate::client_address::{Peer, read_proxy_header};
+use crate::connection_budget::Admission;
+use crate::front::ThreadContext;
+use crate::measurements::RequestRecord;
+use crate::plain_request::Received;
+
+/// Time for the rest of a plain request. Python then gets the connection, and decides how long it waits.
+const REST_WAIT: Duration = Duration::from_secs(1);
+/// Memory of an idle connection. A usual request fits into it.
+const READ_BYTES: usize = 2 * 1024;
+
+enum End {
+    Closed,
+    /// The received bytes begin with something that is not plain.
+    NotPlain,
+}
+
+struct Connection {
+    context: Rc<ThreadContext>,
+    stream: TcpStream,
+    peer: Peer,
+    received: Vec<u8>,
+    turn: Turn,
+    deadline: Deadline,
+}
+
+pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: Peer, mut admission: Admission) {
+    let mut proxy_header = Vec::new();
+    if let Peer::Proxy(proxy) = peer
+        && context.addresses.has_proxy_headers
+    {
+        let header = timeout(context.timeouts.receive, read_proxy_header(&mut stream)).await;
+        let Ok(Ok((bytes, named))) = header else { return };
+        (peer, proxy_header) = (context.addresses.named_peer(proxy, named), bytes);
+        if !admission.introduce(peer) {
+            return;
+        }
+    }
+    let is_direct = proxy_header.is_empty();
+    let deadline = Deadline::after(context.timeouts.receive);
+    let received = Vec::new();
+    let mut connection = Connection { context, stream, peer, received, turn: Turn::default(), deadline };
+    let end = connection.answer_plain_requests().await;
+    let Connection { context, stream, received, .. } = connection;
+    if let Ok(End::NotPlain) = end {
+        let admission = (is_direct && admission.client().is_some()).then_some(admission);
+        // Python reads the header again.
+        proxy_header.extend_from_slice(&received);
+        context.hand_over(stream, proxy_header, admission);
+    }
+}
+
+impl Connection {
+    async fn answer_plain_requests(&mut self) -> io::Result<End> {
+        loop {
+            let was_partial = !self.received.is_empty();
+            if !self.read().await? {
+                return Ok(if self.received.is_empty() { End::Closed } else { End::NotPlain });
+            }
+            self.turn.run(&self.context, &self.received, self.peer)?;
+            if !self.turn.requests.is_empty() {
+                self.answer().await?;
+            }
+            self.received.drain(..self.turn.length);
+            if !self.turn.is_rest_plain {
+                return Ok(End::NotPlain);
+            }
+            if self.context.is_stopping.get() {
+                return Ok(End::Closed);
+            }
+            if self.received.is_empty() {
+                self.deadline.set(self.context.timeouts.keep_alive);
+            } else if !was_partial || self.turn.length > 0 {
+                // Further bytes of the same request give no more time.
+                self.deadline.set(REST_WAIT);
+            }
+        }
+    }
+
+    /// Returns false if nothing came within the deadline. Fails at the end of the stream.
+    async fn read(&mut self) -> io::Result<bool> {
+        self.received.reserve(READ_BYTES);
+        tokio::select! {
+            biased;
+            count = self.stream.read_buf(&mut self.received) => match count? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok(true),
+            },
+            () = self.deadline.elapsed() => Ok(false),
+        }
+    }
+
+    async fn answer(&mut self) -> io::Result<()> {
+        let Connection { context, turn, .. } = self;
+        let _answering = context.begin_answers(turn.requests.len());
+        context.waiters.wait(turn.wait).await;
+        let ended = Instant::now().into_std();
+        context.measurer().count(&turn.requests, ended);
+        let written = match self.stream.try_write(&turn.answers) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        if written == turn.answers.len() {
+            return Ok(());
+        }
+        timeout(context.timeouts.receive, self.stream.write_all(&turn.answers[written..])).await?
+    }
+}
+
+/// All plain requests that a client has sent completely.
+#[derive(Default)]
+struct Turn {
+    requests: Vec<RequestRecord>,
+    answers: Vec<u8>,
+    /// The answers must wait until this event is durable.
+    wait: Lsn,
+    /// Number of bytes of the requests.
+    length: usize,
+    /// Whether the bytes after the requests may become a plain request.
+    is_rest_plain: bool,
+}
+
+impl Turn {
+    fn run(&mut self, context: &ThreadContext, received: &[u8], peer: Peer) -> io::Result<()> {
+        let started = Instant::now().into_std();
+        let turn = self;
+        turn.requests.clear();
+        turn.answers.clear();
+        (turn.wait, turn.length, turn.is_rest_plain) = (0, 0, true);
+        while turn.length < received.len() {
+            let request = match Received::read(&received[turn.length..], context.request_bytes_max) {
+                Received::Plain(request) => request,
+                Received::Partial => break,
+                Received::Other => {
+                    turn.is_rest_plain = false;
+                    break;
+                }
+            };
+            let client = context.addresses.client(peer, request.forwarded_for);
+            let ray_id = context.ray_ids.next()?;
+            let Some(done) = context.operations().execute(&request, client, ray_id, &mut turn.answers) else {
+                turn.is_rest_plain = false;
+                break;
+            };
+            turn.wait = turn.wait.max(done.wait);
+            turn.length += request.length;
+            let executed = Instant::now().into_std();
+            let (operation, caller, code) = (request.operation, done.caller, done.code);
+            turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
+        }
+        Ok(())
+    }
+}
+
+/// A deadline that is cheap to move into the future: the timer fires at the earlier time, and then waits on.
+struct Deadline {
+    at: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Deadline {
+    fn after(wait: Duration) -> Deadline {
+        let at = Instant::now() + wait;
+        Deadline { at, timer: Box::pin(sleep_until(at)) }
+    }
+
+    fn set(&mut self, wait: Duration) {
+        self.at = Instant::now() + wait;
+        if self.at < self.timer.deadline() {
+            self.timer.as_mut().reset(self.at);
+        }
+    }
+
+    async fn elapsed(&mut self) {
+        loop {
+            self.timer.as_mut().await;
+            if self.at <= self.timer.deadline() {
+                return;
+            }
+            self.timer.as_mut().reset(self.at);
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Requests of one thread that wait until their events are durable. The journal wakes the thread once for each batch.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+use hosting_core::Lsn;
+use hosting_journal::DurableSignal;
+use hosting_shard::Shard;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+
+pub struct DurableWaiters {
+    durable: Cell<Lsn>,
+    waiting: RefCell<Vec<(Lsn, Waker)>>,
+}
+
+impl DurableWaiters {
+    pub fn new(durable: Lsn) -> Rc<DurableWaiters> {
+        Rc::new(DurableWaiters { durable: Cell::new(durable), waiting: RefCell::default() })
+    }
+
+    pub fn wait(&self, lsn: Lsn) -> WaitDurable<'_> {
+        WaitDurable { waiters: self, lsn }
+    }
+
+    /// Wakes the requests with durable events at each signal of the journal.
+    pub async fn run(self: Rc<Self>, shard: Arc<Shard>, signal: DurableSignal) -> io::Result<()> {
+        // SAFETY: a signal has one descriptor, which stays open until the signal is dropped.
+        let signal = unsafe { AsyncFd::register_with_interest(signal, Interest::READABLE) }?;
+        loop {
+            let mut ready = signal.readable().await?;
+            ready.clear_ready();
+            read_counter(signal.get_ref());
+            self.wake_until(shard.durable());
+        }
+    }
+
+    fn wake_until(&self, durable: Lsn) {
+        self.durable.set(durable);
+        self.waiting.borrow_mut().retain_mut(|(lsn, waker)| {
+            let is_waiting = *lsn > durable;
+            if !is_waiting {
+                waker.wake_by_ref();
+            }
+            is_waiting
+        });
+    }
+}
+
+/// Resets the eventfd. Without a new signal there is nothing to read.
+fn read_counter(signal: &DurableSignal) {
+    let mut counter = [0_u8; 8];
+    // SAFETY: pointer and length belong to one live array.
+    unsafe { libc::read(signal.as_raw_fd(), counter.as_mut_ptr().cast(), counter.len()) };
+}
+
+pub struct WaitDurable<'a> {
+    waiters: &'a DurableWaiters,
+    lsn: Lsn,
+}
+
+impl Future for WaitDurable<'_> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        if self.lsn <= self.waiters.durable.get() {
+            return Poll::Ready(());
+        }
+        self.waiters.waiting.borrow_mut().push((self.lsn, context.waker().clone()));
+        Poll::Pending
+    }
+}

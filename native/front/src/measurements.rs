@@ -1,0 +1,109 @@
+//! Counts and records of answered requests, for the metrics and rays of the service.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::operations::Caller;
+use crate::plain_request::Operation;
+use crate::ray_id::RayId;
+
+/// Bound of the records that wait until they are taken. Further ones are dropped and counted.
+const RECORDS_MAX: usize = 1_000;
+/// One of this many usual requests is recorded.
+const ONE_IN: u16 = 100;
+const SLOW: Duration = Duration::from_millis(100);
+
+/// One answered request.
+#[derive(Clone)]
+pub struct RequestRecord {
+    pub ray_id: RayId,
+    pub operation: Operation,
+    pub caller: Caller,
+    /// Number of the answer's code.
+    pub code: usize,
+    pub started: Instant,
+    /// End of the engine's command.
+    pub executed: Instant,
+    pub ended: Instant,
+}
+
+impl RequestRecord {
+    /// Failed and slow requests are recorded, and a random part of all others.
+    fn is_recorded(&self, duration: Duration) -> bool {
+        let random = u16::from_be_bytes([self.ray_id.bytes()[0], self.ray_id.bytes()[1]]);
+        self.code != 0 || duration > SLOW || random < u16::MAX / ONE_IN
+    }
+}
+
+/// Counts and records since the last [`Measurer::take`].
+#[derive(Default, Clone)]
+pub struct Measurements {
+    /// In the order of [`Operation::ALL`].
+    pub operations: Vec<OperationCounts>,
+    pub records: Vec<RequestRecord>,
+    pub dropped_records: u64,
+    /// Number of requests that are not answered yet.
+    pub in_flight: usize,
+}
+
+#[derive(Default, Clone)]
+pub struct OperationCounts {
+    /// Number of requests by the number of their code.
+    pub codes: Vec<u64>,
+    /// Number of requests by duration. The last number counts durations above all bounds.
+    pub durations: Vec<u64>,
+    pub duration_sum: Duration,
+}
+
+pub struct Measurer {
+    bounds: Vec<Duration>,
+    empty: Measurements,
+    current: Mutex<Measurements>,
+    in_flight: AtomicUsize,
+}
+
+impl Measurer {
+    pub fn new(codes: usize, bounds: Vec<Duration>) -> Measurer {
+        let counts = OperationCounts {
+            codes: vec![0; codes],
+            durations: vec![0; bounds.len() + 1],
+            duration_sum: Duration::ZERO,
+        };
+        let empty = Measurements { operations: vec![counts; Operation::ALL.len()], ..Measurements::default() };
+        Measurer { bounds, current: Mutex::new(empty.clone()), empty, in_flight: AtomicUsize::new(0) }
+    }
+
+    /// Counts requests with answers that are durable since `ended`.
+    pub fn count(&self, requests: &[RequestRecord], ended: Instant) {
+        let mut current = self.current.lock();
+        for request in requests {
+            let duration = ended - request.started;
+            let counts = &mut current.operations[request.operation as usize];
+            counts.codes[request.code] += 1;
+            counts.durations[self.bounds.partition_point(|bound| *bound < duration)] += 1;
+            counts.duration_sum += duration;
+            if !request.is_recorded(duration) {
+                continue;
+            }
+            if current.records.len() < RECORDS_MAX {
+                current.records.push(RequestRecord { ended, ..request.clone() });
+            } else {
+                current.dropped_records += 1;
+            }
+        }
+    }
+
+    pub fn set_in_flight(&self, count: usize) {
+        self.in_flight.store(count, Ordering::Relaxed);
+    }
+
+    pub fn take(&self) -> Measurements {
+        let taken = std::mem::replace(&mut *self.current.lock(), self.empty.clone());
+        Measurements { in_flight: self.in_flight.load(Ordering::Relaxed), ..taken }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,175 @@
+//! Responses to find and join: the lobby with its ports, and the player tokens.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use hosting_core::{Id, LobbyView};
+use parking_lot::Mutex;
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
+
+/// Bound of each half of the cache.
+const CACHED_MAX: usize = 10_000;
+/// Stands for the player token during the encoding. A token has other characters.
+const TOKEN: &str = "<token>";
+
+/// Settings of the responses: regions and addresses.
+pub struct Places {
+    /// Ids of all regions. A find without regions uses the first.
+    pub regions: Vec<String>,
+    pub region_names: HashMap<String, String>,
+    pub addresses: PlayerAddresses,
+}
+
+#[derive(Serialize)]
+struct RegionJson<'a> {
+    region_id: &'a str,
+    display_name: &'a str,
+}
+
+#[derive(Serialize, Clone)]
+struct PortRangeJson {
+    min: u16,
+    max: u16,
+}
+
+#[derive(Serialize, Clone)]
+struct PortJson {
+    host: Option<String>,
+    hostname: String,
+    port: Option<u16>,
+    port_range: Option<PortRangeJson>,
+    is_tls: bool,
+}
+
+#[derive(Serialize)]
+struct PlayerJson<'a> {
+    token: &'a str,
+}
+
+#[derive(Serialize)]
+struct LobbyJson<'a> {
+    lobby_id: String,
+    region: RegionJson<'a>,
+    ports: &'a BTreeMap<&'a str, PortJson>,
+    player: PlayerJson<'a>,
+}
+
+#[derive(Serialize)]
+struct PlacementJson<'a> {
+    lobby: LobbyJson<'a>,
+    ports: &'a BTreeMap<&'a str, PortJson>,
+    player: PlayerJson<'a>,
+}
+
+/// The part of a response that is equal for all players of a lobby, split where a player token belongs.
+pub struct LobbyAnswer(Vec<Vec<u8>>);
+
+impl LobbyAnswer {
+    pub fn new(places: &Places, lobby: &LobbyView) -> LobbyAnswer {
+        let ports = ports(places, lobby);
+        let region = &*lobby.region;
+        let region = RegionJson {
+            region_id: region,
+            display_name: places.region_names.get(region).map_or(region, String::as_str),
+        };
+        let player = || PlayerJson { token: TOKEN };
+        let lobby_id = Uuid::from_bytes(lobby.id.0).to_string();
+        let lobby = LobbyJson { lobby_id, region, ports: &ports, player: player() };
+        let response = PlacementJson { lobby, ports: &ports, player: player() };
+        let text = serde_json::to_string(&response).expect("the response has only text keys");
+        // Both tokens come after the name of the region, which may contain any text.
+        let mut parts: Vec<_> = text.rsplitn(3, TOKEN).map(|part| part.as_bytes().to_vec()).collect();
+        parts.reverse();
+        LobbyAnswer(parts)
+    }
+
+    /// Writes the whole response body for the player tokens of a party.
+    pub fn write(&self, tokens: &[String], body: &mut Vec<u8>) {
+        let own = tokens.first().map_or("", String::as_str);
+        for (number, part) in self.0.iter().enumerate() {
+            if number > 0 {
+                body.extend_from_slice(own.as_bytes());
+            }
+            body.extend_from_slice(part);
+        }
+        if tokens.len() < 2 {
+            return;
+        }
+        body.pop();
+        body.extend_from_slice(b",\"players\":[");
+        for (number, token) in tokens.iter().enumerate() {
+            body.extend_from_slice(if number == 0 { b"{\"token\":\"" } else { b",{\"token\":\"" });
+            body.extend_from_slice(token.as_bytes());
+            body.extend_from_slice(b"\"}");
+        }
+        body.extend_from_slice(b"]}");
+    }
+}
+
+fn ports<'a>(places: &Places, lobby: &'a LobbyView) -> BTreeMap<&'a str, PortJson> {
+    let attached = lobby.ports.iter().map(|port| (&*port.name, numbered(&port.address, port.port, port.is_tls)));
+    let leased = lobby.own.iter().flat_map(|own| &own.ports).map(|port| {
+        let (protocol, exposure) = (port.protocol, port.exposure);
+        let address =
+            places.addresses.address_of(&port.name, protocol, exposure, lobby.id, &lobby.region, OwnerKind::Lobby);
+        let json = match address.port {
+            PlayerPort::Number(number) => numbered(&address.hostname, number, address.is_tls),
+            PlayerPort::Range(min, max) => PortJson {
+                host: None,
+                hostname: address.hostname,
+                port: None,
+                port_range: Some(PortRangeJson { min, max }),
+                is_tls: address.is_tls,
+            },
+        };
+        (&*port.name, json)
+    });
+    attached.chain(leased).collect()
+}
+
+fn numbered(hostname: &str, number: u16, is_tls: bool) -> PortJson {
+    let is_ipv6 = hostname.contains(':');
+    let host = if is_ipv6 { format!("[{hostname}]:{number}") } else { format!("{hostname}:{number}") };
+    PortJson { host: Some(host), hostname: hostname.to_owned(), port: Some(number), port_range: None, is_tls }
+}
+
+/// Answers of lobbies that recently got players. These parts of a lobby never change.
+#[derive(Default)]
+pub struct LobbyAnswers(Mutex<Halves>);
+
+#[derive(Default)]
+struct Halves {
+    young: HashMap<Id, Arc<LobbyAnswer>>,
+    old: HashMap<Id, Arc<LobbyAnswer>>,
+}
+
+impl LobbyAnswers {
+    pub fn get(&self, lobby: Id) -> Option<Arc<LobbyAnswer>> {
+        let mut halves = self.0.lock();
+        if let Some(answer) = halves.young.get(&lobby) {
+            return Some(answer.clone());
+        }
+        let answer = halves.old.get(&lobby)?.clone();
+        halves.put(lobby, answer.clone());
+        Some(answer)
+    }
+
+    pub fn put(&self, lobby: Id, answer: Arc<LobbyAnswer>) {
+        self.0.lock().put(lobby, answer);
+    }
+}
+
+impl Halves {
+    fn put(&mut self, lobby: Id, answer: Arc<LobbyAnswer>) {
+        if self.young.len() >= CACHED_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(lobby, answer);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,543 @@
+//! Tables and properties of plain requests.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const LINE: &str = "POST /matchmaker/players/connected HTTP/1.1";
+const TOKEN: &str = "lobby_AQEBAQ";
+const BODY: &str = r#"{"player_token":"player_AgIC"}"#;
+/// Header lines of a plain request.
+const USUAL: [&str; 3] = ["Host: localhost", "Authorization: Bearer lobby_AQEBAQ", "Content-Length: 30"];
+
+fn read(bytes: &[u8]) -> Received<'_> {
+    Received::read(bytes, REQUEST_BYTES_MAX)
+}
+
+fn request_with(line: &str, headers: &[&str], body: &str) -> Vec<u8> {
+    format!("{line}\r\n{}\r\n\r\n{body}", headers.join("\r\n")).into_bytes()
+}
+
+fn request(headers: &[&str]) -> Vec<u8> {
+    request_with(LINE, headers, BODY)
+}
+
+fn usual() -> Vec<u8> {
+    request(&USUAL)
+}
+
+/// Returns a plain request with further header lines.
+fn usual_and(more: &[&str]) -> Vec<u8> {
+    request(&[&USUAL[..], more].concat())
+}
+
+/// Returns a plain request with another value of one of its headers.
+fn usual_but(name: &str, line: &str) -> Vec<u8> {
+    let is_named = |usual: &str| usual.to_ascii_lowercase().starts_with(name);
+    assert!(USUAL.iter().any(|usual| is_named(usual)), "{name}");
+    request(&USUAL.map(|usual| if is_named(usual) { line } else { usual }))
+}
+
+fn is_plain(bytes: &[u8]) -> bool {
+    matches!(read(bytes), Received::Plain(_))
+}
+
+fn shown(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+#[test]
+fn parts_of_a_plain_request() {
+    let plain = PlainRequest {
+        operation: Operation::Connected,
+        token: TOKEN,
+        body: BODY.as_bytes(),
+        forwarded_for: None,
+        length: 0,
+    };
+    let bytes = usual();
+    assert_eq!(read(&bytes), Received::Plain(PlainRequest { length: bytes.len(), ..plain }));
+    let with_next = [&bytes[..], b"GET / HTTP/1.1\r\n"].concat();
+    assert_eq!(read(&with_next), Received::Plain(PlainRequest { length: bytes.len(), ..plain }));
+}
+
+/// Header lines in the order in which the clients send them.
+const CLIENTS: [(&str, &[&str]); 10] = [
+    ("curl", &["Host: localhost:8080", "User-Agent: curl/7.88.1", "Accept: */*", AUTHORIZATION, TYPE, LENGTH]),
+    ("curl --json", &["Host: a", "User-Agent: curl/8.5.0", AUTHORIZATION, TYPE, "Accept: application/json", LENGTH]),
+    (
+        "node fetch",
+        &[
+            "host: 127.0.0.1:8080",
+            "connection: keep-alive",
+            "authorization: Bearer lobby_AQEBAQ",
+            "content-type: application/json",
+            "accept: */*",
+            "accept-language: *",
+            "sec-fetch-mode: cors",
+            "user-agent: node",
+            "accept-encoding: gzip, deflate",
+            "content-length: 30",
+        ],
+    ),
+    (
+        "node http",
+        &[
+            "authorization: Bearer lobby_AQEBAQ",
+            "content-type: application/json",
+            "Host: a",
+            "Connection: keep-alive",
+            LENGTH,
+        ],
+    ),
+    (
+        "Python requests",
+        &[
+            "Host: a",
+            "User-Agent: python-requests/2.34.2",
+            "Accept-Encoding: gzip, deflate",
+            "Accept: */*",
+            "Connection: keep-alive",
+            AUTHORIZATION,
+            LENGTH,
+            TYPE,
+        ],
+    ),
+    ("aiohttp", &["Host: a", AUTHORIZATION, "Accept: */*", "Accept-Encoding: gzip, deflate", LENGTH, TYPE]),
+    ("Go", &["Host: a", "User-Agent: Go-http-client/1.1", LENGTH, AUTHORIZATION, TYPE, "Accept-Encoding: gzip"]),
+    ("C#", &["Host: a", AUTHORIZATION, "Content-Type: application/json; charset=utf-8", LENGTH]),
+    (
+        "Godot",
+        &[
+            "Host: a:80",
+            "User-Agent: GodotEngine/4.3.stable.official (Linux)",
+            "Accept: */*",
+            AUTHORIZATION,
+            TYPE,
+            "Accept-Encoding: gzip, deflate",
+            LENGTH,
+        ],
+    ),
+    ("hyper", &["authorization: Bearer lobby_AQEBAQ", "host: a", "content-length: 30"]),
+];
+const AUTHORIZATION: &str = "Authorization: Bearer lobby_AQEBAQ";
+const TYPE: &str = "Content-Type: application/json";
+const LENGTH: &str = "Content-Length: 30";
+
+#[test]
+fn requests_of_usual_clients_are_plain() {
+    for (client, headers) in CLIENTS {
+        let bytes = request(headers);
+        let Received::Plain(plain) = read(&bytes) else { panic!("{client}: {}", shown(&bytes)) };
+        assert_eq!((plain.token, plain.body, plain.length), (TOKEN, BODY.as_bytes(), bytes.len()), "{client}");
+    }
+}
+
+#[test]
+fn unusual_forms_that_mean_the_same_are_plain() {
+    let same = [
+        ("upper case", request(&["HOST: a", "AUTHORIZATION: Bearer lobby_AQEBAQ", "CONTENT-LENGTH: 30"])),
+        ("mixed case", request(&["hOsT: a", "aUTHORIZATION: Bearer lobby_AQEBAQ", "cOnTENT-lENGTH: 30"])),
+        ("no space", request(&["Host:a", "Authorization:Bearer lobby_AQEBAQ", "Content-Length:30"])),
+        ("more space", request(&["Host:  a ", "Authorization:  Bearer lobby_AQEBAQ ", "Content-Length:  30 "])),
+        ("type without space", usual_and(&["Content-Type: application/json;charset=utf-8"])),
+        ("Keep-Alive", usual_and(&["Connection: Keep-Alive"])),
+        ("leading zero", usual_but("content-length", "Content-Length: 030")),
+        ("repeated header without effect", usual_and(&["Accept: a", "Accept: b"])),
+        ("all headers without effect", usual_and(&["Cache-Control: no-cache", "Pragma: no-cache", "Priority: u=3"])),
+        ("empty header without effect", usual_and(&["User-Agent:"])),
+    ];
+    for (name, bytes) in same {
+        let Received::Plain(plain) = read(&bytes) else { panic!("{name}: {}", shown(&bytes)) };
+        assert_eq!((plain.token, plain.body, plain.length), (TOKEN, BODY.as_bytes(), bytes.len()), "{name}");
+    }
+}
+
+const OPERATIONS: [(&str, Operation, &str); 5] = [
+    (LINE, Operation::Connected, "connected"),
+    ("POST /matchmaker/players/disconnected HTTP/1.1", Operation::Disconnected, "disconnected"),
+    ("POST /matchmaker/lobbies/heartbeat HTTP/1.1", Operation::Heartbeat, "heartbeat"),
+    ("POST /matchmaker/lobbies/join HTTP/1.1", Operation::Join, "join"),
+    ("POST /matchmaker/lobbies/find HTTP/1.1", Operation::Find, "find"),
+];
+
+#[test]
+fn each_operation_has_its_line() {
+    for (line, operation, slug) in OPERATIONS {
+        let bytes = request_with(line, &USUAL, BODY);
+        let Received::Plain(plain) = read(&bytes) else { panic!("{line}") };
+        assert_eq!((plain.operation, plain.operation.slug(), plain.length), (operation, slug, bytes.len()), "{line}");
+        assert_eq!((plain.token, plain.body), (TOKEN, BODY.as_bytes()), "{line}");
+        assert_prefixes_are_partial(&bytes);
+    }
+}
+
+/// Counts of operations are kept in the order of the list.
+#[test]
+fn all_operations_are_listed_in_the_order_of_their_numbers() {
+    assert_eq!(Operation::ALL, OPERATIONS.map(|(_, operation, _)| operation));
+    assert_eq!(Operation::ALL.map(|operation| operation as usize), [0, 1, 2, 3, 4]);
+}
+
+#[test]
+fn one_other_byte_of_a_line_is_not_plain() {
+    for (line, ..) in OPERATIONS {
+        for at in 0..line.len() + 2 {
+            let mut bytes = request_with(line, &USUAL, BODY);
+            bytes[at] ^= 1;
+            assert_eq!(read(&bytes), Received::Other, "{}", shown(&bytes));
+            assert_eq!(read(&bytes[..=at]), Received::Other, "{}", shown(&bytes[..=at]));
+        }
+    }
+}
+
+#[test]
+fn empty_body_is_plain() {
+    let bytes = request_with(LINE, &["Host: a", AUTHORIZATION, "Content-Length: 0"], "");
+    assert!(matches!(read(&bytes), Received::Plain(PlainRequest { body: b"", .. })));
+}
+
+#[test]
+fn other_request_lines_are_not_plain() {
+    let lines = [
+        "GET /matchmaker/players/connected HTTP/1.1",
+        "PUT /matchmaker/players/connected HTTP/1.1",
+        "OPTIONS /matchmaker/players/connected HTTP/1.1",
+        "post /matchmaker/players/connected HTTP/1.1",
+        "POST /matchmaker/players/connect HTTP/1.1",
+        "POST /matchmaker/players/connectedd HTTP/1.1",
+        "GET /matchmaker/lobbies/find HTTP/1.1",
+        "POST /matchmaker/lobbies/create HTTP/1.1",
+        "POST /matchmaker/lobbies/find HTTP/1.0",
+        "POST /matchmaker/lobbies/finds HTTP/1.1",
+        "POST /matchmaker/lobbies/join?a=b HTTP/1.1",
+        "POST /matchmaker/players/heartbeat HTTP/1.1",
+        "POST /matchmaker/players/join HTTP/1.1",
+        "POST /matchmaker/lobbies/connected HTTP/1.1",
+        "POST /matchmaker/lobbies/ HTTP/1.1",
+        "POST /matchmaker/players/connected/ HTTP/1.1",
+        "POST //matchmaker/players/connected HTTP/1.1",
+        "POST /matchmaker/players/connecte%64 HTTP/1.1",
+        "POST /Matchmaker/players/connected HTTP/1.1",
+        "POST /matchmaker/players/connected? HTTP/1.1",
+        "POST /matchmaker/players/connected?a=b HTTP/1.1",
+        "POST http://localhost/matchmaker/players/connected HTTP/1.1",
+        "POST /matchmaker/players/connected HTTP/1.0",
+        "POST /matchmaker/players/connected HTTP/2.0",
+        "POST /matchmaker/players/connected http/1.1",
+        "POST /matchmaker/players/connected",
+        "POST  /matchmaker/players/connected HTTP/1.1",
+        "POST /matchmaker/players/connected  HTTP/1.1",
+        "POST\t/matchmaker/players/connected HTTP/1.1",
+        "POST /matchmaker/players/connected HTTP/1.1 ",
+        " POST /matchmaker/players/connected HTTP/1.1",
+        "\r\nPOST /matchmaker/players/connected HTTP/1.1",
+        "PRI * HTTP/2.0",
+        "",
+    ];
+    for line in lines {
+        assert_eq!(read(&request_with(line, &USUAL, BODY)), Received::Other, "{line:?}");
+    }
+}
+
+#[test]
+fn headers_with_an_effect_are_not_plain() {
+    let headers = [
+        "Transfer-Encoding: chunked",
+        "Transfer-Encoding: identity",
+        "Expect: 100-continue",
+        "Idempotency-Key: 1",
+        "Origin: https://example.com",
+        "Traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+        "Cookie: a=b",
+        "X-Hosting-Client: 192.0.2.1",
+        "Upgrade: h2c",
+        "Connection: close",
+        "Connection: upgrade",
+        "Connection: keep-alive, upgrade",
+        "Connection:",
+        "Content-Encoding: gzip",
+        "Trailer: a",
+        "TE: trailers",
+        "X-Unknown: a",
+        "Content-Type: text/plain",
+        "Content-Type: application/jsonp",
+        "Content-Type: application/json, text/plain",
+        "Content-Type: application/x-www-form-urlencoded",
+        "Content-Type: application/proto",
+        "Content-Type:",
+        "Accept : a",
+        "Accept\t: a",
+        ": a",
+        "Accept",
+        "Hos t: a",
+        "Ho\u{e4}st: a",
+    ];
+    for header in headers {
+        assert_eq!(read(&usual_and(&[header])), Received::Other, "after the others: {header:?}");
+        let first = [&[header], &USUAL[..]].concat();
+        assert_eq!(read(&request(&first)), Received::Other, "before the others: {header:?}");
+    }
+}
+
+#[test]
+fn missing_and_repeated_headers_are_not_plain() {
+    for missing in USUAL {
+        let others: Vec<_> = USUAL.into_iter().filter(|header| *header != missing).collect();
+        assert_eq!(read(&request(&others)), Received::Other, "without {missing}");
+        assert_eq!(read(&usual_and(&[missing])), Received::Other, "two times {missing}");
+        assert_eq!(read(&usual_and(&[&missing.to_ascii_lowercase()])), Received::Other, "{missing}");
+    }
+    for repeated in [TYPE, "Connection: keep-alive"] {
+        assert_eq!(read(&usual_and(&[repeated, repeated])), Received::Other, "two times {repeated}");
+    }
+    assert_eq!(read(&usual_and(&["Host: b"])), Received::Other);
+    assert_eq!(read(&usual_and(&["Content-Length: 3"])), Received::Other);
+    assert_eq!(read(&request_with(LINE, &[], BODY)), Received::Other);
+}
+
+#[test]
+fn other_lengths_are_not_plain() {
+    let lengths = [
+        "",
+        "+30",
+        "-30",
+        "3 0",
+        "30, 30",
+        "30,30",
+        "0x1e",
+        "1e",
+        "30.0",
+        "3_0",
+        "\u{663}\u{660}",
+        "18446744073709551615",
+        "18446744073709551616",
+        "18446744073709551646",
+        "99999999999999999999999999",
+        "9223372036854775807",
+        "8192",
+    ];
+    for length in lengths {
+        let bytes = usual_but("content-length", &format!("Content-Length: {length}"));
+        assert_eq!(read(&bytes), Received::Other, "{length:?}");
+    }
+}
+
+#[test]
+fn other_authorizations_are_not_plain() {
+    for value in
+        ["", "Bearer", "bearer lobby_AQEBAQ", "BEARER lobby_AQEBAQ", "Bearer\tlobby_AQEBAQ", "Basic YTpi", TOKEN]
+    {
+        let bytes = usual_but("authorization", &format!("Authorization: {value}"));
+        assert_eq!(read(&bytes), Received::Other, "{value:?}");
+    }
+    let mut latin_1 = usual();
+    let at = latin_1.windows(6).position(|part| part == b"lobby_").expect("it has a token");
+    latin_1[at] = 0xe4;
+    assert_eq!(read(&latin_1), Received::Other);
+}
+
+#[test]
+fn other_line_ends_are_not_plain() {
+    let bytes = usual();
+    let head_length = bytes.len() - BODY.len();
+    let line_ends: Vec<_> = (0..head_length).filter(|at| bytes[*at] == b'\r').collect();
+    assert_eq!(line_ends.len(), USUAL.len() + 2);
+    for end in line_ends {
+        for other in ["\n", "\r", "\r\r\n", "\n\r", "\n\n", " \n", "\r\n\n", "\r\n ", "\r\n\t"] {
+            let changed = [&bytes[..end], other.as_bytes(), &bytes[end + 2..]].concat();
+            let is_last = end + 2 == head_length && other.starts_with("\r\n");
+            // Behind the end of the head, the additional byte belongs to the body.
+            assert!(is_last || !is_plain(&changed), "{}", shown(&changed));
+        }
+    }
+}
+
+#[test]
+fn folded_lines_and_control_bytes_are_not_plain() {
+    for folded in ["Accept: a\r\n b", "Accept:\r\n a", "Accept: a\r\n\tb", "Accept: a\r\n \r\nPragma: b"] {
+        assert_eq!(read(&usual_and(&[folded])), Received::Other, "{folded:?}");
+    }
+    for control in (0..0x20).chain([0x7f]) {
+        let control = char::from(control);
+        for header in [format!("Accept: a{control}b"), format!("Accept: {control}"), format!("Ac{control}cept: a")] {
+            assert_eq!(read(&usual_and(&[&header])), Received::Other, "{header:?}");
+        }
+    }
+}
+
+#[test]
+fn bound_of_the_number_of_headers() {
+    let accepts = vec!["Accept: a"; HEADERS_MAX - USUAL.len()];
+    assert!(is_plain(&usual_and(&accepts)));
+    assert_eq!(read(&usual_and(&[&accepts[..], &["Accept: a"]].concat())), Received::Other);
+}
+
+/// Returns a request with a long body, or with a long header.
+fn long_request(length: usize, is_body_long: bool) -> Vec<u8> {
+    let with = |agent: usize, body: usize| {
+        let (agent, length) = (format!("User-Agent: {}", "a".repeat(agent)), format!("Content-Length: {body:04}"));
+        request_with(LINE, &["Host: a", AUTHORIZATION, &agent, &length], &"b".repeat(body))
+    };
+    let rest = length - with(0, 0).len();
+    if is_body_long { with(0, rest) } else { with(rest, 0) }
+}
+
+#[test]
+fn bound_of_the_length() {
+    for is_body_long in [true, false] {
+        let longest = long_request(REQUEST_BYTES_MAX, is_body_long);
+        assert_eq!(longest.len(), REQUEST_BYTES_MAX);
+        assert!(is_plain(&longest), "long body: {is_body_long}");
+        assert_prefixes_are_partial(&longest);
+        let too_long = long_request(REQUEST_BYTES_MAX + 1, is_body_long);
+        assert_eq!(read(&too_long), Received::Other, "long body: {is_body_long}");
+        let unfinished = &too_long[..REQUEST_BYTES_MAX];
+        assert_eq!(read(unfinished), Received::Other, "long body: {is_body_long}");
+    }
+}
+
+#[test]
+fn unfinished_request_is_not_partial_for_ever() {
+    for endless in ["a".repeat(REQUEST_BYTES_MAX), "Accept: a\r\n".repeat(REQUEST_BYTES_MAX)] {
+        let bytes = [LINE.as_bytes(), b"\r\nAccept: ", endless.as_bytes()].concat();
+        assert_eq!(read(&bytes[..REQUEST_BYTES_MAX]), Received::Other);
+    }
+}
+
+fn assert_prefixes_are_partial(plain: &[u8]) {
+    for end in 0..plain.len() {
+        assert_eq!(read(&plain[..end]), Received::Partial, "{}", shown(&plain[..end]));
+    }
+}
+
+#[test]
+fn prefixes_of_plain_requests_are_partial() {
+    for (_, headers) in CLIENTS {
+        assert_prefixes_are_partial(&request(headers));
+    }
+}
+
+/// Returns the range of a header's value in a head.
+fn value_range(head: &[u8], name: &str) -> std::ops::Range<usize> {
+    let find = |text: &[u8], part: &[u8]| text.windows(part.len()).position(|window| window == part);
+    let start_of_line = format!("\r\n{name}:");
+    let start = find(&head.to_ascii_lowercase(), start_of_line.as_bytes()).expect("the header") + start_of_line.len();
+    start..start + find(&head[start..], b"\r\n").expect("a whole line")
+}
+
+/// Checks that a changed head is not plain, or that nothing but the value that was changed is different.
+fn check_changed_head(original: &PlainRequest<'_>, changed: &[u8], head_length: usize, at: usize) {
+    let Received::Plain(plain) = read(changed) else { return };
+    let what = || format!("{} at {at}", shown(changed));
+    assert_eq!(plain.length, head_length + plain.body.len(), "{}", what());
+    assert_eq!(plain.body, &changed[head_length..plain.length], "{}", what());
+    let head = &changed[..head_length];
+    let (token, length) = (value_range(head, "authorization"), value_range(head, "content-length"));
+    if !(token.start..=token.end).contains(&at) {
+        assert_eq!(plain.token, original.token, "{}", what());
+    }
+    if !(length.start..=length.end).contains(&at) {
+        assert_eq!(plain.body, original.body, "{}", what());
+    }
+    let written = |range| str::from_utf8(&head[range]).expect("a plain value").trim_matches([' ', '\t']);
+    assert_eq!(written(token), format!("Bearer {}", plain.token), "{}", what());
+    assert_eq!(written(length).parse(), Ok(plain.body.len()), "{}", what());
+}
+
+/// Runs a check for each head that differs in one byte: another byte, one byte more, and one byte less.
+fn for_each_changed_head(bytes: &[u8], head_length: usize, mut check: impl FnMut(&[u8], usize, usize)) {
+    for at in 0..head_length {
+        let (before, after) = (&bytes[..at], &bytes[at + 1..]);
+        check(&[before, after].concat(), head_length - 1, at);
+        for byte in 0..=u8::MAX {
+            check(&[before, &[byte], after].concat(), head_length, at);
+            // A repeated last byte would belong to the body.
+            if at + 1 < head_length || byte != b'\n' {
+                check(&[before, &[byte], &bytes[at..]].concat(), head_length + 1, at);
+            }
+        }
+    }
+}
+
+/// A changed byte of the token or of the length gives another token or length, because the head has no checksum. A
+/// changed byte of the other parts does not change the meaning of a request that is still plain.
+#[test]
+fn one_changed_byte_changes_only_its_value() {
+    let bytes = request(&["Host: a", AUTHORIZATION, "Connection: keep-alive", TYPE, "Accept: */*", LENGTH]);
+    let Received::Plain(original) = read(&bytes) else { panic!("not plain") };
+    for_each_changed_head(&bytes, bytes.len() - BODY.len(), |changed, head_length, at| {
+        check_changed_head(&original, changed, head_length, at);
+    });
+}
+
+/// A part of a request that is likely to matter for a parser.
+fn fragment() -> impl Strategy<Value = Vec<u8>> {
+    let usual = prop::sample::select(vec![
+        &b"Host: a\r\n"[..],
+        b"Authorization: Bearer a\r\n",
+        b"Content-Length: 5\r\n",
+        b"Content-Length: 50\r\n",
+        b"Content-Type: application/json\r\n",
+        b"Connection: keep-alive\r\n",
+        b"Accept: a\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"\r\n",
+        b"\n",
+        b"\r",
+        b":",
+        b" ",
+        b"{}",
+    ]);
+    prop_oneof![8 => usual.prop_map(<[u8]>::to_vec), 1 => prop::collection::vec(any::<u8>(), 0..4)]
+}
+
+fn request_of_fragments() -> impl Strategy<Value = Vec<u8>> {
+    let usual =
+        Just([b"Host: a\r\n".to_vec(), b"Authorization: Bearer a\r\n".to_vec(), b"Content-Length: 5\r\n".to_vec()]);
+    (usual, prop::collection::vec((any::<prop::sample::Index>(), fragment()), 0..6)).prop_map(|(usual, more)| {
+        let mut parts = usual.to_vec();
+        for (at, part) in more {
+            parts.insert(at.index(parts.len() + 1), part);
+        }
+        [LINE.as_bytes(), b"\r\n", &parts.concat(), b"\r\n12345"].concat()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2 * REQUEST_BYTES_MAX)) {
+        prop_assert!(!is_plain(&bytes));
+        let _ = read(&[LINE.as_bytes(), b"\r\n", &bytes].concat());
+        let _ = read(&[&usual()[..usual().len() - BODY.len() - 2], &bytes].concat());
+    }
+
+    #[test]
+    fn answer_depends_only_on_the_bytes_of_the_request(
+        bytes in request_of_fragments(),
+        next in prop::collection::vec(any::<u8>(), 0..64),
+    ) {
+        let with_next = [&bytes[..], &next].concat();
+        let received = read(&bytes);
+        if received == Received::Partial {
+            return Ok(());
+        }
+        prop_assert_eq!(&read(&with_next), &received);
+        let Received::Plain(plain) = &received else { return Ok(()) };
+        prop_assert!(plain.length <= REQUEST_BYTES_MAX);
+        prop_assert_eq!(&read(&bytes[..plain.length]), &received);
+        for end in 0..plain.length {
+            prop_assert_eq!(read(&bytes[..end]), Received::Partial);
+        }
+    }
+}
+
+#[test]
+fn address_of_a_proxy_is_read_from_one_header() {
+    let forwarded = usual_and(&["X-Forwarded-For: 192.0.2.1, 10.0.0.1", "Via: 1.1 proxy", "X-Real-IP: 192.0.2.1"]);
+    let Received::Plain(request) = read(&forwarded) else { panic!("the headers of a proxy are plain") };
+    assert_eq!(request.forwarded_for, Some(&b"192.0.2.1, 10.0.0.1"[..]));
+    assert_eq!(read(&usual_and(&["X-Forwarded-For: 192.0.2.1", "X-Forwarded-For: 10.0.0.1"])), Received::Other);
+}

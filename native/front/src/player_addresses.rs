@@ -1,0 +1,69 @@
+//! Public addresses of ports, which players use.
+
+use hosting_core::{Id, PortExposure, Protocol};
+use uuid::Uuid;
+
+/// Owner of a port. The host name of the port has this word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OwnerKind {
+    Lobby,
+    Server,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PlayerPort {
+    Number(u16),
+    Range(u16, u16),
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlayerAddress {
+    pub hostname: String,
+    pub port: PlayerPort,
+    pub is_tls: bool,
+}
+
+#[derive(Clone)]
+pub struct PlayerAddresses {
+    /// Domain of player host names. None is local mode: every port has its own number at the advertised address.
+    pub job_domain: Option<String>,
+    pub advertised: String,
+    pub node: String,
+    /// For local mode: without a certificate, https and tcp_tls are served without TLS.
+    pub has_certificate: bool,
+}
+
+impl PlayerAddresses {
+    pub fn address_of(
+        &self,
+        name: &str,
+        protocol: Protocol,
+        exposure: PortExposure,
+        owner: Id,
+        region: &str,
+        kind: OwnerKind,
+    ) -> PlayerAddress {
+        let has_tls = matches!(protocol, Protocol::Https | Protocol::TcpTls)
+            && (self.job_domain.is_some() || self.has_certificate);
+        let domain = self.job_domain.as_deref();
+        match exposure {
+            PortExposure::Range(first, last) => {
+                PlayerAddress { hostname: self.node.clone(), port: PlayerPort::Range(first, last), is_tls: false }
+            }
+            PortExposure::Host => {
+                let kind = if kind == OwnerKind::Lobby { "lobby" } else { "server" };
+                let hostname =
+                    format!("{}-{}.{kind}.{region}.{}", Uuid::from_bytes(owner.0), name, domain.unwrap_or_default());
+                let number = if protocol == Protocol::Https { 443 } else { 80 };
+                PlayerAddress { hostname, port: PlayerPort::Number(number), is_tls: has_tls }
+            }
+            PortExposure::Number(number) => {
+                let hostname = domain.map_or_else(|| self.advertised.clone(), |domain| format!("{region}.{domain}"));
+                PlayerAddress { hostname, port: PlayerPort::Number(number), is_tls: has_tls }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Rate limits: token buckets by key.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+/// Differences below a nanosecond are rounding errors.
+const ROUNDING_S: f64 = 1e-9;
+
+/// Returns the seconds of the clock that never goes back, as `time.monotonic` of Python.
+pub fn monotonic_s() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: pointer to one live value.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+/// One token bucket for each key. The memory is bounded by the number of recently used keys.
+///
+/// A bucket is stored as the time at which it is full again. Each bucket is full after `burst / per_second` seconds
+/// without a request, and is dropped some time later. If the number of keys reaches its limit, the older half is dropped
+/// early.
+pub struct Buckets {
+    keys_max: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Seconds between two tokens. 0 means that there is no limit.
+    interval: f64,
+    burst: f64,
+    young: HashMap<Box<[u8]>, f64>,
+    old: HashMap<Box<[u8]>, f64>,
+    young_since: f64,
+}
+
+impl Buckets {
+    /// A rate of 0 means no limit.
+    pub fn new(per_second: f64, burst: u32, keys_max: usize) -> Buckets {
+        let state = State {
+            interval: interval(per_second),
+            burst: f64::from(burst),
+            young: HashMap::new(),
+            old: HashMap::new(),
+            young_since: f64::NEG_INFINITY,
+        };
+        Buckets { keys_max: (keys_max / 2).max(1), state: Mutex::new(state) }
+    }
+
+    /// Changes the rate of all buckets, but does not refill them.
+    pub fn change(&self, per_second: f64, burst: u32) {
+        let mut state = self.state.lock();
+        (state.interval, state.burst) = (interval(per_second), f64::from(burst));
+    }
+
+    /// Takes one token from the bucket of `key`. Returns 0, or the seconds until the next token if the bucket is empty.
+    pub fn take(&self, key: &[u8], now: f64) -> f64 {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if state.interval == 0.0 {
+            return 0.0;
+        }
+        if now - state.young_since >= state.burst * state.interval || state.young.len() >= self.keys_max {
+            state.old = std::mem::take(&mut state.young);
+            state.young_since = now;
+        }
+        let full_at = state.young.get(key).or_else(|| state.old.get(key)).map_or(now, |full_at| full_at.max(now));
+        // A bucket that is full later than this has no whole token left.
+        let wait = full_at - now - (state.burst - 1.0) * state.interval;
+        if wait > ROUNDING_S {
+            return wait;
+        }
+        match state.young.get_mut(key) {
+            Some(known) => *known = full_at + state.interval,
+            None => {
+                state.young.insert(key.into(), full_at + state.interval);
+            }
+        }
+        0.0
+    }
+
+    pub fn put_back(&self, key: &[u8]) {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        if let Some(full_at) = state.young.get_mut(key).or_else(|| state.old.get_mut(key)) {
+            *full_at -= state.interval;
+        }
+    }
+
+    pub fn count(&self) -> usize {
+        let state = self.state.lock();
+        state.young.len() + state.old.len()
+    }
+}
+
+fn interval(per_second: f64) -> f64 {
+    if per_second == 0.0 { 0.0 } else { 1.0 / per_second }
+}
+
+/// Limits of the operations of game clients and back ends.
+#[derive(Clone)]
+pub struct ClientLimits {
+    pub tokens: Arc<Buckets>,
+    pub token_addresses: Arc<Buckets>,
+    pub client_addresses: Arc<Buckets>,
+    pub groups: Arc<Buckets>,
+}
+
+impl ClientLimits {
+    /// Takes one token from the bucket of each key, or none and returns false if one of them is empty. `token` identifies
+    /// an `env_` token; other clients count by their address alone.
+    pub fn admit(&self, token: Option<&[u8]>, address: &[u8], group: &[u8]) -> bool {
+        let now = monotonic_s();
+        let buckets = self.buckets(token, address, group);
+        for (number, (bucket, key)) in buckets.iter().flatten().enumerate() {
+            if bucket.take(key, now) > 0.0 {
+                buckets.iter().flatten().take(number).for_each(|(taken, key)| taken.put_back(key));
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Takes back an [`ClientLimits::admit`].
+    pub fn put_back(&self, token: Option<&[u8]>, address: &[u8], group: &[u8]) {
+        for (bucket, key) in self.buckets(token, address, group).into_iter().flatten() {
+            bucket.put_back(key);
+        }
+    }
+
+    fn buckets<'a>(
+        &'a self,
+        token: Option<&'a [u8]>,
+        address: &'a [u8],
+        group: &'a [u8],
+    ) -> [Option<(&'a Buckets, &'a [u8])>; 3] {
+        let addresses = if token.is_some() { &self.token_addresses } else { &self.client_addresses };
+        [token.map(|token| (&*self.tokens, token)), Some((&**addresses, address)), Some((&*self.groups, group))]
+    }
+}
+
+#[cfg(test)]
+mod tests;

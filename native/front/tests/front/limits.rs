@@ -1,0 +1,111 @@
+//! Timeouts, and the budget of connections.
+
+use std::time::Duration;
+
+use hosting_front::Timeouts;
+
+use crate::client::Client;
+use crate::world::{NEVER, SHORT, Setup, World, wait_until};
+
+fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
+    World::with(Setup { timeouts: Timeouts { receive, keep_alive }, ..Setup::default() })
+}
+
+fn confirm_new_player(world: &World, client: &mut Client) {
+    client.send(&world.request_of_new_player());
+    assert_eq!(client.answer(), "OK");
+}
+
+#[test]
+fn connection_without_a_request_is_closed() {
+    let world = with_timeouts(SHORT, NEVER);
+    assert_eq!(world.connect().rest(), b"");
+    wait_until(|| world.budget.count() == 0);
+}
+
+#[test]
+fn idle_connection_is_closed() {
+    let world = with_timeouts(NEVER, SHORT);
+    let mut client = world.connect();
+    confirm_new_player(&world, &mut client);
+    assert_eq!(client.rest(), b"");
+    wait_until(|| world.budget.count() == 0);
+}
+
+#[test]
+fn answered_connection_has_the_longer_timeout() {
+    let world = with_timeouts(SHORT, NEVER);
+    let mut client = world.connect();
+    confirm_new_player(&world, &mut client);
+    // The timeout of this later connection is also past the first timeout of the client.
+    assert_eq!(world.connect().rest(), b"");
+    confirm_new_player(&world, &mut client);
+}
+
+#[test]
+fn closed_connection_leaves_the_budget() {
+    let world = World::new();
+    let mut client = world.connect();
+    confirm_new_player(&world, &mut client);
+    assert_eq!(world.budget.count(), 1);
+    drop(client);
+    wait_until(|| world.budget.count() == 0);
+}
+
+#[test]
+fn client_that_ends_within_a_request_leaves_the_budget() {
+    let world = World::new();
+    let mut client = world.connect();
+    client.send(&world.request_of_new_player()[..50]);
+    client.end_sending();
+    assert_eq!(client.rest(), b"");
+    wait_until(|| world.budget.count() == 0);
+    assert!(!world.has_handed_over());
+}
+
+#[test]
+fn client_that_does_not_read_is_cut_off() {
+    const CODE_BYTES: usize = 4 << 20;
+    const COUNT: usize = 8;
+    let timeouts = Timeouts { receive: SHORT, keep_alive: NEVER };
+    let world = World::with(Setup { timeouts, code_bytes: CODE_BYTES, ..Setup::default() });
+    let mut client = world.connect();
+    client.send(&world.refused_request().repeat(COUNT));
+    // The front counts answers before it writes them.
+    wait_until(|| world.take_answered_count() > 0);
+    wait_until(|| world.budget.count() == 0);
+    assert!(client.rest().len() < COUNT * CODE_BYTES);
+    assert!(!world.has_handed_over());
+}
+
+#[test]
+fn long_answers_are_sent_completely() {
+    const CODE_BYTES: usize = 4 << 20;
+    let world = World::with(Setup { code_bytes: CODE_BYTES, ..Setup::default() });
+    let mut client = world.connect();
+    client.send(&world.refused_request().repeat(2));
+    assert_eq!(client.answers(2).concat().len(), 2 * CODE_BYTES);
+}
+
+#[test]
+fn client_over_its_limit_is_refused() {
+    let world = World::with(Setup { budget: 4, ..Setup::default() });
+    let mut admitted = [world.connect(), world.connect()];
+    admitted.iter_mut().for_each(|client| confirm_new_player(&world, client));
+    assert_eq!(world.connect().rest(), b"");
+    assert_eq!(world.budget.count(), 2);
+    let [mut kept, closed] = admitted;
+    confirm_new_player(&world, &mut kept);
+    drop(closed);
+    wait_until(|| world.budget.count() == 1);
+    confirm_new_player(&world, &mut world.connect());
+}
+
+#[test]
+fn connections_of_python_count_towards_the_limit() {
+    let world = World::with(Setup { budget: 2, ..Setup::default() });
+    assert!(world.budget.enter(None) && world.budget.enter(None));
+    assert_eq!(world.connect().rest(), b"");
+    world.budget.leave(None);
+    confirm_new_player(&world, &mut world.connect());
+}

@@ -1,0 +1,17 @@
+//! Tests of the whole front: a listener on a free port, a shard with a journal, and clients.
+//!
+//! No test sleeps. A test that expects no answer first makes the front handle other requests.
+#![allow(clippy::unwrap_used)]
+
+mod answering;
+mod client;
+mod durability;
+mod handing_over;
+mod limits;
+mod lobby_calls;
+mod namespace;
+mod placing;
+mod plain_bodies;
+mod shard;
+mod stopping;
+mod world;

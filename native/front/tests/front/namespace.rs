@@ -1,0 +1,75 @@
+//! A namespace with a service token, and the rate limits of its clients.
+
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+
+use hosting_core::Id;
+use hosting_front::{Buckets, ClientLimits, GameMode, Namespace, ServiceToken};
+use sha2::{Digest as _, Sha256};
+
+use crate::shard::{self, NAMESPACE, VERSION};
+
+pub const SERVICE_TOKEN: &str = "env_secret";
+const SERVICE_TOKEN_ID: Id = Id([0x51; 16]);
+const GROUP: Id = Id([0x33; 16]);
+pub const CLIENT_ADDRESS: [u8; 4] = Ipv4Addr::LOCALHOST.octets();
+/// Small enough to count the tokens of a bucket.
+pub const BURST: u32 = 20;
+
+const PUBLIC_TOKEN_ID: Id = Id([0x61; 16]);
+pub const REVOKED_TOKEN_ID: Id = Id([0x62; 16]);
+
+pub fn public_token() -> String {
+    shard::keys(7).sign_public(NAMESPACE, PUBLIC_TOKEN_ID)
+}
+
+fn mode(regions: Option<&[&str]>) -> GameMode {
+    let regions = regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect());
+    GameMode { max_players: 8, is_find_enabled: true, regions }
+}
+
+pub fn namespace() -> Namespace {
+    Namespace {
+        id: NAMESPACE,
+        version: VERSION,
+        group: GROUP,
+        source_limit: 8,
+        needs_admission: false,
+        modes: HashMap::from([
+            ("duel".into(), mode(None)),
+            ("solo".into(), GameMode { max_players: 1, ..mode(None) }),
+            ("eu-only".into(), mode(Some(&["eu"]))),
+            ("hidden".into(), GameMode { is_find_enabled: false, ..mode(None) }),
+        ]),
+        service_tokens: vec![ServiceToken {
+            sha256: Sha256::digest(SERVICE_TOKEN).into(),
+            token_id: SERVICE_TOKEN_ID,
+            expires_ms: None,
+        }],
+        revoked: vec![REVOKED_TOKEN_ID],
+    }
+}
+
+/// Returns the tokens left in each bucket of the client, first of its `env_` token and last of its group.
+pub fn tokens_left(limits: &ClientLimits) -> [usize; 4] {
+    let (identity, now) = ([NAMESPACE.0, SERVICE_TOKEN_ID.0].concat(), monotonic_s());
+    let buckets: [(&Buckets, &[u8]); 4] = [
+        (&limits.tokens, &identity),
+        (&limits.token_addresses, &CLIENT_ADDRESS),
+        (&limits.client_addresses, &CLIENT_ADDRESS),
+        (&limits.groups, &GROUP.0),
+    ];
+    buckets.map(|(buckets, key)| {
+        let count = (0..2 * BURST).take_while(|_| buckets.take(key, now) == 0.0).count();
+        (0..count).for_each(|_| buckets.put_back(key));
+        count
+    })
+}
+
+/// Returns the seconds of the clock that the rate limits use.
+fn monotonic_s() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: one live timespec.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}

@@ -1,0 +1,159 @@
+//! Start and end of the front.
+
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hosting_core::{Engine, EngineConfig};
+use hosting_front::{ClientAddresses, ConnectionBudget, Front, FrontOptions, Timeouts};
+use hosting_shard::Shard;
+
+use crate::shard;
+use crate::world::{Limits, NEVER, World, operations, wait_until};
+
+/// Waits until the front accepts no more connections, because it stops.
+fn wait_until_stopping(world: &World) {
+    wait_until(|| TcpStream::connect(world.address).is_err());
+}
+
+#[test]
+fn front_without_a_journal_does_not_start() {
+    let shard = Shard::new(Engine::new(EngineConfig::new(1, shard::keys(7))), None);
+    let options = FrontOptions {
+        listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+        budget: Arc::new(ConnectionBudget::new(10)),
+        operations: operations(shard, Limits::default(), 0),
+        duration_bounds: Vec::new(),
+        addresses: ClientAddresses { proxies: Vec::new(), has_proxy_headers: false, game_servers: Vec::new() },
+        request_bytes_max: 8 * 1024,
+        timeouts: Timeouts { receive: NEVER, keep_alive: NEVER },
+    };
+    let error = Front::start(options).err().expect("it needs a journal");
+    assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
+}
+
+#[test]
+fn stop_closes_idle_connections_and_the_listener() {
+    let world = World::new();
+    let (mut idle, fresh, mut partial) = (world.connect(), world.connect(), world.connect());
+    idle.send(&world.request_of_new_player());
+    assert_eq!(idle.answer(), "OK");
+    partial.send(b"POST /match");
+    wait_until(|| world.budget.count() == 3);
+    world.front.stop(NEVER);
+    assert!(TcpStream::connect(world.address).is_err());
+    for client in [idle, fresh, partial] {
+        assert_eq!(client.rest(), b"");
+    }
+    assert_eq!(world.budget.count(), 0);
+}
+
+#[test]
+fn stop_waits_for_answers() {
+    let (world, _) = World::stepped();
+    let mut clients = [world.connect(), world.connect()];
+    for client in &mut clients {
+        client.send(&world.request_of_new_player());
+    }
+    wait_until(|| world.players() == [0, 2]);
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        assert!(!stopping.is_finished());
+        assert!(clients.iter().all(|client| !client.has_answer()));
+        world.commit();
+        stopping.join().unwrap();
+    });
+    for mut client in clients {
+        assert_eq!(client.answer(), "OK");
+        assert_eq!(client.rest(), b"");
+    }
+}
+
+/// The end of one answer does not end the wait for another one.
+#[test]
+fn request_during_the_stop_is_answered_and_its_connection_closed() {
+    let (world, _) = World::stepped();
+    let (mut waiting, mut late) = (world.connect(), world.connect());
+    waiting.send(&world.request_of_new_player());
+    late.send(&world.refused_request());
+    assert_eq!(late.answer(), "PLAYER_TOKEN_INVALID");
+    wait_until(|| world.players() == [0, 1]);
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        late.send(&world.refused_request());
+        assert_eq!(late.answer(), "PLAYER_TOKEN_INVALID");
+        assert_eq!(late.rest(), b"");
+        assert!(!stopping.is_finished());
+        world.commit();
+        stopping.join().unwrap();
+    });
+    assert_eq!(waiting.answer(), "OK");
+}
+
+#[test]
+fn stop_ends_after_its_grace() {
+    let (world, _) = World::stepped();
+    let mut client = world.connect();
+    client.send(&world.request_of_new_player());
+    wait_until(|| world.players() == [0, 1]);
+    let started = Instant::now();
+    world.front.stop(Duration::from_millis(100));
+    assert!(started.elapsed() >= Duration::from_millis(100));
+    assert_eq!(client.rest(), b"", "an event that is not durable is not confirmed");
+    assert_eq!(world.budget.count(), 0);
+}
+
+#[test]
+fn second_stop_shortens_the_grace_of_the_first() {
+    let (world, _) = World::stepped();
+    let mut client = world.connect();
+    client.send(&world.request_of_new_player());
+    wait_until(|| world.players() == [0, 1]);
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        world.front.stop(Duration::ZERO);
+        stopping.join().unwrap();
+    });
+    assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn connections_for_python_outlive_the_stop() {
+    let world = World::new();
+    let mut client = world.connect();
+    client.send(b"GET / HTTP/1.1\r\n\r\n");
+    wait_until(|| world.has_handed_over());
+    world.front.stop(NEVER);
+    let handed_over = world.handed_over();
+    assert_eq!(handed_over.unread, b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(world.budget.count(), 1);
+    drop(handed_over);
+    assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn connection_behind_an_answer_reaches_python_during_the_stop() {
+    let (world, _) = World::stepped();
+    let mut client = world.connect();
+    client.send(&[&world.request_of_new_player()[..], b"GET / HTTP/1.1\r\n\r\n"].concat());
+    wait_until(|| world.players() == [0, 1]);
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        world.commit();
+        stopping.join().unwrap();
+    });
+    assert_eq!(client.answer(), "OK");
+    assert_eq!(world.handed_over().unread, b"GET / HTTP/1.1\r\n\r\n");
+}
+
+#[test]
+fn dropped_front_ends() {
+    let World { front, shard, .. } = World::new();
+    drop(front);
+    assert_eq!(Arc::strong_count(&shard), 1, "no thread keeps the shard");
+}

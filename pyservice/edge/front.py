@@ -1,0 +1,189 @@
+"""The native front: it accepts HTTP connections and answers plain requests.
+
+A connection with any other request comes to the HTTP server of this process. A request is plain if
+its answer needs only the engine (docs/architecture.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import add
+from time import perf_counter
+from typing import Final, Protocol
+
+from pyservice.edge.client_connection import HandedOver
+from pyservice.edge.http_messages import problem
+from pyservice.edge.http_server import HttpServer
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
+from pyservice.observability.rays import Rays, Trace
+from pyservice.transport import TransportSettings
+from pyservice.transport.native import (
+    ConnectionBudget,
+    Front,
+    FrontRecord,
+    Namespaces,
+    PlayerAddresses,
+)
+from pyservice.transport.rate_limits import ClientBuckets, Limits
+
+_RAYS_EVERY_S: Final = 0.2
+_RAY_ID: Final = "f" * 32
+"""Stands for the ray id in the responses that the front gets."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontConfig:
+    """Configuration of the responses of the front."""
+
+    namespaces: Namespaces
+    regions: Sequence[tuple[str, str]]
+    """Ids and display names of all regions, the default one first."""
+    addresses: PlayerAddresses
+
+
+class StartFront(Protocol):
+    def __call__(
+        self,
+        listener_fd: int,
+        budget: ConnectionBudget,
+        namespaces: Namespaces,
+        refusals: dict[str, list[bytes]],
+        *,
+        client_limits: ClientBuckets,
+        regions: Sequence[tuple[str, str]],
+        addresses: PlayerAddresses,
+        duration_bounds_s: tuple[float, ...],
+        trusted_proxies: list[str],
+        has_proxy_headers: bool,
+        game_servers: list[tuple[int, int]],
+        receive_timeout_ms: int,
+        keep_alive_timeout_ms: int,
+        request_bytes_max: int,
+    ) -> Front: ...
+
+
+class FrontServer:
+    """Runs the front before an HTTP server. Call `start` and `stop` once each, in this order."""
+
+    def __init__(
+        self,
+        start_front: StartFront,
+        refusals: tuple[str, ...],
+        server: HttpServer,
+        metrics: RequestMetrics,
+        limits: Limits,
+        rays: Rays,
+        namespace_of_lobby: Callable[[bytes], bytes | None],
+    ) -> None:
+        """`refusals` are the error codes of the engine."""
+        self._limits = limits
+        self._start_front = start_front
+        self._refusals = refusals
+        self._server = server
+        self._meter_of = metrics.http.meter
+        self._metrics = metrics.front
+        self._rays = rays
+        self._namespace_of_lobby = namespace_of_lobby
+        self._adoptions: set[asyncio.Task[None]] = set()
+        self._front: Front | None = None
+
+    def start(
+        self, listener: socket.socket, settings: TransportSettings, config: FrontConfig
+    ) -> None:
+        self._front = front = self._start_front(
+            listener.fileno(),
+            self._server.budget,
+            config.namespaces,
+            _responses(self._refusals),
+            client_limits=self._limits.of_clients,
+            regions=config.regions,
+            addresses=config.addresses,
+            duration_bounds_s=DURATION_BOUNDS_S,
+            trusted_proxies=[str(network) for network in settings.trusted_proxies],
+            has_proxy_headers=settings.proxy_protocol,
+            game_servers=[(ids[0], ids[-1]) for ids in settings.game_server_ids if ids],
+            receive_timeout_ms=settings.receive_timeout_ms,
+            keep_alive_timeout_ms=settings.keep_alive_timeout_ms,
+            # Python refuses headers and bodies beyond their limits.
+            request_bytes_max=min(settings.headers_limit_bytes, settings.body_limit_bytes),
+        )
+        listener.close()
+        asyncio.get_running_loop().add_reader(front.signal_fd(), self._adopt_all)
+
+    async def run(self) -> None:
+        """Moves the request records of the front to the rays of the service."""
+        while True:
+            await asyncio.sleep(_RAYS_EVERY_S)
+            self.take_measurements()
+
+    def take_measurements(self) -> None:
+        if self._front is None:
+            return
+        measured = self._front.take_measurements()
+        for counts in measured.counts:
+            meter = self._meter_of(counts.operation)
+            for code, count in counts.codes.items():
+                meter.codes[code] = meter.codes.get(code, 0) + count
+            self._metrics.answered[counts.operation] += sum(counts.codes.values())
+            meter.counts = list(map(add, meter.counts, counts.durations))
+            meter.sum_s += counts.duration_sum_s
+        self._metrics.in_flight = measured.in_flight
+        self._rays.count.dropped += measured.dropped_records
+        now = perf_counter()
+        for record in measured.records:
+            self._end_trace(record, now)
+
+    def _end_trace(self, record: FrontRecord, now: float) -> None:
+        started, executed = now - record.started_s_ago, now - record.executed_s_ago
+        ended = now - record.ended_s_ago
+        trace = Trace(record.ray_id, started)
+        trace.authorized = trace.handled = started
+        trace.namespace_id = record.namespace or b""
+        if record.lobby is not None:
+            trace.namespace_id = self._namespace_of_lobby(record.lobby) or b""
+        # The front has chosen the request.
+        trace.is_sampled = True
+        trace.spans = [("engine", None, started, executed), ("journal wait", None, executed, ended)]
+        self._rays.end(trace, "http", record.operation, record.code, ended)
+
+    def _adopt_all(self) -> None:
+        assert self._front is not None, "the front signals"
+        for descriptor, unread, client in self._front.take_connections():
+            self._metrics.handed_over += 1
+            connection = socket.socket(fileno=descriptor)
+            task = asyncio.create_task(self._adopt(connection, HandedOver(unread, client)))
+            self._adoptions.add(task)
+            task.add_done_callback(self._adoptions.discard)
+
+    async def _adopt(self, connection: socket.socket, handed_over: HandedOver) -> None:
+        try:
+            await self._server.adopt(connection, handed_over)
+        except OSError:
+            connection.close()
+            if handed_over.client is not None:
+                self._server.budget.leave(handed_over.client)
+
+    async def stop(self, grace_s: float) -> None:
+        """Stops the front, then the server."""
+        if self._front is not None:
+            await asyncio.to_thread(self._front.stop, int(grace_s * 1000))
+            self._adopt_all()
+            asyncio.get_running_loop().remove_reader(self._front.signal_fd())
+            self.take_measurements()
+        if self._adoptions:
+            await asyncio.wait(self._adoptions)
+        await self._server.stop(grace_s)
+
+
+def _responses(refusals: tuple[str, ...]) -> dict[str, list[bytes]]:
+    """Returns the response of each code, split where its ray id belongs."""
+    return {
+        code: problem(ServiceError(code), _RAY_ID)
+        .to_bytes(keep_alive=True, with_body=True)
+        .split(_RAY_ID.encode())
+        for code in refusals
+    }

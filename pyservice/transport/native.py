@@ -1,0 +1,21 @@
+from __future__ import annotations
+
+from pyservice._native import (
+    Buckets,
+    ConnectionBudget,
+    Front,
+    FrontRecord,
+    Namespace,
+    Namespaces,
+    PlayerAddresses,
+)
+
+__all__ = [
+    "Buckets",
+    "ConnectionBudget",
+    "Front",
+    "FrontRecord",
+    "Namespace",
+    "Namespaces",
+    "PlayerAddresses",
+]
