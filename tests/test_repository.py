@@ -28,7 +28,11 @@ LONG_FUNCTIONS: dict[str, str] = {
 
 # The only importers of each library.
 ONE_IMPORTER = {
-    "pyservice._native": ("pyservice/dataplane/native.py", "pyservice/runtime/filesystem.py"),
+    "pyservice._native": (
+        "pyservice/dataplane/native.py",
+        "pyservice/runtime/filesystem.py",
+        "pyservice/transport/native.py",
+    ),
     "grpc": ("pyservice/rpc",),
     "sqlalchemy": ("pyservice/storage/",),
     "asyncpg": ("pyservice/storage/",),

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Protocol
 
 import grpc
@@ -106,7 +109,8 @@ class PlaneHttpClient:
     def __init__(self, address: str) -> None:
         self.host, _, port = address.rpartition(":")
         self.port = int(port)
-        self._idle: list[_Connection] = []
+        self._idle: defaultdict[str, list[_Connection]] = defaultdict(list)
+        """Idle connections by operation: the front keeps a connection that has only its own."""
 
     async def call(
         self,
@@ -134,27 +138,38 @@ class PlaneHttpClient:
         if key is not None:
             headers["idempotency-key"] = key
         async with asyncio.timeout(timeout_s):
-            response = await self.request(method, path, headers, body)
+            response = await self.request(method, path, headers, body, operation)
         return _http_answer(operation, response)
 
     async def request(
-        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        operation: str = "",
     ) -> RawResponse:
+        return await self.send(self.request_bytes(method, path, headers, body), operation)
+
+    def request_bytes(
+        self, method: str, path: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> bytes:
         lines = [f"{method} {path} HTTP/1.1", f"host: {self.host}:{self.port}"]
         lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
         if body or method in ("POST", "PUT"):
             lines.append(f"content-length: {len(body)}")
             if not any(name.lower() == "content-type" for name in headers or {}):
                 lines.append("content-type: application/json")
-        return await self.send("\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body)
+        return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
-    async def send(self, request: bytes) -> RawResponse:
-        connection = await self._connection()
+    async def send(self, request: bytes, operation: str = "") -> RawResponse:
+        idle = self._idle[operation]
+        connection = await self._connection(idle)
         is_reusable = False
         try:
             connection.writer.write(request)
             await connection.writer.drain()
-            response = await _read_response(connection.reader)
+            response = await read_response(connection.reader)
             is_reusable = response.headers.get("connection", "").lower() != "close"
         except (OSError, EOFError, asyncio.LimitOverrunError) as error:
             raise ResponseLost(repr(error)) from None
@@ -162,30 +177,44 @@ class PlaneHttpClient:
             # After a cancelled request a late response must not be read as the answer to the next
             # request.
             if is_reusable:
-                self._idle.append(connection)
+                idle.append(connection)
             else:
                 connection.writer.transport.abort()
         return response
 
     async def close(self) -> None:
-        for connection in self._idle:
+        for connection in chain.from_iterable(self._idle.values()):
             connection.writer.transport.abort()
         self._idle.clear()
         await asyncio.sleep(0)
 
-    async def _connection(self) -> _Connection:
-        while self._idle:
-            connection = self._idle.pop()
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(self.host, self.port)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Opens a connection of its own for the context."""
+        reader, writer = await self.connect()
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _connection(self, idle: list[_Connection]) -> _Connection:
+        while idle:
+            connection = idle.pop()
             if not connection.reader.at_eof() and not connection.writer.transport.is_closing():
                 return connection
             connection.writer.transport.abort()
         try:
-            return _Connection(*await asyncio.open_connection(self.host, self.port))
+            return _Connection(*await self.connect())
         except OSError as error:
             raise ResponseLost(repr(error)) from None
 
 
-async def _read_response(reader: asyncio.StreamReader) -> RawResponse:
+async def read_response(reader: asyncio.StreamReader) -> RawResponse:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     headers = {}
     for line in head[1:]:

@@ -206,9 +206,10 @@ class Plane:
     async def public_token(self) -> str:
         return (await self.new_public_token())[0]
 
-    async def new_public_token(self) -> tuple[str, str]:
+    async def new_public_token(self, namespace: str = NAMESPACE) -> tuple[str, str]:
+        """Returns a new token and its id."""
         kind = admin_pb2.TOKEN_KIND_PUBLIC
-        request = admin_pb2.CreateTokenRequest(kind=kind, namespace=f"{GAME}/{NAMESPACE}")
+        request = admin_pb2.CreateTokenRequest(kind=kind, namespace=f"{GAME}/{namespace}")
         async with grpc.aio.insecure_channel(f"unix:{self.data_dir}/admin.sock") as channel:
             create: Any = channel.unary_unary(
                 "/hosting.internal.v1.Admin/CreateToken",

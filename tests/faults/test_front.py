@@ -1,0 +1,319 @@
+"""The front answers plain requests exactly as Python does, and leaves all other requests to Python."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import statistics
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from typing import Any, Final
+
+import pytest
+
+from tests.faults.conftest import MakePlane, OpenClients
+from tests.support.data_plane_clients import PlaneHttpClient, RawResponse, read_response
+from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession, AttachedLobby
+from tests.support.stopped_thread import (
+    count_instructions,
+    stopped_thread,
+    thread_named,
+)
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+
+PATH: Final = "/matchmaker/players/connected"
+INSTRUCTIONS: Final = 15_000
+"""Of the front for one `connected`, from the wake-up by the request until it waits again after the response."""
+TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]+")
+NOT_PLAIN: Final = {"x-not-plain": "1"}
+"""A header that changes no answer. The front leaves a request with it to Python."""
+
+
+@pytest.fixture
+async def plane(make_plane: MakePlane) -> Plane:
+    plane = make_plane(shim=None)
+    await plane.start()
+    return plane
+
+
+@pytest.fixture
+async def session(plane: Plane, open_clients: OpenClients) -> ApiSession:
+    clients = open_clients(plane)
+    return ApiSession(plane, clients.http, await plane.public_token())
+
+
+@pytest.fixture
+async def lobby(session: ApiSession) -> AttachedLobby:
+    return await session.attach("large")
+
+
+@dataclass
+class Ways:
+    """The two ways of a request: answered by the front, or left to Python."""
+
+    front: PlaneHttpClient
+    python: PlaneHttpClient
+
+    async def confirm(self, lobby_token: str, player_token: str) -> list[RawResponse]:
+        body = json.dumps({"player_token": player_token}).encode()
+        return [await self.over_front(lobby_token, body), await self.over_python(lobby_token, body)]
+
+    async def over_front(self, lobby_token: str, body: bytes) -> RawResponse:
+        return await self.front.request("POST", PATH, _bearer(lobby_token), body)
+
+    async def over_python(self, lobby_token: str, body: bytes) -> RawResponse:
+        headers = _bearer(lobby_token) | NOT_PLAIN
+        return await self.python.request("POST", PATH, headers, body)
+
+
+def _with_wrong_mac(token: str) -> str:
+    return token[:-2] + ("A" if token[-2] != "A" else "B") + token[-1]
+
+
+def connected_request(client: PlaneHttpClient, lobby: AttachedLobby, player_token: str) -> bytes:
+    body = json.dumps({"player_token": player_token}).encode()
+    headers = {"user-agent": "lobby"} | _bearer(lobby.token)
+    return client.request_bytes("POST", PATH, headers, body)
+
+
+def _bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+async def ways(plane: Plane, open_clients: OpenClients) -> Ways:
+    return Ways(open_clients(plane).http, open_clients(plane).http)
+
+
+def without_ray(response: RawResponse) -> tuple[int, dict[str, str], bytes]:
+    ray_id = response.headers["x-ray-id"]
+    assert re.fullmatch(r"[0-9a-f]{32}", ray_id)
+    headers = response.headers | {"x-ray-id": ""}
+    return response.status, headers, response.body.replace(ray_id.encode(), b"")
+
+
+async def answers_of_front(plane: Plane, *operations: str) -> int:
+    counts = [
+        await plane.metric("hosting_front_answers_total", operation=operation)
+        for operation in operations
+    ]
+    return int(sum(counts))
+
+
+async def test_front_answers_each_outcome_as_python_does(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    other, ended = await session.attach("large"), await session.attach("large")
+    used = await session.player(lobby, is_connected=True)
+    left = await session.player(lobby, is_connected=True)
+    await session.must("disconnected", {"player_token": left}, token=lobby.token)
+    rows = {
+        "PLAYER_TOKEN_CONSUMED": (lobby, used),
+        "PLAYER_TOKEN_WRONG_LOBBY": (lobby, await session.player(other)),
+        "PLAYER_TOKEN_INVALID": (lobby, _with_wrong_mac(used)),
+        "PLAYER_REMOVED": (ended, await session.player(ended)),
+    }
+    await session.detach(ended)
+    before = await answers_of_front(plane, "connected")
+    for code, (owner, player_token) in rows.items():
+        front, python = await ways.confirm(owner.token, player_token)
+        assert json.loads(front.body)["code"] == code
+        assert without_ray(front) == without_ray(python)
+    front, python = [
+        await way(lobby.token, json.dumps({"player_token": await session.player(lobby)}).encode())
+        for way in (ways.over_front, ways.over_python)
+    ]
+    assert front.status == 200
+    assert without_ray(front) == without_ray(python)
+    assert await answers_of_front(plane, "connected") == before + len(rows) + 1
+
+
+async def test_connection_with_other_requests_gets_all_answers_in_order(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    tokens = await session.join(lobby, party_size=3)
+    first, second, third = (connected_request(ways.front, lobby, token) for token in tokens)
+    regions = ways.front.request_bytes("GET", "/matchmaker/regions", _bearer(session.client_token))
+    async with ways.front.connection() as (reader, writer):
+        writer.write(first + second + regions + third + first)
+        responses = [await read_response(reader) for _ in range(5)]
+        bodies = [json.loads(response.body) for response in responses]
+        assert bodies[:2] == [{}, {}]
+        assert bodies[2]["regions"]
+        assert bodies[3] == {}
+        assert bodies[4]["code"] == "PLAYER_TOKEN_CONSUMED"
+        writer.write(second)
+        assert json.loads((await read_response(reader)).body)["code"] == "PLAYER_TOKEN_CONSUMED"
+        assert await plane.metric("hosting_front_handed_over_total") >= 1
+
+
+async def test_request_that_arrives_byte_by_byte_is_answered(
+    session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    request = connected_request(ways.front, lobby, await session.player(lobby))
+    async with ways.front.connection() as (reader, writer):
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for at in range(len(request)):
+            writer.write(request[at : at + 1])
+            await writer.drain()
+        assert (await read_response(reader)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("part", "replacement"),
+    [
+        (b"\r\nhost:", b"\nhost:"),
+        (b"\r\nuser-agent: ", b"\r\n folded: "),
+        (b"\r\nuser-agent: ", b"\r\nContent-Length: 1\r\nuser-agent: "),
+        (b"\r\nuser-agent: ", b"\r\ntransfer-encoding: chunked\r\nuser-agent: "),
+        (b"\r\nuser-agent: ", b"\r\nuser-agent : "),
+        (b"HTTP/1.1", b"HTTP/1.3"),
+    ],
+)
+async def test_request_that_servers_could_read_differently_is_refused(
+    session: ApiSession, lobby: AttachedLobby, ways: Ways, part: bytes, replacement: bytes
+) -> None:
+    token = await session.player(lobby)
+    request = connected_request(ways.front, lobby, token)
+    assert part in request
+    async with ways.front.connection() as (reader, writer):
+        writer.write(request.replace(part, replacement, 1))
+        response = await read_response(reader)
+        assert (response.status, json.loads(response.body)["code"]) == (400, "HEADER_INVALID")
+        assert await reader.read() == b""
+    await session.must("connected", {"player_token": token}, token=lobby.token)
+
+
+async def test_front_counts_its_answers_in_the_metrics_of_requests(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    labels = {"operation": "connected", "door": "http"}
+    token = await session.player(lobby)
+    body = json.dumps({"player_token": token}).encode()
+    for _ in range(3):
+        await ways.over_front(lobby.token, body)
+    assert await plane.metric("hosting_requests_total", code="OK", **labels) == 1
+    assert await plane.metric("hosting_requests_total", code="PLAYER_TOKEN_CONSUMED", **labels) == 2
+    assert await plane.metric("hosting_request_duration_seconds_count", **labels) == 3
+    assert 0 < await plane.metric("hosting_request_duration_seconds_sum", **labels) < 3
+
+
+async def test_front_answers_while_python_is_stopped(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    tokens = await session.join(lobby, party_size=2)
+    bodies = [json.dumps({"player_token": token}).encode() for token in tokens]
+    with stopped_thread(plane.pid):
+        answers = [await ways.over_front(lobby.token, body) for body in bodies]
+    assert [answer.status for answer in answers] == [200, 200]
+    counted = await session.must("statistics", token=session.client_token)
+    assert counted.body["player_count"] == 2
+
+
+async def test_answered_players_are_connected_after_a_kill(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    tokens = await session.join(lobby, party_size=20)
+    bodies = [json.dumps({"player_token": token}).encode() for token in tokens]
+    for body in bodies:
+        assert (await ways.over_front(lobby.token, body)).status == 200
+    await plane.kill()
+    await ways.front.close()
+    await plane.start()
+    again = [json.loads((await ways.over_front(lobby.token, body)).body) for body in bodies]
+    assert {answer["code"] for answer in again} == {"PLAYER_TOKEN_CONSUMED"}
+
+
+async def test_front_reserves_slots_as_python_does(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    join, find = "/matchmaker/lobbies/join", "/matchmaker/lobbies/find"
+    rows: list[tuple[str, str, dict[str, Any]]] = [
+        (join, session.client_token, {"lobby_id": lobby.id}),
+        (join, plane.service_token, {"lobby_id": lobby.id, "party_size": 3}),
+        (
+            join,
+            plane.service_token,
+            {"lobby_id": lobby.id, "client_address": "2001:db8::1"},
+        ),
+        (find, session.client_token, {"game_modes": ["large"]}),
+        (find, plane.service_token, {"game_modes": ["large"], "regions": ["local"]}),
+    ]
+    before = await answers_of_front(plane, "join", "find")
+    reserved = await plane.metric("hosting_slots", state="reserved")
+    for path, token, fields in rows:
+        body = json.dumps(fields).encode()
+        front = await ways.front.request("POST", path, _bearer(token), body)
+        python = await ways.python.request("POST", path, _bearer(token) | NOT_PLAIN, body)
+        assert (front.status, front.headers | {"x-ray-id": ""}) == (
+            200,
+            python.headers | {"x-ray-id": ""},
+        )
+        assert _without_tokens(front) == _without_tokens(python)
+        tokens = set(TOKEN.findall(front.body)) | set(TOKEN.findall(python.body))
+        assert len(tokens) == 2 * fields.get("party_size", 1)
+    assert await answers_of_front(plane, "join", "find") == before + len(rows)
+    assert await plane.metric("hosting_slots", state="reserved") == reserved + 14
+
+
+def _without_tokens(response: RawResponse) -> Any:
+    return json.loads(TOKEN.sub(b"", response.body))
+
+
+@pytest.mark.full
+async def test_confirmation_of_a_player_takes_a_known_number_of_instructions(
+    plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
+) -> None:
+    tokens = await session.join(lobby, party_size=40)
+    requests = [connected_request(ways.front, lobby, token) for token in tokens]
+    thread_id = thread_named(plane.pid, "front")
+    with socket.create_connection((ways.front.host, ways.front.port)) as connection:
+
+        def confirm(request: bytes) -> None:
+            connection.sendall(request)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+
+        for request in requests[:20]:
+            confirm(request)
+        counts = [count_instructions(thread_id, partial(confirm, one)) for one in requests[20:]]
+    assert INSTRUCTIONS / 2 < statistics.median(counts) < 1.2 * INSTRUCTIONS, counts
+
+
+@pytest.mark.parametrize("has_proxy_header", [False, True])
+async def test_front_counts_players_for_the_client_that_a_proxy_names(
+    make_plane: MakePlane, open_clients: OpenClients, *, has_proxy_header: bool
+) -> None:
+    settings = {"trusted_proxies": ["127.0.0.0/8"], "proxy_protocol": has_proxy_header}
+    plane = make_plane(
+        shim=None, settings=settings, limits={"lobby_count_max": 4, "max_players": 2}
+    )
+    await plane.start()
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.grpc, await plane.public_token())
+    lobby = await session.attach("large")
+
+    async def join(address: str) -> str:
+        headers = _bearer(session.client_token)
+        header = proxy_header(address) if has_proxy_header else b""
+        headers |= {} if has_proxy_header else {"x-forwarded-for": f"192.0.2.9, {address}"}
+        body = json.dumps({"lobby_id": lobby.id}).encode()
+        async with clients.http.connection() as (reader, writer):
+            request = clients.http.request_bytes("POST", "/matchmaker/lobbies/join", headers, body)
+            writer.write(header + request)
+            response = await read_response(reader)
+        return str(json.loads(response.body).get("code", "OK"))
+
+    codes = [
+        await join(address) for address in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2")
+    ]
+    assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE", "OK"]
+    assert await answers_of_front(plane, "join") == 3
+
+
+def proxy_header(client: str) -> bytes:
+    addresses = ip_address(client).packed + ip_address("127.0.0.1").packed + bytes(4)
+    return b"\r\n\r\n\0\r\nQUIT\n\x21\x11" + len(addresses).to_bytes(2, "big") + addresses
