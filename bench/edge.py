@@ -80,7 +80,7 @@ def _load(bench: Bench, what: str, proxy: Proxy | str, **flags: object) -> Run:
 def requests(bench: Bench) -> tuple[Runs, list[Figure]]:
     shape = {"host": HOST, "connections": CONNECTIONS, "bytes": proxies.BODY_BYTES}
     with (
-        proxies.nginx(bench) as origin,
+        proxies.nginx(bench, proxies.fixed_body()) as origin,
         proxies.haproxy(bench, "http", int(origin.address.rpartition(":")[2])) as haproxy,
         proxies.edge_guard(bench, {"game": ("http", origin.address)}, limits=_LIMITS) as guard,
     ):

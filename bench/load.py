@@ -1,7 +1,7 @@
-"""Load of `connected` requests with fresh player tokens, from the native generator on the load's core.
+"""Load of `connected`, `join` and `find` requests from the native generator on the load's core.
 
-The load is a closed loop, or an open loop at a fixed rate with latency from the planned time of a request. Tokens are
-created before a window and consumed in it.
+The load is a closed loop, or an open loop at a fixed rate with latency from the planned time of a request. Player
+tokens are created before a window of `connected` and consumed in it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from bench.machine import LOAD_CORE, Bench
-from bench.players import Lobby, Players
+from bench.players import MODE, Lobby, Players
 from bench.results import Run, WrongAnswer
 
+PLACEMENT_LOBBIES: Final = 1_000
 LOBBIES: Final = 64
 """Number of lobbies. Each worker sends requests of one lobby server."""
 
@@ -46,7 +47,7 @@ class Tokens:
         with plan.open("w") as file:
             for tokens in zip(*of_lobbies, strict=True):
                 for lobby, token in zip(lobbies, tokens, strict=True):
-                    file.write(f"{lobby.lobby_token} {token}\n")
+                    file.write(f"connected {lobby.lobby_token} {token}\n")
         return cls(players, plan, count // LOBBIES * LOBBIES, lobbies)
 
     def check_spent(self) -> None:
@@ -97,3 +98,34 @@ def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float
     finally:
         tokens.end()
     return run
+
+
+def placement_window(
+    bench: Bench, players: Players, operation: str, count: int, rate: float = 0.0
+) -> Run:
+    """Attaches 1,000 lobbies, runs one window of joins or finds, and checks the reserved slots."""
+    service = players.service
+    lobbies = players.attach([players.namespaces[0]] * PLACEMENT_LOBBIES)
+    try:
+        write_placements(service.folder / "plan", operation, lobbies, count)
+        syncs_before = service.metric("hosting_journal_syncs_total")
+        run = run_load(
+            bench, HTTP, service.ready["http"], service.folder / "plan", service.cpu_s, rate
+        )
+        run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
+        if run["rays"] != run["answers"]:
+            raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")
+        reserved = service.metric("hosting_slots", state="reserved")
+        if reserved != count:
+            raise WrongAnswer(f"{count} players got a slot, {reserved} slots are reserved")
+    finally:
+        players.detach(lobbies)
+    return run
+
+
+def write_placements(plan: Path, operation: str, lobbies: list[Lobby], count: int) -> None:
+    with plan.open("w") as file:
+        for number in range(count):
+            lobby = lobbies[number % len(lobbies)]
+            value = lobby.lobby_id if operation == "join" else MODE
+            file.write(f"{operation} {lobby.namespace.service_token} {value}\n")

@@ -38,7 +38,7 @@ pid {folder}/nginx.pid;
 events {{ worker_connections 4096; }}
 http {{
   access_log off;
-  default_type text/plain;
+  default_type {media_type};
   keepalive_requests 1000000000;
   keepalive_timeout 300s;
   client_body_temp_path {folder};
@@ -48,7 +48,7 @@ http {{
   scgi_temp_path {folder};
   server {{
     listen 127.0.0.1:{port} backlog=4096;
-    location / {{ return 200 "{body}"; }}
+    location / {{ return 200 '{body}'; }}
   }}
 }}
 """
@@ -76,6 +76,10 @@ _PASSED_ON: Final = (
     "http-request set-header X-Forwarded-Proto http",
     "http-request set-header X-Forwarded-Host %[req.hdr(host)]",
 )
+
+
+def fixed_body() -> str:
+    return "".join(islice(cycle(string.ascii_lowercase), BODY_BYTES))
 
 
 def missing() -> str | None:
@@ -163,11 +167,12 @@ def _native(bench: Bench, core: int, what: str, *words: str) -> Iterator[Proxy]:
 
 
 @contextlib.contextmanager
-def nginx(bench: Bench) -> Iterator[Proxy]:
+def nginx(bench: Bench, body: str, media_type: str = "text/plain") -> Iterator[Proxy]:
+    """Runs nginx with one worker. It answers each request with `body`."""
     port = free_port()
-    body = "".join(islice(cycle(string.ascii_lowercase), BODY_BYTES))
     folder = bench.scratch("nginx")
-    with _started(folder, _NGINX.format(folder=folder, port=port, body=body), port) as start:
+    config = _NGINX.format(folder=folder, port=port, body=body, media_type=media_type)
+    with _started(folder, config, port) as start:
         yield start("nginx", "-p", str(folder), "-e", "stderr", "-c")
 
 

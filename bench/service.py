@@ -116,10 +116,13 @@ class Service:
         connection.close()
         return took_s, text
 
-    def metric(self, name: str) -> float:
+    def metric(self, name: str, **labels: str) -> float:
         lines = self.scrape()[1].decode().splitlines()
+        words = [f'{label}="{value}"' for label, value in labels.items()]
         values = [
-            line.rsplit(" ", 1)[1] for line in lines if line.split("{")[0].split(" ")[0] == name
+            line.rsplit(" ", 1)[1]
+            for line in lines
+            if line.split("{")[0].split(" ")[0] == name and all(word in line for word in words)
         ]
         return sum(map(float, values))
 

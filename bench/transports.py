@@ -1,7 +1,7 @@
-"""Durable `connected` requests over HTTP and gRPC.
+"""Durable `connected` requests over HTTP and gRPC, and durable joins and finds over HTTP.
 
 Load: a closed loop for the rate, then an open loop at half of that rate for the latency. Both planes share one core.
-Baseline: bare servers of the same library that parse the same request and send the same response.
+Baselines: nginx that answers the same HTTP request with a fixed body, and a bare grpcio server.
 """
 
 from __future__ import annotations
@@ -11,63 +11,124 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-from bench.load import GRPC, HTTP, Shape, Tokens, run_load, window
+from bench import proxies
+from bench.load import (
+    GRPC,
+    HTTP,
+    Shape,
+    Tokens,
+    placement_window,
+    run_load,
+    window,
+    write_placements,
+)
 from bench.machine import ROOT, SERVER_CORE, Bench, cpu_seconds, on_core, python
 from bench.players import Players
 from bench.processes import end, wait_for
-from bench.results import ROUNDS, Figure, Result, Run, interleaved, median
+from bench.results import Figure, Result, Run, interleaved, median
 from bench.service import running
 
 NAME = "transports"
 TOKENS = {"http": 49_152, "grpc": 16_384}
 OPEN_SHARE = 0.5
+PLACEMENTS = ("join", "find")
+PLACED = 64_000
 Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
+    install = proxies.missing()
+    transports = TRANSPORTS if install is None else TRANSPORTS[1:]
+    about = {} if install is None else {"skipped": f"HTTP against nginx: {install}"}
     runs: dict[str, list[Run]] = {}
     with running(bench.scratch("transports")) as service:
         players = Players(service)
         probe = bench.scratch("probe")
         runs["disk"] = [bench.native("bench-journal", "disk", "--folder", str(probe))]
-        for shape, peer in ((HTTP, "bare_uvicorn"), (GRPC, "bare_grpc")):
-            runs.update(_transport(bench, players, shape, peer))
+        if install is None:
+            runs.update(_placements(bench, players))
+        for transport in transports:
+            with transport.peer(bench) as (address, cpu_s):
+                runs.update(_transport(bench, players, transport.shape, address, cpu_s))
         players.check_recorded()
-    figures = [
-        *_figures(runs, HTTP, "bare uvicorn", 0.5),
-        *_figures(runs, GRPC, "bare grpcio", 0.7),
-    ]
-    return Result(NAME, figures, runs)
+    figures = [figure for transport in transports for figure in _figures(runs, transport)]
+    if install is None:
+        figures += [figure for name in PLACEMENTS for figure in _placement_figures(runs, name)]
+    return Result(NAME, figures, runs, about)
 
 
-def _transport(bench: Bench, players: Players, shape: Shape, peer: str) -> dict[str, list[Run]]:
+def _transport(
+    bench: Bench, players: Players, shape: Shape, address: str, cpu_s: Callable[[], float]
+) -> dict[str, list[Run]]:
     transport, count = shape.transport, TOKENS[shape.transport]
-    with _peer(bench, peer) as (address, cpu_s):
-        # The bare server checks no tokens, so that consumed tokens can be repeated.
-        spent = bench.scratch(f"{transport}.plan")
-        tokens = Tokens.make(players, spent, count)
-        tokens.end()
-        runs = interleaved(
-            {
-                f"{transport} bare": lambda: run_load(bench, shape, address, spent, cpu_s),
-                f"{transport} service": lambda: window(bench, players, shape, count),
-            }
-        )
-        spent.unlink()
-    rate = OPEN_SHARE * median(runs[f"{transport} service"], "answers_per_s")
-    runs[f"{transport} open"] = [
-        window(bench, players, shape, count // 2, round(rate)) for _ in range(ROUNDS)
-    ]
+    # The bare server checks no tokens, so that consumed tokens can be repeated.
+    spent = bench.scratch(f"{transport}.plan")
+    tokens = Tokens.make(players, spent, count)
+    tokens.end()
+    runs = interleaved(
+        {
+            f"{transport} bare": lambda: run_load(bench, shape, address, spent, cpu_s),
+            f"{transport} service": lambda: window(bench, players, shape, count),
+        }
+    )
+    rate = round(OPEN_SHARE * median(runs[f"{transport} service"], "answers_per_s"))
+    open_runs = interleaved(
+        {
+            f"{transport} bare open": lambda: run_load(bench, shape, address, spent, cpu_s, rate),
+            f"{transport} open": lambda: window(bench, players, shape, count // 2, rate),
+        }
+    )
+    spent.unlink()
+    return runs | open_runs
+
+
+def _placements(bench: Bench, players: Players) -> dict[str, list[Run]]:
+    runs: dict[str, list[Run]] = {}
+    plan = bench.scratch("placements.plan")
+    with _nginx(bench) as (address, cpu_s):
+        for operation in PLACEMENTS:
+            lobbies = players.attach([players.namespaces[0]])
+            write_placements(plan, operation, lobbies, PLACED)
+            players.detach(lobbies)
+            runs |= interleaved(
+                {
+                    f"{operation} bare": lambda: run_load(bench, HTTP, address, plan, cpu_s),
+                    operation: partial(placement_window, bench, players, operation, PLACED),
+                }
+            )
+            rate = round(OPEN_SHARE * median(runs[operation], "answers_per_s"))
+            runs |= interleaved(
+                {
+                    f"{operation} bare open": partial(
+                        run_load, bench, HTTP, address, plan, cpu_s, rate
+                    ),
+                    f"{operation} open": partial(
+                        placement_window, bench, players, operation, PLACED // 2, rate
+                    ),
+                }
+            )
+    plan.unlink()
     return runs
 
 
+Peer = tuple[str, Callable[[], float]]
+"""Address of a server, and a function that returns its CPU time in seconds."""
+
+
 @contextlib.contextmanager
-def _peer(bench: Bench, name: str) -> Iterator[tuple[str, Callable[[], float]]]:
-    ready: Path = bench.scratch(f"{name}.ready")
+def _nginx(bench: Bench) -> Iterator[Peer]:
+    with proxies.nginx(bench, "{}", "application/json") as nginx:
+        yield nginx.address, nginx.cpu_s
+
+
+@contextlib.contextmanager
+def _bare_grpc(bench: Bench) -> Iterator[Peer]:
+    ready: Path = bench.scratch("bare_grpc.ready")
     ready.unlink(missing_ok=True)
     process = subprocess.Popen(
-        python("-m", f"bench.peers.{name}", str(ready)), cwd=ROOT, preexec_fn=on_core(SERVER_CORE)
+        python("-m", "bench.peers.bare_grpc", str(ready)), cwd=ROOT, preexec_fn=on_core(SERVER_CORE)
     )
     try:
         wait_for(ready, process)
@@ -77,7 +138,45 @@ def _peer(bench: Bench, name: str) -> Iterator[tuple[str, Callable[[], float]]]:
         ready.unlink(missing_ok=True)
 
 
-def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
+class Transport(NamedTuple):
+    shape: Shape
+    peer: Callable[[Bench], contextlib.AbstractContextManager[Peer]]
+    peer_name: str
+    share: float
+    """Required share of the peer's rate."""
+
+
+TRANSPORTS = (
+    Transport(HTTP, _nginx, "nginx with a fixed body", 0.8),
+    Transport(GRPC, _bare_grpc, "bare grpcio", 0.7),
+)
+
+
+def _placement_figures(runs: Runs, operation: str) -> Iterator[Figure]:
+    bare, ours = runs[f"{operation} bare"], runs[operation]
+    rate, bare_rate = median(ours, "answers_per_s"), median(bare, "answers_per_s")
+    yield Figure(
+        f"`{operation}`, http transport, durable, 1,000 lobbies, against nginx with a fixed body",
+        rate / bare_rate,
+        "of its rate",
+        at_least=0.6,
+        note=f"{rate:,.0f}/s against {bare_rate:,.0f}/s; "
+        f"{median(ours, 'server_cpu_us_per_answer'):.1f} µs of all processes against "
+        f"{median(bare, 'server_cpu_us_per_answer'):.1f} µs; p99 {median(ours, 'p99_us') / 1e3:.1f} ms",
+    )
+    open_runs, bare_open_runs = runs[f"{operation} open"], runs[f"{operation} bare open"]
+    yield Figure(
+        f"`{operation}`, open loop at {open_runs[0]['planned_per_s']:,.0f}/s, p99",
+        median(open_runs, "p99_us") / 1e3,
+        "ms",
+        note=f"p50 {median(open_runs, 'p50_us') / 1e3:.2f} ms; nginx: "
+        f"p50 {median(bare_open_runs, 'p50_us') / 1e3:.2f} ms, "
+        f"p99 {median(bare_open_runs, 'p99_us') / 1e3:.2f} ms",
+    )
+
+
+def _figures(runs: Runs, compared: Transport) -> list[Figure]:
+    shape, _, peer, share = compared
     transport = shape.transport
     bare, ours = runs[f"{transport} bare"], runs[f"{transport} service"]
     rate, bare_rate = median(ours, "answers_per_s"), median(bare, "answers_per_s")
@@ -85,7 +184,7 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
     (disk,) = runs["disk"]
     at_once = f"{shape.connections} connections × {shape.streams}"
     per_sync = sum(run["answers"] for run in ours) / sum(run["syncs"] for run in ours)
-    open_loop_runs = runs[f"{transport} open"]
+    open_loop_runs, bare_open_runs = runs[f"{transport} open"], runs[f"{transport} bare open"]
     return [
         Figure(
             f"`connected`, {transport} transport, durable, against {peer}",
@@ -115,6 +214,8 @@ def _figures(runs: Runs, shape: Shape, peer: str, share: float) -> list[Figure]:
             median(open_loop_runs, "p99_us") / 1e3,
             "ms",
             note=f"p50 {median(open_loop_runs, 'p50_us') / 1e3:.2f} ms, "
-            f"max {median(open_loop_runs, 'max_us') / 1e3:.1f} ms, errors 0",
+            f"max {median(open_loop_runs, 'max_us') / 1e3:.1f} ms, errors 0; {peer}: "
+            f"p50 {median(bare_open_runs, 'p50_us') / 1e3:.2f} ms, "
+            f"p99 {median(bare_open_runs, 'p99_us') / 1e3:.2f} ms",
         ),
     ]

@@ -59,9 +59,9 @@ async fn run_worker(
             .header("te", "trailers")
             .header("content-type", "application/grpc")
             .header("user-agent", "bench")
-            .header("authorization", format!("Bearer {}", planned.lobby_token))
+            .header("authorization", format!("Bearer {}", planned.token))
             .body(())?;
-        let message = frame(&planned.player_token)?;
+        let message = frame(&planned.value)?;
         let started = schedule.wait_for_next_start().await;
         let (response, mut body) = sender.send_request(request, false)?;
         body.send_data(message, true)?;

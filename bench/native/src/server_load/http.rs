@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
-use super::request_plan::{PlannedRequest, RequestPlan};
+use super::request_plan::{Operation, PlannedRequest, RequestPlan};
 use super::send_schedule::SendSchedule;
 use super::{RequestResult, WorkerResult};
 use crate::{Failure, failure};
@@ -56,18 +56,26 @@ async fn run_worker(
 }
 
 fn write_request(into: &mut Vec<u8>, planned: &PlannedRequest, host: &str) {
-    let body_bytes = r#"{"player_token":""}"#.len() + planned.player_token.len();
+    let (path, body_start, body_end) = match planned.operation {
+        Operation::Connected => ("players/connected", r#"{"player_token":""#, r#""}"#),
+        Operation::Join => ("lobbies/join", r#"{"lobby_id":""#, r#""}"#),
+        Operation::Find => ("lobbies/find", r#"{"game_modes":[""#, r#""]}"#),
+    };
+    let body_bytes = body_start.len() + planned.value.len() + body_end.len();
     into.clear();
     for part in [
-        "POST /matchmaker/players/connected HTTP/1.1\r\nhost: ",
+        "POST /matchmaker/",
+        path,
+        " HTTP/1.1\r\nhost: ",
         host,
         "\r\nuser-agent: bench\r\nauthorization: Bearer ",
-        &planned.lobby_token,
+        &planned.token,
         "\r\ncontent-type: application/json\r\ncontent-length: ",
         &body_bytes.to_string(),
-        "\r\n\r\n{\"player_token\":\"",
-        &planned.player_token,
-        "\"}",
+        "\r\n\r\n",
+        body_start,
+        &planned.value,
+        body_end,
     ] {
         into.extend_from_slice(part.as_bytes());
     }
@@ -91,7 +99,8 @@ fn parse(bytes: &[u8]) -> Result<Option<RequestResult>, Failure> {
     if body.len() < length {
         return Ok(None);
     }
-    Ok(Some(if status == "200" && body == b"{}" {
+    let is_complete = body == b"{}" || body.starts_with(b"{\"lobby\":") && body.ends_with(b"}");
+    Ok(Some(if status == "200" && is_complete {
         RequestResult::Done { has_ray }
     } else {
         RequestResult::Refused(code_of(status, body))
