@@ -25,6 +25,8 @@ CURSOR_BYTES: Final = 64
 _PARTS_MAX: Final = 64
 """Limit for the parts that a page reads, so that lobbies of other versions do not make it endless."""
 _write = compile_encoder(cast("Descriptor", pb.ListLobbiesResponse.DESCRIPTOR))
+_PAGES_AT_ONCE: Final = 8
+"""Limit of unfinished pages, because each holds its parts and its text in memory."""
 
 
 class LobbySource(Protocol):
@@ -44,6 +46,7 @@ class LobbyList:
     def __init__(self, source: LobbySource) -> None:
         self._source = source
         self._turn = asyncio.Lock()
+        self._pages = asyncio.Semaphore(_PAGES_AT_ONCE)
 
     async def page(
         self,
@@ -57,6 +60,17 @@ class LobbyList:
 
         One part is read in each iteration of the event loop, also if many clients list at once.
         """
+        async with self._pages:
+            return await self._page(response, request, namespace_id, version_id, modes)
+
+    async def _page(
+        self,
+        response: pb.ListLobbiesResponse,
+        request: pb.ListLobbiesRequest,
+        namespace_id: bytes,
+        version_id: bytes,
+        modes: Collection[str],
+    ) -> PrerenderedJson:
         position = int(request.cursor, 16) if request.HasField("cursor") else 0
         room = request.limit if request.HasField("limit") else LOBBIES_MAX
         json = _write(response)
