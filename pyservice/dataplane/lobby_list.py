@@ -60,17 +60,6 @@ class LobbyList:
 
         One part is read in each iteration of the event loop, also if many clients list at once.
         """
-        async with self._pages:
-            return await self._page(response, request, namespace_id, version_id, modes)
-
-    async def _page(
-        self,
-        response: pb.ListLobbiesResponse,
-        request: pb.ListLobbiesRequest,
-        namespace_id: bytes,
-        version_id: bytes,
-        modes: Collection[str],
-    ) -> PrerenderedJson:
         position = int(request.cursor, 16) if request.HasField("cursor") else 0
         room = request.limit if request.HasField("limit") else LOBBIES_MAX
         json = _write(response)
@@ -79,27 +68,28 @@ class LobbyList:
         parts: list[ListPart] = []
         texts: list[bytes] = []
         wanted = tuple(modes)
-        while len(parts) < _PARTS_MAX:
-            async with self._turn:
-                await asyncio.sleep(0)
-                part = self._source.list_lobbies(
-                    *(namespace_id, version_id, wanted, position),
-                    *(request.include_state, room, free_bytes),
-                )
-            parts.append(part)
-            if part.count:
-                texts.append(text := part.json)
-                free_bytes = max(free_bytes - len(text) - 1, 0)
-                room -= part.count
-            if part.following is None:
-                break
-            position = part.following
-            if part.is_full:
-                break
-        if parts[-1].following is not None:
-            response.cursor = json["cursor"] = f"{position:x}"
-        json["lobbies"] = orjson.Fragment(b"[%b]" % b",".join(texts))
-        return PrerenderedJson(orjson.dumps(json), lambda: _with_lobbies(response, parts))
+        async with self._pages:
+            while len(parts) < _PARTS_MAX:
+                async with self._turn:
+                    await asyncio.sleep(0)
+                    part = self._source.list_lobbies(
+                        *(namespace_id, version_id, wanted, position),
+                        *(request.include_state, room, free_bytes),
+                    )
+                parts.append(part)
+                if part.count:
+                    texts.append(text := part.json)
+                    free_bytes = max(free_bytes - len(text) - 1, 0)
+                    room -= part.count
+                if part.following is None:
+                    break
+                position = part.following
+                if part.is_full:
+                    break
+            if parts[-1].following is not None:
+                response.cursor = json["cursor"] = f"{position:x}"
+            json["lobbies"] = orjson.Fragment(b"[%b]" % b",".join(texts))
+            return PrerenderedJson(orjson.dumps(json), lambda: _with_lobbies(response, parts))
 
 
 def _with_lobbies(
