@@ -44,7 +44,7 @@ impl RayIds {
     pub fn next(&self) -> io::Result<RayId> {
         let mut random = self.0.borrow_mut();
         if random.used == random.bytes.len() {
-            fill(&mut random.bytes)?;
+            getrandom::fill(&mut random.bytes)?;
             random.used = 0;
         }
         let mut id = [0; ID_BYTES];
@@ -52,20 +52,6 @@ impl RayIds {
         random.used += ID_BYTES;
         Ok(RayId(id))
     }
-}
-
-fn fill(bytes: &mut [u8]) -> io::Result<()> {
-    let mut filled = 0;
-    while filled < bytes.len() {
-        let rest = &mut bytes[filled..];
-        // SAFETY: pointer and length belong to one live slice.
-        let count = unsafe { libc::getrandom(rest.as_mut_ptr().cast(), rest.len(), 0) };
-        if count < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        filled += count as usize;
-    }
-    Ok(())
 }
 
 fn digit(value: u8) -> u8 {
