@@ -11,7 +11,6 @@ use std::task::{Context, Poll, Waker};
 use hosting_core::Lsn;
 use hosting_journal::DurableSignal;
 use hosting_shard::Shard;
-use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub struct DurableWaiters {
@@ -29,9 +28,7 @@ impl DurableWaiters {
     }
 
     /// Wakes the requests with durable events at each signal of the journal.
-    pub async fn run(self: Rc<Self>, shard: Arc<Shard>, signal: DurableSignal) -> io::Result<()> {
-        // SAFETY: a signal has one descriptor, which stays open until the signal is dropped.
-        let signal = unsafe { AsyncFd::register_with_interest(signal, Interest::READABLE) }?;
+    pub async fn run(self: Rc<Self>, shard: Arc<Shard>, signal: AsyncFd<DurableSignal>) -> io::Result<()> {
         loop {
             let mut ready = signal.readable().await?;
             ready.clear_ready();

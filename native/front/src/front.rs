@@ -11,6 +11,8 @@ use std::time::Duration;
 
 use hosting_journal::DurableSignal;
 use parking_lot::Mutex;
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::sync::{Notify, watch};
@@ -198,6 +200,9 @@ async fn serve(
     signal: DurableSignal,
     mut stopped: watch::Receiver<Option<Duration>>,
 ) {
+    // SAFETY: a signal has one descriptor, which stays open until the signal is dropped.
+    let signal = unsafe { AsyncFd::register_with_interest(signal, Interest::READABLE) };
+    let signal = signal.expect("without the signal no answer is ever sent");
     let waking = spawn_local(context.waiters.clone().run(context.operations().shard.clone(), signal));
     let listener = tokio::net::TcpListener::from_std(listener).expect("the runtime has its I/O driver");
     loop {
