@@ -13,6 +13,7 @@ from tests.faults.shared_plane import SharedPlane, open_shared_plane
 from tests.support.data_plane_clients import PlaneClients
 from tests.support.fault_shim import Shim, compiled_library
 from tests.support.killable_plane import Plane
+from tests.support.lobby_setup import ApiSession
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +63,23 @@ async def open_clients() -> AsyncIterator[OpenClients]:
             return clients
 
         yield open_both
+
+
+@pytest.fixture
+async def plane(make_plane: MakePlane) -> Plane:
+    plane = make_plane(shim=None)
+    await plane.start()
+    return plane
+
+
+@pytest.fixture
+async def clients(plane: Plane, open_clients: OpenClients) -> PlaneClients:
+    return open_clients(plane)
+
+
+@pytest.fixture
+async def session(plane: Plane, clients: PlaneClients) -> ApiSession:
+    return ApiSession(plane, clients.http, await plane.public_token())
 
 
 @pytest.fixture(scope="module")

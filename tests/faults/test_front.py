@@ -34,19 +34,6 @@ NOT_PLAIN: Final = {"x-not-plain": "1"}
 
 
 @pytest.fixture
-async def plane(make_plane: MakePlane) -> Plane:
-    plane = make_plane(shim=None)
-    await plane.start()
-    return plane
-
-
-@pytest.fixture
-async def session(plane: Plane, open_clients: OpenClients) -> ApiSession:
-    clients = open_clients(plane)
-    return ApiSession(plane, clients.http, await plane.public_token())
-
-
-@pytest.fixture
 async def lobby(session: ApiSession) -> AttachedLobby:
     return await session.attach("large")
 

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faults.conftest import MakePlane, OpenClients
+from tests.faults.conftest import MakePlane
 from tests.support.data_plane_clients import PlaneClient, PlaneClients, TransportResponse
 from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession, attach_fields
@@ -28,23 +28,6 @@ async def all_at_once(
 ) -> list[TransportResponse]:
     both = list(clients)
     return await asyncio.gather(*(ask(both[number % 2]) for number in range(count)))
-
-
-@pytest.fixture
-async def plane(make_plane: MakePlane) -> Plane:
-    plane = make_plane(shim=None)
-    await plane.start()
-    return plane
-
-
-@pytest.fixture
-async def clients(plane: Plane, open_clients: OpenClients) -> PlaneClients:
-    return open_clients(plane)
-
-
-@pytest.fixture
-async def session(plane: Plane, clients: PlaneClients) -> ApiSession:
-    return ApiSession(plane, clients.http, await plane.public_token())
 
 
 async def test_concurrent_joins_fill_exactly_the_free_slots(
