@@ -6,8 +6,7 @@ use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
 use ppp::v2::{Addresses, Command, Header, PROTOCOL_PREFIX};
-use tokio::io::AsyncReadExt as _;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::socket_owner;
 
@@ -68,7 +67,7 @@ impl ClientAddresses {
         client
     }
 
-    fn trusts(&self, address: IpAddr) -> bool {
+    pub fn trusts(&self, address: IpAddr) -> bool {
         self.proxies.iter().any(|network| network.contains(&address))
     }
 
@@ -104,8 +103,8 @@ fn forwarded_address(entry: &[u8]) -> Option<IpAddr> {
     address.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
-/// Reads a PROXY header of version 2. Returns its bytes and the client's address, or None for a header without one.
-pub async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<(Vec<u8>, Option<IpAddr>)> {
+/// Reads a PROXY header of version 2. Returns the client's address, or None for a header without one.
+pub async fn read_proxy_header(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
     let mut bytes = vec![0; FIXED_BYTES];
     stream.read_exact(&mut bytes).await?;
     let length = FIXED_BYTES + usize::from(u16::from_be_bytes([bytes[14], bytes[15]]));
@@ -120,7 +119,7 @@ pub async fn read_proxy_header(stream: &mut TcpStream) -> io::Result<(Vec<u8>, O
         (Command::Proxy, Addresses::IPv6(addresses)) => Some(IpAddr::from(addresses.source_address).to_canonical()),
         _ => None,
     };
-    Ok((bytes, client))
+    Ok(client)
 }
 
 #[cfg(test)]

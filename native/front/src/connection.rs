@@ -1,22 +1,24 @@
-//! One connection of a client, until it ends or Python gets it.
+//! One connection of a client. Its plain requests are answered here, until another one comes.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use hosting_core::Lsn;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::client_address::{Peer, read_proxy_header};
 use crate::connection_budget::Admission;
 use crate::front::ThreadContext;
+use crate::hyper_connection;
 use crate::measurements::RequestRecord;
 use crate::plain_request::Received;
 
-/// Time for the rest of a plain request. Python then gets the connection, and decides how long it waits.
+/// Time for the rest of a plain request. Hyper then gets the connection, and waits longer.
 const REST_WAIT: Duration = Duration::from_secs(1);
 /// Memory of an idle connection. A usual request fits into it.
 const READ_BYTES: usize = 2 * 1024;
@@ -37,29 +39,42 @@ struct Connection {
 }
 
 pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: Peer, mut admission: Admission) {
-    let mut proxy_header = Vec::new();
     if let Peer::Proxy(proxy) = peer
         && context.addresses.has_proxy_headers
     {
-        let header = timeout(context.timeouts.receive, read_proxy_header(&mut stream)).await;
-        let Ok(Ok((bytes, named))) = header else { return };
-        (peer, proxy_header) = (context.addresses.named_peer(proxy, named), bytes);
-        if !admission.introduce(peer) {
-            return;
+        match named_peer(&context, &mut stream, proxy, &mut admission).await {
+            Some(named) => peer = named,
+            None => return,
         }
     }
-    let is_direct = proxy_header.is_empty();
     let deadline = Deadline::after(context.timeouts.receive);
     let received = Vec::new();
     let mut connection = Connection { context, stream, peer, received, turn: Turn::default(), deadline };
     let end = connection.answer_plain_requests().await;
     let Connection { context, stream, received, .. } = connection;
     if let Ok(End::NotPlain) = end {
-        let admission = (is_direct && admission.client().is_some()).then_some(admission);
-        // Python reads the header again.
-        proxy_header.extend_from_slice(&received);
-        context.hand_over(stream, proxy_header, admission);
+        hyper_connection::serve(context, stream, received, peer, admission).await;
     }
+}
+
+/// Serves a connection of edge-guard, which names the client of each connection.
+pub async fn serve_edge_guard(context: Rc<ThreadContext>, mut stream: UnixStream, mut admission: Admission) {
+    let this_machine = IpAddr::from(Ipv4Addr::LOCALHOST);
+    if let Some(peer) = named_peer(&context, &mut stream, this_machine, &mut admission).await {
+        hyper_connection::serve(context, stream, Vec::new(), peer, admission).await;
+    }
+}
+
+/// Reads the PROXY header of a connection. Returns None if the connection must close.
+async fn named_peer(
+    context: &ThreadContext,
+    stream: &mut (impl AsyncRead + Unpin),
+    proxy: IpAddr,
+    admission: &mut Admission,
+) -> Option<Peer> {
+    let named = timeout(context.timeouts.receive, read_proxy_header(stream)).await.ok()?.ok()?;
+    let peer = context.addresses.named_peer(proxy, named);
+    admission.introduce(peer).then_some(peer)
 }
 
 impl Connection {
@@ -104,7 +119,7 @@ impl Connection {
 
     async fn answer(&mut self) -> io::Result<()> {
         let Connection { context, turn, .. } = self;
-        let _answering = context.begin_answers(turn.requests.len());
+        let _answering = context.clone().begin_answers(turn.requests.len());
         context.waiters.wait(turn.wait).await;
         let ended = Instant::now().into_std();
         context.measurer().count(&turn.requests, ended);
@@ -158,7 +173,7 @@ impl Turn {
             turn.wait = turn.wait.max(done.wait);
             turn.length += request.length;
             let executed = Instant::now().into_std();
-            let (operation, caller, code) = (request.operation, done.caller, done.code);
+            let (operation, caller, code) = (request.operation as usize, Some(done.caller), done.code);
             turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
         }
         Ok(())

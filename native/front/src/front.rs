@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -13,47 +14,54 @@ use hosting_journal::DurableSignal;
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
 use tokio::task::{LocalSet, spawn_local};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::client_address::{ClientAddresses, Peer};
 use crate::connection;
-use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
+use crate::connection_budget::{ClientKey, ConnectionBudget};
 use crate::durable_waiters::DurableWaiters;
-use crate::handed_over::{HandedOver, HandedOverQueue};
 use crate::measurements::{Measurements, Measurer};
 use crate::operations::Operations;
+use crate::passing::{Passing, PassingOptions};
 use crate::plain_request::REQUEST_BYTES_MAX;
 use crate::ray_id::RayIds;
+use crate::routes::Plane;
+use crate::watches::Changes;
 
 /// Pause after a failed `accept`, for example because the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// Time to write the responses to the requests that are refused at the end of the grace.
+const REFUSAL_WAIT: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
 pub struct Timeouts {
-    /// For the first byte of a connection, and for a client that does not read its answer.
+    /// For the head of a request, and again for its body.
     pub receive: Duration,
-    /// For an idle connection.
+    /// For an idle connection. 0: it closes after each response.
     pub keep_alive: Duration,
 }
 
 pub struct FrontOptions {
     pub listener: TcpListener,
+    /// Socket of edge-guard.
+    pub edge_listener: Option<UnixListener>,
     pub budget: Arc<ConnectionBudget>,
     pub operations: Operations,
     pub duration_bounds: Vec<Duration>,
     pub addresses: ClientAddresses,
     pub timeouts: Timeouts,
-    /// Smallest limit of the API on the bytes of a request. Python gets longer requests.
-    pub request_bytes_max: usize,
+    pub passing: PassingOptions,
 }
 
 /// A running front.
 pub struct Front {
     shared: Arc<Shared>,
+    changes: UnboundedSender<(Plane, Changes)>,
     stop: watch::Sender<Option<Duration>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -61,8 +69,8 @@ pub struct Front {
 /// State that the thread shares with the owner of the front.
 struct Shared {
     operations: Operations,
+    passing: Arc<PassingOptions>,
     measurer: Measurer,
-    handed_over: HandedOverQueue,
 }
 
 /// State that all connections of a thread share.
@@ -74,27 +82,36 @@ pub(crate) struct ThreadContext {
     pub is_stopping: Cell<bool>,
     pub addresses: ClientAddresses,
     pub budget: Arc<ConnectionBudget>,
+    pub passing: Passing,
     shared: Arc<Shared>,
     answering: Cell<usize>,
     all_answered: Notify,
+    stop_begun: Notify,
+    is_grace_over: Cell<bool>,
+    grace_over: Notify,
 }
 
 impl Front {
     /// Starts to serve. Fails if the shard has no journal, or without a free descriptor or thread.
     pub fn start(options: FrontOptions) -> io::Result<Front> {
-        let FrontOptions { listener, budget, operations, duration_bounds, addresses, timeouts, request_bytes_max } =
+        let FrontOptions { listener, edge_listener, budget, operations, duration_bounds, addresses, timeouts, passing } =
             options;
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
         let signal = operations.shard.journal().ok_or_else(no_journal)?.subscribe()?;
         listener.set_nonblocking(true)?;
+        if let Some(listener) = &edge_listener {
+            listener.set_nonblocking(true)?;
+        }
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(None);
-        let measurer = Measurer::new(operations.answers.codes().len(), duration_bounds);
-        let shared = Arc::new(Shared { operations, measurer, handed_over: HandedOverQueue::new()? });
+        let (changes, changed) = unbounded_channel();
+        let measurer = Measurer::new(passing.routes.slugs().len(), passing.codes.names().len(), duration_bounds);
+        let shared = Arc::new(Shared { operations, passing: Arc::new(passing), measurer });
         let of_thread = shared.clone();
         let run = move || {
-            let context = ThreadContext::new(budget, addresses, timeouts, request_bytes_max, of_thread);
-            LocalSet::new().block_on(&runtime, serve(Rc::new(context), listener, signal, stopped));
+            let context = Rc::new(ThreadContext::new(budget, addresses, timeouts, of_thread));
+            let sockets = Sockets { listener, edge_listener, signal };
+            LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
         };
         let run = || {
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
@@ -103,16 +120,17 @@ impl Front {
             }
         };
         let thread = Builder::new().name("front".into()).spawn(run)?;
-        Ok(Front { shared, stop, thread: Mutex::new(Some(thread)) })
+        Ok(Front { shared, changes, stop, thread: Mutex::new(Some(thread)) })
     }
 
-    pub fn handed_over(&self) -> &HandedOverQueue {
-        &self.shared.handed_over
+    /// Wakes the parked requests that wait for these changes.
+    pub fn take_changes(&self, plane: Plane, changes: Changes) {
+        let _ = self.changes.send((plane, changes));
     }
 
-    /// Returns the codes by their number, and what happened since the last call.
-    pub fn take_measurements(&self) -> (&[&'static str], Measurements) {
-        (self.shared.operations.answers.codes(), self.shared.measurer.take())
+    /// Returns the names of operations and codes, and what happened since the last call.
+    pub fn take_measurements(&self) -> (&PassingOptions, Measurements) {
+        (&self.shared.passing, self.shared.measurer.take())
     }
 
     /// Closes the listener and the idle connections, and ends the thread after the answers of plain requests, or after
@@ -137,14 +155,15 @@ impl ThreadContext {
         budget: Arc<ConnectionBudget>,
         addresses: ClientAddresses,
         timeouts: Timeouts,
-        request_bytes_max: usize,
         shared: Arc<Shared>,
     ) -> ThreadContext {
         let waiters = DurableWaiters::new(shared.operations.shard.durable());
+        let limits = shared.passing.limits;
         ThreadContext {
             budget,
             timeouts,
-            request_bytes_max: request_bytes_max.min(REQUEST_BYTES_MAX),
+            request_bytes_max: limits.headers_bytes_max.min(limits.body_bytes_max).min(REQUEST_BYTES_MAX),
+            passing: Passing::new(shared.passing.clone()),
             waiters,
             ray_ids: RayIds::new(),
             is_stopping: Cell::new(false),
@@ -152,6 +171,9 @@ impl ThreadContext {
             shared,
             answering: Cell::new(0),
             all_answered: Notify::new(),
+            stop_begun: Notify::new(),
+            is_grace_over: Cell::new(false),
+            grace_over: Notify::new(),
         }
     }
 
@@ -163,27 +185,38 @@ impl ThreadContext {
         &self.shared.measurer
     }
 
-    /// Gives a connection to Python, or closes it if too many wait for Python.
-    pub fn hand_over(&self, stream: TcpStream, unread: Vec<u8>, admission: Option<Admission>) {
-        if let Ok(stream) = stream.into_std() {
-            self.shared.handed_over.push(HandedOver { stream, unread, admission });
+    /// Waits until the front stops.
+    pub async fn stopping(&self) {
+        if !self.is_stopping.get() {
+            self.stop_begun.notified().await;
+        }
+    }
+
+    /// Waits until the front stops and its grace is over.
+    pub async fn end_of_grace(&self) {
+        if !self.is_grace_over.get() {
+            self.grace_over.notified().await;
         }
     }
 
     /// Counts executed requests until their answers are written. The thread ends after that.
-    pub fn begin_answers(&self, count: usize) -> Answering<'_> {
+    pub fn begin_answers(self: Rc<Self>, count: usize) -> Answering {
         self.answering.set(self.answering.get() + count);
         self.measurer().set_in_flight(self.answering.get());
         Answering { context: self, count }
     }
+
+    pub fn begin_answer(self: Rc<Self>) -> Answering {
+        self.begin_answers(1)
+    }
 }
 
-pub(crate) struct Answering<'a> {
-    context: &'a ThreadContext,
+pub(crate) struct Answering {
+    context: Rc<ThreadContext>,
     count: usize,
 }
 
-impl Drop for Answering<'_> {
+impl Drop for Answering {
     fn drop(&mut self) {
         let left = self.context.answering.get() - self.count;
         self.context.answering.set(left);
@@ -194,17 +227,31 @@ impl Drop for Answering<'_> {
     }
 }
 
+struct Sockets {
+    listener: TcpListener,
+    edge_listener: Option<UnixListener>,
+    signal: DurableSignal,
+}
+
 async fn serve(
     context: Rc<ThreadContext>,
-    listener: TcpListener,
-    signal: DurableSignal,
+    sockets: Sockets,
+    mut changed: UnboundedReceiver<(Plane, Changes)>,
     mut stopped: watch::Receiver<Option<Duration>>,
 ) {
     // SAFETY: a signal has one descriptor, which stays open until the signal is dropped.
-    let signal = unsafe { AsyncFd::register_with_interest(signal, Interest::READABLE) };
+    let signal = unsafe { AsyncFd::register_with_interest(sockets.signal, Interest::READABLE) };
     let signal = signal.expect("without the signal no answer is ever sent");
     let waking = spawn_local(context.waiters.clone().run(context.operations().shard.clone(), signal));
-    let listener = tokio::net::TcpListener::from_std(listener).expect("the runtime has its I/O driver");
+    let of_changes = context.clone();
+    let taking_changes = spawn_local(async move {
+        while let Some((plane, changes)) = changed.recv().await {
+            of_changes.passing.watches(plane).take(changes);
+        }
+    });
+    let has_driver = "the runtime has its I/O driver";
+    let listener = tokio::net::TcpListener::from_std(sockets.listener).expect(has_driver);
+    let edge = sockets.edge_listener.map(|listener| tokio::net::UnixListener::from_std(listener).expect(has_driver));
     loop {
         tokio::select! {
             biased;
@@ -213,19 +260,45 @@ async fn serve(
                 Ok((stream, peer)) => admit(&context, stream, peer),
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             },
+            accepted = accept_edge_guard(edge.as_ref()) => match accepted {
+                Ok(stream) => admit_edge_guard(&context, stream),
+                Err(_) => sleep(ACCEPT_PAUSE).await,
+            },
         }
     }
-    drop(listener);
+    drop((listener, edge));
     context.is_stopping.set(true);
-    while context.answering.get() > 0 {
+    context.stop_begun.notify_waiters();
+    context.passing.watches(Plane::Data).wake_all();
+    context.passing.watches(Plane::Control).wake_all();
+    while context.answering.get() > 0 && !context.is_grace_over.get() {
         let grace = stopped.borrow_and_update().unwrap_or_default();
         tokio::select! {
             () = context.all_answered.notified() => break,
-            () = sleep(grace) => break,
+            () = sleep(grace) => context.is_grace_over.set(true),
             _ = stopped.changed() => {}
         }
     }
+    context.is_grace_over.set(true);
+    context.grace_over.notify_waiters();
+    if context.answering.get() > 0 {
+        let _ = timeout(REFUSAL_WAIT, context.all_answered.notified()).await;
+    }
     waking.abort();
+    taking_changes.abort();
+}
+
+async fn accept_edge_guard(listener: Option<&tokio::net::UnixListener>) -> io::Result<UnixStream> {
+    match listener {
+        Some(listener) => listener.accept().await.map(|(stream, _)| stream),
+        None => std::future::pending().await,
+    }
+}
+
+fn admit_edge_guard(context: &Rc<ThreadContext>, stream: UnixStream) {
+    if let Some(admission) = context.budget.admit(None) {
+        spawn_local(connection::serve_edge_guard(context.clone(), stream, admission));
+    }
 }
 
 fn admit(context: &Rc<ThreadContext>, stream: TcpStream, peer: SocketAddr) {

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use crate::operations::Caller;
-use crate::plain_request::Operation;
 use crate::ray_id::RayId;
 
 /// Bound of the records that wait until they are taken. Further ones are dropped and counted.
@@ -19,8 +18,10 @@ const SLOW: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct RequestRecord {
     pub ray_id: RayId,
-    pub operation: Operation,
-    pub caller: Caller,
+    /// Number of the operation in [`crate::Routes::slugs`].
+    pub operation: usize,
+    /// None for a request without a valid token.
+    pub caller: Option<Caller>,
     /// Number of the answer's code.
     pub code: usize,
     pub started: Instant,
@@ -40,7 +41,7 @@ impl RequestRecord {
 /// Counts and records since the last [`Measurer::take`].
 #[derive(Default, Clone)]
 pub struct Measurements {
-    /// In the order of [`Operation::ALL`].
+    /// In the order of [`crate::Routes::slugs`].
     pub operations: Vec<OperationCounts>,
     pub records: Vec<RequestRecord>,
     pub dropped_records: u64,
@@ -65,25 +66,22 @@ pub struct Measurer {
 }
 
 impl Measurer {
-    pub fn new(codes: usize, bounds: Vec<Duration>) -> Measurer {
+    pub fn new(operations: usize, codes: usize, bounds: Vec<Duration>) -> Measurer {
         let counts = OperationCounts {
             codes: vec![0; codes],
             durations: vec![0; bounds.len() + 1],
             duration_sum: Duration::ZERO,
         };
-        let empty = Measurements { operations: vec![counts; Operation::ALL.len()], ..Measurements::default() };
+        let empty = Measurements { operations: vec![counts; operations], ..Measurements::default() };
         Measurer { bounds, current: Mutex::new(empty.clone()), empty, in_flight: AtomicUsize::new(0) }
     }
 
-    /// Counts requests with answers that are durable since `ended`.
+    /// Counts and records requests with answers that are durable since `ended`.
     pub fn count(&self, requests: &[RequestRecord], ended: Instant) {
         let mut current = self.current.lock();
         for request in requests {
             let duration = ended - request.started;
-            let counts = &mut current.operations[request.operation as usize];
-            counts.codes[request.code] += 1;
-            counts.durations[self.bounds.partition_point(|bound| *bound < duration)] += 1;
-            counts.duration_sum += duration;
+            self.count_one(&mut current, request.operation, request.code, duration);
             if !request.is_recorded(duration) {
                 continue;
             }
@@ -93,6 +91,25 @@ impl Measurer {
                 current.dropped_records += 1;
             }
         }
+    }
+
+    /// Counts a request that Python has recorded.
+    pub fn count_passed(&self, operation: usize, code: usize, duration: Duration) {
+        self.count_one(&mut self.current.lock(), operation, code, duration);
+    }
+
+    /// Counts and records a request that the front has refused.
+    pub fn count_refused(&self, ray_id: RayId, operation: usize, code: usize, started: Instant) {
+        let ended = Instant::now();
+        let record = RequestRecord { ray_id, operation, caller: None, code, started, executed: started, ended };
+        self.count(&[record], ended);
+    }
+
+    fn count_one(&self, current: &mut Measurements, operation: usize, code: usize, duration: Duration) {
+        let counts = &mut current.operations[operation];
+        counts.codes[code] += 1;
+        counts.durations[self.bounds.partition_point(|bound| *bound < duration)] += 1;
+        counts.duration_sum += duration;
     }
 
     pub fn set_in_flight(&self, count: usize) {

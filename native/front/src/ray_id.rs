@@ -16,6 +16,18 @@ impl RayId {
         RayId(bytes)
     }
 
+    /// Returns None unless these are 32 hexadecimal digits in lower case.
+    pub fn from_digits(digits: &[u8]) -> Option<RayId> {
+        let mut bytes = [0; ID_BYTES];
+        if digits.len() != 2 * ID_BYTES {
+            return None;
+        }
+        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+            *byte = (value(pair[0])? << 4) | value(pair[1])?;
+        }
+        Some(RayId(bytes))
+    }
+
     pub fn bytes(&self) -> &[u8; ID_BYTES] {
         &self.0
     }
@@ -54,6 +66,14 @@ impl RayIds {
     }
 }
 
+fn value(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
 fn digit(value: u8) -> u8 {
     if value < 10 { b'0' + value } else { b'a' + value - 10 }
 }
@@ -69,6 +89,9 @@ mod tests {
         let id =
             RayId([0x00, 0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef, 0xff, 0x10, 0x0a, 0xa0, 0x9f, 0xf9, 0x80]);
         assert_eq!(id.digits(), *b"000123456789abcdefff100aa09ff980");
+        assert_eq!(RayId::from_digits(&id.digits()), Some(id));
+        assert_eq!(RayId::from_digits(b"000123456789ABCDEFFF100AA09FF980"), None);
+        assert_eq!(RayId::from_digits(b"00"), None);
     }
 
     #[test]

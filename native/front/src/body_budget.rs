@@ -1,0 +1,165 @@
+//! Limit on the bytes of bodies in memory, in all and for each client, so that one client cannot use all of it.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::connection_budget::ClientKey;
+
+/// Bodies up to this size may exceed the budget by half, so that large bodies never block them.
+pub const SMALL_BYTES: usize = 64 * 1024;
+/// Divisor for the bytes that one client may have while half of the budget is in use.
+const CLIENT_SHARE: usize = 8;
+
+pub struct BodyBudget {
+    total_max: usize,
+    client_max: usize,
+    held: Mutex<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    total: usize,
+    by_client: HashMap<ClientKey, usize>,
+}
+
+/// Which limit refuses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Full {
+    Client,
+    Total,
+}
+
+impl BodyBudget {
+    /// The share of one client allows at least one body of `largest` bytes.
+    pub fn new(total_max: usize, largest: usize) -> Arc<BodyBudget> {
+        let client_max = (total_max / CLIENT_SHARE).max(largest);
+        Arc::new(BodyBudget { total_max: total_max.max(client_max), client_max, held: Mutex::default() })
+    }
+
+    pub fn held_bytes(&self) -> usize {
+        self.held.lock().total
+    }
+
+    /// Returns a reservation without bytes.
+    pub fn reserve(self: &Arc<Self>, client: ClientKey) -> Reservation {
+        Reservation { budget: self.clone(), client, bytes: 0 }
+    }
+
+    /// Reports whether a client has less than its share.
+    pub fn has_room(&self, client: ClientKey) -> bool {
+        let held = self.held.lock();
+        held.total < self.total_max && held.by_client.get(&client).is_none_or(|bytes| *bytes < self.client_max)
+    }
+
+    fn take(&self, client: ClientKey, more: usize, is_small: bool) -> Result<(), Full> {
+        let mut held = self.held.lock();
+        let of_client = held.by_client.get(&client).copied().unwrap_or_default() + more;
+        let total = held.total + more;
+        let [client_reserve, total_reserve] =
+            if is_small { [self.client_max / 2, self.total_max / 2] } else { [0, 0] };
+        if of_client > self.client_max + client_reserve && total > self.total_max / 2 {
+            return Err(Full::Client);
+        }
+        if total > self.total_max + total_reserve {
+            return Err(Full::Total);
+        }
+        held.by_client.insert(client, of_client);
+        held.total = total;
+        Ok(())
+    }
+
+    fn give_back(&self, client: ClientKey, bytes: usize) {
+        let mut held = self.held.lock();
+        held.total -= bytes;
+        if let Some(of_client) = held.by_client.get_mut(&client) {
+            *of_client -= bytes;
+            if *of_client == 0 {
+                held.by_client.remove(&client);
+            }
+        }
+    }
+}
+
+/// Bytes that count for one client until the reservation is dropped.
+pub struct Reservation {
+    budget: Arc<BodyBudget>,
+    client: ClientKey,
+    bytes: usize,
+}
+
+impl Reservation {
+    /// Reserves `bytes` in all. Without room, the reservation stays as it is.
+    pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
+        if bytes > self.bytes {
+            self.budget.take(self.client, bytes - self.bytes, bytes <= SMALL_BYTES)?;
+            self.bytes = bytes;
+        }
+        Ok(())
+    }
+
+    /// Adds bytes that exist already, also above the limits. [`BodyBudget::has_room`] refuses further requests.
+    pub fn add(&mut self, bytes: usize) {
+        let mut held = self.budget.held.lock();
+        held.total += bytes;
+        *held.by_client.entry(self.client).or_default() += bytes;
+        self.bytes += bytes;
+    }
+
+    pub fn shrink_to(&mut self, bytes: usize) {
+        if bytes < self.bytes {
+            self.budget.give_back(self.client, self.bytes - bytes);
+            self.bytes = bytes;
+        }
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.shrink_to(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: usize = 1024 * 1024;
+
+    fn client(number: u8) -> ClientKey {
+        ClientKey::V4([127, 0, 0, number])
+    }
+
+    #[test]
+    fn one_client_has_a_share_while_half_is_in_use() {
+        let budget = BodyBudget::new(16 * MIB, MIB);
+        let mut alone = budget.reserve(client(1));
+        assert_eq!(alone.grow_to(8 * MIB), Ok(()));
+        assert_eq!(alone.grow_to(8 * MIB + 1), Err(Full::Client));
+        assert_eq!(budget.reserve(client(2)).grow_to(2 * MIB), Ok(()));
+        assert_eq!(budget.reserve(client(2)).grow_to(2 * MIB + 1), Err(Full::Client));
+        assert_eq!(budget.held_bytes(), 8 * MIB);
+    }
+
+    #[test]
+    fn small_bodies_pass_when_the_budget_is_used_up() {
+        let budget = BodyBudget::new(16 * MIB, MIB);
+        let mut held: Vec<_> = (0..8).map(|number| budget.reserve(client(number))).collect();
+        assert!(held.iter_mut().all(|one| one.grow_to(2 * MIB).is_ok()));
+        assert_eq!(budget.reserve(client(9)).grow_to(SMALL_BYTES + 1), Err(Full::Total));
+        assert_eq!(budget.reserve(client(9)).grow_to(SMALL_BYTES), Ok(()));
+    }
+
+    #[test]
+    fn dropped_reservations_are_given_back() {
+        let budget = BodyBudget::new(MIB, MIB);
+        let mut reservation = budget.reserve(client(1));
+        assert_eq!(reservation.grow_to(MIB), Ok(()));
+        reservation.shrink_to(10);
+        assert_eq!(budget.held_bytes(), 10);
+        drop(reservation);
+        assert_eq!(budget.held_bytes(), 0);
+        assert!(budget.held.lock().by_client.is_empty());
+    }
+}

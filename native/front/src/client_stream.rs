@@ -1,0 +1,255 @@
+//! The socket of a client under hyper: bytes that were read before, progress of the client, and hyper's own error pages.
+
+use std::cell::Cell;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::time::Instant;
+
+use crate::problems::Problem;
+
+/// A client must read this many bytes a second.
+const READ_BYTES_PER_SECOND: u64 = 8 * 1024;
+/// Time over which the rate of a reader is measured.
+const READ_WINDOW: Duration = Duration::from_secs(10);
+/// Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`.
+const BYTES_ACKED_AT: usize = 120;
+
+pub trait ClientSocket: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static {}
+
+impl<S: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static> ClientSocket for S {}
+
+/// What the client of one connection does, for its timeouts.
+pub struct Activity {
+    descriptor: RawFd,
+    /// Requests that the front works on.
+    answering: Cell<usize>,
+    /// Since when the client has no request, or since when it sends the head of one.
+    idle_since: Cell<Instant>,
+    head_since: Cell<Option<Instant>>,
+    /// Since when the client does not read, and the bytes that it had read by then.
+    unread_since: Cell<Option<(Instant, u64)>>,
+    written: Cell<u64>,
+    /// Whether bytes of a response may be unwritten.
+    has_response: Cell<bool>,
+    error_page: Cell<Option<Problem>>,
+}
+
+/// State of the timeouts of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Progress {
+    /// Nothing can have timed out before this time.
+    Fine(Instant),
+    Idle,
+    SlowHead,
+    SlowReader,
+}
+
+impl Activity {
+    fn new(descriptor: RawFd) -> Activity {
+        Activity {
+            descriptor,
+            answering: Cell::new(0),
+            idle_since: Cell::new(Instant::now()),
+            head_since: Cell::new(None),
+            unread_since: Cell::new(None),
+            written: Cell::new(0),
+            has_response: Cell::new(false),
+            error_page: Cell::new(None),
+        }
+    }
+
+    /// Counts a request until the returned value is dropped.
+    pub fn begin_request(self: &Rc<Self>) -> CountedRequest {
+        self.answering.set(self.answering.get() + 1);
+        self.head_since.set(None);
+        self.has_response.set(true);
+        CountedRequest(self.clone())
+    }
+
+    /// Returns the error of hyper in place of which the front answers.
+    pub fn error_page(&self) -> Option<Problem> {
+        self.error_page.get()
+    }
+
+    /// `head` is the timeout of a request's head, and `idle` that of a connection without a request.
+    pub fn check(&self, head: Duration, idle: Duration, now: Instant) -> Progress {
+        if let Some((since, read)) = self.unread_since.get() {
+            if now < since + READ_WINDOW {
+                return Progress::Fine(since + READ_WINDOW);
+            }
+            let acked = self.acked_bytes();
+            if acked - read < READ_BYTES_PER_SECOND * (now - since).as_secs() {
+                return Progress::SlowReader;
+            }
+            self.unread_since.set(Some((now, acked)));
+            return Progress::Fine(now + READ_WINDOW);
+        }
+        if self.answering.get() > 0 {
+            return Progress::Fine(now + head.min(idle));
+        }
+        let (end, late) = match self.head_since.get() {
+            Some(since) => (since + head, Progress::SlowHead),
+            None => (self.idle_since.get() + idle, Progress::Idle),
+        };
+        if now >= end { late } else { Progress::Fine(end.min(now + head)) }
+    }
+
+    fn received(&self) {
+        if self.answering.get() == 0 && self.head_since.get().is_none() {
+            self.head_since.set(Some(Instant::now()));
+        }
+    }
+
+    fn wrote(&self, outcome: &Poll<io::Result<usize>>) {
+        match outcome {
+            Poll::Pending if self.unread_since.get().is_none() => {
+                self.unread_since.set(Some((Instant::now(), self.acked_bytes())));
+            }
+            Poll::Ready(Ok(count)) => self.written.set(self.written.get() + *count as u64),
+            _ => {}
+        }
+    }
+
+    fn flushed(&self) {
+        self.unread_since.set(None);
+        if self.answering.get() == 0 {
+            self.has_response.set(false);
+        }
+    }
+
+    /// Returns the bytes that the client's kernel has acknowledged. The buffer of this machine takes megabytes at once, so
+    /// written bytes show no progress.
+    fn acked_bytes(&self) -> u64 {
+        let mut info = [0_u8; BYTES_ACKED_AT + 8];
+        let mut length = info.len() as libc::socklen_t;
+        // SAFETY: pointer and length belong to one live array. The descriptor is open while the stream lives.
+        let outcome = unsafe {
+            libc::getsockopt(
+                self.descriptor,
+                libc::IPPROTO_TCP,
+                libc::TCP_INFO,
+                info.as_mut_ptr().cast(),
+                &raw mut length,
+            )
+        };
+        if outcome != 0 || (length as usize) < info.len() {
+            // A Unix socket: its buffer is small.
+            return self.written.get();
+        }
+        let mut acked = [0; 8];
+        acked.copy_from_slice(&info[BYTES_ACKED_AT..]);
+        u64::from_ne_bytes(acked)
+    }
+}
+
+pub struct CountedRequest(Rc<Activity>);
+
+impl Drop for CountedRequest {
+    fn drop(&mut self) {
+        self.0.answering.set(self.0.answering.get() - 1);
+        self.0.idle_since.set(Instant::now());
+    }
+}
+
+/// The socket of a client, with bytes that were read before.
+pub struct ClientStream<S> {
+    pub socket: S,
+    unread: Vec<u8>,
+    unread_from: usize,
+    activity: Rc<Activity>,
+}
+
+impl<S: ClientSocket> ClientStream<S> {
+    pub fn new(socket: S, unread: Vec<u8>) -> (ClientStream<S>, Rc<Activity>) {
+        let activity = Rc::new(Activity::new(socket.as_raw_fd()));
+        (ClientStream { socket, unread, unread_from: 0, activity: activity.clone() }, activity)
+    }
+
+    /// Hyper answers a request that it cannot read with a status alone. The front answers with a whole problem after that.
+    fn is_error_page(&self, bytes: &[u8]) -> bool {
+        if self.activity.error_page.get().is_some() {
+            return true;
+        }
+        if self.activity.has_response.get() || !bytes.starts_with(b"HTTP/1.1 4") {
+            return false;
+        }
+        let problem = match &bytes[9..12] {
+            b"414" => Problem::UriTooLong,
+            b"431" => Problem::HeadersTooLarge,
+            _ => Problem::NotHttp,
+        };
+        self.activity.error_page.set(Some(problem));
+        true
+    }
+}
+
+impl<S: ClientSocket> AsyncRead for ClientStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.unread_from < self.unread.len() {
+            let count = buffer.remaining().min(self.unread.len() - self.unread_from);
+            buffer.put_slice(&self.unread[self.unread_from..][..count]);
+            self.unread_from += count;
+            if self.unread_from == self.unread.len() {
+                (self.unread, self.unread_from) = (Vec::new(), 0);
+            }
+            self.activity.received();
+            return Poll::Ready(Ok(()));
+        }
+        let before = buffer.filled().len();
+        let outcome = Pin::new(&mut self.socket).poll_read(context, buffer);
+        if buffer.filled().len() > before {
+            self.activity.received();
+        }
+        outcome
+    }
+}
+
+impl<S: ClientSocket> AsyncWrite for ClientStream<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        if self.is_error_page(bytes) {
+            return Poll::Ready(Ok(bytes.len()));
+        }
+        let outcome = Pin::new(&mut self.socket).poll_write(context, bytes);
+        self.activity.wrote(&outcome);
+        outcome
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if parts.first().is_some_and(|part| self.is_error_page(part)) {
+            return Poll::Ready(Ok(parts.iter().map(|part| part.len()).sum()));
+        }
+        let outcome = Pin::new(&mut self.socket).poll_write_vectored(context, parts);
+        self.activity.wrote(&outcome);
+        outcome
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.socket.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let outcome = Pin::new(&mut self.socket).poll_flush(context);
+        if outcome.is_ready() {
+            self.activity.flushed();
+        }
+        outcome
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}

@@ -1,0 +1,158 @@
+//! A connection of a client after its first request that is not plain. Hyper reads its requests, in HTTP/1.1 or HTTP/2.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use crate::client_address::Peer;
+use crate::client_stream::{Activity, ClientSocket, ClientStream, Progress};
+use crate::connection_budget::Admission;
+use crate::front::ThreadContext;
+use crate::passing::{self, HEADERS_MAX};
+use crate::problems::Problem;
+use crate::upstream::LocalExecutor;
+
+const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const HTTP2_STREAMS_MAX: u32 = 100;
+/// Bytes of request bodies that one HTTP/2 connection may send before the front has read them.
+const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
+const HTTP2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
+/// Smallest buffer that hyper takes.
+const BUFFER_BYTES_MIN: usize = 8 * 1024;
+/// Time for a refused client to send the rest of its request. Closing at once would discard the response.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// Serves a connection until it ends. `unread` are the bytes that the caller has read.
+pub async fn serve<S: ClientSocket>(
+    context: Rc<ThreadContext>,
+    socket: S,
+    unread: Vec<u8>,
+    peer: Peer,
+    admission: Admission,
+) {
+    let is_http2 = unread.starts_with(&HTTP2_PREFACE[..HTTP2_PREFACE.len().min(unread.len())]) && !unread.is_empty();
+    let (stream, activity) = ClientStream::new(socket, unread);
+    if is_http2 {
+        serve_http2(&context, stream, &activity, peer).await;
+    } else {
+        serve_http1(&context, stream, &activity, peer).await;
+    }
+    drop(admission);
+}
+
+async fn serve_http1<S: ClientSocket>(
+    context: &Rc<ThreadContext>,
+    stream: ClientStream<S>,
+    activity: &Rc<Activity>,
+    peer: Peer,
+) {
+    let service = {
+        let (context, activity) = (context.clone(), activity.clone());
+        service_fn(move |request| Box::pin(passing::answer(context.clone(), peer, activity.begin_request(), request)))
+    };
+    let limits = context.passing.options.limits;
+    let head_bytes_max = limits.url_bytes_max + limits.headers_bytes_max;
+    let mut connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let timeouts = context.timeouts;
+    let mut check_at = Instant::now() + timeouts.receive.min(timeouts.keep_alive);
+    let last = loop {
+        tokio::select! {
+            biased;
+            _ = poll_fn(|task| connection.poll_without_shutdown(task)) => break activity.error_page(),
+            () = sleep_until(check_at) => {
+                match activity.check(timeouts.receive, timeouts.keep_alive, Instant::now()) {
+                    Progress::Fine(next) => check_at = next,
+                    Progress::SlowHead => break Some(Problem::RequestTimeout),
+                    Progress::Idle => break None,
+                    Progress::SlowReader => return,
+                }
+            }
+        }
+    };
+    let mut socket = connection.into_parts().io.into_inner().socket;
+    if let Some(problem) = last
+        && let Ok(ray_id) = context.ray_ids.next()
+    {
+        let problems = &context.passing.options.problems;
+        let unrouted = context.passing.options.routes.unrouted();
+        context.measurer().count_refused(ray_id, unrouted, problems.code(problem), std::time::Instant::now());
+        let _ = timeout(LINGER, socket.write_all(&problems.last_response(problem, ray_id))).await;
+    }
+    linger(socket).await;
+}
+
+async fn serve_http2<S: ClientSocket>(
+    context: &Rc<ThreadContext>,
+    stream: ClientStream<S>,
+    activity: &Rc<Activity>,
+    peer: Peer,
+) {
+    let service = {
+        let (context, activity) = (context.clone(), activity.clone());
+        service_fn(move |request| passing::answer(context.clone(), peer, activity.begin_request(), request))
+    };
+    let head_bytes_max = context.passing.options.limits.headers_bytes_max;
+    let connection = http2::Builder::new(LocalExecutor)
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(HTTP2_STREAMS_MAX)
+        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+        .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
+        .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES)
+        .auto_date_header(false)
+        .serve_connection(TokioIo::new(stream), service);
+    let mut connection = std::pin::pin!(connection);
+    let timeouts = context.timeouts;
+    let mut check_at = Instant::now() + timeouts.receive.min(timeouts.keep_alive);
+    let mut is_stopping = false;
+    loop {
+        tokio::select! {
+            biased;
+            _ = connection.as_mut() => return,
+            () = context.stopping(), if !is_stopping => {
+                is_stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+            () = sleep_until(check_at) => {
+                // Frames are no heads of requests: a client may only be idle for long.
+                match activity.check(timeouts.keep_alive, timeouts.keep_alive, Instant::now()) {
+                    Progress::Fine(next) => check_at = next,
+                    Progress::SlowReader => return,
+                    Progress::Idle | Progress::SlowHead => {
+                        if is_stopping {
+                            return;
+                        }
+                        is_stopping = true;
+                        connection.as_mut().graceful_shutdown();
+                        check_at = Instant::now() + timeouts.receive;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Ends a connection without losing the last response: a reset would discard it if the client still sends.
+async fn linger<S: ClientSocket>(mut socket: S) {
+    if socket.shutdown().await.is_err() {
+        return;
+    }
+    let discard = async {
+        let mut buffer = [0; 4096];
+        while socket.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
+    };
+    let _ = timeout(LINGER, discard).await;
+}

@@ -1,0 +1,541 @@
+//! Requests that the front does not answer itself: it checks their sizes, and passes them on to a Python process.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use http::header::{
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderMap,
+    HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+};
+use http::request::Parts;
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout};
+
+use crate::body_budget::{self, BodyBudget, Reservation, SMALL_BYTES};
+use crate::client_address::Peer;
+use crate::client_stream::CountedRequest;
+use crate::codes::{CANCELLED, Codes};
+use crate::connection_budget::ClientKey;
+use crate::cors::Cors;
+use crate::front::{Answering, ThreadContext};
+use crate::problems::{Problem, Problems, RAY_ID, ray_id_value};
+use crate::ray_id::RayId;
+use crate::routes::{Plane, Route, Routes};
+use crate::trace_context;
+use crate::upstream::{NoResponse, Upstream};
+use crate::watches::{Park, Wake, Watches};
+
+/// Headers between the front and Python. A client cannot send them, and does not get them.
+const INTERNAL_PREFIX: &str = "x-hosting-";
+const CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
+const RAY: HeaderName = HeaderName::from_static("x-hosting-ray");
+const HELD: HeaderName = HeaderName::from_static("x-hosting-held");
+const CODE: HeaderName = HeaderName::from_static("x-hosting-code");
+const PARK: HeaderName = HeaderName::from_static("x-hosting-park");
+const WOKEN: HeaderValue = HeaderValue::from_static("woken");
+const OVER: HeaderValue = HeaderValue::from_static("over");
+
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+const COORDINATES: HeaderName = HeaderName::from_static("x-coords");
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
+const CLOSE: HeaderValue = HeaderValue::from_static("close");
+
+/// Headers of one connection (RFC 9110, 7.6.1).
+const HOP_BY_HOP: [HeaderName; 10] = [
+    CONNECTION,
+    KEEP_ALIVE,
+    PROXY_CONNECTION,
+    PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION,
+    TE,
+    TRAILER,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    EXPECT,
+];
+/// Bound on the number of headers. Each costs memory and time, however short it is.
+pub const HEADERS_MAX: usize = 128;
+/// Overhead of a header beside its name and value.
+const HEADER_OVERHEAD_BYTES: usize = 4;
+/// Longest wait of a parked request.
+const PARKED_MAX: Duration = Duration::from_secs(40);
+
+pub struct PassingOptions {
+    pub routes: Routes,
+    pub codes: Codes,
+    pub problems: Problems,
+    pub cors: Cors,
+    pub data_socket: PathBuf,
+    pub control_socket: PathBuf,
+    pub answer_timeout: Duration,
+    pub limits: RequestLimits,
+    pub bodies: Arc<BodyBudget>,
+    pub answers: Arc<BodyBudget>,
+}
+
+#[derive(Clone, Copy)]
+pub struct RequestLimits {
+    pub url_bytes_max: usize,
+    pub headers_bytes_max: usize,
+    /// For a request without an operation.
+    pub body_bytes_max: usize,
+}
+
+/// State of a thread that concerns passed requests.
+pub struct Passing {
+    pub options: Arc<PassingOptions>,
+    data: PassedPlane,
+    control: PassedPlane,
+}
+
+struct PassedPlane {
+    upstream: Upstream,
+    watches: Watches,
+}
+
+impl Passing {
+    pub fn new(options: Arc<PassingOptions>) -> Passing {
+        let plane = |socket: &PathBuf| PassedPlane {
+            upstream: Upstream::new(socket.clone(), options.answer_timeout),
+            watches: Watches::default(),
+        };
+        Passing { data: plane(&options.data_socket), control: plane(&options.control_socket), options }
+    }
+
+    pub fn watches(&self, plane: Plane) -> &Watches {
+        &self.plane(plane).watches
+    }
+
+    pub fn parked_count(&self) -> usize {
+        self.data.watches.count() + self.control.watches.count()
+    }
+
+    fn plane(&self, plane: Plane) -> &PassedPlane {
+        match plane {
+            Plane::Data => &self.data,
+            Plane::Control => &self.control,
+        }
+    }
+}
+
+/// Answers one request that hyper has read.
+pub async fn answer(
+    context: Rc<ThreadContext>,
+    peer: Peer,
+    counted: CountedRequest,
+    request: Request<Incoming>,
+) -> io::Result<Response<AnswerBody>> {
+    let traced = request.headers().get(TRACEPARENT).and_then(|value| trace_context::trace_id(value.as_bytes()));
+    let ray_id = match traced {
+        Some(ray_id) => ray_id,
+        None => context.ray_ids.next()?,
+    };
+    let (parts, body) = request.into_parts();
+    let origin = parts.headers.get(ORIGIN).cloned();
+    let path = origin.as_ref().map(|_| parts.uri.path().to_owned());
+    let options = context.passing.options.clone();
+    let mut exchange = Exchange {
+        measuring: Measuring::new(&context, ray_id, options.routes.unrouted()),
+        context: &context,
+        options: &options,
+        ray_id,
+        is_traced: traced.is_some(),
+        peer,
+        client: context.addresses.client(peer, forwarded_for(&parts.headers).as_deref()),
+    };
+    let is_http1 = parts.version <= Version::HTTP_11;
+    let outcome = tokio::select! {
+        biased;
+        outcome = exchange.run(parts, body) => outcome,
+        () = context.end_of_grace() => Err(Problem::ShuttingDown),
+    };
+    let mut response = match outcome {
+        Ok(response) => response,
+        Err(problem) => exchange.refuse(problem),
+    };
+    if let (Some(origin), Some(path)) = (origin, path)
+        && !response.headers().contains_key(http::header::ACCESS_CONTROL_ALLOW_ORIGIN)
+    {
+        options.cors.add(&path, &origin, response.headers_mut());
+    }
+    if is_http1 && (context.is_stopping.get() || context.timeouts.keep_alive.is_zero()) {
+        response.headers_mut().insert(CONNECTION, CLOSE);
+    }
+    let answering = context.clone().begin_answer();
+    Ok(response.map(|content| AnswerBody { content, _counted: counted, _answering: answering }))
+}
+
+struct Exchange<'a> {
+    context: &'a Rc<ThreadContext>,
+    options: &'a PassingOptions,
+    measuring: Measuring,
+    ray_id: RayId,
+    /// Whether the ray id is the trace id of the client.
+    is_traced: bool,
+    peer: Peer,
+    client: IpAddr,
+}
+
+impl Exchange<'_> {
+    async fn run(&mut self, mut parts: Parts, body: Incoming) -> Result<Response<Content>, Problem> {
+        let options = self.options;
+        let path_and_query = target(&parts.uri).ok_or(Problem::NotFound)?.to_owned();
+        if path_and_query.len() > options.limits.url_bytes_max {
+            return Err(Problem::UriTooLong);
+        }
+        check_headers(&mut parts, options.limits.headers_bytes_max)?;
+        let path = parts.uri.path();
+        if parts.method == Method::OPTIONS
+            && let Some(origin) = parts.headers.get(ORIGIN)
+            && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+        {
+            return self.answer_preflight(path, origin);
+        }
+        let route = options.routes.find(&parts.method, path);
+        if let Some(route) = route {
+            self.measuring.operation = route.operation;
+        }
+        let client = ClientKey::of(self.client);
+        if !options.answers.has_room(client) {
+            return Err(Problem::Overloaded);
+        }
+        let (body, _reservation) = self.receive(&parts.headers, route, client, body).await?;
+        let plane = route.map_or(Plane::Data, |route| route.plane);
+        let headers = self.passed_headers(&parts.headers);
+        let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
+        let passed = Passed { method: parts.method, path_and_query, headers, body };
+        let response = self.pass_until_answered(plane, passed, is_safe).await?;
+        Ok(self.answer_with(response, client))
+    }
+
+    fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
+        let methods = self.options.routes.methods(path);
+        if methods.is_empty() {
+            return Err(Problem::NotFound);
+        }
+        let mut response = Response::new(Content::Whole(None));
+        *response.status_mut() = StatusCode::NO_CONTENT;
+        response.headers_mut().insert(RAY_ID, ray_id_value(self.ray_id));
+        self.options.cors.add_preflight(path, origin, &methods, response.headers_mut());
+        self.measuring.end(0);
+        Ok(response)
+    }
+
+    /// Returns the body of a request. The reservation counts a large one until the response.
+    async fn receive(
+        &self,
+        headers: &HeaderMap,
+        route: Option<&Route>,
+        client: ClientKey,
+        body: Incoming,
+    ) -> Result<(Bytes, Option<Reservation>), Problem> {
+        if body.is_end_stream() {
+            return Ok((Bytes::new(), None));
+        }
+        let limit = route.map_or(self.options.limits.body_bytes_max, |route| route.body_bytes_max);
+        let needs_token = route.is_some_and(|route| route.needs_token);
+        let check = |bytes: usize| {
+            if bytes > limit {
+                return Err(Problem::BodyTooLarge);
+            }
+            if bytes > SMALL_BYTES && needs_token { check_token(headers) } else { Ok(()) }
+        };
+        check(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX))?;
+        let mut reservation = self.options.bodies.reserve(client);
+        let receiving = collect(body, &mut reservation, check);
+        let bytes = timeout(self.context.timeouts.receive, receiving).await.map_err(|_| Problem::RequestTimeout)??;
+        let is_small = bytes.len() <= SMALL_BYTES;
+        Ok((bytes, (!is_small).then_some(reservation)))
+    }
+
+    fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
+        let of_connection: Vec<&str> =
+            headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).collect();
+        let is_of_connection = |name: &HeaderName| {
+            *name != AUTHORIZATION && of_connection.iter().any(|one| one.trim().eq_ignore_ascii_case(name.as_str()))
+        };
+        let trusts_peer = matches!(self.peer, Peer::Proxy(proxy) if self.context.addresses.trusts(proxy));
+        let mut passed = HeaderMap::with_capacity(headers.len() + 2);
+        for (name, value) in headers {
+            let is_dropped = HOP_BY_HOP.contains(name)
+                || [CONTENT_LENGTH, FORWARDED, FORWARDED_FOR, ORIGIN].contains(name)
+                || name.as_str().starts_with(INTERNAL_PREFIX)
+                || (*name == COORDINATES && !trusts_peer)
+                || (*name == TRACEPARENT && !self.is_traced)
+                || is_of_connection(name);
+            if !is_dropped {
+                passed.append(name.clone(), value.clone());
+            }
+        }
+        // Public tokens of a game may be limited to some web pages.
+        if let Some(origin) = headers.get(ORIGIN) {
+            passed.insert(ORIGIN, origin.clone());
+        }
+        let client = HeaderValue::try_from(self.client.to_string()).expect("an address is a valid header value");
+        passed.insert(CLIENT, client);
+        if !self.is_traced {
+            passed.insert(RAY, ray_id_value(self.ray_id));
+        }
+        passed
+    }
+
+    /// Passes a request on. While Python parks it, waits for a change, and passes it on again.
+    async fn pass_until_answered(
+        &mut self,
+        plane: Plane,
+        mut passed: Passed,
+        is_safe: bool,
+    ) -> Result<Response<Incoming>, Problem> {
+        let PassedPlane { upstream, watches } = self.context.passing.plane(plane);
+        let unavailable = |reason| match reason {
+            NoResponse::Late => Problem::DeadlineExceeded,
+            _ if plane == Plane::Data => Problem::Internal,
+            NoResponse::Lost if !is_safe => Problem::ControlPlaneUnavailableSent,
+            NoResponse::Lost | NoResponse::NotSent => Problem::ControlPlaneUnavailable,
+        };
+        let until = Instant::now() + PARKED_MAX;
+        let mut stale_in = None;
+        loop {
+            let response = upstream.send(passed.request(), is_safe).await.map_err(unavailable)?;
+            let Some(park) = park_of(&response)? else { return Ok(response) };
+            drop(response);
+            passed.keep_only_key();
+            let wake = if self.context.is_stopping.get() {
+                Wake::Expired
+            } else {
+                watches.wait(park, until, &mut stale_in).await
+            };
+            let is_over = wake == Wake::Expired || self.context.is_stopping.get();
+            passed.headers.insert(HELD, if is_over { OVER } else { WOKEN });
+        }
+    }
+
+    fn answer_with(&mut self, response: Response<Incoming>, client: ClientKey) -> Response<Content> {
+        let (mut parts, body) = response.into_parts();
+        let codes = &self.options.codes;
+        let named = parts.headers.get(CODE).and_then(|value| value.to_str().ok()).and_then(|code| codes.number(code));
+        let is_error = parts.status.is_client_error() || parts.status.is_server_error();
+        let internal = self.options.problems.code(Problem::Internal);
+        self.measuring.end(named.unwrap_or(if is_error { internal } else { 0 }));
+        let names: Vec<HeaderName> = parts.headers.keys().cloned().collect();
+        for name in names {
+            if HOP_BY_HOP.contains(&name) || name.as_str().starts_with(INTERNAL_PREFIX) {
+                parts.headers.remove(name);
+            }
+        }
+        let mut unwritten = self.options.answers.reserve(client);
+        unwritten.add(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+        Response::from_parts(parts, Content::Passed(body, unwritten))
+    }
+
+    fn refuse(&mut self, problem: Problem) -> Response<Content> {
+        self.measuring.end_with_record(self.options.problems.code(problem));
+        self.options.problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(body)))
+    }
+}
+
+/// A request for Python.
+struct Passed {
+    method: Method,
+    path_and_query: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+impl Passed {
+    fn request(&self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body.clone()));
+        *request.method_mut() = self.method.clone();
+        *request.uri_mut() = Uri::builder()
+            .scheme("http")
+            .authority("python")
+            .path_and_query(self.path_and_query.as_str())
+            .build()
+            .expect("the parts are valid");
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    /// Drops the parts that a repeated request does not need. It may wait for long.
+    fn keep_only_key(&mut self) {
+        self.body = Bytes::new();
+        let mut headers = HeaderMap::with_capacity(5);
+        for name in [HOST, AUTHORIZATION, CLIENT, RAY, TRACEPARENT] {
+            if let Some(value) = self.headers.remove(&name) {
+                // A value of its own, because this one keeps the whole head of the request in memory.
+                let value = HeaderValue::from_bytes(value.as_bytes()).expect("it was a valid value");
+                headers.insert(name, value);
+            }
+        }
+        self.headers = headers;
+    }
+}
+
+/// Returns the target that Python gets, or None for a target without a path.
+fn target(uri: &Uri) -> Option<&str> {
+    let target = uri.path_and_query()?.as_str();
+    target.starts_with('/').then_some(target)
+}
+
+fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
+    let headers = &mut parts.headers;
+    let bytes: usize =
+        headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES).sum();
+    if bytes > bytes_max || headers.len() > HEADERS_MAX {
+        return Err(Problem::HeadersTooLarge);
+    }
+    if let (Version::HTTP_2, Some(authority)) = (parts.version, parts.uri.authority()) {
+        let host = HeaderValue::try_from(authority.as_str()).map_err(|_| Problem::NotHttp)?;
+        headers.insert(HOST, host);
+    }
+    match headers.get_all(HOST).iter().count() {
+        0 if parts.version >= Version::HTTP_11 => Err(Problem::NoHost),
+        0 | 1 => Ok(()),
+        _ => Err(Problem::TwoHosts),
+    }
+}
+
+/// Returns the addresses of all headers `x-forwarded-for` in their order.
+fn forwarded_for(headers: &HeaderMap) -> Option<Vec<u8>> {
+    let lines: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+    (!lines.is_empty()).then(|| lines.join(&b','))
+}
+
+/// A large body is only received with a token of the usual form.
+fn check_token(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(value) = headers.get(AUTHORIZATION) else { return Err(Problem::TokenMissing) };
+    let token = value.as_bytes().split_at_checked(b"bearer ".len());
+    let is_bearer = token.is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
+    if is_bearer { Ok(()) } else { Err(Problem::TokenInvalid) }
+}
+
+async fn collect(
+    mut body: Incoming,
+    reservation: &mut Reservation,
+    check: impl Fn(usize) -> Result<(), Problem>,
+) -> Result<Bytes, Problem> {
+    let mut collected = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| Problem::NotHttp)?;
+        let Ok(data) = frame.into_data() else { continue };
+        let bytes = collected.len() + data.len();
+        check(bytes)?;
+        reservation.grow_to(bytes).map_err(|full| match full {
+            body_budget::Full::Client => Problem::OverloadedBodies,
+            body_budget::Full::Total => Problem::Overloaded,
+        })?;
+        if collected.is_empty() && body.is_end_stream() {
+            return Ok(data);
+        }
+        collected.extend_from_slice(&data);
+    }
+    Ok(collected.freeze())
+}
+
+fn park_of(response: &Response<Incoming>) -> Result<Option<Park>, Problem> {
+    let Some(park) = response.headers().get(PARK) else { return Ok(None) };
+    let park = park.to_str().ok().and_then(Park::parse);
+    park.map(Some).ok_or(Problem::Internal)
+}
+
+/// Counts one request when it is answered, or as cancelled when it is dropped before.
+struct Measuring {
+    context: Rc<ThreadContext>,
+    ray_id: RayId,
+    operation: usize,
+    started: std::time::Instant,
+    is_counted: bool,
+    _answering: Answering,
+}
+
+impl Measuring {
+    fn new(context: &Rc<ThreadContext>, ray_id: RayId, operation: usize) -> Measuring {
+        Measuring {
+            context: context.clone(),
+            ray_id,
+            operation,
+            started: std::time::Instant::now(),
+            is_counted: false,
+            _answering: context.clone().begin_answer(),
+        }
+    }
+
+    fn end(&mut self, code: usize) {
+        self.is_counted = true;
+        self.context.measurer().count_passed(self.operation, code, self.started.elapsed());
+    }
+
+    /// Also records the request, because Python does not know it.
+    fn end_with_record(&mut self, code: usize) {
+        self.is_counted = true;
+        self.context.measurer().count_refused(self.ray_id, self.operation, code, self.started);
+    }
+}
+
+impl Drop for Measuring {
+    fn drop(&mut self) {
+        if !self.is_counted {
+            let cancelled = self.context.passing.options.codes.number(CANCELLED);
+            self.end(cancelled.unwrap_or_default());
+        }
+    }
+}
+
+/// Content of a response.
+pub enum Content {
+    Whole(Option<Bytes>),
+    /// Response of Python, and its bytes that are not written yet.
+    Passed(Incoming, Reservation),
+}
+
+/// Body of a response. The request counts until it is written.
+pub struct AnswerBody {
+    content: Content,
+    _counted: CountedRequest,
+    _answering: Answering,
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.content {
+            Content::Whole(content) => Poll::Ready(content.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Passed(body, unwritten) => {
+                let frame = Pin::new(&mut *body).poll_frame(context);
+                unwritten.shrink_to(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+                frame
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(content) => content.is_none(),
+            Content::Passed(body, _) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(content) => SizeHint::with_exact(content.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Content::Passed(body, _) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! The header `traceparent` of W3C Trace Context.
+
+use crate::ray_id::RayId;
+
+const VERSION_00_BYTES: usize = 55;
+
+/// Returns the trace id of a valid header. A request continues that trace: the trace id is its ray id.
+pub fn trace_id(traceparent: &[u8]) -> Option<RayId> {
+    let fixed = traceparent.get(..VERSION_00_BYTES)?;
+    let rest = &traceparent[VERSION_00_BYTES..];
+    let [version, id, parent, flags] = split(fixed)?;
+    let is_hex = |digits: &[u8]| digits.iter().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'));
+    let is_zero = |digits: &[u8]| digits.iter().all(|digit| *digit == b'0');
+    let is_version = is_hex(version) && version != b"ff";
+    // Later versions may append fields.
+    let is_end = if version == b"00" { rest.is_empty() } else { rest.is_empty() || rest.starts_with(b"-") };
+    let is_valid = is_version && is_end && is_hex(parent) && !is_zero(parent) && is_hex(flags) && !is_zero(id);
+    is_valid.then(|| RayId::from_digits(id)).flatten()
+}
+
+/// Splits `version-id-parent-flags`.
+fn split(fixed: &[u8]) -> Option<[&[u8]; 4]> {
+    let has_dashes = fixed[2] == b'-' && fixed[35] == b'-' && fixed[52] == b'-';
+    has_dashes.then(|| [&fixed[..2], &fixed[3..35], &fixed[36..52], &fixed[53..]])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: &str = "0af7651916cd43dd8448eb211c80319c";
+
+    fn digits(traceparent: &str) -> Option<String> {
+        trace_id(traceparent.as_bytes()).map(|id| String::from_utf8_lossy(&id.digits()).into_owned())
+    }
+
+    #[test]
+    fn valid_header_names_its_trace() {
+        assert_eq!(digits(&format!("00-{ID}-b7ad6b7169203331-01")).as_deref(), Some(ID));
+        assert_eq!(digits(&format!("01-{ID}-b7ad6b7169203331-00-more")).as_deref(), Some(ID));
+    }
+
+    #[test]
+    fn invalid_headers_are_ignored() {
+        let zeros = "0".repeat(32);
+        for header in [
+            String::new(),
+            format!("00-{ID}-b7ad6b7169203331-0"),
+            format!("00-{ID}-b7ad6b7169203331-01-more"),
+            format!("01-{ID}-b7ad6b7169203331-01more"),
+            format!("ff-{ID}-b7ad6b7169203331-01"),
+            format!("00-{zeros}-b7ad6b7169203331-01"),
+            format!("00-{ID}-0000000000000000-01"),
+            format!("00-{}-b7ad6b7169203331-01", ID.to_uppercase()),
+            format!("00_{ID}-b7ad6b7169203331-01"),
+        ] {
+            assert_eq!(digits(&header), None, "{header}");
+        }
+    }
+}

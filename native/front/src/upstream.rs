@@ -1,0 +1,100 @@
+//! HTTP client for the Unix socket of a Python process.
+
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Response, Uri};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::rt::Executor;
+use hyper_util::client::legacy::Client;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::UnixStream;
+use tokio::task::spawn_local;
+use tokio::time::timeout;
+use tower_service::Service;
+
+/// Time after which an idle connection is closed. It is shorter than that of uvicorn (5 s), because a request on a
+/// connection that closes has an unknown outcome.
+const IDLE: Duration = Duration::from_secs(4);
+const IDLE_CONNECTIONS_MAX: usize = 128;
+
+/// Runs tasks on the current thread.
+#[derive(Clone, Copy)]
+pub struct LocalExecutor;
+
+impl<F: Future + 'static> Executor<F> for LocalExecutor {
+    fn execute(&self, task: F) {
+        spawn_local(async move {
+            task.await;
+        });
+    }
+}
+
+/// Why there is no response.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NoResponse {
+    NotSent,
+    /// The request was sent, perhaps only in part.
+    Lost,
+    Late,
+}
+
+/// Client of one Python process. Connections are reused.
+pub struct Upstream {
+    client: Client<UnixConnector, Full<Bytes>>,
+    answer_timeout: Duration,
+}
+
+impl Upstream {
+    pub fn new(socket: PathBuf, answer_timeout: Duration) -> Upstream {
+        let client = Client::builder(LocalExecutor)
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .build(UnixConnector(Arc::new(socket)));
+        Upstream { client, answer_timeout }
+    }
+
+    /// Sends a request to the process. The target needs a scheme and an authority, but both are ignored. A lost request is
+    /// sent once more if it `is_safe` to execute it twice.
+    pub async fn send(&self, request: Request<Full<Bytes>>, is_safe: bool) -> Result<Response<Incoming>, NoResponse> {
+        let again = is_safe.then(|| request.clone());
+        let sending = async {
+            match (self.send_once(request).await, again) {
+                (Err(NoResponse::Lost), Some(again)) => self.send_once(again).await,
+                (outcome, _) => outcome,
+            }
+        };
+        timeout(self.answer_timeout, sending).await.unwrap_or(Err(NoResponse::Late))
+    }
+
+    async fn send_once(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, NoResponse> {
+        let failure = |error: hyper_util::client::legacy::Error| {
+            if error.is_connect() { NoResponse::NotSent } else { NoResponse::Lost }
+        };
+        self.client.request(request).await.map_err(failure)
+    }
+}
+
+#[derive(Clone)]
+struct UnixConnector(Arc<PathBuf>);
+
+impl Service<Uri> for UnixConnector {
+    type Response = TokioIo<UnixStream>;
+    type Error = std::io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let socket = self.0.clone();
+        Box::pin(async move { Ok(TokioIo::new(UnixStream::connect(&*socket).await?)) })
+    }
+}

@@ -1,0 +1,290 @@
+//! Parked long polls: requests that wait for a change of one of their topics.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, HashSet};
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+use tokio::time::{Instant, timeout_at};
+
+/// Bound of the stored changes. Without them, a request that parks now may be woken although nothing has changed.
+const RECENT_MAX: usize = 65_536;
+
+/// Wait of a request, as Python describes it: `<run>.<sequence> <topic>,<topic>`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Park {
+    /// Execution of the process that numbers the changes.
+    pub run: Rc<str>,
+    pub sequence: u64,
+    pub topics: Vec<Rc<str>>,
+}
+
+impl Park {
+    pub fn parse(text: &str) -> Option<Park> {
+        let (index, topics) = text.split_once(' ')?;
+        let (run, sequence) = index.split_once('.')?;
+        let topics = topics.split(',').map(Rc::from).collect();
+        Some(Park { run: run.into(), sequence: sequence.parse().ok()?, topics })
+    }
+}
+
+/// Changes since the last ones, as the process answers.
+#[derive(Debug, Clone)]
+pub struct Changes {
+    pub run: String,
+    pub sequence: u64,
+    pub topics: Vec<(String, u64)>,
+    /// False if other topics may have changed too.
+    pub is_complete: bool,
+}
+
+/// Why a wait ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wake {
+    Changed,
+    Expired,
+}
+
+/// Waiting requests of one process. A request is never woken too late, and sometimes too early.
+///
+/// A change may arrive before the request that waits for it, so recent changes are stored.
+#[derive(Default)]
+pub struct Watches(RefCell<State>);
+
+#[derive(Default)]
+struct State {
+    run: Rc<str>,
+    /// Number of the last change that is known.
+    after: u64,
+    /// Changes up to this number are not stored.
+    floor: u64,
+    recent: HashMap<Rc<str>, u64>,
+    waiting: HashMap<u64, Waiting>,
+    last_number: u64,
+    by_topic: HashMap<Rc<str>, HashSet<u64>>,
+}
+
+struct Waiting {
+    sequence: u64,
+    topics: Vec<Rc<str>>,
+    wake: oneshot::Sender<()>,
+}
+
+impl Watches {
+    pub fn count(&self) -> usize {
+        self.0.borrow().waiting.len()
+    }
+
+    /// Waits until a topic changes, or until the deadline. `stale_in` is the state of one request over its waits: the run
+    /// in which it was woken at once because it waits in another run.
+    pub async fn wait(&self, park: Park, until: Instant, stale_in: &mut Option<Rc<str>>) -> Wake {
+        let Some((number, woken)) = self.0.borrow_mut().add(park, stale_in) else { return Wake::Changed };
+        let _entry = Entry { watches: self, number };
+        match timeout_at(until, woken).await {
+            Ok(_) => Wake::Changed,
+            Err(_) => Wake::Expired,
+        }
+    }
+
+    pub fn take(&self, changes: Changes) {
+        self.0.borrow_mut().take(changes);
+    }
+
+    /// Wakes all requests.
+    pub fn wake_all(&self) {
+        self.0.borrow_mut().wake_all();
+    }
+}
+
+struct Entry<'a> {
+    watches: &'a Watches,
+    number: u64,
+}
+
+impl Drop for Entry<'_> {
+    fn drop(&mut self) {
+        self.watches.0.borrow_mut().remove(self.number);
+    }
+}
+
+impl State {
+    /// Returns None if the request must not wait.
+    fn add(&mut self, park: Park, stale_in: &mut Option<Rc<str>>) -> Option<(u64, oneshot::Receiver<()>)> {
+        if park.run != self.run {
+            if stale_in.as_ref() != Some(&self.run) {
+                *stale_in = Some(self.run.clone());
+                return None;
+            }
+            // The process has restarted, and no answer has named its new run yet.
+            self.restart(park.run, park.sequence);
+            self.wake_all();
+        }
+        let has_changed = |topic: &Rc<str>| self.recent.get(topic).is_some_and(|change| *change > park.sequence);
+        if park.sequence < self.floor || park.topics.iter().any(has_changed) {
+            return None;
+        }
+        let (wake, woken) = oneshot::channel();
+        self.last_number += 1;
+        let number = self.last_number;
+        self.waiting.insert(number, Waiting { sequence: park.sequence, topics: park.topics.clone(), wake });
+        for topic in park.topics {
+            self.by_topic.entry(topic).or_default().insert(number);
+        }
+        Some((number, woken))
+    }
+
+    /// Removes a request unless it is removed already.
+    fn remove(&mut self, number: u64) -> Option<Waiting> {
+        let waiting = self.waiting.remove(&number)?;
+        for topic in &waiting.topics {
+            if let Some(numbers) = self.by_topic.get_mut(topic) {
+                numbers.remove(&number);
+                if numbers.is_empty() {
+                    self.by_topic.remove(topic);
+                }
+            }
+        }
+        Some(waiting)
+    }
+
+    fn take(&mut self, changes: Changes) {
+        if changes.run != *self.run || !changes.is_complete {
+            self.restart(changes.run.into(), changes.sequence);
+            self.wake_all();
+            return;
+        }
+        for (topic, sequence) in changes.topics {
+            let waiting = self.by_topic.get(topic.as_str()).into_iter().flatten();
+            let woken: Vec<_> = waiting.copied().filter(|number| self.waiting[number].sequence < sequence).collect();
+            for number in woken {
+                self.wake(number);
+            }
+            if sequence > self.floor {
+                self.recent.insert(topic.into(), sequence);
+            }
+        }
+        self.after = self.after.max(changes.sequence);
+        if self.recent.len() > RECENT_MAX {
+            self.floor = self.after;
+            self.recent.clear();
+        }
+    }
+
+    fn restart(&mut self, run: Rc<str>, sequence: u64) {
+        self.run = run;
+        (self.after, self.floor) = (sequence, sequence);
+        self.recent.clear();
+    }
+
+    fn wake_all(&mut self) {
+        let numbers: Vec<_> = self.waiting.keys().copied().collect();
+        for number in numbers {
+            self.wake(number);
+        }
+    }
+
+    fn wake(&mut self, number: u64) {
+        if let Some(waiting) = self.remove(number) {
+            let _ = waiting.wake.send(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn park(text: &str) -> Park {
+        Park::parse(text).unwrap_or_else(|| panic!("{text}"))
+    }
+
+    fn changes(run: &str, sequence: u64, topics: &[(&str, u64)]) -> Changes {
+        let topics = topics.iter().map(|(topic, number)| ((*topic).to_owned(), *number)).collect();
+        Changes { run: run.to_owned(), sequence, topics, is_complete: true }
+    }
+
+    /// Returns watches of the run `a`.
+    fn watches() -> Watches {
+        let watches = Watches::default();
+        watches.take(Changes { is_complete: false, ..changes("a", 10, &[]) });
+        watches
+    }
+
+    /// Returns the outcome of a wait during which `change` happens.
+    async fn wait(watches: &Watches, text: &str, change: impl FnOnce()) -> Wake {
+        let until = Instant::now() + Duration::from_millis(20);
+        let mut stale_in = None;
+        let waiting = watches.wait(park(text), until, &mut stale_in);
+        let changing = async {
+            tokio::task::yield_now().await;
+            change();
+        };
+        tokio::join!(waiting, changing).0
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn change_of_a_topic_wakes_its_requests_only() {
+        let watches = watches();
+        let change = || watches.take(changes("a", 12, &[("one", 12)]));
+        assert_eq!(wait(&watches, "a.11 two,one", change).await, Wake::Changed);
+        assert_eq!(wait(&watches, "a.12 two", change).await, Wake::Expired);
+        assert_eq!(wait(&watches, "a.12 one", || ()).await, Wake::Expired);
+        assert_eq!(watches.count(), 0);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn change_before_the_wait_wakes_at_once() {
+        let watches = watches();
+        watches.take(changes("a", 12, &[("one", 12)]));
+        assert_eq!(wait(&watches, "a.11 one", || ()).await, Wake::Changed);
+        assert_eq!(wait(&watches, "a.9 two", || ()).await, Wake::Changed, "older changes are not known");
+        assert_eq!(wait(&watches, "a.10 two", || ()).await, Wake::Expired);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn missed_changes_and_a_new_run_wake_all() {
+        let watches = watches();
+        let missed = || watches.take(Changes { is_complete: false, ..changes("a", 20, &[]) });
+        assert_eq!(wait(&watches, "a.10 one", missed).await, Wake::Changed);
+        let restart = || watches.take(changes("b", 0, &[]));
+        assert_eq!(wait(&watches, "a.20 one", restart).await, Wake::Changed);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn request_of_another_run_is_repeated_once_and_then_waits() {
+        let watches = watches();
+        let (mut stale_in, until) = (None, Instant::now());
+        assert_eq!(watches.wait(park("b.3 one"), until, &mut stale_in).await, Wake::Changed);
+        assert_eq!(watches.wait(park("b.3 one"), until, &mut stale_in).await, Wake::Expired);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn abandoned_requests_are_forgotten() {
+        let watches = watches();
+        let (mut stale_in, until) = (None, Instant::now() + Duration::from_secs(60));
+        {
+            let waiting = std::pin::pin!(watches.wait(park("a.10 one"), until, &mut stale_in));
+            assert!(futures_poll(waiting).is_none());
+            assert_eq!(watches.count(), 1);
+        }
+        assert_eq!(watches.count(), 0);
+        assert!(watches.0.borrow().by_topic.is_empty());
+    }
+
+    fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        match future.poll(&mut context) {
+            std::task::Poll::Ready(output) => Some(output),
+            std::task::Poll::Pending => None,
+        }
+    }
+
+    #[test]
+    fn other_texts_are_no_parks() {
+        for text in ["", "a.1", "a one", "a.x one"] {
+            assert_eq!(Park::parse(text), None, "{text}");
+        }
+    }
+}
