@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
@@ -19,8 +20,14 @@ from pyservice.app.plane_process import (
     BackgroundTasks,
     reread_settings,
 )
-from pyservice.app.public_servers import bound_address, listen
+from pyservice.app.public_servers import (
+    bound_address,
+    listen,
+    open_http_server,
+    transport_settings,
+)
 from pyservice.app.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
+from pyservice.calls import Operation
 from pyservice.control import metrics
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
 from pyservice.control.audit_log import AuditAdministration, AuditLog, AuditLogOperations
@@ -61,8 +68,8 @@ from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.uploads import UploadLifecycle, UploadOperations
 from pyservice.control.versions import VersionOperations
-from pyservice.edge.http_application import create_app
-from pyservice.edge.http_server import listen_unix, make_server
+from pyservice.edge.http_application import HttpApplication
+from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.observability.logging import get_logger
@@ -79,7 +86,7 @@ from pyservice.storage.migrations import migrate
 from pyservice.storage.quotas import CONFIGURATION_BYTES, LOG_BYTES
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, rates_of
-from pyservice.watch import Topics
+from pyservice.watch import LongPolls, Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
 """Logged without a traceback."""
@@ -100,7 +107,7 @@ class ControlPlane:
         is_supervised: bool = False,
         is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Binds the CDN's listeners. The caller has created and locked `settings.data_dir`.
+        """Binds the listeners of clients. The caller has created and locked `settings.data_dir`.
 
         The CDN's process receives `flags`, the command-line flags of this process.
         `is_orphan` returns whether the supervisor of this process was killed.
@@ -112,6 +119,9 @@ class ControlPlane:
         self._tiers = settings.tiers
         self._folder = settings.data_dir / "control"
         self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
+        self._http_socket: socket.socket | None = None
+        if settings.front == "off":
+            self._http_socket = listen(settings.control_http, settings.http_limits.backlog)
         url = settings.database_url
         self._database = open_database(url.get_secret_value() if url else None, self._folder)
         self._database_watch = DatabaseHealthCheck(self._database)
@@ -248,8 +258,7 @@ class ControlPlane:
         table = operation_table(self._gate, operations, self._refusals)
         transport = _transport_settings(settings)
         limits = self._limits = Limits(rates_of(settings.rate_limits))
-        app = create_app(table, transport, self._metrics, limits, rays=self._rays.rays)
-        self._http = make_server(app, [listen_unix(settings.control_http_socket)])
+        self._http = self._http_server(table, transport)
         internal: dict[str, Handler] = {
             NEXT_CHANGES: next_changes(self._topics),
             f"{_INTERNAL}.Control.Metrics": self._render,
@@ -265,6 +274,25 @@ class ControlPlane:
             internal=internal,
             rays=self._rays.rays,
         )
+
+    def _http_server(
+        self, table: Mapping[str, Operation], internal: TransportSettings
+    ) -> HttpServer:
+        """Returns the server behind the front, or without the front that of a public port."""
+        public = None if self._http_socket is None else transport_settings(self._settings)
+        long_polls, topics = LongPolls(), self._topics
+        topics.listen(lambda changes: long_polls.take(topics.run, changes))
+        app = HttpApplication(
+            table,
+            public or internal,
+            self._metrics,
+            self._limits.control_plane_limit,
+            long_polls=long_polls,
+            rays=self._rays.rays,
+        )
+        if self._http_socket is not None and public is not None:
+            return open_http_server(app, [self._http_socket], public)
+        return HttpServer(app, [listen_unix(self._settings.control_http_socket)])
 
     def _operations(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:
         settings, database, records = self._settings, self._database, self._records
@@ -420,7 +448,11 @@ class ControlPlane:
         for name, work in (*self._runtime.work(), *self._rays.work()):
             own(name, work)
         await self._runtime.wait_until_known()
+        without_front = (
+            {} if self._http_socket is None else {"control_http": bound_address(self._http_socket)}
+        )
         return {
+            **without_front,
             "cdn": bound_address(self._cdn_socket),
             "owner_group_id": self._owner.group_id,
             "cloud_token_file": str(self._owner.token_file),

@@ -11,11 +11,12 @@ from pyservice.app.cloud_token_check import CloudTokenCheck
 from pyservice.app.edge_guard_probe import EdgeGuardMetrics
 from pyservice.app.plane_process import BackgroundTasks, reread_settings
 from pyservice.app.public_servers import (
-    ProbeServer,
+    PublicListeners,
     PublicServers,
     ServerContext,
     bound_address,
     listen,
+    warn_without_front,
 )
 from pyservice.app.ray_export import DATA_SERVICE, RayExport, store_over_socket
 from pyservice.app.readiness import HealthMonitors, Phase, Readiness
@@ -56,7 +57,7 @@ from pyservice.dataplane.static_feed import StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
 from pyservice.edge.front import FrontConfig
-from pyservice.edge.http_server import listen_unix
+from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.metrics_listener import create_probes
 from pyservice.errors import ServiceError
 from pyservice.network.hosts import AllowedDestinations, allow_any
@@ -76,6 +77,7 @@ START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 1_000
+_PROBES_GRACE_S: Final = 1.0
 
 _log = get_logger("service")
 
@@ -95,6 +97,9 @@ class DataPlane:
         self._tasks = BackgroundTasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._http_address = bound_address(self._http_socket)
+        self._grpc_socket: socket.socket | None = None
+        if settings.front == "on":
+            self._grpc_socket = listen(settings.grpc, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
@@ -128,7 +133,7 @@ class DataPlane:
         self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_control_awaited)
         self._edge = EdgeGuardMetrics(settings.data_dir)
         probes = create_probes(self._conditions, self._metrics, self._render, self._scrape)
-        self._probes = ProbeServer(probes, self._probes_socket)
+        self._probes = HttpServer(probes, [self._probes_socket])
 
     async def recover(self, signals: StopSignals) -> bool:
         """Starts the health probes, recovers the engine, starts the admin socket and loads the feed
@@ -158,7 +163,7 @@ class DataPlane:
                 await self._internal.start()
                 await signals.unless_stopped(self._feed_file())
                 return True
-        await self._probes.stop()
+        await self._probes.stop(_PROBES_GRACE_S)
         return False
 
     def _wire_servers(self, regions: RegionCatalog) -> None:
@@ -180,10 +185,10 @@ class DataPlane:
         )
         context = ServerContext(settings, self._metrics, self._limits, self._rays.rays)
         self._servers = PublicServers(
-            context, table, topics, self._engine, self._front_config(), *self._http_sockets()
+            context, table, topics, self._engine, self._front_config(), self._listeners()
         )
         for name, work in (
-            *self._servers.work(self._control_client),
+            *self._servers.work(),
             *self._rays.work(),
             *self._processes.work(),
         ):
@@ -219,12 +224,10 @@ class DataPlane:
         addresses = self._processes.player_addresses
         return FrontConfig(self._namespaces.native, regions, addresses.native)
 
-    def _http_sockets(self) -> tuple[socket.socket, list[socket.socket]]:
-        """Returns the socket of clients, and those of edge-guard."""
+    def _listeners(self) -> PublicListeners:
         settings = self._settings
-        if settings.domains.main is None:
-            return self._http_socket, []
-        return self._http_socket, [listen_unix(settings.edge_http_socket)]
+        edge = [] if settings.domains.main is None else [listen_unix(settings.edge_http_socket)]
+        return PublicListeners(self._http_socket, self._grpc_socket, edge)
 
     async def _held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         response = await self._feed.held_configurations(request)
@@ -332,6 +335,7 @@ class DataPlane:
             await self._static_feed.wait_fed()
 
     async def start(self) -> dict[str, str]:
+        warn_without_front(self._settings)
         # Clients that connected during the recovery may hold state from before the restart.
         self._processes.runtime.expect_runtime()
         grpc_port = await self._servers.start()
@@ -379,7 +383,6 @@ class DataPlane:
             self._engine.cancel_holds()
             await self._servers.stop(signals)
         await self._tasks.stop()
-        await self._servers.close()
         await self._rays.close()
         await self._to_games.close()
         await self._to_providers.close()
@@ -387,7 +390,7 @@ class DataPlane:
         await self._control_client.close()
         await self._internal.stop(0.0)
         await signals.unless_hung(self._engine.close())
-        await self._probes.stop()
+        await self._probes.stop(_PROBES_GRACE_S)
         _log.info("stopped")
 
 

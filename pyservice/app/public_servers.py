@@ -1,34 +1,26 @@
-"""Public HTTP and gRPC servers of the data plane, including their long polls.
-
-The servers forward the operations of the control plane to its process.
-"""
+"""Public HTTP and gRPC servers of the data plane: the front, and the Python servers behind it."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
-
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from pyservice import openapi
 from pyservice.calls import Operation
 from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine
-from pyservice.edge.forwarding import HttpForwarder
 from pyservice.edge.front import FrontConfig, FrontServer
-from pyservice.edge.http_application import create_app
-from pyservice.edge.http_server import make_server
+from pyservice.edge.http_application import HttpApplication
+from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.static_document import StaticDocument
 from pyservice.observability import health
+from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
+from pyservice.rpc import RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import ListenAddress, Settings
 from pyservice.settings.user_ids import host_user_ids
@@ -39,6 +31,8 @@ from pyservice.watch import LongPolls, Topics
 _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
 
+log = get_logger("service")
+
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
@@ -48,8 +42,23 @@ class ServerContext:
     rays: Rays
 
 
+@dataclass(frozen=True, slots=True)
+class PublicListeners:
+    """Listening sockets of clients. `edge` accept edge-guard."""
+
+    http: socket.socket
+    grpc: socket.socket | None
+    """None without the front: grpcio opens its own socket."""
+    edge: Sequence[socket.socket] = ()
+
+
 class PublicServers:
-    """Public HTTP and gRPC servers. Call `start`, `stop` and `close` once each, in this order."""
+    """HTTP and gRPC servers of the data plane. Call `start`, `stop` and `close` once each, in this
+    order.
+
+    The front has the public ports, and passes requests on to the Python servers at unix sockets.
+    With the setting `front = "off"`, the Python servers have the public ports.
+    """
 
     def __init__(
         self,
@@ -58,88 +67,104 @@ class PublicServers:
         topics: Topics,
         engine: Engine,
         front_config: FrontConfig,
-        listener: socket.socket,
-        edge_sockets: Sequence[socket.socket],
+        listeners: PublicListeners,
     ) -> None:
-        """`listener` accepts HTTP clients, and `edge_sockets` accept edge-guard."""
         settings, rays = context.settings, context.rays
-        self._grace_s = settings.stop_grace_ms / 1000
-        self._transport = _transport_settings(settings)
-        shared = (self._transport, context.metrics, context.limits)
-        forwarded = METHODS.keys() - table.keys()
-        self._own_polls = own = LongPolls()
-        topics.listen(lambda changes: own.take(topics.run, changes))
-        self._forwarded_polls = LongPolls()
-        self._forwarder = HttpForwarder(settings.control_http_socket, self._forwarded_polls, rays)
-        self._rpc_forwarder = RpcForwarder(settings.control_socket, self._forwarded_polls, rays)
-        app = create_app(
+        has_front = settings.front == "on"
+        transport = transport_settings(settings)
+        served = replace(transport, is_internal=True) if has_front else transport
+        self._long_polls = long_polls = LongPolls()
+        topics.listen(lambda changes: long_polls.take(topics.run, changes))
+        openapi_document = openapi.document(
+            METHODS.values(), public_url=settings.public_base or "/"
+        )
+        app = HttpApplication(
             table,
-            *shared,
-            forwarder=self._forwarder,
-            forwarded=forwarded,
-            long_polls=self._own_polls,
-            rays=rays,
-            documents=[
-                StaticDocument(
-                    b"/openapi.json",
-                    openapi.document(METHODS.values(), public_url=settings.public_base or "/"),
-                )
-            ],
-        )
-        self._listener = listener
-        self._front_config = front_config
-        self._has_front = self._transport.keep_alive_timeout_ms > 0
-        self._server = make_server(
-            app, edge_sockets if self._has_front else [listener, *edge_sockets]
-        )
-        self._front = FrontServer(
-            engine.start_front,
-            REFUSAL_SLUGS,
-            self._server,
+            served,
             context.metrics,
-            context.limits,
-            rays,
-            engine.namespace_of_lobby,
+            context.limits.data_plane_limit,
+            long_polls=long_polls,
+            documents=[StaticDocument(b"/openapi.json", openapi_document)],
+            rays=rays,
         )
-        context.metrics.before_scrape = self._front.take_measurements
+        self._front: FrontServer | None = None
+        if has_front:
+            self._http = HttpServer(app, [listen_unix(settings.data_http_socket)])
+            self._front = FrontServer(
+                engine.start_front,
+                REFUSAL_SLUGS,
+                context.metrics,
+                context.limits,
+                rays,
+                engine.namespace_of_lobby,
+            )
+            context.metrics.before_scrape = self._front.take_measurements
+        else:
+            self._http = open_http_server(app, [listeners.http], transport)
         self._rpc = RpcServer(
             table,
-            *shared,
-            str(settings.grpc),
-            forwarder=self._rpc_forwarder,
-            forwarded=forwarded,
-            long_polls=self._own_polls,
+            served,
+            context.metrics,
+            context.limits,
+            f"unix:{settings.data_grpc_socket}" if has_front else str(settings.grpc),
+            long_polls=long_polls,
             rays=rays,
         )
+        self._transport = transport
+        self._front_config = front_config
+        self._listeners = listeners
+        self._grace_s = settings.stop_grace_ms / 1000
 
-    def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
-        yield "ChangesPoll", ChangesPoll(control, self._forwarded_polls).run()
-        yield "FrontServer", self._front.run()
+    def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        if self._front is not None:
+            yield "FrontServer", self._front.run()
 
     @property
     def waiting_long_polls(self) -> int:
-        return len(self._own_polls) + len(self._forwarded_polls)
+        return len(self._long_polls)
 
     async def start(self) -> int:
-        """Starts both servers and returns the gRPC port."""
-        await self._server.start()
-        if self._has_front:
-            self._front.start(self._listener, self._transport, self._front_config)
-        return await self._rpc.start()
+        """Starts all servers and returns the public gRPC port."""
+        await self._http.start()
+        grpc_port = await self._rpc.start()
+        if self._front is None:
+            return grpc_port
+        grpc = self._listeners.grpc
+        assert grpc is not None, "the front has a gRPC listener"
+        public_port: int = grpc.getsockname()[1]
+        self._front.start(self._listeners.http, self._transport, self._front_config)
+        return public_port
 
     def report_stopping(self) -> None:
         """Makes the gRPC health service report NOT_SERVING."""
         self._rpc.health.set_serving(False)
 
     async def stop(self, signals: StopSignals) -> None:
-        await signals.end_all([self._front.stop, self._rpc.stop], self._grace_s)
+        """Stops the front, and then the servers behind it."""
+        if self._front is not None:
+            await signals.end_all([self._front.stop], self._grace_s)
+        await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
 
-    async def close(self) -> None:
-        await self._forwarder.close()
-        await self._rpc_forwarder.close()
+
+def open_http_server(
+    app: HttpApplication, listeners: Sequence[socket.socket], transport: TransportSettings
+) -> HttpServer:
+    """Returns a server at a public port, without the front."""
+    keep_alive_s = transport.keep_alive_timeout_ms // 1000
+    return HttpServer(
+        app, listeners, keep_alive_s=keep_alive_s, connections_max=transport.connections_max
+    )
 
 
-def _transport_settings(settings: Settings) -> TransportSettings:
+def warn_without_front(settings: Settings) -> None:
+    if settings.front == "off":
+        log.warning(
+            "the front is off: this is for development and not for the public internet",
+            problem="slow and hostile clients can block the service",
+        )
+
+
+def transport_settings(settings: Settings) -> TransportSettings:
     http, messages = settings.http_limits, settings.grpc_limits
     connections_max = health.connections_max()
     rpc_connections_max = connections_max // _RPC_PART
@@ -190,36 +215,3 @@ def listen(address: ListenAddress, backlog: int) -> socket.socket:
 def bound_address(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     return str(ListenAddress(host, port))
-
-
-class ProbeServer:
-    def __init__(self, application: Any, listener: socket.socket) -> None:
-        self._config = Config(
-            application,
-            loop="none",
-            http=HttpToolsProtocol,
-            ws="none",
-            lifespan="off",
-            interface="asgi3",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-        )
-        self._listener = listener
-        self._state = ServerState()
-        self._server: asyncio.Server | None = None
-
-    async def start(self) -> None:
-        self._config.load()
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: HttpToolsProtocol(self._config, self._state, {}, loop), sock=self._listener
-        )
-
-    async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(list(self._state.tasks), timeout=1.0)

@@ -13,19 +13,20 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from pyservice.cdn import slow_readers
 from pyservice.cdn.responses import RAY_ID, Response, error_page, error_response, trace_of
 from pyservice.cdn.signed_objects import CORS
+from pyservice.cdn.slow_readers import LingeringClose, ReadProgress, unread_bytes
 from pyservice.cdn.uploads import Reception, UploadReceiver
 from pyservice.errors import ServiceError
 from pyservice.observability import health
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import Trace
 from pyservice.storage.signed_urls import PREFIX
-from pyservice.transport import client_address, slow_readers
+from pyservice.transport import client_address
 from pyservice.transport.client_address import Address, TrustedProxies
 from pyservice.transport.native import ConnectionBudget
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
-from pyservice.transport.slow_readers import LingeringClose, ReadProgress, unread_bytes
 
 CONNECTIONS_MAX: Final = 8192
 _FILES_EACH: Final = 2

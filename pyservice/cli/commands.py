@@ -17,6 +17,7 @@ from pyservice.cli.options import (
     Config,
     DataDir,
     Feed,
+    FrontOption,
     Grpc,
     Http,
     Metrics,
@@ -59,10 +60,6 @@ class Role(enum.StrEnum):
     EDGE_GUARD = "edge-guard"
 
 
-class Front(enum.StrEnum):
-    OFF = "off"
-
-
 _UMASK: Final = 0o022
 """File mode mask of the service. Game servers run as other users and must read unpacked builds.
 
@@ -80,9 +77,7 @@ def serve(
     cdn: Cdn = None,
     metrics: Metrics = None,
     feed: Feed = None,
-    front: Annotated[
-        Front, typer.Option(help="`off`, the only value: no server in front of the Python servers.")
-    ] = Front.OFF,
+    front: FrontOption = None,
     ready_file: Annotated[
         Path | None,
         typer.Option(help="JSON file with the addresses, written when the service is ready."),
@@ -95,7 +90,7 @@ def serve(
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     os.umask(_UMASK)
-    flags = flags_of(data_dir, http, grpc, cdn, metrics, feed, settings)
+    flags = flags_of(data_dir, http, grpc, cdn, metrics, feed, settings, front)
 
     def reread() -> Settings:
         return load(flags, config)
@@ -109,7 +104,7 @@ def serve(
         "cdn": cdn,
         "metrics": metrics,
         "feed": feed,
-        "front": front.value,
+        "front": front and front.value,
     }
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     words += [f"--set={pair}" for pair in settings or ()]
@@ -136,6 +131,7 @@ def check_config(
     cdn: Cdn = None,
     metrics: Metrics = None,
     feed: Feed = None,
+    front: FrontOption = None,
     settings: Set = None,
 ) -> None:
     """Print every problem of settings, certificates and feed file (--feed). Exit with 1 if there is one.
@@ -145,7 +141,7 @@ def check_config(
     from pyservice.cli.offline_commands import check_configuration
 
     report = check_configuration(
-        flags_of(data_dir, http, grpc, cdn, metrics, feed, settings), config
+        flags_of(data_dir, http, grpc, cdn, metrics, feed, settings, front), config
     )
     for warning in report.warnings:
         print(f"pyservice: warning: {warning}", file=sys.stderr)

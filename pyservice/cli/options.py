@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -29,6 +30,17 @@ Metrics = Annotated[
     typer.Option(metavar="HOST:PORT", help="Address for metrics and health; port 0 picks one."),
 ]
 Feed = Annotated[Path | None, typer.Option(help="JSON file with games and namespaces.")]
+
+
+class Front(enum.StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+FrontOption = Annotated[
+    Front | None,
+    typer.Option("--front", help="`off` serves clients without the front, for development only."),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as journal.segment_bytes."),
@@ -44,6 +56,7 @@ def flags_of(
     metrics: str | None = None,
     feed: Path | None = None,
     settings: list[str] | None = None,
+    front: Front | None = None,
 ) -> dict[str, Any]:
     flags: dict[str, Any] = {
         "data_dir": data_dir,
@@ -52,6 +65,7 @@ def flags_of(
         "cdn": cdn,
         "metrics": metrics,
         "feed_file": feed,
+        "front": front and front.value,
     }
     for pair in settings or ():
         name, separator, value = pair.partition("=")

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from functools import partial
 from time import perf_counter
 from typing import Final
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller, Operation, WaitForChange
-from pyservice.edge import forwarding_headers
+from pyservice.calls import Call, Caller, Operation, WaitForChange
 from pyservice.edge.http_json_codec import decoder, encoder
-from pyservice.edge.http_messages import JSON, TEXT, Headers, HttpResponse, Request, problem
+from pyservice.edge.http_messages import JSON, TEXT, HttpResponse, Request
 from pyservice.errors import ServiceError
-from pyservice.observability.logging import get_logger
-from pyservice.observability.metrics import CANCELLED, OK, Meter
-from pyservice.observability.rays import Trace, current
+from pyservice.observability.metrics import Meter
+from pyservice.observability.rays import Trace
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
-from pyservice.transport import TransportSettings, large_body_worker
+from pyservice.transport import TransportSettings, large_body_worker, request_headers
 from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-
-Count = Callable[[Meter, str, Trace], None]
-"""Counts an answered request: meter of its operation, error code, trace."""
-
-log = get_logger("pyservice.edge")
+_HELD: Final = request_headers.INTERNAL_HELD.encode()
+_PARK: Final = request_headers.INTERNAL_WAIT.encode()
 
 
 class Endpoint:
@@ -46,164 +40,62 @@ class Endpoint:
         long_polls: LongPolls | None,
     ) -> None:
         method = METHODS[operation.method]
-        self.authorize = operation.authorize
-        self.run = operation.run
-        self.decode = decoder(method)
-        self.encode = encoder(method)
-        self.method = method
-        self.meter = meter
-        self.rate_limit = rate_limit
         self.slug = method.slug
-        self.takes_body = bool(method.body_field)
         self.takes_key = method.http_method not in _SAFE_METHODS
         self.body_limit_bytes = method.body_limit_bytes or settings.body_limit_bytes
-        self.needs_token = method.needs_token
-        self.is_internal = settings.is_internal
-        self.long_polls = long_polls
+        self._method = method
+        self._authorize = operation.authorize
+        self._run = operation.run
+        self._decode = decoder(method)
+        self._encode = encoder(method)
+        self._meter = meter
+        self._rate_limit = rate_limit
+        self._takes_body = bool(method.body_field)
+        self._is_internal = settings.is_internal
+        self._long_polls = long_polls
 
-    def check(self, request: Request, caller: Caller, parameters: dict[str, str]) -> Message:
-        self._admit(request, caller)
-        return self._read(request, parameters)
-
-    async def check_in_worker(
-        self, request: Request, caller: Caller, parameters: dict[str, str]
-    ) -> Message:
+    async def respond(self, request: Request, call: Call, trace: Trace) -> HttpResponse:
+        """Checks a request and runs its operation. Raises ServiceError."""
+        authorization = self._authorize(call)
+        caller = authorization if isinstance(authorization, Caller) else await authorization
+        trace.caller = caller
+        trace.authorized = perf_counter()
         self._admit(request, caller)
         if len(request.body) <= large_body_worker.LARGE_BYTES:
-            return self._read(request, parameters)
-        return await large_body_worker.WORKER.run(
-            caller.identity, partial(self._read, request, parameters)
-        )
-
-    def encode_response(self, response: Message) -> tuple[bytes, bytes]:
-        """Returns body and content type."""
-        text_field = self.method.text_field
-        if text_field and response.HasField(text_field):
-            return getattr(response, text_field).encode(), TEXT
-        return self.encode(response), JSON
+            message = self._read(request, call)
+        else:
+            message = await large_body_worker.WORKER.run(
+                caller.identity, partial(self._read, request, call)
+            )
+        trace.message = message
+        trace.handled = perf_counter()
+        result = await self._run(message, caller)
+        if isinstance(result, WaitForChange):
+            if self._is_internal:
+                park = request_headers.wait_text(result).encode()
+                return HttpResponse(200, b"", headers=[(_PARK, park)])
+            trace.has_waited = True
+            result = await run_until_changed(self._run, message, caller, result, self._long_polls)
+        return self._response(result)
 
     def _admit(self, request: Request, caller: Caller) -> None:
-        if self.rate_limit is not None and not (
-            self.is_internal and forwarding_headers.HELD in request.headers
-        ):
-            check_rate_limit(self.rate_limit, caller, self.meter)
-        if self.takes_body:
+        if self._rate_limit is not None and not (self._is_internal and _HELD in request.headers):
+            check_rate_limit(self._rate_limit, caller, self._meter)
+        if self._takes_body:
             media_type = request.headers.get(b"content-type", JSON)
             if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:
                 raise ServiceError("MEDIA_TYPE_UNSUPPORTED")
         if request.failure is not None:
             raise request.failure
-        key = caller.call.idempotency_key
-        if key is not None:
-            check_idempotency_key(key)
+        check_idempotency_key(caller.call.idempotency_key)
 
-    def _read(self, request: Request, parameters: dict[str, str]) -> Message:
-        message, unread = self.decode(request.body, request.query, parameters)
-        refuse_invalid(self.method, message, unread)
+    def _read(self, request: Request, call: Call) -> Message:
+        message, unread = self._decode(request.body, request.query, call.path or {})
+        refuse_invalid(self._method, message, unread)
         return message
 
-
-class RequestExchange:
-    """A request that has passed all checks. `finish` runs its operation and returns the response."""
-
-    __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_message", "_ray_id", "_trace")
-
-    def __init__(
-        self,
-        count: Count,
-        endpoint: Endpoint,
-        message: Message,
-        caller: Caller,
-        headers: Headers | None,
-        trace: Trace,
-    ) -> None:
-        self._count = count
-        self._endpoint = endpoint
-        self._message = message
-        self._caller = caller
-        self._ray_id = trace.ray_id
-        self._headers = headers
-        self._trace = trace
-
-    async def finish(self) -> HttpResponse:
-        endpoint, trace = self._endpoint, self._trace
-        trace.message = self._message
-        current.set(trace)
-        trace.handled = perf_counter()
-        try:
-            response = await endpoint.run(self._message, self._caller)
-            if isinstance(response, WaitForChange):
-                if endpoint.is_internal:
-                    return self._park_response(response)
-                trace.has_waited = True
-                response = await run_until_changed(
-                    endpoint.run, self._message, self._caller, response, endpoint.long_polls
-                )
-            body, content_type = endpoint.encode_response(response)
-        except ServiceError as error:
-            return self.refuse(error)
-        except Exception:
-            log.exception("operation failed", operation=endpoint.slug, ray_id=self._ray_id)
-            return self.refuse(ServiceError("INTERNAL"))
-        self._count(endpoint.meter, OK, self._trace)
-        return HttpResponse(200, body, self._ray_id, content_type, self._headers)
-
-    def _park_response(self, park: WaitForChange) -> HttpResponse:
-        self._count(self._endpoint.meter, OK, self._trace)
-        return HttpResponse(200, b"", self._ray_id, JSON, [forwarding_headers.park_field(park)])
-
-    def refuse(self, error: ServiceError) -> HttpResponse:
-        self._count(self._endpoint.meter, error.code, self._trace)
-        return problem(error, self._ray_id, self._headers)
-
-    def abandon(self) -> None:
-        self._count(self._endpoint.meter, CANCELLED, self._trace)
-
-
-class UnknownCaller:
-    """A request with a slow check. `finish` completes the check, runs the operation and responds.
-
-    The check is slow because another process verifies the token, or because the body is large.
-    """
-
-    __slots__ = ("_caller", "_count", "_endpoint", "_headers", "_request", "_trace")
-
-    def __init__(
-        self,
-        count: Count,
-        endpoint: Endpoint,
-        request: Request,
-        caller: Caller | Awaitable[Caller],
-        headers: Headers | None,
-        trace: Trace,
-    ) -> None:
-        self._count = count
-        self._endpoint = endpoint
-        self._request = request
-        self._caller = caller
-        self._headers = headers
-        self._trace = trace
-
-    async def finish(self) -> HttpResponse:
-        endpoint, request, trace = self._endpoint, self._request, self._trace
-        current.set(trace)
-        try:
-            pending = self._caller
-            caller = pending if isinstance(pending, Caller) else await pending
-            trace.caller = caller
-            trace.authorized = perf_counter()
-            message = await endpoint.check_in_worker(request, caller, request.match[1])
-        except ServiceError as error:
-            return self.refuse(error)
-        except Exception:
-            log.exception("request failed", operation=endpoint.slug, ray_id=self._trace.ray_id)
-            return self.refuse(ServiceError("INTERNAL"))
-        exchange = RequestExchange(self._count, endpoint, message, caller, self._headers, trace)
-        return await exchange.finish()
-
-    def refuse(self, error: ServiceError) -> HttpResponse:
-        self._count(self._endpoint.meter, error.code, self._trace)
-        return problem(error, self._trace.ray_id, self._headers)
-
-    def abandon(self) -> None:
-        self._count(self._endpoint.meter, CANCELLED, self._trace)
+    def _response(self, message: Message) -> HttpResponse:
+        text_field = self._method.text_field
+        if text_field and message.HasField(text_field):
+            return HttpResponse(200, getattr(message, text_field).encode(), TEXT)
+        return HttpResponse(200, self._encode(message))

@@ -1,7 +1,6 @@
-"""The native front: it accepts HTTP connections and answers plain requests.
+"""The native front: it accepts connections, answers plain requests and passes others on.
 
-A connection with any other request comes to the HTTP server of this process. A request is plain if
-its answer needs only the engine (docs/architecture.md).
+A request is plain if its answer needs only the engine (docs/architecture.md).
 """
 
 from __future__ import annotations
@@ -10,13 +9,12 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from operator import add
 from time import perf_counter
 from typing import Final, Protocol
 
-from pyservice.edge.client_connection import HandedOver
 from pyservice.edge.http_messages import problem
-from pyservice.edge.http_server import HttpServer
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
@@ -67,13 +65,12 @@ class StartFront(Protocol):
 
 
 class FrontServer:
-    """Runs the front before an HTTP server. Call `start` and `stop` once each, in this order."""
+    """Runs the front. Call `start` and `stop` once each, in this order."""
 
     def __init__(
         self,
         start_front: StartFront,
         refusals: tuple[str, ...],
-        server: HttpServer,
         metrics: RequestMetrics,
         limits: Limits,
         rays: Rays,
@@ -83,20 +80,18 @@ class FrontServer:
         self._limits = limits
         self._start_front = start_front
         self._refusals = refusals
-        self._server = server
         self._meter_of = metrics.http.meter
         self._metrics = metrics.front
         self._rays = rays
         self._namespace_of_lobby = namespace_of_lobby
-        self._adoptions: set[asyncio.Task[None]] = set()
         self._front: Front | None = None
 
     def start(
         self, listener: socket.socket, settings: TransportSettings, config: FrontConfig
     ) -> None:
-        self._front = front = self._start_front(
+        self._front = self._start_front(
             listener.fileno(),
-            self._server.budget,
+            ConnectionBudget(settings.connections_max),
             config.namespaces,
             _responses(self._refusals),
             client_limits=self._limits.of_clients,
@@ -112,7 +107,6 @@ class FrontServer:
             request_bytes_max=min(settings.headers_limit_bytes, settings.body_limit_bytes),
         )
         listener.close()
-        asyncio.get_running_loop().add_reader(front.signal_fd(), self._adopt_all)
 
     async def run(self) -> None:
         """Moves the request records of the front to the rays of the service."""
@@ -150,40 +144,20 @@ class FrontServer:
         trace.spans = [("engine", None, started, executed), ("journal wait", None, executed, ended)]
         self._rays.end(trace, "http", record.operation, record.code, ended)
 
-    def _adopt_all(self) -> None:
-        assert self._front is not None, "the front signals"
-        for descriptor, unread, client in self._front.take_connections():
-            self._metrics.handed_over += 1
-            connection = socket.socket(fileno=descriptor)
-            task = asyncio.create_task(self._adopt(connection, HandedOver(unread, client)))
-            self._adoptions.add(task)
-            task.add_done_callback(self._adoptions.discard)
-
-    async def _adopt(self, connection: socket.socket, handed_over: HandedOver) -> None:
-        try:
-            await self._server.adopt(connection, handed_over)
-        except OSError:
-            connection.close()
-            if handed_over.client is not None:
-                self._server.budget.leave(handed_over.client)
-
     async def stop(self, grace_s: float) -> None:
-        """Stops the front, then the server."""
         if self._front is not None:
             await asyncio.to_thread(self._front.stop, int(grace_s * 1000))
-            self._adopt_all()
-            asyncio.get_running_loop().remove_reader(self._front.signal_fd())
             self.take_measurements()
-        if self._adoptions:
-            await asyncio.wait(self._adoptions)
-        await self._server.stop(grace_s)
 
 
 def _responses(refusals: tuple[str, ...]) -> dict[str, list[bytes]]:
     """Returns the response of each code, split where its ray id belongs."""
-    return {
-        code: problem(ServiceError(code), _RAY_ID)
-        .to_bytes(keep_alive=True, with_body=True)
-        .split(_RAY_ID.encode())
-        for code in refusals
-    }
+    return {code: _response(ServiceError(code)).split(_RAY_ID.encode()) for code in refusals}
+
+
+def _response(error: ServiceError) -> bytes:
+    response = problem(error, _RAY_ID)
+    phrase = HTTPStatus(error.http).phrase
+    lines = [b"%b: %b\r\n" % field for field in response.header_list(_RAY_ID)]
+    head = f"HTTP/1.1 {error.http} {phrase}\r\n".encode()
+    return b"".join((head, *lines, b"\r\n", response.body))

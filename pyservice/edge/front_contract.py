@@ -132,7 +132,7 @@ def _split(error: ServiceError) -> FrontProblem:
     response = problem(error, _RAY_ID)
     headers = [
         (name.decode(), value.decode())
-        for name, value in response.header_list()
+        for name, value in response.header_list(_RAY_ID)
         if name not in _OWN_HEADERS
     ]
     return FrontProblem(error.code, error.http, headers, response.body.split(_RAY_ID.encode()))

@@ -1,3 +1,8 @@
+"""HTTP server for an ASGI application, with the protocol of uvicorn.
+
+It has no defence against hostile clients, because the front serves the public.
+"""
+
 from __future__ import annotations
 
 import asyncio
@@ -5,35 +10,37 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Final
 
 from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from pyservice.edge.client_connection import ConnectionContext, HandedOver
-from pyservice.edge.http_application import HttpApplication
-from pyservice.edge.http_protocol import HttpProtocol
-from pyservice.transport.native import ConnectionBudget
+KEEP_ALIVE_S: Final = 75
+"""Longer than the front keeps an idle connection. A request on a connection that closes has an
+unknown outcome."""
+_ABORT_S: Final = 1.0
 
 
 class HttpServer:
-    """Serves an HttpApplication on listening sockets.
+    """Serves an ASGI application on listening sockets.
 
-    Call `start` and `stop` on the event loop that serves.
+    Call `start` and `stop` once each, on the event loop that serves.
     """
 
-    def __init__(self, app: HttpApplication, sockets: Sequence[socket.socket]) -> None:
-        self._app = app
-        self._sockets = tuple(sockets)
-        self.budget = ConnectionBudget(app.settings.connections_max)
-        self._servers: list[asyncio.Server] = []
-        self._connections: set[HttpProtocol] = set()
-        self._no_connections = asyncio.Event()
-
-    async def start(self) -> None:
-        config = Config(
-            self._app,
+    def __init__(
+        self,
+        application: Any,
+        sockets: Sequence[socket.socket],
+        *,
+        keep_alive_s: int = KEEP_ALIVE_S,
+        connections_max: int | None = None,
+    ) -> None:
+        """`connections_max` limits the connections. Requests on further ones get 503."""
+        self._config = Config(
+            application,
             loop="none",
-            http=HttpProtocol,
+            http=HttpToolsProtocol,
             ws="none",
             lifespan="off",
             interface="asgi3",
@@ -42,59 +49,47 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             date_header=False,
+            timeout_keep_alive=keep_alive_s,
+            limit_concurrency=connections_max,
         )
-        config.load()
-        state = ServerState()
-        state.connections = self._connections  # type: ignore[assignment]  # nothing else is put in
+        self._sockets = tuple(sockets)
+        self._state = ServerState()
+        self._servers: list[asyncio.Server] = []
+
+    async def start(self) -> None:
+        self._config.load()
         loop = asyncio.get_running_loop()
-        self._context = context = ConnectionContext(
-            config, state, loop, self.budget, self._on_close
-        )
         for listener in self._sockets:
             is_unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if is_unix else loop.create_server
-            server = await listen(
-                lambda: HttpProtocol(context), sock=listener, backlog=self._app.settings.backlog
+            self._servers.append(
+                await listen(
+                    lambda: HttpToolsProtocol(self._config, self._state, {}, loop),
+                    sock=listener,
+                    backlog=self._config.backlog,
+                )
             )
-            self._servers.append(server)
-
-    async def adopt(self, connection: socket.socket, handed_over: HandedOver) -> None:
-        """Serves a connection that the front has accepted."""
-        protocol = HttpProtocol(self._context, handed_over)
-        await self._context.loop.connect_accepted_socket(lambda: protocol, connection)
 
     def stop_accepting(self) -> None:
+        """Closes the listeners and the idle connections."""
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
+        for connection in tuple(self._state.connections):
             connection.shutdown()
 
     async def stop(self, grace_s: float) -> None:
+        """Waits up to `grace_s` seconds for running requests. Then aborts their connections."""
         self.stop_accepting()
-        if not await self._wait_until_closed(grace_s):
-            for connection in list(self._connections):
-                connection.refuse_current()
-            if not await self._wait_until_closed(1.0):
-                for connection in list(self._connections):
-                    connection.transport.abort()
-                await self._wait_until_closed(1.0)
-
-    def _on_close(self) -> None:
-        if not self._connections:
-            self._no_connections.set()
-
-    async def _wait_until_closed(self, seconds: float) -> bool:
-        if not self._connections:
-            return True
-        self._no_connections.clear()
-        try:
-            await asyncio.wait_for(self._no_connections.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        if self._state.tasks:
+            await asyncio.wait(tuple(self._state.tasks), timeout=grace_s)
+        for connection in tuple(self._state.connections):
+            connection.transport.abort()
+        if self._state.tasks:
+            await asyncio.wait(tuple(self._state.tasks), timeout=_ABORT_S)
 
 
 def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
+    """Opens a listening unix socket with mode 0600. Raises OSError with the path in its message."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
@@ -108,7 +103,3 @@ def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
         os.umask(mask)
     listener.setblocking(False)
     return listener
-
-
-def make_server(app: HttpApplication, sockets: Sequence[socket.socket]) -> HttpServer:
-    return HttpServer(app, sockets)

@@ -229,7 +229,8 @@ def _request_families(
         for meter in transport.meters.values():
             for code, count in meter.codes.items():
                 requests.add_metric((meter.operation, code, transport.name), count)
-            limited.add_metric((meter.operation, transport.name), sum(meter.rate_limited.values()))
+            limited_count = meter.codes.get("RATE_LIMITED", 0)
+            limited.add_metric((meter.operation, transport.name), limited_count)
             refusals.update(meter.rate_limited)
             if not any(meter.counts):
                 continue  # a histogram without observations is 17 lines without information

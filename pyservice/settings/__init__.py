@@ -238,7 +238,8 @@ def _listeners_among_public_ports(
     settings: Settings, wrong: Set[str]
 ) -> Iterator[tuple[list[str], str]]:
     edge = settings.edge
-    listeners = {name: getattr(settings, name) for name in LISTENERS if name not in wrong}
+    names = _listener_names(settings)
+    listeners = {name: getattr(settings, name) for name in names if name not in wrong}
     listeners |= {"edge.http": edge.http, "edge.https": edge.https}
     for name, address in listeners.items():
         if not isinstance(address, ListenAddress) or address.port not in edge.public_ports.numbers:
@@ -377,7 +378,7 @@ def load(
 
 def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str], str]]:
     listeners: list[tuple[str, ListenAddress]] = []
-    for name in LISTENERS:
+    for name in _listener_names(settings):
         address: ListenAddress = getattr(settings, name)
         if name in wrong or not address.port:
             continue
@@ -398,6 +399,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
         boot_id_path.read_bytes()
     except OSError as error:
         yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
+    yield from _conflicts_without_front(settings)
     yield from origin_conflicts(settings, wrong)
     yield from _unreachable_urls(settings, wrong)
     if wrong.isdisjoint(("edge", "domains")):
@@ -405,6 +407,20 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     yield from port_conflicts(settings, wrong)
     if "runtime" not in wrong:
         yield from _user_id_conflicts(settings)
+
+
+def _listener_names(settings: Settings) -> tuple[str, ...]:
+    return LISTENERS if settings.front == "on" else (*LISTENERS, "control_http")
+
+
+def _conflicts_without_front(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    """Yields a problem for each setting that only the front applies."""
+    if settings.front == "on":
+        return
+    if settings.domains.main is not None:
+        yield ["front"], "off cannot serve domains.main: edge-guard forwards to the front"
+    if settings.proxy_protocol:
+        yield ["front"], "off cannot read PROXY headers: set proxy_protocol to false"
 
 
 def _user_id_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:

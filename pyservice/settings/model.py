@@ -50,6 +50,12 @@ class Settings(BaseSettings):
     data_dir: Path = Path("data")
     http: Listen = ListenAddress("127.0.0.1", 8080)
     grpc: Listen = ListenAddress("127.0.0.1", 8081)
+    front: Literal["on", "off"] = "on"
+    """`off` serves clients without the front. It is for development and not for the public
+    internet.
+    """
+    control_http: Listen = ListenAddress("127.0.0.1", 8082)
+    """Listener of the control plane without the front."""
     cdn: Listen = ListenAddress("127.0.0.1", 8092)
     """Listener of sites and signed URLs of files. It must not share an origin with the API."""
     metrics: Listen = ListenAddress("127.0.0.1", 8090)
@@ -154,6 +160,14 @@ class Settings(BaseSettings):
         if files is not None and files != self.domains.main:
             hosts.append(files)
         return tuple(hosts)
+
+    @property
+    def data_http_socket(self) -> Path:
+        return self.data_dir / "data-http.sock"
+
+    @property
+    def data_grpc_socket(self) -> Path:
+        return self.data_dir / "data-grpc.sock"
 
     @property
     def control_socket(self) -> Path:

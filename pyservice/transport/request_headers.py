@@ -11,16 +11,19 @@ from pyservice.errors import ServiceError, field_problem
 TWO_HOSTS_DETAIL: Final = "Send one Host header: a request with several is ambiguous."
 NO_HOST_DETAIL: Final = "Send a Host header: HTTP/1.1 requires one."
 
-# Headers from the public server to the internal server. Public servers drop these headers of
-# clients.
+# Headers of the front to the servers behind it. The front drops these headers of clients.
 INTERNAL_CLIENT: Final = "x-hosting-client"
+INTERNAL_RAY: Final = "x-hosting-ray"
+"""Ray id that the front chose, because the request has no valid `traceparent`."""
 INTERNAL_HELD: Final = "x-hosting-held"
 """Marks a repeated long poll with the reason: `HELD_WOKEN` or `HELD_EXPIRED`."""
 HELD_WOKEN: Final = "woken"
 HELD_EXPIRED: Final = "over"
-# Header from the internal server to the public server, in place of a response.
+# Headers of these servers to the front, which removes them.
+INTERNAL_CODE: Final = "x-hosting-code"
+"""Code of an error response."""
 INTERNAL_WAIT: Final = "x-hosting-park"
-"""Wait of a long poll, as `<run>.<sequence> <topic>,<topic>`."""
+"""Wait of a long poll in place of a response, as `<run>.<sequence> <topic>,<topic>`."""
 
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from pyservice.transport import slow_readers
+from pyservice.cdn import slow_readers
 from tests.cdn.example_site import key, make_site
 from tests.cdn.raw_http import Connect, Wire
 from tests.cdn.slow_connections import WHOLE, slow_line

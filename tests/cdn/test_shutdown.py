@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.transport import slow_readers
+from pyservice.cdn import slow_readers
 from tests.cdn.raw_http import Connect, Wire
 from tests.support.cdn_listener import Listener, running_listener
 from tests.support.waiting import PATIENCE_S
