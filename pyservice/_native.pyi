@@ -10,7 +10,8 @@ The module calls no Python code. These methods release the GIL: `open`, `heartbe
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Final, Self, final
+from pathlib import Path
+from typing import Final, Protocol, Self, final
 
 __all__ = [
     "SLUGS",
@@ -798,6 +799,9 @@ class FrontCounts:
         """By duration. The last number counts durations above all bounds."""
     @property
     def duration_sum_s(self) -> float: ...
+    @property
+    def passed(self) -> int:
+        """Number of requests that were passed on to Python."""
 
 @final
 class FrontMeasurements:
@@ -813,6 +817,43 @@ class FrontMeasurements:
     @property
     def in_flight(self) -> int:
         """Number of requests that are not answered yet."""
+    @property
+    def parked(self) -> int:
+        """Number of those that wait for a change."""
+    @property
+    def body_bytes(self) -> int:
+        """Bytes of request bodies in memory."""
+
+class FrontPassing(Protocol):
+    """Attributes of the object that describes how the front checks requests and passes them on."""
+
+    @property
+    def routes(self) -> Sequence[tuple[str, str, str, bool, int, bool]]:
+        """HTTP method, path template, slug, whether it is of the control plane, largest body, whether it needs a token."""
+    @property
+    def codes(self) -> Sequence[str]:
+        """All error codes."""
+    @property
+    def problems(self) -> Mapping[str, tuple[str, int, list[tuple[str, str]], list[bytes]]]:
+        """Code, status, headers, and the body split where the ray id belongs, by the problem's name."""
+    @property
+    def cors_origins(self) -> Sequence[str]: ...
+    @property
+    def data_socket(self) -> Path: ...
+    @property
+    def control_socket(self) -> Path: ...
+    @property
+    def answer_timeout_ms(self) -> int: ...
+    @property
+    def url_bytes_max(self) -> int: ...
+    @property
+    def headers_bytes_max(self) -> int: ...
+    @property
+    def body_bytes_max(self) -> int: ...
+    @property
+    def bodies_bytes_max(self) -> int: ...
+    @property
+    def unread_answers_bytes_max(self) -> int: ...
 
 @final
 class Front:
@@ -822,10 +863,12 @@ class Front:
     def start(
         engine: Engine,
         listener_fd: int,
-        budget: ConnectionBudget,
+        edge_listener_fd: int | None,
         namespaces: Namespaces,
         refusals: Mapping[str, Sequence[bytes]],
         *,
+        passing: FrontPassing,
+        connections_max: int | None,
         client_limits: tuple[Buckets, Buckets, Buckets, Buckets],
         regions: Sequence[tuple[str, str]],
         addresses: PlayerAddresses,
@@ -835,23 +878,18 @@ class Front:
         game_servers: Sequence[tuple[int, int]],
         receive_timeout_ms: int,
         keep_alive_timeout_ms: int,
-        request_bytes_max: int,
     ) -> Front:
-        """Start to accept connections. The front uses a copy of the descriptor.
+        """Start to accept connections. The front uses copies of the descriptors.
 
         `refusals` has the whole response of each of `SLUGS`, split where its ray id belongs. `client_limits` are
         buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
-        ids and display names. `trusted_proxies` are networks, and `game_servers` are ranges of user ids. A connection
-        is handed over before a request of more than `request_bytes_max`. Raises OSError for an engine without a
-        journal.
+        ids and display names. `trusted_proxies` are networks, and `game_servers` are ranges of user ids. Raises
+        ValueError for a wrong route or problem, and OSError for an engine without a journal.
         """
-    def signal_fd(self) -> int:
-        """Return a descriptor that is readable while `take_connections` has connections."""
-    def take_connections(self) -> list[tuple[int, bytes, bytes | None]]:
-        """Return (descriptor, unread bytes, client) of each handed over connection. The caller owns the descriptor.
-
-        The client is counted in the budget, and the caller ends that. None: nothing is counted.
-        """
+    def take_changes(
+        self, is_control: bool, run: str, sequence: int, topics: Sequence[tuple[str, int]], is_complete: bool
+    ) -> None:
+        """Wake the parked requests that wait for one of these topics, or all of them without `is_complete`."""
     def take_measurements(self) -> FrontMeasurements: ...
     def stop(self, grace_ms: int) -> None:
-        """Close the listener, and wait for the answers of plain requests. A second call changes the first's time."""
+        """Close the listener, and wait for the answers of open requests. A second call changes the first's time."""

@@ -332,6 +332,10 @@ class LongPolls:
             self._recent.clear()
         self._wake(changed)
 
+    def take_latest(self, changes: Changes) -> None:
+        """Resumes the requests that wait for the topics of `changes`, in the order of the changes."""
+        self.take(self._run, changes)
+
     def _restart(self, run: str, sequence: int) -> None:
         self._run = run
         self._after = self._floor = sequence

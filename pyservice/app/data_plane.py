@@ -97,9 +97,6 @@ class DataPlane:
         self._tasks = BackgroundTasks()
         self._http_socket = listen(settings.http, settings.http_limits.backlog)
         self._http_address = bound_address(self._http_socket)
-        self._grpc_socket: socket.socket | None = None
-        if settings.front == "on":
-            self._grpc_socket = listen(settings.grpc, settings.http_limits.backlog)
         self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
@@ -188,7 +185,7 @@ class DataPlane:
             context, table, topics, self._engine, self._front_config(), self._listeners()
         )
         for name, work in (
-            *self._servers.work(),
+            *self._servers.work(self._control_client),
             *self._rays.work(),
             *self._processes.work(),
         ):
@@ -222,12 +219,19 @@ class DataPlane:
             (region.name_id, region.region_display_name) for region in self._settings.regions
         ]
         addresses = self._processes.player_addresses
-        return FrontConfig(self._namespaces.native, regions, addresses.native)
+        settings = self._settings
+        return FrontConfig(
+            self._namespaces.native,
+            regions,
+            addresses.native,
+            settings.data_http_socket,
+            settings.control_http_socket,
+        )
 
     def _listeners(self) -> PublicListeners:
         settings = self._settings
-        edge = [] if settings.domains.main is None else [listen_unix(settings.edge_http_socket)]
-        return PublicListeners(self._http_socket, self._grpc_socket, edge)
+        edge = None if settings.domains.main is None else listen_unix(settings.edge_http_socket)
+        return PublicListeners(self._http_socket, edge)
 
     async def _held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         response = await self._feed.held_configurations(request)

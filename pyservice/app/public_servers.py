@@ -20,13 +20,13 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import RpcServer
+from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import ListenAddress, Settings
 from pyservice.settings.user_ids import host_user_ids
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
-from pyservice.watch import LongPolls, Topics
+from pyservice.watch import Changes, LongPolls, Topics
 
 _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
@@ -44,12 +44,10 @@ class ServerContext:
 
 @dataclass(frozen=True, slots=True)
 class PublicListeners:
-    """Listening sockets of clients. `edge` accept edge-guard."""
+    """Listening sockets of clients, and of edge-guard."""
 
     http: socket.socket
-    grpc: socket.socket | None
-    """None without the front: grpcio opens its own socket."""
-    edge: Sequence[socket.socket] = ()
+    edge: socket.socket | None = None
 
 
 class PublicServers:
@@ -101,39 +99,50 @@ class PublicServers:
             context.metrics.before_scrape = self._front.take_measurements
         else:
             self._http = open_http_server(app, [listeners.http], transport)
+        self._forwarded_polls = LongPolls()
+        self._rpc_forwarder = RpcForwarder(settings.control_socket, self._forwarded_polls, rays)
         self._rpc = RpcServer(
             table,
-            served,
+            transport,
             context.metrics,
             context.limits,
-            f"unix:{settings.data_grpc_socket}" if has_front else str(settings.grpc),
+            str(settings.grpc),
+            forwarder=self._rpc_forwarder,
+            forwarded=METHODS.keys() - table.keys(),
             long_polls=long_polls,
             rays=rays,
         )
+        self._topics = topics
+        self._metrics = context.metrics.front
         self._transport = transport
         self._front_config = front_config
         self._listeners = listeners
         self._grace_s = settings.stop_grace_ms / 1000
 
-    def work(self) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+    def work(self, control: InternalClient) -> Iterator[tuple[str, Coroutine[Any, Any, None]]]:
+        yield "ChangesPoll", ChangesPoll(control, self._take_control_plane_changes).run()
         if self._front is not None:
             yield "FrontServer", self._front.run()
 
+    def _take_control_plane_changes(self, changes: Changes) -> None:
+        self._forwarded_polls.take_latest(changes)
+        if self._front is not None:
+            self._front.take_control_plane_changes(changes)
+
     @property
     def waiting_long_polls(self) -> int:
-        return len(self._long_polls)
+        return len(self._long_polls) + len(self._forwarded_polls) + self._metrics.parked
 
     async def start(self) -> int:
         """Starts all servers and returns the public gRPC port."""
         await self._http.start()
-        grpc_port = await self._rpc.start()
-        if self._front is None:
-            return grpc_port
-        grpc = self._listeners.grpc
-        assert grpc is not None, "the front has a gRPC listener"
-        public_port: int = grpc.getsockname()[1]
-        self._front.start(self._listeners.http, self._transport, self._front_config)
-        return public_port
+        port = await self._rpc.start()
+        if self._front is not None:
+            listeners = self._listeners
+            self._front.start(
+                listeners.http, listeners.edge, self._transport, self._front_config, self._topics
+            )
+        return port
 
     def report_stopping(self) -> None:
         """Makes the gRPC health service report NOT_SERVING."""
@@ -144,6 +153,9 @@ class PublicServers:
         if self._front is not None:
             await signals.end_all([self._front.stop], self._grace_s)
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
+
+    async def close(self) -> None:
+        await self._rpc_forwarder.close()
 
 
 def open_http_server(

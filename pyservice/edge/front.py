@@ -11,46 +11,69 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from operator import add
+from pathlib import Path
 from time import perf_counter
 from typing import Final, Protocol
 
+from pyservice.edge.front_contract import FrontProblem, FrontRoute, problems, routes
 from pyservice.edge.http_messages import problem
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
-from pyservice.transport import TransportSettings
-from pyservice.transport.native import (
-    ConnectionBudget,
-    Front,
-    FrontRecord,
-    Namespaces,
-    PlayerAddresses,
-)
+from pyservice.pb.errors import TABLE
+from pyservice.transport import MIB, TransportSettings
+from pyservice.transport.native import Front, FrontRecord, Namespaces, PlayerAddresses
 from pyservice.transport.rate_limits import ClientBuckets, Limits
+from pyservice.watch import Changes, Topics
 
 _RAYS_EVERY_S: Final = 0.2
+_ANSWER_TIMEOUT_MS: Final = 60_000
+_UNREAD_ANSWERS_MAX: Final = 64 * MIB
+"""Bytes of responses that clients have not read yet. A client address has a share of them."""
 _RAY_ID: Final = "f" * 32
 """Stands for the ray id in the responses that the front gets."""
 
 
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
-    """Configuration of the responses of the front."""
+    """Configuration of the responses of the front, and of the Python servers behind it."""
 
     namespaces: Namespaces
     regions: Sequence[tuple[str, str]]
     """Ids and display names of all regions, the default one first."""
     addresses: PlayerAddresses
+    data_socket: Path
+    control_socket: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Passing:
+    """How the front checks requests and passes them on. Native code reads the attributes."""
+
+    routes: list[FrontRoute]
+    codes: list[str]
+    problems: dict[str, FrontProblem]
+    cors_origins: list[str]
+    data_socket: Path
+    control_socket: Path
+    answer_timeout_ms: int
+    url_bytes_max: int
+    headers_bytes_max: int
+    body_bytes_max: int
+    bodies_bytes_max: int
+    unread_answers_bytes_max: int
 
 
 class StartFront(Protocol):
     def __call__(
         self,
         listener_fd: int,
-        budget: ConnectionBudget,
+        edge_listener_fd: int | None,
         namespaces: Namespaces,
         refusals: dict[str, list[bytes]],
         *,
+        passing: Passing,
+        connections_max: int | None,
         client_limits: ClientBuckets,
         regions: Sequence[tuple[str, str]],
         addresses: PlayerAddresses,
@@ -60,7 +83,6 @@ class StartFront(Protocol):
         game_servers: list[tuple[int, int]],
         receive_timeout_ms: int,
         keep_alive_timeout_ms: int,
-        request_bytes_max: int,
     ) -> Front: ...
 
 
@@ -87,13 +109,21 @@ class FrontServer:
         self._front: Front | None = None
 
     def start(
-        self, listener: socket.socket, settings: TransportSettings, config: FrontConfig
+        self,
+        listener: socket.socket,
+        edge_listener: socket.socket | None,
+        settings: TransportSettings,
+        config: FrontConfig,
+        topics: Topics,
     ) -> None:
-        self._front = self._start_front(
+        """`topics` are those of the operations of this process."""
+        self._front = front = self._start_front(
             listener.fileno(),
-            ConnectionBudget(settings.connections_max),
+            None if edge_listener is None else edge_listener.fileno(),
             config.namespaces,
             _responses(self._refusals),
+            passing=_passing(settings, config),
+            connections_max=settings.connections_max,
             client_limits=self._limits.of_clients,
             regions=config.regions,
             addresses=config.addresses,
@@ -103,10 +133,17 @@ class FrontServer:
             game_servers=[(ids[0], ids[-1]) for ids in settings.game_server_ids if ids],
             receive_timeout_ms=settings.receive_timeout_ms,
             keep_alive_timeout_ms=settings.keep_alive_timeout_ms,
-            # Python refuses headers and bodies beyond their limits.
-            request_bytes_max=min(settings.headers_limit_bytes, settings.body_limit_bytes),
         )
         listener.close()
+        if edge_listener is not None:
+            edge_listener.close()
+        _take_changes(front, Changes(topics.run, topics.sequence, (), is_complete=False), False)
+        topics.listen(lambda changes: _take_changes(front, changes, False))
+
+    def take_control_plane_changes(self, changes: Changes) -> None:
+        """Wakes the parked requests of the control plane that wait for these changes."""
+        if self._front is not None:
+            _take_changes(self._front, changes, True)
 
     async def run(self) -> None:
         """Moves the request records of the front to the rays of the service."""
@@ -122,10 +159,12 @@ class FrontServer:
             meter = self._meter_of(counts.operation)
             for code, count in counts.codes.items():
                 meter.codes[code] = meter.codes.get(code, 0) + count
-            self._metrics.answered[counts.operation] += sum(counts.codes.values())
             meter.counts = list(map(add, meter.counts, counts.durations))
             meter.sum_s += counts.duration_sum_s
+            self._metrics.passed[counts.operation] += counts.passed
         self._metrics.in_flight = measured.in_flight
+        self._metrics.parked = measured.parked
+        self._metrics.body_bytes = measured.body_bytes
         self._rays.count.dropped += measured.dropped_records
         now = perf_counter()
         for record in measured.records:
@@ -148,6 +187,29 @@ class FrontServer:
         if self._front is not None:
             await asyncio.to_thread(self._front.stop, int(grace_s * 1000))
             self.take_measurements()
+
+
+def _take_changes(front: Front, changes: Changes, is_control: bool) -> None:
+    front.take_changes(
+        is_control, changes.run, changes.sequence, list(changes.topics), changes.is_complete
+    )
+
+
+def _passing(settings: TransportSettings, config: FrontConfig) -> Passing:
+    return Passing(
+        routes(settings.body_limit_bytes),
+        list(TABLE),
+        problems(),
+        list(settings.cors_origins),
+        config.data_socket,
+        config.control_socket,
+        _ANSWER_TIMEOUT_MS,
+        settings.url_limit_bytes,
+        settings.headers_limit_bytes,
+        settings.body_limit_bytes,
+        settings.bodies_limit_bytes,
+        _UNREAD_ANSWERS_MAX,
+    )
 
 
 def _responses(refusals: tuple[str, ...]) -> dict[str, list[bytes]]:

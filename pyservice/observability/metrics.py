@@ -106,13 +106,15 @@ def _nothing() -> None:
 
 
 class FrontMetrics:
-    """Number of requests that the front has answered, and of connections that it has handed over."""
+    """State of the front when the metrics are read."""
 
     def __init__(self) -> None:
-        self.answered: Counter[str] = Counter()
-        """Number of requests by operation."""
-        self.handed_over = 0
+        self.passed: Counter[str] = Counter()
+        """Number of requests that the front has passed on to Python, by operation."""
         self.in_flight = 0
+        self.parked = 0
+        """Number of requests that wait for a change."""
+        self.body_bytes = 0
 
 
 class RequestMetrics:
@@ -158,7 +160,7 @@ class _Families(Collector):
     def collect(self) -> Iterator[Metric]:
         self._metrics.before_scrape()
         transports = (self._metrics.http, self._metrics.grpc)
-        yield from _request_families(transports, self._metrics.front.in_flight)
+        yield from _request_families(transports, self._metrics.front)
         yield from _front_families(self._metrics.front)
         yield from _feed_families(self._metrics.feed)
         refusals = CounterMetricFamily(
@@ -191,7 +193,7 @@ class _RayFamilies(Collector):
 
 
 def _request_families(
-    transports: Sequence[TransportMetrics], in_flight_of_front: int
+    transports: Sequence[TransportMetrics], front: FrontMetrics
 ) -> Iterator[Metric]:
     requests = CounterMetricFamily(
         "hosting_requests",
@@ -222,9 +224,10 @@ def _request_families(
         labels=("door",),
     )
     for transport in transports:
-        bodies.add_metric((transport.name,), transport.body_bytes)
-        of_front = in_flight_of_front if transport.name == "http" else 0
-        in_flight.add_metric((transport.name,), transport.in_flight + of_front)
+        is_http = transport.name == "http"
+        body_bytes, count = (front.body_bytes, front.in_flight) if is_http else (0, 0)
+        bodies.add_metric((transport.name,), transport.body_bytes + body_bytes)
+        in_flight.add_metric((transport.name,), transport.in_flight + count)
         refusals = Counter(dict.fromkeys(RateLimits.model_fields, 0))
         for meter in transport.meters.values():
             for code, count in meter.codes.items():
@@ -242,17 +245,14 @@ def _request_families(
 
 
 def _front_families(front: FrontMetrics) -> Iterator[Metric]:
-    answers = CounterMetricFamily(
-        "hosting_front_answers", "Requests that the front has answered.", labels=("operation",)
+    passed = CounterMetricFamily(
+        "hosting_front_passed",
+        "Requests that the front has passed on to Python.",
+        labels=("operation",),
     )
-    for operation, count in front.answered.items():
-        answers.add_metric((operation,), count)
-    yield answers
-    yield CounterMetricFamily(
-        "hosting_front_handed_over",
-        "HTTP connections that the front has handed over to Python.",
-        value=front.handed_over,
-    )
+    for operation, count in front.passed.items():
+        passed.add_metric((operation,), count)
+    yield passed
 
 
 def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:

@@ -188,19 +188,16 @@ def next_changes(topics: Topics) -> Handler:
 
 
 class ChangesPoll:
-    """Asks the control plane for changes while long polls wait, and wakes the affected long polls.
+    """Asks the control plane for changes, and passes them to `take`. Run `run` as a task."""
 
-    Run `run` as a task.
-    """
-
-    def __init__(self, client: InternalClient, long_polls: LongPolls) -> None:
+    def __init__(self, client: InternalClient, take: Callable[[Changes], None]) -> None:
         self._client = client
-        self._long_polls = long_polls
+        self._take = take
 
     async def run(self) -> None:
         backoff = Backoff(_RETRY_DELAYS_S)
+        run, after = "", 0
         while True:
-            run, after = await self._long_polls.next_query()
             try:
                 changes = await self._ask(run, after)
             except (Unreachable, ServiceError) as failure:
@@ -211,7 +208,8 @@ class ChangesPoll:
             if backoff.failures:
                 log.info("change poll succeeds again")
             backoff.reset()
-            self._long_polls.take(run, changes)
+            run, after = changes.run, changes.sequence
+            self._take(changes)
 
     async def _ask(self, run: str, after: int) -> Changes:
         request = control_pb2.NextChangesRequest(run=run, after_sequence=after, wait_ms=_POLL_MS)

@@ -1,15 +1,20 @@
-//! Classes of the front: its start and stop, the connections that Python gets, and its measurements.
+//! Classes of the front: its start and stop, the changes that wake parked requests, and its measurements.
 
 use std::collections::HashMap;
 use std::net::TcpListener;
-use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, RawFd};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use hosting_front::{
-    AnswerTemplate, Answers, Caller, ClientAddresses, ClientKey, ClientLimits, ConnectionBudget as Budget,
-    Front as RunningFront, FrontOptions, GameMode, HandedOver, LobbyAnswers, Operation, OperationCounts, Operations,
-    OwnerKind, Places, PlayerPort, RequestRecord, ServiceToken, Timeouts,
+    AnswerTemplate, Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes,
+    ConnectionBudget as Budget, Cors,
+    Front as RunningFront, FrontOptions, GameMode, LobbyAnswers, OperationCounts, Operations, OwnerKind, PassingOptions,
+    Places, Plane, PlayerPort, ProblemTemplate, Problems, RequestLimits, RequestRecord, RouteOptions, Routes,
+    ServiceToken, Timeouts,
 };
 use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;
@@ -50,16 +55,6 @@ impl ConnectionBudget {
     fn __len__(&self) -> usize {
         self.0.count()
     }
-}
-
-/// Descriptor of a connection, its unread bytes, and the client that it counts for.
-type Connection = (RawFd, Py<PyBytes>, Option<Py<PyBytes>>);
-
-fn connection(py: Python<'_>, handed_over: HandedOver) -> Connection {
-    let HandedOver { stream, unread, admission } = handed_over;
-    let client = admission.and_then(hosting_front::Admission::hand_over);
-    let client = client.map(|client| PyBytes::new(py, client.as_bytes()).unbind());
-    (stream.into_raw_fd(), PyBytes::new(py, &unread).unbind(), client)
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
@@ -195,10 +190,10 @@ impl Namespaces {
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct FrontRecord {
     ray_id: String,
-    operation: &'static str,
+    operation: String,
     lobby: Option<IdBytes>,
     namespace: Option<IdBytes>,
-    code: &'static str,
+    code: String,
     started_s_ago: f64,
     executed_s_ago: f64,
     ended_s_ago: f64,
@@ -206,10 +201,11 @@ pub struct FrontRecord {
 
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct FrontCounts {
-    operation: &'static str,
-    codes: HashMap<&'static str, u64>,
+    operation: String,
+    codes: HashMap<String, u64>,
     durations: Vec<u64>,
     duration_sum_s: f64,
+    passed: u64,
 }
 
 #[pyclass(frozen, get_all, module = "pyservice._native")]
@@ -218,32 +214,37 @@ pub struct FrontMeasurements {
     records: Vec<Py<FrontRecord>>,
     dropped_records: u64,
     in_flight: usize,
+    parked: usize,
+    body_bytes: usize,
 }
 
-fn record(codes: &[&'static str], now: Instant, record: &RequestRecord) -> FrontRecord {
+fn record(names: &PassingOptions, now: Instant, record: &RequestRecord) -> FrontRecord {
     let ago = |moment: Instant| (now - moment).as_secs_f64();
     let (lobby, namespace) = match record.caller {
-        Caller::Lobby(lobby) => (Some(IdBytes(lobby)), None),
-        Caller::Namespace(namespace) => (None, Some(IdBytes(namespace))),
+        Some(Caller::Lobby(lobby)) => (Some(IdBytes(lobby)), None),
+        Some(Caller::Namespace(namespace)) => (None, Some(IdBytes(namespace))),
+        None => (None, None),
     };
     FrontRecord {
         ray_id: String::from_utf8_lossy(&record.ray_id.digits()).into_owned(),
-        operation: record.operation.slug(),
+        operation: names.routes.slugs()[record.operation].clone(),
         lobby,
         namespace,
-        code: codes[record.code],
+        code: names.codes.names()[record.code].clone(),
         started_s_ago: ago(record.started),
         executed_s_ago: ago(record.executed),
         ended_s_ago: ago(record.ended),
     }
 }
 
-fn counts_of(codes: &[&'static str], operation: Operation, counted: OperationCounts) -> FrontCounts {
+fn counts_of(names: &PassingOptions, operation: &str, counted: OperationCounts) -> FrontCounts {
+    let codes = names.codes.names().iter().cloned().zip(counted.codes);
     FrontCounts {
-        operation: operation.slug(),
-        codes: codes.iter().copied().zip(counted.codes).filter(|(_, count)| *count > 0).collect(),
+        operation: operation.to_owned(),
+        codes: codes.filter(|(_, count)| *count > 0).collect(),
         durations: counted.durations,
         duration_sum_s: counted.duration_sum.as_secs_f64(),
+        passed: counted.passed,
     }
 }
 
@@ -255,22 +256,84 @@ fn answers(refusals: HashMap<String, Vec<Vec<u8>>>) -> PyResult<Answers> {
     Answers::new(templates).map_err(|code| PyValueError::new_err(format!("{code} has no response")))
 }
 
+/// HTTP method, path template, slug, whether the control plane serves it, largest body, and whether it needs a token.
+type RouteArgument = (String, String, String, bool, usize, bool);
+/// Code, status, headers, and the body split where the ray id belongs.
+type ProblemArgument = (String, u16, Vec<(String, String)>, Vec<Vec<u8>>);
+
+/// Attributes of the Python object that describes how the front passes requests on.
+#[derive(FromPyObject)]
+struct PassingArgument {
+    routes: Vec<RouteArgument>,
+    codes: Vec<String>,
+    problems: HashMap<String, ProblemArgument>,
+    cors_origins: Vec<String>,
+    data_socket: PathBuf,
+    control_socket: PathBuf,
+    answer_timeout_ms: u64,
+    url_bytes_max: usize,
+    headers_bytes_max: usize,
+    body_bytes_max: usize,
+    bodies_bytes_max: usize,
+    unread_answers_bytes_max: usize,
+}
+
+impl PassingArgument {
+    fn into_options(self) -> PyResult<PassingOptions> {
+        let largest = self.routes.iter().map(|route| route.4).max().unwrap_or_default();
+        let route = |(method, template, slug, is_control, body_bytes_max, needs_token): RouteArgument| {
+            let plane = if is_control { Plane::Control } else { Plane::Data };
+            RouteOptions { method, template, slug, plane, body_bytes_max, needs_token }
+        };
+        let problem = |(name, (code, status, headers, body)): (String, ProblemArgument)| {
+            (name, ProblemTemplate { code, status, headers, body })
+        };
+        let codes = Codes::new(self.codes);
+        let problems = self.problems.into_iter().map(problem).collect();
+        Ok(PassingOptions {
+            routes: Routes::new(self.routes.into_iter().map(route)).map_err(PyValueError::new_err)?,
+            problems: Problems::new(problems, &codes).map_err(PyValueError::new_err)?,
+            codes,
+            cors: Cors::new(self.cors_origins),
+            data_socket: self.data_socket,
+            control_socket: self.control_socket,
+            answer_timeout: Duration::from_millis(self.answer_timeout_ms),
+            limits: RequestLimits {
+                url_bytes_max: self.url_bytes_max,
+                headers_bytes_max: self.headers_bytes_max,
+                body_bytes_max: self.body_bytes_max,
+            },
+            bodies: BodyBudget::new(self.bodies_bytes_max, largest),
+            answers: BodyBudget::new(self.unread_answers_bytes_max, largest),
+            parked: Arc::default(),
+        })
+    }
+}
+
+/// Returns a copy of a descriptor that the caller keeps open during the call.
+fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
+    // SAFETY: see above.
+    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?)
+}
+
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Front(RunningFront);
 
 #[pymethods]
 impl Front {
     #[staticmethod]
-    #[pyo3(signature = (engine, listener_fd, budget, namespaces, refusals, *, client_limits, regions, addresses,
-        duration_bounds_s, trusted_proxies, has_proxy_headers,
-        game_servers, receive_timeout_ms, keep_alive_timeout_ms, request_bytes_max))]
+    #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, refusals, *, passing, connections_max,
+        client_limits, regions, addresses, duration_bounds_s, trusted_proxies, has_proxy_headers, game_servers,
+        receive_timeout_ms, keep_alive_timeout_ms))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn start(
         engine: &Engine,
         listener_fd: RawFd,
-        budget: &ConnectionBudget,
+        edge_listener_fd: Option<RawFd>,
         namespaces: &Namespaces,
         refusals: HashMap<String, Vec<Vec<u8>>>,
+        passing: PassingArgument,
+        connections_max: Option<usize>,
         client_limits: ClientLimitsArgument<'_>,
         regions: Vec<(String, String)>,
         addresses: &PlayerAddresses,
@@ -280,10 +343,7 @@ impl Front {
         game_servers: Vec<(u32, u32)>,
         receive_timeout_ms: u64,
         keep_alive_timeout_ms: u64,
-        request_bytes_max: usize,
     ) -> PyResult<Front> {
-        // SAFETY: the caller keeps its descriptor open during this call.
-        let listener = unsafe { BorrowedFd::borrow_raw(listener_fd) }.try_clone_to_owned()?;
         let proxies = trusted_proxies.iter().map(|network| network.parse::<IpNet>()).collect::<Result<_, _>>();
         let (tokens, token_addresses, client_addresses, groups) = client_limits;
         let operations = Operations {
@@ -305,8 +365,9 @@ impl Front {
             lobby_answers: LobbyAnswers::default(),
         };
         let options = FrontOptions {
-            listener: TcpListener::from(listener),
-            budget: budget.0.clone(),
+            listener: TcpListener::from(copied(listener_fd)?),
+            edge_listener: edge_listener_fd.map(copied).transpose()?.map(UnixListener::from),
+            budget: Arc::new(Budget::new(connections_max.unwrap_or(usize::MAX))),
             operations,
             duration_bounds: duration_bounds_s.into_iter().map(Duration::from_secs_f64).collect(),
             addresses: ClientAddresses {
@@ -318,30 +379,37 @@ impl Front {
                 receive: Duration::from_millis(receive_timeout_ms),
                 keep_alive: Duration::from_millis(keep_alive_timeout_ms),
             },
-            request_bytes_max,
+            passing: passing.into_options()?,
         };
         Ok(Front(RunningFront::start(options)?))
     }
 
-    fn signal_fd(&self) -> RawFd {
-        self.0.handed_over().signal().as_raw_fd()
-    }
-
-    fn take_connections(&self, py: Python<'_>) -> Vec<Connection> {
-        self.0.handed_over().take().into_iter().map(|one| connection(py, one)).collect()
+    fn take_changes(
+        &self,
+        is_control: bool,
+        run: String,
+        sequence: u64,
+        topics: Vec<(String, u64)>,
+        is_complete: bool,
+    ) {
+        let plane = if is_control { Plane::Control } else { Plane::Data };
+        self.0.take_changes(plane, Changes { run, sequence, topics, is_complete });
     }
 
     fn take_measurements(&self, py: Python<'_>) -> PyResult<FrontMeasurements> {
-        let (codes, measured) = self.0.take_measurements();
+        let (names, measured) = self.0.take_measurements();
         let now = Instant::now();
-        let records = measured.records.iter().map(|one| Py::new(py, record(codes, now, one)));
-        let counts = Operation::ALL.into_iter().zip(measured.operations);
-        let counts = counts.map(|(operation, counted)| Py::new(py, counts_of(codes, operation, counted)));
+        let records = measured.records.iter().map(|one| Py::new(py, record(names, now, one)));
+        let counts = names.routes.slugs().iter().zip(measured.operations);
+        let counts = counts.filter(|(_, counted)| counted.codes.iter().any(|count| *count > 0));
+        let counts = counts.map(|(operation, counted)| Py::new(py, counts_of(names, operation, counted)));
         Ok(FrontMeasurements {
             counts: counts.collect::<PyResult<_>>()?,
             records: records.collect::<PyResult<_>>()?,
             dropped_records: measured.dropped_records,
             in_flight: measured.in_flight,
+            parked: names.parked.load(Ordering::Relaxed),
+            body_bytes: names.bodies.held_bytes(),
         })
     }
 

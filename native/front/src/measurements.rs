@@ -56,6 +56,8 @@ pub struct OperationCounts {
     /// Number of requests by duration. The last number counts durations above all bounds.
     pub durations: Vec<u64>,
     pub duration_sum: Duration,
+    /// Number of requests that were passed on to Python.
+    pub passed: u64,
 }
 
 pub struct Measurer {
@@ -71,6 +73,7 @@ impl Measurer {
             codes: vec![0; codes],
             durations: vec![0; bounds.len() + 1],
             duration_sum: Duration::ZERO,
+            passed: 0,
         };
         let empty = Measurements { operations: vec![counts; operations], ..Measurements::default() };
         Measurer { bounds, current: Mutex::new(empty.clone()), empty, in_flight: AtomicUsize::new(0) }
@@ -95,7 +98,9 @@ impl Measurer {
 
     /// Counts a request that Python has recorded.
     pub fn count_passed(&self, operation: usize, code: usize, duration: Duration) {
-        self.count_one(&mut self.current.lock(), operation, code, duration);
+        let mut current = self.current.lock();
+        self.count_one(&mut current, operation, code, duration);
+        current.operations[operation].passed += 1;
     }
 
     /// Counts and records a request that the front has refused.

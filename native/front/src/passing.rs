@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -83,6 +84,8 @@ pub struct PassingOptions {
     pub limits: RequestLimits,
     pub bodies: Arc<BodyBudget>,
     pub answers: Arc<BodyBudget>,
+    /// Number of parked requests of all threads.
+    pub parked: Arc<AtomicUsize>,
 }
 
 #[derive(Clone, Copy)]
@@ -109,17 +112,13 @@ impl Passing {
     pub fn new(options: Arc<PassingOptions>) -> Passing {
         let plane = |socket: &PathBuf| PassedPlane {
             upstream: Upstream::new(socket.clone(), options.answer_timeout),
-            watches: Watches::default(),
+            watches: Watches::new(options.parked.clone()),
         };
         Passing { data: plane(&options.data_socket), control: plane(&options.control_socket), options }
     }
 
     pub fn watches(&self, plane: Plane) -> &Watches {
         &self.plane(plane).watches
-    }
-
-    pub fn parked_count(&self) -> usize {
-        self.data.watches.count() + self.control.watches.count()
     }
 
     fn plane(&self, plane: Plane) -> &PassedPlane {

@@ -3,6 +3,8 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
@@ -49,7 +51,11 @@ pub enum Wake {
 ///
 /// A change may arrive before the request that waits for it, so recent changes are stored.
 #[derive(Default)]
-pub struct Watches(RefCell<State>);
+pub struct Watches {
+    state: RefCell<State>,
+    /// Number of waiting requests, of all users of this counter.
+    count: Arc<AtomicUsize>,
+}
 
 #[derive(Default)]
 struct State {
@@ -71,14 +77,15 @@ struct Waiting {
 }
 
 impl Watches {
-    pub fn count(&self) -> usize {
-        self.0.borrow().waiting.len()
+    pub fn new(count: Arc<AtomicUsize>) -> Watches {
+        Watches { state: RefCell::default(), count }
     }
 
     /// Waits until a topic changes, or until the deadline. `stale_in` is the state of one request over its waits: the run
     /// in which it was woken at once because it waits in another run.
     pub async fn wait(&self, park: Park, until: Instant, stale_in: &mut Option<Rc<str>>) -> Wake {
-        let Some((number, woken)) = self.0.borrow_mut().add(park, stale_in) else { return Wake::Changed };
+        let Some((number, woken)) = self.state.borrow_mut().add(park, stale_in) else { return Wake::Changed };
+        self.count.fetch_add(1, Ordering::Relaxed);
         let _entry = Entry { watches: self, number };
         match timeout_at(until, woken).await {
             Ok(_) => Wake::Changed,
@@ -87,12 +94,12 @@ impl Watches {
     }
 
     pub fn take(&self, changes: Changes) {
-        self.0.borrow_mut().take(changes);
+        self.state.borrow_mut().take(changes);
     }
 
     /// Wakes all requests.
     pub fn wake_all(&self) {
-        self.0.borrow_mut().wake_all();
+        self.state.borrow_mut().wake_all();
     }
 }
 
@@ -103,7 +110,8 @@ struct Entry<'a> {
 
 impl Drop for Entry<'_> {
     fn drop(&mut self) {
-        self.watches.0.borrow_mut().remove(self.number);
+        self.watches.state.borrow_mut().remove(self.number);
+        self.watches.count.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -231,7 +239,7 @@ mod tests {
         assert_eq!(wait(&watches, "a.11 two,one", change).await, Wake::Changed);
         assert_eq!(wait(&watches, "a.12 two", change).await, Wake::Expired);
         assert_eq!(wait(&watches, "a.12 one", || ()).await, Wake::Expired);
-        assert_eq!(watches.count(), 0);
+        assert_eq!(watches.count.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -267,10 +275,10 @@ mod tests {
         {
             let waiting = std::pin::pin!(watches.wait(park("a.10 one"), until, &mut stale_in));
             assert!(futures_poll(waiting).is_none());
-            assert_eq!(watches.count(), 1);
+            assert_eq!(watches.count.load(Ordering::Relaxed), 1);
         }
-        assert_eq!(watches.count(), 0);
-        assert!(watches.0.borrow().by_topic.is_empty());
+        assert_eq!(watches.count.load(Ordering::Relaxed), 0);
+        assert!(watches.state.borrow().by_topic.is_empty());
     }
 
     fn futures_poll<F: Future>(future: std::pin::Pin<&mut F>) -> Option<F::Output> {
