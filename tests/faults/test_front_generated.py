@@ -12,6 +12,7 @@ import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.support.data_plane_clients import RawResponse, read_response
+from tests.support.front_metrics import answers_of_front
 from tests.support.generated_requests import (
     PATHS,
     PLACEMENTS,
@@ -107,12 +108,7 @@ async def compare_answers(plane: Plane, seed: int, count: int) -> Comparison:
 
 
 async def _front_answers(plane: Plane) -> Counter[str]:
-    return Counter(
-        {
-            operation: int(await plane.metric("hosting_front_answers_total", operation=operation))
-            for operation in PATHS
-        }
-    )
+    return Counter({operation: await answers_of_front(plane, operation) for operation in PATHS})
 
 
 async def _compare_request(

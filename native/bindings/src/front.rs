@@ -11,10 +11,9 @@ use std::time::{Duration, Instant};
 
 use hosting_front::{
     AnswerTemplate, Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes,
-    ConnectionBudget as Budget, Cors,
-    Front as RunningFront, FrontOptions, GameMode, LobbyAnswers, OperationCounts, Operations, OwnerKind, PassingOptions,
-    Places, Plane, PlayerPort, ProblemTemplate, Problems, RequestLimits, RequestRecord, RouteOptions, Routes,
-    ServiceToken, Timeouts,
+    ConnectionBudget as Budget, Cors, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers, OperationCounts,
+    Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, ProblemTemplate, Problems, RequestLimits,
+    RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
 };
 use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;

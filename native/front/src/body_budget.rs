@@ -57,8 +57,7 @@ impl BodyBudget {
         let mut held = self.held.lock();
         let of_client = held.by_client.get(&client).copied().unwrap_or_default() + more;
         let total = held.total + more;
-        let [client_reserve, total_reserve] =
-            if is_small { [self.client_max / 2, self.total_max / 2] } else { [0, 0] };
+        let [client_reserve, total_reserve] = if is_small { [self.client_max / 2, self.total_max / 2] } else { [0, 0] };
         if of_client > self.client_max + client_reserve && total > self.total_max / 2 {
             return Err(Full::Client);
         }

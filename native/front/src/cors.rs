@@ -71,7 +71,10 @@ mod tests {
         let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
         let mut headers: Vec<_> = headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect();
         headers.sort();
-        headers.into_iter().filter(|(name, _)| name.ends_with("origin") || name == "vary" || name.ends_with("methods")).collect()
+        headers
+            .into_iter()
+            .filter(|(name, _)| name.ends_with("origin") || name == "vary" || name.ends_with("methods"))
+            .collect()
     }
 
     fn pair(name: &str, value: &str) -> (String, String) {
@@ -80,8 +83,7 @@ mod tests {
 
     #[test]
     fn open_paths_allow_all_origins() {
-        let expected =
-            [pair("access-control-allow-methods", "GET, POST"), pair("access-control-allow-origin", "*")];
+        let expected = [pair("access-control-allow-methods", "GET, POST"), pair("access-control-allow-origin", "*")];
         assert_eq!(added(&[], "/matchmaker/regions", "https://a.example"), expected);
         assert_eq!(added(&["*"], "/cloud/games", "https://a.example"), expected);
     }

@@ -88,7 +88,7 @@ async fn serve_http1<S: ClientSocket>(
     {
         let problems = &context.passing.options.problems;
         let unrouted = context.passing.options.routes.unrouted();
-        context.measurer().count_refused(ray_id, unrouted, problems.code(problem), std::time::Instant::now());
+        context.measurer().count_own(ray_id, unrouted, problems.code(problem), std::time::Instant::now());
         let _ = timeout(LINGER, socket.write_all(&problems.last_response(problem, ray_id))).await;
     }
     linger(socket).await;

@@ -103,8 +103,8 @@ impl Measurer {
         current.operations[operation].passed += 1;
     }
 
-    /// Counts and records a request that the front has refused.
-    pub fn count_refused(&self, ray_id: RayId, operation: usize, code: usize, started: Instant) {
+    /// Counts and records a request that the front has answered without the engine.
+    pub fn count_own(&self, ray_id: RayId, operation: usize, code: usize, started: Instant) {
         let ended = Instant::now();
         let record = RequestRecord { ray_id, operation, caller: None, code, started, executed: started, ended };
         self.count(&[record], ended);

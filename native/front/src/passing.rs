@@ -153,6 +153,7 @@ pub async fn answer(
         is_traced: traced.is_some(),
         peer,
         client: context.addresses.client(peer, forwarded_for(&parts.headers).as_deref()),
+        is_received: body.is_end_stream(),
     };
     let is_http1 = parts.version <= Version::HTTP_11;
     let outcome = tokio::select! {
@@ -169,7 +170,8 @@ pub async fn answer(
     {
         options.cors.add(&path, &origin, response.headers_mut());
     }
-    if is_http1 && (context.is_stopping.get() || context.timeouts.keep_alive.is_zero()) {
+    let is_last = !exchange.is_received || context.is_stopping.get() || context.timeouts.keep_alive.is_zero();
+    if is_http1 && is_last {
         response.headers_mut().insert(CONNECTION, CLOSE);
     }
     let answering = context.clone().begin_answer();
@@ -185,6 +187,8 @@ struct Exchange<'a> {
     is_traced: bool,
     peer: Peer,
     client: IpAddr,
+    /// Whether the whole request has arrived. Otherwise the connection ends with the response.
+    is_received: bool,
 }
 
 impl Exchange<'_> {
@@ -211,6 +215,7 @@ impl Exchange<'_> {
             return Err(Problem::Overloaded);
         }
         let (body, _reservation) = self.receive(&parts.headers, route, client, body).await?;
+        self.is_received = true;
         let plane = route.map_or(Plane::Data, |route| route.plane);
         let headers = self.passed_headers(&parts.headers);
         let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
@@ -228,7 +233,7 @@ impl Exchange<'_> {
         *response.status_mut() = StatusCode::NO_CONTENT;
         response.headers_mut().insert(RAY_ID, ray_id_value(self.ray_id));
         self.options.cors.add_preflight(path, origin, &methods, response.headers_mut());
-        self.measuring.end(0);
+        self.measuring.end_here(0);
         Ok(response)
     }
 
@@ -260,8 +265,12 @@ impl Exchange<'_> {
     }
 
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
-        let of_connection: Vec<&str> =
-            headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok()).flat_map(|v| v.split(',')).collect();
+        let of_connection: Vec<&str> = headers
+            .get_all(CONNECTION)
+            .iter()
+            .filter_map(|value| value.to_str().ok())
+            .flat_map(|v| v.split(','))
+            .collect();
         let is_of_connection = |name: &HeaderName| {
             *name != AUTHORIZATION && of_connection.iter().any(|one| one.trim().eq_ignore_ascii_case(name.as_str()))
         };
@@ -308,6 +317,11 @@ impl Exchange<'_> {
         let mut stale_in = None;
         loop {
             let response = upstream.send(passed.request(), is_safe).await.map_err(unavailable)?;
+            if !response.headers().contains_key(RAY_ID) {
+                // The answer of uvicorn itself. Its parser refuses some requests that hyper takes, such as unknown methods.
+                let is_refused = response.status() == StatusCode::BAD_REQUEST;
+                return Err(if is_refused { Problem::NotHttp } else { Problem::Internal });
+            }
             let Some(park) = park_of(&response)? else { return Ok(response) };
             drop(response);
             passed.keep_only_key();
@@ -340,7 +354,7 @@ impl Exchange<'_> {
     }
 
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
-        self.measuring.end_with_record(self.options.problems.code(problem));
+        self.measuring.end_here(self.options.problems.code(problem));
         self.options.problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(body)))
     }
 }
@@ -471,15 +485,16 @@ impl Measuring {
         }
     }
 
+    /// Counts a request that Python has answered.
     fn end(&mut self, code: usize) {
         self.is_counted = true;
         self.context.measurer().count_passed(self.operation, code, self.started.elapsed());
     }
 
-    /// Also records the request, because Python does not know it.
-    fn end_with_record(&mut self, code: usize) {
+    /// Counts and records a request that the front has answered.
+    fn end_here(&mut self, code: usize) {
         self.is_counted = true;
-        self.context.measurer().count_refused(self.ray_id, self.operation, code, self.started);
+        self.context.measurer().count_own(self.ray_id, self.operation, code, self.started);
     }
 }
 

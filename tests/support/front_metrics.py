@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+from tests.support.killable_plane import Plane
+
+
+async def answers_of_front(plane: Plane, *operations: str) -> int:
+    """Returns the number of HTTP requests that the front answered without Python."""
+    count = 0.0
+    for operation in operations:
+        labels = {"operation": operation, "door": "http"}
+        count += await plane.metric("hosting_request_duration_seconds_count", **labels)
+        count -= await plane.metric("hosting_front_passed_total", operation=operation)
+    return int(count)
