@@ -1,12 +1,15 @@
-//! Error responses of the front. Python writes each of them once, before the front starts.
+//! HTTP/1.1 responses to plain requests. Python writes each error response once, before the front starts.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 
 use hosting_core::Refusal;
 
+use crate::operations::{Executed, Reply};
 use crate::ray_id::RayId;
 
 const OK: &str = "OK";
+const NO_MESSAGE: &[u8] = b"{}";
 
 /// Bytes of a whole HTTP response, without the ray ids between its parts.
 pub struct AnswerTemplate(Vec<Vec<u8>>);
@@ -51,10 +54,26 @@ impl Answers {
         self.codes.iter().position(|code| *code == slug).expect("each refusal has a code")
     }
 
-    /// Appends the response to a refusal.
-    pub fn write(&self, code: usize, ray_id: RayId, out: &mut Vec<u8>) {
-        self.refusals[code - 1].write(&ray_id.digits(), out);
+    /// Appends the whole response to an executed request.
+    pub fn write(&self, executed: &Executed, ray_id: RayId, out: &mut Vec<u8>) {
+        match &executed.reply {
+            Reply::Empty => write_ok(ray_id, NO_MESSAGE, out),
+            Reply::Placed(placement) => {
+                let mut body = Vec::new();
+                placement.lobby.write_json(&placement.tokens, &mut body);
+                write_ok(ray_id, &body, out);
+            }
+            Reply::Refused => self.refusals[executed.code - 1].write(&ray_id.digits(), out),
+        }
     }
+}
+
+fn write_ok(ray_id: RayId, body: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-ray-id: ");
+    out.extend_from_slice(&ray_id.digits());
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "\r\ncontent-length: {}\r\n\r\n", body.len());
+    out.extend_from_slice(body);
 }
 
 #[cfg(test)]

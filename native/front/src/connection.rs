@@ -14,6 +14,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use crate::client_address::{Peer, read_proxy_header};
 use crate::connection_budget::Admission;
 use crate::front::ThreadContext;
+use crate::hot_request::HotRequest;
 use crate::hyper_connection;
 use crate::measurements::RequestRecord;
 use crate::plain_request::Received;
@@ -166,10 +167,13 @@ impl Turn {
             };
             let client = context.addresses.client(peer, request.forwarded_for);
             let ray_id = context.ray_ids.next()?;
-            let Some(done) = context.operations().execute(&request, client, ray_id, &mut turn.answers) else {
+            let operations = context.operations();
+            let hot = HotRequest::from_json(request.operation, request.body);
+            let Some(done) = hot.and_then(|hot| operations.execute(&hot, request.token, client)) else {
                 turn.is_rest_plain = false;
                 break;
             };
+            operations.answers.write(&done, ray_id, &mut turn.answers);
             turn.wait = turn.wait.max(done.wait);
             turn.length += request.length;
             let executed = Instant::now().into_std();

@@ -1,7 +1,6 @@
-//! The operations of plain requests: bodies, commands and responses.
+//! Execution of plain requests by the engine.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -10,84 +9,22 @@ use hosting_core::{
     PlayerToken, Refusal, Reservation, Source, TokenProblem,
 };
 use hosting_shard::Shard;
-use serde::{Deserialize, Deserializer};
 use uuid::Uuid;
 
 use crate::answers::Answers;
 use crate::connection_budget::ClientKey;
+use crate::hot_request::{
+    ConnectedRequest, DisconnectedRequest, FindRequest, HeartbeatRequest, HotRequest, JoinRequest,
+};
 use crate::namespaces::{Client, Namespaces};
 use crate::placements::{LobbyAnswer, LobbyAnswers, Places};
-use crate::plain_request::{Operation, PlainRequest};
 use crate::rate_limits::ClientLimits;
-use crate::ray_id::RayId;
 
 const HOLD_MS_MAX: u64 = 600_000;
 const PARTY_SIZE_MAX: u32 = 64;
 const GAME_MODES_MAX: usize = 32;
 const REGIONS_MAX: usize = 64;
 const NO_SOURCE: Source = 0;
-const NO_MESSAGE: &[u8] = b"{}";
-
-// The bodies of requests. A field that is unknown, repeated, null or of another type makes a request not plain.
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ConnectedBody<'a> {
-    #[serde(borrow)]
-    player_token: Cow<'a, str>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct DisconnectedBody<'a> {
-    #[serde(borrow)]
-    player_token: Cow<'a, str>,
-    #[serde(default, deserialize_with = "present")]
-    hold_ms: Option<u64>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct HeartbeatBody<'a> {
-    #[serde(borrow, default, deserialize_with = "present")]
-    player_tokens: Option<Vec<Cow<'a, str>>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct JoinBody<'a> {
-    #[serde(borrow)]
-    lobby_id: Cow<'a, str>,
-    #[serde(default, deserialize_with = "present")]
-    party_size: Option<u32>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    client_address: Option<Cow<'a, str>>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FindBody<'a> {
-    #[serde(borrow)]
-    game_modes: Vec<Cow<'a, str>>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    regions: Option<Vec<Cow<'a, str>>>,
-    #[serde(default, deserialize_with = "present")]
-    party_size: Option<u32>,
-    #[serde(borrow, default, deserialize_with = "present")]
-    client_address: Option<Cow<'a, str>>,
-    #[serde(rename = "prevent_auto_create_lobby", default, deserialize_with = "present")]
-    _prevent_auto_create_lobby: Option<bool>,
-}
-
-fn read_body<'a, Body: Deserialize<'a>>(bytes: &'a [u8]) -> Option<Body> {
-    // The parser also reads the fields of a body from an array.
-    bytes.trim_ascii_start().starts_with(b"{").then(|| serde_json::from_slice(bytes).ok())?
-}
-
-/// Reads a value that may be missing, but not null.
-fn present<'de, T: Deserialize<'de>, D: Deserializer<'de>>(from: D) -> Result<Option<T>, D::Error> {
-    T::deserialize(from).map(Some)
-}
 
 /// The caller in the record of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,6 +39,22 @@ pub struct Executed {
     /// Number of the code in [`Answers::codes`].
     pub code: usize,
     pub wait: Lsn,
+    pub reply: Reply,
+}
+
+/// Content of a response.
+pub enum Reply {
+    Empty,
+    Placed(Placement),
+    /// The code is that of a refusal.
+    Refused,
+}
+
+/// Slots that find or join reserved.
+pub struct Placement {
+    pub lobby: Arc<LobbyAnswer>,
+    /// One token for each player, the caller's first.
+    pub tokens: Vec<String>,
 }
 
 /// State that all threads of the front share.
@@ -116,48 +69,42 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Executes a request, and appends its response to `out`. Returns None before the engine has changed if the request
-    /// is not plain.
-    pub fn execute(
-        &self,
-        request: &PlainRequest<'_>,
-        peer: IpAddr,
-        ray_id: RayId,
-        out: &mut Vec<u8>,
-    ) -> Option<Executed> {
-        match request.operation {
-            Operation::Find => Some(self.find(request, peer)?.write(ray_id, out)),
-            Operation::Join => Some(self.join(request, peer)?.write(ray_id, out)),
-            Operation::Connected | Operation::Disconnected | Operation::Heartbeat => {
-                let lobby = self.shard.keys().verify_lobby(request.token)?;
-                let outcome = match request.operation {
-                    Operation::Connected => self.connected(lobby, request.body)?,
-                    Operation::Disconnected => self.disconnected(lobby, request.body)?,
-                    _ => self.heartbeat(lobby, request.body)?,
-                };
-                let code = self.answers.number(&outcome.result);
-                match outcome.result {
-                    Ok(()) => write_ok(ray_id, NO_MESSAGE, out),
-                    Err(_) => self.answers.write(code, ray_id, out),
-                }
-                Some(Executed { caller: Caller::Lobby(lobby), code, wait: outcome.wait })
-            }
-        }
+    /// Executes a request of the holder of `token`. Returns None before the engine has changed if the request is not plain.
+    ///
+    /// `client` is the address behind trusted proxies.
+    pub fn execute(&self, request: &HotRequest<'_>, token: &str, client: IpAddr) -> Option<Executed> {
+        let (lobby, outcome) = match request {
+            HotRequest::Find(find) => return self.find(find, token, client),
+            HotRequest::Join(join) => return self.join(join, token, client),
+            HotRequest::Connected(connected) => self.of_lobby(token, |lobby| self.connected(lobby, connected))?,
+            HotRequest::Disconnected(gone) => self.of_lobby(token, |lobby| self.disconnected(lobby, gone))?,
+            HotRequest::Heartbeat(heartbeat) => self.of_lobby(token, |lobby| self.heartbeat(lobby, heartbeat))?,
+        };
+        let code = self.answers.number(&outcome.result);
+        let reply = if outcome.result.is_ok() { Reply::Empty } else { Reply::Refused };
+        Some(Executed { caller: Caller::Lobby(lobby), code, wait: outcome.wait, reply })
     }
 
-    fn connected(&self, lobby: Id, body: &[u8]) -> Option<CommandOutcome<()>> {
-        let body: ConnectedBody<'_> = read_body(body)?;
-        let connect = Connect { lobby, player: self.verified_player(&body.player_token)?, idempotency: None };
+    fn of_lobby(
+        &self,
+        token: &str,
+        run: impl FnOnce(Id) -> Option<CommandOutcome<()>>,
+    ) -> Option<(Id, CommandOutcome<()>)> {
+        let lobby = self.shard.keys().verify_lobby(token)?;
+        Some((lobby, run(lobby)?))
+    }
+
+    fn connected(&self, lobby: Id, request: &ConnectedRequest<'_>) -> Option<CommandOutcome<()>> {
+        let connect = Connect { lobby, player: self.verified_player(&request.player_token)?, idempotency: None };
         Some(self.shard.execute(|engine, context| engine.connected(context, &connect)))
     }
 
-    fn disconnected(&self, lobby: Id, body: &[u8]) -> Option<CommandOutcome<()>> {
-        let body: DisconnectedBody<'_> = read_body(body)?;
-        if body.hold_ms.is_some_and(|hold_ms| hold_ms > HOLD_MS_MAX) {
+    fn disconnected(&self, lobby: Id, request: &DisconnectedRequest<'_>) -> Option<CommandOutcome<()>> {
+        if request.hold_ms.is_some_and(|hold_ms| hold_ms > HOLD_MS_MAX) {
             return None;
         }
-        let player = self.verified_player(&body.player_token)?;
-        let disconnect = Disconnect { lobby, player, hold_ms: body.hold_ms, idempotency: None };
+        let player = self.verified_player(&request.player_token)?;
+        let disconnect = Disconnect { lobby, player, hold_ms: request.hold_ms, idempotency: None };
         Some(self.shard.execute(|engine, context| engine.disconnected(context, &disconnect)))
     }
 
@@ -172,21 +119,19 @@ impl Operations {
     }
 
     /// Returns None for a list with a wrong token, because the response names the token.
-    fn heartbeat(&self, lobby: Id, body: &[u8]) -> Option<CommandOutcome<()>> {
-        let body: HeartbeatBody<'_> = read_body(body)?;
+    fn heartbeat(&self, lobby: Id, request: &HeartbeatRequest<'_>) -> Option<CommandOutcome<()>> {
         let tokens: Option<Vec<&str>> =
-            body.player_tokens.as_ref().map(|tokens| tokens.iter().map(|token| &**token).collect());
+            request.player_tokens.as_ref().map(|tokens| tokens.iter().map(|token| &**token).collect());
         let players = tokens.map(|tokens| PlayerList::verify(&self.shard.keys(), &tokens));
         let outcome = self.shard.execute(|engine, context| engine.heartbeat(context, lobby, players.as_ref()));
         let is_list_refused = matches!(outcome.result, Err(Refusal::TokenInListInvalid(_)));
         (!is_list_refused).then_some(outcome)
     }
 
-    fn join(&self, request: &PlainRequest<'_>, peer: IpAddr) -> Option<Placed> {
-        let body: JoinBody<'_> = read_body(request.body)?;
-        let lobby = lobby_id(&body.lobby_id)?;
-        let party_size = party_size(body.party_size)?;
-        let player = self.player(request, peer, body.client_address.as_deref())?;
+    fn join(&self, request: &JoinRequest<'_>, token: &str, client: IpAddr) -> Option<Executed> {
+        let lobby = lobby_id(&request.lobby_id)?;
+        let party_size = party_size(request.party_size)?;
+        let player = self.player(token, client, request.client_address.as_deref())?;
         let namespace = &player.client.namespace;
         let join = Join {
             namespace: namespace.id,
@@ -201,12 +146,11 @@ impl Operations {
         self.place(&player, |engine, context| engine.join_ready(context, &join))
     }
 
-    fn find(&self, request: &PlainRequest<'_>, peer: IpAddr) -> Option<Placed> {
-        let body: FindBody<'_> = read_body(request.body)?;
-        let party_size = party_size(body.party_size)?;
-        let modes = distinct(&body.game_modes, GAME_MODES_MAX)?;
-        let regions = self.regions(body.regions.as_deref().unwrap_or_default())?;
-        let player = self.player(request, peer, body.client_address.as_deref())?;
+    fn find(&self, request: &FindRequest<'_>, token: &str, client: IpAddr) -> Option<Executed> {
+        let party_size = party_size(request.party_size)?;
+        let modes = distinct(&request.game_modes, GAME_MODES_MAX)?;
+        let regions = self.regions(request.regions.as_deref().unwrap_or_default())?;
+        let player = self.player(token, client, request.client_address.as_deref())?;
         let namespace = &player.client.namespace;
         let allows = |mode: &&str| {
             namespace.modes.get(*mode).is_some_and(|mode| {
@@ -245,8 +189,8 @@ impl Operations {
     }
 
     /// Returns None if the request needs more than its token, or is over a rate limit.
-    fn player(&self, request: &PlainRequest<'_>, peer: IpAddr, address: Option<&str>) -> Option<Player> {
-        let client = self.namespaces.client(&self.shard.keys(), request.token)?;
+    fn player(&self, token: &str, peer: IpAddr, address: Option<&str>) -> Option<Player> {
+        let client = self.namespaces.client(&self.shard.keys(), token)?;
         if client.namespace.needs_admission {
             return None;
         }
@@ -267,7 +211,7 @@ impl Operations {
         &self,
         player: &Player,
         reserve: impl FnOnce(&mut Engine, &mut Context<'_>) -> Option<(Reservation, Lsn)>,
-    ) -> Option<Placed> {
+    ) -> Option<Executed> {
         let identity = player.client.identity();
         let (identity, peer) = (identity.as_ref().map(<[u8; 32]>::as_slice), player.peer.as_bytes());
         let group = &player.client.namespace.group.0;
@@ -281,7 +225,8 @@ impl Operations {
                 self.lobby_answers.put(reservation.lobby, answer.clone());
                 Some(answer)
             })?;
-            Some(Placed { namespace: player.client.namespace.id, reservation, wait, answer })
+            let reply = Reply::Placed(Placement { lobby: answer, tokens: reservation.tokens });
+            Some(Executed { caller: Caller::Namespace(player.client.namespace.id), code: 0, wait, reply })
         });
         if placed.is_none() {
             // Python counts the request.
@@ -296,30 +241,6 @@ struct Player {
     /// Address that rate limits count.
     peer: ClientKey,
     source: Source,
-}
-
-struct Placed {
-    namespace: Id,
-    reservation: Reservation,
-    wait: Lsn,
-    answer: Arc<LobbyAnswer>,
-}
-
-impl Placed {
-    fn write(&self, ray_id: RayId, out: &mut Vec<u8>) -> Executed {
-        let mut body = Vec::new();
-        self.answer.write(&self.reservation.tokens, &mut body);
-        write_ok(ray_id, &body, out);
-        Executed { caller: Caller::Namespace(self.namespace), code: 0, wait: self.wait }
-    }
-}
-
-fn write_ok(ray_id: RayId, body: &[u8], out: &mut Vec<u8>) {
-    out.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-ray-id: ");
-    out.extend_from_slice(&ray_id.digits());
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "\r\ncontent-length: {}\r\n\r\n", body.len());
-    out.extend_from_slice(body);
 }
 
 fn lobby_id(text: &str) -> Option<Id> {

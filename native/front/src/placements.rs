@@ -5,13 +5,22 @@ use std::sync::Arc;
 
 use hosting_core::{Id, LobbyView};
 use parking_lot::Mutex;
+use prost::Message as _;
+use prost::encoding::{self, WireType};
 use serde::Serialize;
 use uuid::Uuid;
 
 use crate::player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
+use crate::proto;
 
 /// Bound of each half of the cache.
 const CACHED_MAX: usize = 10_000;
+// Numbers of protobuf fields.
+const LOBBY_PLAYER: u32 = 4;
+const RESPONSE_LOBBY: u32 = 1;
+const RESPONSE_PLAYER: u32 = 3;
+const RESPONSE_PLAYERS: u32 = 4;
+
 /// Stands for the player token during the encoding. A token has other characters.
 const TOKEN: &str = "<token>";
 
@@ -44,6 +53,19 @@ struct PortJson {
     is_tls: bool,
 }
 
+impl From<&PortJson> for proto::Port {
+    fn from(port: &PortJson) -> proto::Port {
+        let range = |range: &PortRangeJson| proto::PortRange { min: range.min.into(), max: range.max.into() };
+        proto::Port {
+            host: port.host.clone(),
+            hostname: port.hostname.clone(),
+            port: port.port.map(u32::from),
+            port_range: port.port_range.as_ref().map(range),
+            is_tls: port.is_tls,
+        }
+    }
+}
+
 #[derive(Serialize)]
 struct PlayerJson<'a> {
     token: &'a str,
@@ -64,8 +86,15 @@ struct PlacementJson<'a> {
     player: PlayerJson<'a>,
 }
 
-/// The part of a response that is equal for all players of a lobby, split where a player token belongs.
-pub struct LobbyAnswer(Vec<Vec<u8>>);
+/// The parts of a response that are equal for all players of a lobby.
+pub struct LobbyAnswer {
+    /// The JSON response, split where a player token belongs.
+    json: Vec<Vec<u8>>,
+    /// The protobuf message of the lobby, without its player.
+    proto_lobby: Vec<u8>,
+    /// The protobuf field of the ports in the response.
+    proto_ports: Vec<u8>,
+}
 
 impl LobbyAnswer {
     pub fn new(places: &Places, lobby: &LobbyView) -> LobbyAnswer {
@@ -77,19 +106,30 @@ impl LobbyAnswer {
         };
         let player = || PlayerJson { token: TOKEN };
         let lobby_id = Uuid::from_bytes(lobby.id.0).to_string();
+        let proto_ports: BTreeMap<_, _> =
+            ports.iter().map(|(name, port)| ((*name).to_owned(), proto::Port::from(port))).collect();
+        let proto_region =
+            proto::Region { region_id: region.region_id.to_owned(), display_name: region.display_name.to_owned() };
+        let proto_lobby = proto::Lobby {
+            lobby_id: lobby_id.clone(),
+            region: Some(proto_region),
+            ports: proto_ports.clone(),
+            player: None,
+        };
+        let proto_ports = proto::FindLobbyResponse { ports: proto_ports, ..proto::FindLobbyResponse::default() };
         let lobby = LobbyJson { lobby_id, region, ports: &ports, player: player() };
         let response = PlacementJson { lobby, ports: &ports, player: player() };
         let text = serde_json::to_string(&response).expect("the response has only text keys");
         // Both tokens come after the name of the region, which may contain any text.
-        let mut parts: Vec<_> = text.rsplitn(3, TOKEN).map(|part| part.as_bytes().to_vec()).collect();
-        parts.reverse();
-        LobbyAnswer(parts)
+        let mut json: Vec<_> = text.rsplitn(3, TOKEN).map(|part| part.as_bytes().to_vec()).collect();
+        json.reverse();
+        LobbyAnswer { json, proto_lobby: proto_lobby.encode_to_vec(), proto_ports: proto_ports.encode_to_vec() }
     }
 
-    /// Writes the whole response body for the player tokens of a party.
-    pub fn write(&self, tokens: &[String], body: &mut Vec<u8>) {
+    /// Appends the JSON response for the player tokens of a party.
+    pub fn write_json(&self, tokens: &[String], body: &mut Vec<u8>) {
         let own = tokens.first().map_or("", String::as_str);
-        for (number, part) in self.0.iter().enumerate() {
+        for (number, part) in self.json.iter().enumerate() {
             if number > 0 {
                 body.extend_from_slice(own.as_bytes());
             }
@@ -106,6 +146,23 @@ impl LobbyAnswer {
             body.extend_from_slice(b"\"}");
         }
         body.extend_from_slice(b"]}");
+    }
+
+    /// Appends the protobuf response for the player tokens of a party. The responses of find and of join have the same
+    /// fields.
+    pub fn write_proto(&self, tokens: &[String], message: &mut Vec<u8>) {
+        let player = |token: &String| proto::Player { token: token.clone() };
+        let own = tokens.first().map(player).unwrap_or_default();
+        let lobby_length = self.proto_lobby.len() + encoding::message::encoded_len(LOBBY_PLAYER, &own);
+        encoding::encode_key(RESPONSE_LOBBY, WireType::LengthDelimited, message);
+        encoding::encode_varint(lobby_length as u64, message);
+        message.extend_from_slice(&self.proto_lobby);
+        encoding::message::encode(LOBBY_PLAYER, &own, message);
+        message.extend_from_slice(&self.proto_ports);
+        encoding::message::encode(RESPONSE_PLAYER, &own, message);
+        if tokens.len() > 1 {
+            tokens.iter().for_each(|token| encoding::message::encode(RESPONSE_PLAYERS, &player(token), message));
+        }
     }
 }
 

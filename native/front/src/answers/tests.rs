@@ -1,6 +1,9 @@
 //! Templates and numbers of the codes.
 
+use hosting_core::Id;
+
 use super::*;
+use crate::operations::Caller;
 
 const RAY_ID: RayId = RayId::from_bytes([0x12; 16]);
 const DIGITS: &str = "12121212121212121212121212121212";
@@ -34,7 +37,9 @@ fn each_refusal_has_the_template_of_its_code() {
     let answers = answers();
     let text = |refusal| {
         let mut out = b"before ".to_vec();
-        answers.write(answers.number(&Err(refusal)), RAY_ID, &mut out);
+        let code = answers.number(&Err(refusal));
+        let executed = Executed { caller: Caller::Lobby(Id([1; 16])), code, wait: 0, reply: Reply::Refused };
+        answers.write(&executed, RAY_ID, &mut out);
         String::from_utf8(out).expect("text")
     };
     assert_eq!(text(Refusal::PlayerTokenConsumed), format!("before PLAYER_TOKEN_CONSUMED{DIGITS}."));

@@ -54,7 +54,7 @@ fn leased(name: &str, protocol: Protocol, exposure: PortExposure) -> LeasedPort 
 fn body_text(places: &Places, lobby: &LobbyView, tokens: &[&str]) -> String {
     let mut body = b"before ".to_vec();
     let tokens: Vec<_> = tokens.iter().map(|token| (*token).to_owned()).collect();
-    LobbyAnswer::new(places, lobby).write(&tokens, &mut body);
+    LobbyAnswer::new(places, lobby).write_json(&tokens, &mut body);
     String::from_utf8(body).expect("text").strip_prefix("before ").expect("the body is appended").to_owned()
 }
 
@@ -161,11 +161,15 @@ fn id(number: usize) -> Id {
 }
 
 fn answer(number: usize) -> Arc<LobbyAnswer> {
-    Arc::new(LobbyAnswer(vec![number.to_be_bytes().to_vec()]))
+    Arc::new(LobbyAnswer {
+        json: vec![number.to_be_bytes().to_vec()],
+        proto_lobby: Vec::new(),
+        proto_ports: Vec::new(),
+    })
 }
 
 fn cached_number(answers: &LobbyAnswers, number: usize) -> Option<Vec<u8>> {
-    answers.get(id(number)).map(|answer| answer.0[0].clone())
+    answers.get(id(number)).map(|answer| answer.json[0].clone())
 }
 
 #[test]
@@ -197,5 +201,46 @@ fn cache_is_bounded_and_keeps_recent_lobbies() {
 impl Halves {
     fn has(&self, lobby: Id) -> bool {
         self.young.contains_key(&lobby) || self.old.contains_key(&lobby)
+    }
+}
+
+#[test]
+fn protobuf_response_has_the_fields_of_the_json_one() {
+    let lobby = lobby(
+        vec![attached("game", "203.0.113.5", 7_777, true)],
+        Some(vec![leased("d", Protocol::Udp, PortExposure::Range(30_000, 30_009))]),
+    );
+    for tokens in [&["player_a"][..], &["player_a", "player_b", "player_c"]] {
+        let tokens: Vec<_> = tokens.iter().map(|token| (*token).to_owned()).collect();
+        let mut message = b"before ".to_vec();
+        LobbyAnswer::new(&places(), &lobby).write_proto(&tokens, &mut message);
+        let message = message.strip_prefix(b"before ").expect("the message is appended");
+        let port = |host: Option<&str>, hostname: &str, port, port_range, is_tls| proto::Port {
+            host: host.map(str::to_owned),
+            hostname: hostname.into(),
+            port,
+            port_range,
+            is_tls,
+        };
+        let range = Some(proto::PortRange { min: 30_000, max: 30_009 });
+        let ports = BTreeMap::from([
+            ("game".to_owned(), port(Some("203.0.113.5:7777"), "203.0.113.5", Some(7_777), None, true)),
+            ("d".to_owned(), port(None, "2001:db8::1", None, range, false)),
+        ]);
+        let region = proto::Region { region_id: "eu".into(), display_name: "Europe \"West\" <token>".into() };
+        let player = |token: &String| proto::Player { token: token.clone() };
+        let own = Some(player(&tokens[0]));
+        let expected = proto::FindLobbyResponse {
+            lobby: Some(proto::Lobby {
+                lobby_id: LOBBY_TEXT.into(),
+                region: Some(region),
+                ports: ports.clone(),
+                player: own.clone(),
+            }),
+            ports,
+            player: own,
+            players: tokens.iter().filter(|_| tokens.len() > 1).map(player).collect(),
+        };
+        assert_eq!(message, expected.encode_to_vec());
     }
 }
