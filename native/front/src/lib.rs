@@ -8,6 +8,7 @@
 
 mod answers;
 mod body_budget;
+mod bearer_token;
 mod client_address;
 mod client_stream;
 mod codes;
@@ -22,6 +23,7 @@ mod measurements;
 mod namespaces;
 mod operations;
 mod passing;
+mod permits;
 mod placements;
 mod plain_request;
 mod player_addresses;

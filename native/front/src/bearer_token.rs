@@ -1,0 +1,58 @@
+//! Form of the token in an `authorization` header. Only Python knows whether a token is valid.
+
+const SCHEME: &[u8] = b"bearer ";
+const TOKEN_BYTES_MAX: usize = 160;
+const KINDS: [&str; 7] = ["cloud", "env", "pub", "dev", "lobby", "player", "link"];
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BearerProblem {
+    Missing,
+    OtherScheme,
+    Malformed,
+}
+
+/// Returns the token in the value of the header.
+pub fn bearer_token(header: Option<&[u8]>) -> Result<&str, BearerProblem> {
+    let header = header.filter(|header| !header.is_empty()).ok_or(BearerProblem::Missing)?;
+    let (scheme, token) = header.split_at_checked(SCHEME.len()).ok_or(BearerProblem::OtherScheme)?;
+    if !scheme.eq_ignore_ascii_case(SCHEME) {
+        return Err(BearerProblem::OtherScheme);
+    }
+    let token = std::str::from_utf8(token).map_err(|_| BearerProblem::Malformed)?.trim_matches(' ');
+    let is_secret = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-'))
+    };
+    let has_form = token.split_once('_').is_some_and(|(kind, secret)| KINDS.contains(&kind) && is_secret(secret));
+    if has_form && token.len() <= TOKEN_BYTES_MAX { Ok(token) } else { Err(BearerProblem::Malformed) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_of_a_header() {
+        let long = format!("Bearer env_{}", "x".repeat(TOKEN_BYTES_MAX - 4));
+        let too_long = format!("{long}x");
+        let rows: [(&str, Result<&str, BearerProblem>); 14] = [
+            ("Bearer env_a-B_9", Ok("env_a-B_9")),
+            ("bEARER  lobby_x ", Ok("lobby_x")),
+            (&long, Ok(&long[7..])),
+            (&too_long, Err(BearerProblem::Malformed)),
+            ("", Err(BearerProblem::Missing)),
+            ("Basic abc", Err(BearerProblem::OtherScheme)),
+            ("Bearer", Err(BearerProblem::OtherScheme)),
+            ("env_a", Err(BearerProblem::OtherScheme)),
+            ("Bearer ", Err(BearerProblem::Malformed)),
+            ("Bearer env_", Err(BearerProblem::Malformed)),
+            ("Bearer env", Err(BearerProblem::Malformed)),
+            ("Bearer other_x", Err(BearerProblem::Malformed)),
+            ("Bearer env_a b", Err(BearerProblem::Malformed)),
+            ("Bearer env_\u{e4}", Err(BearerProblem::Malformed)),
+        ];
+        for (header, expected) in rows {
+            assert_eq!(bearer_token(Some(header.as_bytes())), expected, "{header}");
+        }
+        assert_eq!(bearer_token(None), Err(BearerProblem::Missing));
+    }
+}

@@ -1,0 +1,225 @@
+//! Limit on the requests that the front passes on at once. One client address and one token have only a share of it.
+
+use std::cell::RefCell;
+use std::collections::{HashMap, VecDeque};
+use std::hash::Hash;
+use std::rc::Rc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::connection_budget::ClientKey;
+
+/// Requests of all clients.
+pub const AT_ONCE: usize = 512;
+/// Time that a request waits for its permit.
+pub const WAIT: Duration = Duration::from_secs(2);
+const ADDRESS_PART: usize = 2;
+const TOKEN_PART: usize = 4;
+/// Limit of waiting requests, as a multiple of the permits.
+const WAITING_FACTOR: usize = 2;
+
+/// The limit that keeps a request from its permit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Overload {
+    All,
+    Address,
+    Token,
+    /// Requests without a token from one address count like those of one token.
+    Tokenless,
+}
+
+/// What a request counts for, next to all requests.
+#[derive(Clone, PartialEq, Eq)]
+struct Keys {
+    address: ClientKey,
+    tenant: Tenant,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Tenant {
+    Token(Rc<str>),
+    Tokenless(ClientKey),
+}
+
+#[derive(Default)]
+struct Counts {
+    all: usize,
+    by_address: HashMap<ClientKey, usize>,
+    by_tenant: HashMap<Tenant, usize>,
+}
+
+/// Waiting requests with the same keys, in order of arrival.
+struct Line {
+    keys: Keys,
+    turns: VecDeque<oneshot::Sender<Permit>>,
+}
+
+#[derive(Default)]
+struct State {
+    running: Counts,
+    waiting: Counts,
+    /// The first line that may run gets the next permit, and moves to the end.
+    lines: VecDeque<Line>,
+}
+
+/// Permits of one thread.
+pub struct Permits {
+    most: usize,
+    wait: Duration,
+    state: RefCell<State>,
+}
+
+/// Right to run a request until the permit is dropped.
+pub struct Permit {
+    permits: Rc<Permits>,
+    keys: Keys,
+}
+
+impl Permits {
+    pub fn new(most: usize, wait: Duration) -> Rc<Permits> {
+        Rc::new(Permits { most, wait, state: RefCell::default() })
+    }
+
+    /// Waits for a permit. `token` has the form of a token.
+    pub async fn acquire(self: &Rc<Self>, token: Option<&str>, client: ClientKey) -> Result<Permit, Overload> {
+        let tenant = token.map_or(Tenant::Tokenless(client), |token| Tenant::Token(token.into()));
+        let keys = Keys { address: client, tenant };
+        let turn = {
+            let mut state = self.state.borrow_mut();
+            if !state.is_waiting(&keys) && state.running.full_limit(&keys, self.most).is_none() {
+                state.running.add(&keys);
+                return Ok(Permit { permits: self.clone(), keys });
+            }
+            if state.waiting.full_limit(&keys, WAITING_FACTOR * self.most).is_some() {
+                return Err(state.running.full_limit(&keys, self.most).unwrap_or(Overload::All));
+            }
+            state.enqueue(&keys)
+        };
+        let _waiting = Waiting { permits: self, keys: &keys };
+        match timeout(self.wait, turn).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(self.state.borrow().running.full_limit(&keys, self.most).unwrap_or(Overload::All)),
+        }
+    }
+
+    /// Number of requests with a permit.
+    pub fn running(&self) -> usize {
+        self.state.borrow().running.all
+    }
+
+    fn release(self: &Rc<Self>, keys: &Keys) {
+        self.state.borrow_mut().running.remove(keys);
+        // One permit can free both a token and an address.
+        while let Some((keys, turn)) = self.take_turn() {
+            // If the request has given up meanwhile, its permit is dropped, which runs the next one.
+            let _ = turn.send(Permit { permits: self.clone(), keys });
+        }
+    }
+
+    fn take_turn(&self) -> Option<(Keys, oneshot::Sender<Permit>)> {
+        self.state.borrow_mut().next_turn(self.most)
+    }
+}
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.permits.release(&self.keys);
+    }
+}
+
+/// A request in a line, also if it gives up.
+struct Waiting<'a> {
+    permits: &'a Permits,
+    keys: &'a Keys,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.permits.state.borrow_mut().remove_ended(self.keys);
+    }
+}
+
+impl State {
+    fn is_waiting(&self, keys: &Keys) -> bool {
+        self.lines.iter().any(|line| line.keys == *keys)
+    }
+
+    fn enqueue(&mut self, keys: &Keys) -> oneshot::Receiver<Permit> {
+        let (sender, turn) = oneshot::channel();
+        self.waiting.add(keys);
+        match self.lines.iter_mut().find(|line| line.keys == *keys) {
+            Some(line) => line.turns.push_back(sender),
+            None => self.lines.push_back(Line { keys: keys.clone(), turns: VecDeque::from([sender]) }),
+        }
+        turn
+    }
+
+    /// Counts the next request that may run as running.
+    fn next_turn(&mut self, most: usize) -> Option<(Keys, oneshot::Sender<Permit>)> {
+        let running = &self.running;
+        let at = self.lines.iter().position(|line| running.full_limit(&line.keys, most).is_none())?;
+        let mut line = self.lines.remove(at)?;
+        let turn = line.turns.pop_front()?;
+        let keys = line.keys.clone();
+        if !line.turns.is_empty() {
+            self.lines.push_back(line);
+        }
+        self.waiting.remove(&keys);
+        self.running.add(&keys);
+        Some((keys, turn))
+    }
+
+    /// Removes the requests that no longer wait.
+    fn remove_ended(&mut self, keys: &Keys) {
+        let Some(at) = self.lines.iter().position(|line| line.keys == *keys) else { return };
+        let turns = &mut self.lines[at].turns;
+        let before = turns.len();
+        turns.retain(|turn| !turn.is_closed());
+        let ended = before - turns.len();
+        if turns.is_empty() {
+            self.lines.remove(at);
+        }
+        (0..ended).for_each(|_| self.waiting.remove(keys));
+    }
+}
+
+impl Counts {
+    fn add(&mut self, keys: &Keys) {
+        self.all += 1;
+        *self.by_address.entry(keys.address).or_default() += 1;
+        *self.by_tenant.entry(keys.tenant.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, keys: &Keys) {
+        self.all -= 1;
+        decrement(&mut self.by_address, &keys.address);
+        decrement(&mut self.by_tenant, &keys.tenant);
+    }
+
+    /// Returns the reached limit, first that of all requests. A token is named before its address.
+    fn full_limit(&self, keys: &Keys, most: usize) -> Option<Overload> {
+        let of_token = if matches!(keys.tenant, Tenant::Token(_)) { Overload::Token } else { Overload::Tokenless };
+        let count_of = |count: Option<&usize>| count.copied().unwrap_or_default();
+        [
+            (self.all, most, Overload::All),
+            (count_of(self.by_tenant.get(&keys.tenant)), (most / TOKEN_PART).max(1), of_token),
+            (count_of(self.by_address.get(&keys.address)), (most / ADDRESS_PART).max(1), Overload::Address),
+        ]
+        .into_iter()
+        .find_map(|(count, limit, overload)| (count >= limit).then_some(overload))
+    }
+}
+
+fn decrement<Key: Hash + Eq>(counts: &mut HashMap<Key, usize>, key: &Key) {
+    if let Some(count) = counts.get_mut(key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

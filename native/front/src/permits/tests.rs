@@ -1,0 +1,203 @@
+//! Shares of tokens and of addresses, and the queue.
+
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use tokio::runtime;
+
+use super::*;
+
+const NEVER: Duration = Duration::from_secs(600);
+const SHORT: Duration = Duration::from_millis(10);
+
+type Waiter = Pin<Box<dyn Future<Output = Result<Permit, Overload>>>>;
+
+fn address(number: u8) -> ClientKey {
+    ClientKey::V4([192, 0, 2, number])
+}
+
+fn run(test: impl Future<Output = ()>) {
+    runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(test);
+}
+
+/// Returns the permit of a request that needs not wait.
+async fn permit(permits: &Rc<Permits>, token: &str, number: u8) -> Permit {
+    let token = Some(token).filter(|token| !token.is_empty());
+    poll_fn(|context| match pin!(permits.acquire(token, address(number))).as_mut().poll(context) {
+        Poll::Ready(Ok(permit)) => Poll::Ready(permit),
+        Poll::Ready(Err(overload)) => panic!("{overload:?}"),
+        Poll::Pending => panic!("the request waits"),
+    })
+    .await
+}
+
+async fn refusal(permits: &Rc<Permits>, token: &str, number: u8) -> Overload {
+    let token = Some(token).filter(|token| !token.is_empty());
+    permits.acquire(token, address(number)).await.err().expect("a limit is reached")
+}
+
+/// Returns a request that waits.
+async fn waiter(permits: &Rc<Permits>, token: &'static str, number: u8) -> Waiter {
+    let permits = permits.clone();
+    let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(token), address(number)).await });
+    assert!(poll_once(&mut waiter).await.is_none());
+    waiter
+}
+
+async fn poll_once(waiter: &mut Waiter) -> Option<Permit> {
+    poll_fn(|context| match waiter.as_mut().poll(context) {
+        Poll::Ready(permit) => Poll::Ready(Some(permit.unwrap_or_else(|overload| panic!("{overload:?}")))),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+fn counts(permits: &Permits) -> (usize, usize) {
+    let state = permits.state.borrow();
+    (state.running.all, state.waiting.all)
+}
+
+#[test]
+fn token_has_a_quarter_and_others_continue() {
+    run(async {
+        let permits = Permits::new(8, SHORT);
+        let held = [permit(&permits, "cloud_a", 1).await, permit(&permits, "cloud_a", 2).await];
+        assert_eq!(refusal(&permits, "cloud_a", 9).await, Overload::Token);
+        drop(permit(&permits, "cloud_b", 1).await);
+        drop(held);
+        assert_eq!(counts(&permits), (0, 0));
+        permit(&permits, "cloud_a", 1).await;
+    });
+}
+
+#[test]
+fn address_has_half_with_any_number_of_tokens() {
+    run(async {
+        let permits = Permits::new(8, SHORT);
+        let mut held = Vec::new();
+        for token in ["cloud_0", "cloud_1", "cloud_2", "cloud_3"] {
+            held.push(permit(&permits, token, 1).await);
+        }
+        assert_eq!(refusal(&permits, "cloud_x", 1).await, Overload::Address);
+        permit(&permits, "cloud_0", 2).await;
+    });
+}
+
+#[test]
+fn requests_without_a_token_count_by_address() {
+    run(async {
+        let permits = Permits::new(8, SHORT);
+        let _held = [permit(&permits, "", 1).await, permit(&permits, "", 1).await];
+        assert_eq!(refusal(&permits, "", 1).await, Overload::Tokenless);
+        let _others = [permit(&permits, "", 2).await, permit(&permits, "cloud_a", 1).await];
+    });
+}
+
+#[test]
+fn total_number_is_limited() {
+    run(async {
+        let permits = Permits::new(4, SHORT);
+        let mut held = Vec::new();
+        for (number, token) in (1..).zip(["cloud_0", "cloud_1", "cloud_2", "cloud_3"]) {
+            held.push(permit(&permits, token, number).await);
+        }
+        assert_eq!(refusal(&permits, "cloud_9", 9).await, Overload::All);
+    });
+}
+
+#[test]
+fn waiting_requests_of_one_token_are_served_in_order() {
+    run(async {
+        let permits = Permits::new(8, NEVER);
+        let (first, second) = (permit(&permits, "cloud_a", 1).await, permit(&permits, "cloud_a", 1).await);
+        let (mut third, mut fourth) = (waiter(&permits, "cloud_a", 1).await, waiter(&permits, "cloud_a", 1).await);
+        assert_eq!(counts(&permits), (2, 2));
+        drop(first);
+        assert_eq!(counts(&permits), (2, 1));
+        assert!(poll_once(&mut fourth).await.is_none());
+        let _third = poll_once(&mut third).await.expect("its turn");
+        drop(second);
+        poll_once(&mut fourth).await.expect("its turn");
+    });
+}
+
+#[test]
+fn queue_of_twice_the_share_refuses_further_requests() {
+    run(async {
+        let permits = Permits::new(8, NEVER);
+        let _held = [permit(&permits, "cloud_a", 1).await, permit(&permits, "cloud_a", 1).await];
+        let mut waiters = Vec::new();
+        for _ in 0..4 {
+            waiters.push(waiter(&permits, "cloud_a", 1).await);
+        }
+        assert_eq!(refusal(&permits, "cloud_a", 1).await, Overload::Token);
+        drop(waiters);
+        assert_eq!(counts(&permits), (2, 0));
+    });
+}
+
+#[test]
+fn tokens_take_turns() {
+    run(async {
+        let permits = Permits::new(4, NEVER);
+        let mut held = Vec::new();
+        for (number, token) in (11..).zip(["cloud_w", "cloud_x", "cloud_y", "cloud_z"]) {
+            held.push(permit(&permits, token, number).await);
+        }
+        let mut of_a = [waiter(&permits, "cloud_a", 1).await, waiter(&permits, "cloud_a", 1).await];
+        let mut of_b = waiter(&permits, "cloud_b", 2).await;
+        held.pop();
+        let first = poll_once(&mut of_a[0]).await.expect("its turn");
+        held.pop();
+        let second = poll_once(&mut of_b).await.expect("its turn");
+        drop((first, second));
+        poll_once(&mut of_a[1]).await.expect("its turn");
+    });
+}
+
+#[test]
+fn returned_permit_may_serve_a_token_and_an_address() {
+    run(async {
+        let permits = Permits::new(8, NEVER);
+        let first = permit(&permits, "env_a", 1).await;
+        let mut held = vec![permit(&permits, "env_a", 1).await];
+        held.push(permit(&permits, "env_b", 1).await);
+        held.push(permit(&permits, "env_b", 1).await);
+        let (mut of_address, mut of_token) = (waiter(&permits, "env_c", 1).await, waiter(&permits, "env_a", 2).await);
+        drop(first);
+        held.push(poll_once(&mut of_address).await.expect("its turn"));
+        held.push(poll_once(&mut of_token).await.expect("its turn"));
+        assert_eq!(counts(&permits), (5, 0));
+    });
+}
+
+#[test]
+fn request_that_waits_too_long_leaves_the_queue() {
+    run(async {
+        let permits = Permits::new(4, SHORT);
+        let held = permit(&permits, "cloud_a", 1).await;
+        assert_eq!(refusal(&permits, "cloud_a", 1).await, Overload::Token);
+        assert_eq!(counts(&permits), (1, 0));
+        drop(held);
+        assert_eq!(counts(&permits), (0, 0));
+    });
+}
+
+#[test]
+fn permit_of_a_cancelled_request_passes_to_the_next() {
+    run(async {
+        let permits = Permits::new(4, NEVER);
+        let held = permit(&permits, "cloud_a", 1).await;
+        let cancelled = waiter(&permits, "cloud_a", 1).await;
+        let granted = waiter(&permits, "cloud_a", 1).await;
+        drop(cancelled);
+        let mut last = waiter(&permits, "cloud_a", 1).await;
+        drop(held);
+        assert_eq!(counts(&permits), (1, 1));
+        // The permit has come, but the request is dropped before it sees it.
+        drop(granted);
+        drop(poll_once(&mut last).await.expect("its turn"));
+        assert_eq!(counts(&permits), (0, 0));
+    });
+}
