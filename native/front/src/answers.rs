@@ -3,12 +3,17 @@
 use std::collections::HashMap;
 use std::io::Write as _;
 
+use bytes::Bytes;
 use hosting_core::Refusal;
+use http::header::{HeaderName, HeaderValue};
+use http::{Response, StatusCode};
 
 use crate::operations::{Executed, Reply};
 use crate::ray_id::RayId;
 
 const OK: &str = "OK";
+/// Bound of the headers of a response.
+const HEADERS_MAX: usize = 16;
 const NO_MESSAGE: &[u8] = b"{}";
 
 /// Bytes of a whole HTTP response, without the ray ids between its parts.
@@ -65,6 +70,26 @@ impl Answers {
             }
             Reply::Refused => self.refusals[executed.code - 1].write(&ray_id.digits(), out),
         }
+    }
+}
+
+impl Answers {
+    /// Returns the response to an executed request in the form of hyper.
+    pub fn response(&self, executed: &Executed, ray_id: RayId) -> Response<Bytes> {
+        let mut bytes = Vec::new();
+        self.write(executed, ray_id, &mut bytes);
+        let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
+        let mut head = httparse::Response::new(&mut fields);
+        let parsed = head.parse(&bytes);
+        let Ok(httparse::Status::Complete(length)) = parsed else { unreachable!("the front has written a response") };
+        let mut response = Response::new(Bytes::copy_from_slice(&bytes[length..]));
+        *response.status_mut() =
+            head.code.and_then(|code| StatusCode::from_u16(code).ok()).expect("a status was written");
+        for field in head.headers {
+            let name = HeaderName::from_bytes(field.name.as_bytes()).expect("a header was written");
+            response.headers_mut().append(name, HeaderValue::from_bytes(field.value).expect("a value was written"));
+        }
+        response
     }
 }
 

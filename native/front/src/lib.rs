@@ -7,8 +7,8 @@
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
 mod answers;
-mod body_budget;
 mod bearer_token;
+mod body_budget;
 mod client_address;
 mod client_stream;
 mod codes;

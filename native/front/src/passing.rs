@@ -22,6 +22,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
+use crate::bearer_token::{BearerProblem, bearer_token};
 use crate::body_budget::{self, BodyBudget, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
 use crate::client_stream::CountedRequest;
@@ -29,6 +30,11 @@ use crate::codes::{CANCELLED, Codes};
 use crate::connection_budget::ClientKey;
 use crate::cors::Cors;
 use crate::front::{Answering, ThreadContext};
+use crate::hot_request::HotRequest;
+use crate::measurements::RequestRecord;
+use crate::operations::Executed;
+use crate::permits::{self, Overload, Permits};
+use crate::plain_request::{Head, Operation};
 use crate::problems::{Problem, Problems, RAY_ID, ray_id_value};
 use crate::ray_id::RayId;
 use crate::routes::{Plane, Route, Routes};
@@ -104,17 +110,23 @@ pub struct Passing {
 }
 
 struct PassedPlane {
+    permits: Rc<Permits>,
     upstream: Upstream,
     watches: Watches,
 }
 
 impl Passing {
     pub fn new(options: Arc<PassingOptions>) -> Passing {
-        let plane = |socket: &PathBuf| PassedPlane {
+        let plane = |socket: &PathBuf, at_once| PassedPlane {
+            permits: Permits::new(at_once, permits::WAIT),
             upstream: Upstream::new(socket.clone(), options.answer_timeout),
             watches: Watches::new(options.parked.clone()),
         };
-        Passing { data: plane(&options.data_socket), control: plane(&options.control_socket), options }
+        Passing {
+            data: plane(&options.data_socket, permits::DATA_PLANE_AT_ONCE),
+            control: plane(&options.control_socket, permits::AT_ONCE),
+            options,
+        }
     }
 
     pub fn watches(&self, plane: Plane) -> &Watches {
@@ -216,12 +228,42 @@ impl Exchange<'_> {
         }
         let (body, _reservation) = self.receive(&parts.headers, route, client, body).await?;
         self.is_received = true;
+        if let Some(operation) = route.and_then(|route| Operation::ALL.get(route.operation))
+            && let Some(executed) = self.execute(*operation, &parts, &body)
+        {
+            return Ok(self.answer_executed(*operation, &executed).await);
+        }
         let plane = route.map_or(Plane::Data, |route| route.plane);
         let headers = self.passed_headers(&parts.headers);
         let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
         let passed = Passed { method: parts.method, path_and_query, headers, body };
         let response = self.pass_until_answered(plane, passed, is_safe).await?;
         Ok(self.answer_with(response, client))
+    }
+
+    /// Returns None for a request that is not plain.
+    fn execute(&self, operation: Operation, parts: &Parts, body: &Bytes) -> Option<Executed> {
+        let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
+        let head = Head::read(fields).filter(|_| parts.uri.query().is_none())?;
+        let request = HotRequest::from_json(operation, body)?;
+        self.context.operations().execute(&request, head.token, self.client)
+    }
+
+    async fn answer_executed(&mut self, operation: Operation, executed: &Executed) -> Response<Content> {
+        let run = std::time::Instant::now();
+        self.context.waiters.wait(executed.wait).await;
+        let record = RequestRecord {
+            ray_id: self.ray_id,
+            operation: operation as usize,
+            caller: Some(executed.caller),
+            code: executed.code,
+            started: self.measuring.started,
+            executed: run,
+            ended: run,
+        };
+        self.measuring.is_counted = true;
+        self.context.measurer().count(&[record], std::time::Instant::now());
+        self.context.operations().answers.response(executed, self.ray_id).map(|body| Content::Whole(Some(body)))
     }
 
     fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
@@ -306,7 +348,8 @@ impl Exchange<'_> {
         mut passed: Passed,
         is_safe: bool,
     ) -> Result<Response<Incoming>, Problem> {
-        let PassedPlane { upstream, watches } = self.context.passing.plane(plane);
+        let PassedPlane { permits, upstream, watches } = self.context.passing.plane(plane);
+        let client = ClientKey::of(self.client);
         let unavailable = |reason| match reason {
             NoResponse::Late => Problem::DeadlineExceeded,
             _ if plane == Plane::Data => Problem::Internal,
@@ -316,7 +359,10 @@ impl Exchange<'_> {
         let until = Instant::now() + PARKED_MAX;
         let mut stale_in = None;
         loop {
+            let permit = permits.acquire(token(&passed.headers).ok(), client).await;
+            let permit = permit.map_err(|overload| overloaded(plane, overload))?;
             let response = upstream.send(passed.request(), is_safe).await.map_err(unavailable)?;
+            drop(permit);
             if !response.headers().contains_key(RAY_ID) {
                 // The answer of uvicorn itself. Its parser refuses some requests that hyper takes, such as unknown methods.
                 let is_refused = response.status() == StatusCode::BAD_REQUEST;
@@ -428,10 +474,15 @@ fn forwarded_for(headers: &HeaderMap) -> Option<Vec<u8>> {
 
 /// A large body is only received with a token of the usual form.
 fn check_token(headers: &HeaderMap) -> Result<(), Problem> {
-    let Some(value) = headers.get(AUTHORIZATION) else { return Err(Problem::TokenMissing) };
-    let token = value.as_bytes().split_at_checked(b"bearer ".len());
-    let is_bearer = token.is_some_and(|(scheme, _)| scheme.eq_ignore_ascii_case(b"bearer "));
-    if is_bearer { Ok(()) } else { Err(Problem::TokenInvalid) }
+    token(headers).map(|_| ()).map_err(|problem| match problem {
+        BearerProblem::Missing => Problem::TokenMissing,
+        BearerProblem::OtherScheme => Problem::TokenNotBearer,
+        BearerProblem::Malformed => Problem::TokenInvalid,
+    })
+}
+
+fn token(headers: &HeaderMap) -> Result<&str, BearerProblem> {
+    bearer_token(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes))
 }
 
 async fn collect(
@@ -455,6 +506,16 @@ async fn collect(
         collected.extend_from_slice(&data);
     }
     Ok(collected.freeze())
+}
+
+fn overloaded(plane: Plane, overload: Overload) -> Problem {
+    match overload {
+        _ if plane == Plane::Data => Problem::Overloaded,
+        Overload::All => Problem::OverloadedAll,
+        Overload::Address => Problem::OverloadedAddress,
+        Overload::Token => Problem::OverloadedToken,
+        Overload::Tokenless => Problem::OverloadedTokenless,
+    }
 }
 
 fn park_of(response: &Response<Incoming>) -> Result<Option<Park>, Problem> {

@@ -11,8 +11,10 @@ use tokio::time::timeout;
 
 use crate::connection_budget::ClientKey;
 
-/// Requests of all clients.
+/// Requests of all clients to the control plane.
 pub const AT_ONCE: usize = 512;
+/// Requests of all clients to the data plane. Many of them wait for a lobby that starts.
+pub const DATA_PLANE_AT_ONCE: usize = 4_096;
 /// Time that a request waits for its permit.
 pub const WAIT: Duration = Duration::from_secs(2);
 const ADDRESS_PART: usize = 2;

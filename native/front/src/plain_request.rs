@@ -2,7 +2,6 @@
 
 use std::str;
 
-use httparse::Header;
 use memchr::{memchr, memchr_iter};
 
 const LINES: [(&[u8], Operation); 5] = [
@@ -96,7 +95,9 @@ impl<'a> Received<'a> {
             _ => return Received::Other,
         };
         let (head, rest) = rest.split_at(head_length);
-        let Some(Head { token, forwarded_for, body_length }) = is_strict(head).then(|| Head::read(fields)).flatten()
+        let fields = fields.iter().map(|field| (field.name, field.value));
+        let Some(Head { token, forwarded_for, body_length: Some(body_length) }) =
+            is_strict(head).then(|| Head::read(fields)).flatten()
         else {
             return Received::Other;
         };
@@ -117,20 +118,21 @@ fn is_strict(head: &[u8]) -> bool {
     memchr(b'\t', head).is_none() && memchr_iter(b'\n', head).all(|at| at > 0 && head[at - 1] == b'\r')
 }
 
-struct Head<'a> {
-    token: &'a str,
+/// Headers of a plain request.
+pub struct Head<'a> {
+    pub token: &'a str,
     forwarded_for: Option<&'a [u8]>,
-    body_length: usize,
+    body_length: Option<usize>,
 }
 
 impl<'a> Head<'a> {
     /// Returns None unless each header is known, occurs once, and has a usual value.
-    fn read(fields: &[Header<'a>]) -> Option<Head<'a>> {
+    pub fn read(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Head<'a>> {
         let (mut host, mut token, mut length) = (None, None, None);
         let (mut media_type, mut connection, mut forwarded_for) = (None, None, None);
-        for field in fields {
-            let is = |name: &str| field.name.eq_ignore_ascii_case(name);
-            let slot = match field.name.len() {
+        for (field, value) in fields {
+            let is = |name: &str| field.eq_ignore_ascii_case(name);
+            let slot = match field.len() {
                 4 if is("host") => &mut host,
                 13 if is("authorization") => &mut token,
                 14 if is("content-length") => &mut length,
@@ -140,7 +142,7 @@ impl<'a> Head<'a> {
                 _ if WITHOUT_EFFECT.into_iter().any(is) => continue,
                 _ => return None,
             };
-            if slot.replace(field.value).is_some() {
+            if slot.replace(value).is_some() {
                 return None;
             }
         }
@@ -151,7 +153,11 @@ impl<'a> Head<'a> {
             return None;
         }
         let token = str::from_utf8(token?.strip_prefix(BEARER)?).ok()?;
-        Some(Head { token, forwarded_for, body_length: decimal(length?)? })
+        let body_length = match length {
+            Some(digits) => Some(decimal(digits)?),
+            None => None,
+        };
+        Some(Head { token, forwarded_for, body_length })
     }
 }
 

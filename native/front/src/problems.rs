@@ -35,13 +35,14 @@ pub enum Problem {
     DeadlineExceeded,
     TokenMissing,
     TokenInvalid,
+    TokenNotBearer,
     RateLimitedFailures,
     NotFound,
 }
 
 impl Problem {
     /// All problems, with their names in the Python contract.
-    pub const ALL: [(Problem, &str); 22] = [
+    pub const ALL: [(Problem, &str); 23] = [
         (Problem::NotHttp, "not_http"),
         (Problem::TwoHosts, "two_hosts"),
         (Problem::NoHost, "no_host"),
@@ -62,6 +63,7 @@ impl Problem {
         (Problem::DeadlineExceeded, "deadline_exceeded"),
         (Problem::TokenMissing, "token_missing"),
         (Problem::TokenInvalid, "token_invalid"),
+        (Problem::TokenNotBearer, "token_not_bearer"),
         (Problem::RateLimitedFailures, "rate_limited_failures"),
         (Problem::NotFound, "not_found"),
     ];
