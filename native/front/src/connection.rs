@@ -13,7 +13,7 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::client_address::{Peer, read_proxy_header};
 use crate::connection_budget::Admission;
-use crate::front::ThreadContext;
+use crate::front::{Counted, ThreadContext};
 use crate::hot_request::HotRequest;
 use crate::hyper_connection;
 use crate::measurements::RequestRecord;
@@ -23,6 +23,8 @@ use crate::plain_request::Received;
 const REST_WAIT: Duration = Duration::from_secs(1);
 /// Memory of an idle connection. A usual request fits into it.
 const READ_BYTES: usize = 2 * 1024;
+/// Header of the last answer of a connection.
+const LAST_ANSWER: &[u8] = b"connection: close\r\n";
 
 enum End {
     Closed,
@@ -37,6 +39,8 @@ struct Connection {
     received: Vec<u8>,
     turn: Turn,
     deadline: Deadline,
+    /// Set while `received` is not empty.
+    busy: Option<Counted>,
 }
 
 pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: Peer, mut admission: Admission) {
@@ -50,7 +54,7 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     }
     let deadline = Deadline::after(context.timeouts.receive);
     let received = Vec::new();
-    let mut connection = Connection { context, stream, peer, received, turn: Turn::default(), deadline };
+    let mut connection = Connection { context, stream, peer, received, turn: Turn::default(), deadline, busy: None };
     let end = connection.answer_plain_requests().await;
     let Connection { context, stream, received, .. } = connection;
     if let Ok(End::NotPlain) = end {
@@ -85,6 +89,9 @@ impl Connection {
             if !self.read().await? {
                 return Ok(if self.received.is_empty() { End::Closed } else { End::NotPlain });
             }
+            if self.busy.is_none() {
+                self.busy = Some(self.context.begin_request());
+            }
             self.turn.run(&self.context, &self.received, self.peer)?;
             if !self.turn.requests.is_empty() {
                 self.answer().await?;
@@ -93,10 +100,13 @@ impl Connection {
             if !self.turn.is_rest_plain {
                 return Ok(End::NotPlain);
             }
-            if self.context.is_stopping.get() {
+            if self.turn.is_last {
+                self.busy = None;
+                self.await_disconnect().await;
                 return Ok(End::Closed);
             }
             if self.received.is_empty() {
+                self.busy = None;
                 self.deadline.set(self.context.timeouts.keep_alive);
             } else if !was_partial || self.turn.length > 0 {
                 // Further bytes of the same request give no more time.
@@ -116,6 +126,19 @@ impl Connection {
             },
             () = self.deadline.elapsed() => Ok(false),
         }
+    }
+
+    /// Discards requests after the last answer. Closing with unread bytes could reset the connection before the client
+    /// has the answer.
+    async fn await_disconnect(&mut self) {
+        let discard = async {
+            self.stream.shutdown().await?;
+            while self.stream.read_buf(&mut self.received).await? > 0 {
+                self.received.clear();
+            }
+            io::Result::Ok(())
+        };
+        let _ = timeout(self.context.timeouts.receive, discard).await;
     }
 
     async fn answer(&mut self) -> io::Result<()> {
@@ -147,6 +170,8 @@ struct Turn {
     length: usize,
     /// Whether the bytes after the requests may become a plain request.
     is_rest_plain: bool,
+    /// Whether the last answer says that the connection closes, because the front stops.
+    is_last: bool,
 }
 
 impl Turn {
@@ -155,7 +180,8 @@ impl Turn {
         let turn = self;
         turn.requests.clear();
         turn.answers.clear();
-        (turn.wait, turn.length, turn.is_rest_plain) = (0, 0, true);
+        (turn.wait, turn.length, turn.is_rest_plain, turn.is_last) = (0, 0, true, false);
+        let mut last_answer = 0;
         while turn.length < received.len() {
             let request = match Received::read(&received[turn.length..], context.request_bytes_max) {
                 Received::Plain(request) => request,
@@ -173,6 +199,7 @@ impl Turn {
                 turn.is_rest_plain = false;
                 break;
             };
+            last_answer = turn.answers.len();
             operations.answers.write(&done, ray_id, &mut turn.answers);
             turn.wait = turn.wait.max(done.wait);
             turn.length += request.length;
@@ -180,7 +207,19 @@ impl Turn {
             let (operation, caller, code) = (request.operation as usize, Some(done.caller), done.code);
             turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
         }
+        // A request behind the last answer would get none, so the front reads the rest of a partial one first.
+        if context.is_stopping.get() && turn.length == received.len() {
+            turn.say_last(last_answer);
+        }
         Ok(())
+    }
+
+    /// Adds a header to the answer that begins at `begin`.
+    fn say_last(&mut self, begin: usize) {
+        let status_line = self.answers[begin..].windows(2).position(|pair| pair == b"\r\n");
+        let headers = begin + status_line.expect("an answer has a status line") + 2;
+        self.answers.splice(headers..headers, LAST_ANSWER.iter().copied());
+        self.is_last = true;
     }
 }
 

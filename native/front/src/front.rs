@@ -18,8 +18,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
-use tokio::task::{LocalSet, spawn_local};
-use tokio::time::{sleep, timeout};
+use tokio::task::{LocalSet, spawn_local, yield_now};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::client_address::{ClientAddresses, Peer};
 use crate::connection;
@@ -37,6 +37,10 @@ use crate::watches::Changes;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time to write the responses to the requests that are refused at the end of the grace.
 const REFUSAL_WAIT: Duration = Duration::from_secs(1);
+/// Longest time that a stop waits for a further request on idle connections.
+const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// Turns of the event loop until it has read all that clients have sent: one polls the sockets, one runs the connections.
+const SETTLING_TURNS: usize = 2;
 
 #[derive(Clone, Copy)]
 pub struct Timeouts {
@@ -85,10 +89,14 @@ pub(crate) struct ThreadContext {
     pub passing: Passing,
     shared: Arc<Shared>,
     answering: Cell<usize>,
-    all_answered: Notify,
     stop_begun: Notify,
     is_grace_over: Cell<bool>,
     grace_over: Notify,
+    open: Cell<usize>,
+    /// Connections with a request that is received in part or not answered.
+    busy: Cell<usize>,
+    /// No connection is open, or none is busy.
+    is_quieter: Notify,
 }
 
 impl Front {
@@ -133,8 +141,11 @@ impl Front {
         (&self.shared.passing, self.shared.measurer.take())
     }
 
-    /// Closes the listener and the idle connections, and ends the thread after the answers of plain requests, or after
-    /// `grace`. A second call only changes the time of the first.
+    /// Closes the listener, and serves the open connections on. Each gets one more answer, with `connection: close`. The
+    /// thread ends without connections, after [`IDLE_GRACE`] if all are idle, or after `grace`. A second call only changes
+    /// the time of the first.
+    ///
+    /// Connections that the front has not accepted stay in the backlog if another process has the listener too.
     pub fn stop(&self, grace: Duration) {
         let _ = self.stop.send(Some(grace));
         let thread = self.thread.lock().take();
@@ -170,10 +181,12 @@ impl ThreadContext {
             addresses,
             shared,
             answering: Cell::new(0),
-            all_answered: Notify::new(),
             stop_begun: Notify::new(),
             is_grace_over: Cell::new(false),
             grace_over: Notify::new(),
+            open: Cell::new(0),
+            busy: Cell::new(0),
+            is_quieter: Notify::new(),
         }
     }
 
@@ -199,7 +212,7 @@ impl ThreadContext {
         }
     }
 
-    /// Counts executed requests until their answers are written. The thread ends after that.
+    /// Counts executed requests until their answers are written.
     pub fn begin_answers(self: Rc<Self>, count: usize) -> Answering {
         self.answering.set(self.answering.get() + count);
         self.measurer().set_in_flight(self.answering.get());
@@ -208,6 +221,45 @@ impl ThreadContext {
 
     pub fn begin_answer(self: Rc<Self>) -> Answering {
         self.begin_answers(1)
+    }
+
+    /// Counts a connection as busy. A stop waits for busy connections during its whole grace.
+    pub fn begin_request(self: &Rc<Self>) -> Counted {
+        Counted::new(self.clone(), |context| &context.busy)
+    }
+
+    /// Returns whether all connections are idle, after the front has read all that their clients have sent.
+    async fn is_idle(&self) -> bool {
+        for _ in 0..SETTLING_TURNS {
+            if self.busy.get() > 0 {
+                return false;
+            }
+            yield_now().await;
+        }
+        self.busy.get() == 0
+    }
+}
+
+/// Part of a count of a thread, until it is dropped.
+pub(crate) struct Counted {
+    context: Rc<ThreadContext>,
+    count: fn(&ThreadContext) -> &Cell<usize>,
+}
+
+impl Counted {
+    fn new(context: Rc<ThreadContext>, count: fn(&ThreadContext) -> &Cell<usize>) -> Counted {
+        count(&context).update(|count| count + 1);
+        Counted { context, count }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let count = (self.count)(&self.context);
+        count.update(|count| count - 1);
+        if count.get() == 0 {
+            self.context.is_quieter.notify_one();
+        }
     }
 }
 
@@ -221,9 +273,6 @@ impl Drop for Answering {
         let left = self.context.answering.get() - self.count;
         self.context.answering.set(left);
         self.context.measurer().set_in_flight(left);
-        if left == 0 {
-            self.context.all_answered.notify_waiters();
-        }
     }
 }
 
@@ -271,21 +320,34 @@ async fn serve(
     context.stop_begun.notify_waiters();
     context.passing.watches(Plane::Data).wake_all();
     context.passing.watches(Plane::Control).wake_all();
-    while context.answering.get() > 0 && !context.is_grace_over.get() {
+    drain(&context, stopped).await;
+    waking.abort();
+    taking_changes.abort();
+}
+
+async fn drain(context: &ThreadContext, mut stopped: watch::Receiver<Option<Duration>>) {
+    let began = Instant::now();
+    while context.open.get() > 0 {
         let grace = stopped.borrow_and_update().unwrap_or_default();
+        let idle_end = began + grace.min(IDLE_GRACE);
+        if Instant::now() >= began + grace || (Instant::now() >= idle_end && context.is_idle().await) {
+            break;
+        }
+        let is_idle = context.busy.get() == 0;
         tokio::select! {
-            () = context.all_answered.notified() => break,
-            () = sleep(grace) => context.is_grace_over.set(true),
+            () = context.is_quieter.notified() => {}
+            () = sleep_until(if is_idle { idle_end } else { began + grace }) => {}
             _ = stopped.changed() => {}
         }
     }
     context.is_grace_over.set(true);
     context.grace_over.notify_waiters();
-    if context.answering.get() > 0 {
-        let _ = timeout(REFUSAL_WAIT, context.all_answered.notified()).await;
-    }
-    waking.abort();
-    taking_changes.abort();
+    let refusing = async {
+        while context.busy.get() > 0 {
+            context.is_quieter.notified().await;
+        }
+    };
+    let _ = timeout(REFUSAL_WAIT, refusing).await;
 }
 
 async fn accept_edge_guard(listener: Option<&tokio::net::UnixListener>) -> io::Result<UnixStream> {
@@ -297,8 +359,17 @@ async fn accept_edge_guard(listener: Option<&tokio::net::UnixListener>) -> io::R
 
 fn admit_edge_guard(context: &Rc<ThreadContext>, stream: UnixStream) {
     if let Some(admission) = context.budget.admit(None) {
-        spawn_local(connection::serve_edge_guard(context.clone(), stream, admission));
+        serve_open(context, connection::serve_edge_guard(context.clone(), stream, admission));
     }
+}
+
+/// Runs a connection, which counts as open until its end.
+fn serve_open(context: &Rc<ThreadContext>, serving: impl Future<Output = ()> + 'static) {
+    let open = Counted::new(context.clone(), |context| &context.open);
+    spawn_local(async move {
+        serving.await;
+        drop(open);
+    });
 }
 
 fn admit(context: &Rc<ThreadContext>, stream: TcpStream, peer: SocketAddr) {
@@ -310,6 +381,6 @@ fn admit(context: &Rc<ThreadContext>, stream: TcpStream, peer: SocketAddr) {
         Peer::Proxy(_) => None,
     };
     if let Some(admission) = context.budget.admit(client) {
-        spawn_local(connection::serve(context.clone(), stream, peer, admission));
+        serve_open(context, connection::serve(context.clone(), stream, peer, admission));
     }
 }

@@ -29,7 +29,7 @@ use crate::client_stream::CountedRequest;
 use crate::codes::{CANCELLED, Codes};
 use crate::connection_budget::ClientKey;
 use crate::cors::Cors;
-use crate::front::{Answering, ThreadContext};
+use crate::front::{Answering, Counted, ThreadContext};
 use crate::hot_request::HotRequest;
 use crate::measurements::RequestRecord;
 use crate::operations::Executed;
@@ -153,6 +153,7 @@ pub async fn answer(
         Some(ray_id) => ray_id,
         None => context.ray_ids.next()?,
     };
+    let busy = context.begin_request();
     let (parts, body) = request.into_parts();
     let origin = parts.headers.get(ORIGIN).cloned();
     let path = origin.as_ref().map(|_| parts.uri.path().to_owned());
@@ -186,8 +187,8 @@ pub async fn answer(
     if is_http1 && is_last {
         response.headers_mut().insert(CONNECTION, CLOSE);
     }
-    let answering = context.clone().begin_answer();
-    Ok(response.map(|content| AnswerBody { content, _counted: counted, _answering: answering }))
+    let counted = (counted, context.clone().begin_answer(), busy);
+    Ok(response.map(|content| AnswerBody { content, _counted: counted }))
 }
 
 struct Exchange<'a> {
@@ -578,8 +579,7 @@ pub enum Content {
 /// Body of a response. The request counts until it is written.
 pub struct AnswerBody {
     content: Content,
-    _counted: CountedRequest,
-    _answering: Answering,
+    _counted: (CountedRequest, Answering, Counted),
 }
 
 impl Body for AnswerBody {

@@ -12,6 +12,8 @@ pub struct Answer {
     pub code: String,
     pub ray_id: String,
     pub body: String,
+    /// Whether it has `connection: close`.
+    pub is_last: bool,
 }
 
 pub struct Client(BufReader<TcpStream>);
@@ -56,7 +58,8 @@ impl Client {
         assert!(ray_id.len() == 32 && ray_id.bytes().all(|digit| b"0123456789abcdef".contains(&digit)), "{ray_id}");
         let mut body = vec![0; headers["content-length"].parse().unwrap()];
         self.0.read_exact(&mut body).unwrap();
-        Answer { code, ray_id, body: String::from_utf8(body).unwrap() }
+        let is_last = headers.get("connection").is_some_and(|value| value == "close");
+        Answer { code, ray_id, body: String::from_utf8(body).unwrap(), is_last }
     }
 
     fn line(&mut self) -> String {

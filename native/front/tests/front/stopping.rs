@@ -1,5 +1,6 @@
 //! Start and end of the front.
 
+use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::thread;
@@ -10,7 +11,7 @@ use hosting_front::{ClientAddresses, ConnectionBudget, Front, FrontOptions, Time
 use hosting_shard::Shard;
 
 use crate::shard;
-use crate::world::{Limits, NEVER, World, operations, wait_until};
+use crate::world::{Limits, NEVER, Setup, World, operations, wait_until};
 
 /// Waits until the front accepts no more connections, because it stops.
 fn wait_until_stopping(world: &World) {
@@ -34,19 +35,107 @@ fn front_without_a_journal_does_not_start() {
 }
 
 #[test]
-fn stop_closes_idle_connections_and_the_listener() {
+fn stop_without_connections_is_quick() {
     let world = World::new();
-    let (mut idle, fresh, mut partial) = (world.connect(), world.connect(), world.connect());
+    let mut gone = world.connect();
+    gone.send(&world.request_of_new_player());
+    assert_eq!(gone.answer(), "OK");
+    drop(gone);
+    wait_until(|| world.budget.count() == 0);
+    let began = Instant::now();
+    world.front.stop(NEVER);
+    assert!(began.elapsed() < Duration::from_millis(500));
+    assert!(TcpStream::connect(world.address).is_err());
+}
+
+#[test]
+fn stop_closes_idle_connections_after_a_second() {
+    let world = World::new();
+    let (mut idle, fresh) = (world.connect(), world.connect());
     idle.send(&world.request_of_new_player());
     assert_eq!(idle.answer(), "OK");
-    partial.send(b"POST /match");
-    wait_until(|| world.budget.count() == 3);
+    wait_until(|| world.budget.count() == 2);
+    let began = Instant::now();
     world.front.stop(NEVER);
-    assert!(TcpStream::connect(world.address).is_err());
-    for client in [idle, fresh, partial] {
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    for client in [idle, fresh] {
         assert_eq!(client.rest(), b"");
     }
     assert_eq!(world.budget.count(), 0);
+}
+
+#[test]
+fn idle_connection_gets_one_more_answer_during_the_stop() {
+    let world = World::new();
+    let mut clients = [world.connect(), world.connect()];
+    for client in &mut clients {
+        client.send(&world.request_of_new_player());
+        assert!(!client.read_answer().is_last);
+    }
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        for mut client in clients {
+            client.send(&world.request_of_new_player());
+            let answer = client.read_answer();
+            assert_eq!((&answer.code[..], answer.is_last), ("OK", true));
+            assert_eq!(client.rest(), b"");
+        }
+        stopping.join().unwrap();
+    });
+}
+
+#[test]
+fn last_pipelined_answer_closes_the_connection() {
+    let (world, _) = World::stepped();
+    let (mut waiting, mut client) = (world.connect(), world.connect());
+    waiting.send(&world.request_of_new_player());
+    client.send(&world.refused_request());
+    assert_eq!(client.answer(), "PLAYER_TOKEN_INVALID");
+    wait_until(|| world.players() == [0, 1]);
+    let request = world.refused_request();
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        client.send(&[&request[..], &request, &request[..20]].concat());
+        let begun = [client.read_answer(), client.read_answer()];
+        assert!(begun.iter().all(|answer| !answer.is_last), "the front has read a part of another request");
+        client.send(&request[20..]);
+        assert!(client.read_answer().is_last);
+        client.send(&request);
+        assert_eq!(client.rest(), b"");
+        world.commit();
+        stopping.join().unwrap();
+    });
+    assert_eq!(waiting.answer(), "OK");
+}
+
+#[test]
+fn partial_request_is_waited_for_beyond_the_idle_time() {
+    let world = World::new();
+    let mut partial = world.connect();
+    partial.send(b"POST /match");
+    wait_until(|| world.budget.count() == 1);
+    world.settle(&mut world.connect());
+    world.front.stop(NEVER);
+    assert_eq!(world.handed_over().unread, b"POST /match");
+}
+
+#[test]
+fn connections_after_the_stop_wait_for_the_next_process() {
+    let world = World::with(Setup { is_listener_shared: true, ..Setup::default() });
+    let mut earlier = world.connect();
+    earlier.send(&world.request_of_new_player());
+    assert_eq!(earlier.answer(), "OK");
+    drop(earlier);
+    world.front.stop(NEVER);
+    let mut client = world.connect();
+    client.send(b"waits");
+    let (mut accepted, _) = world.shared_listener.as_ref().unwrap().accept().unwrap();
+    let mut received = [0; 5];
+    accepted.set_nonblocking(false).unwrap();
+    accepted.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"waits");
 }
 
 #[test]

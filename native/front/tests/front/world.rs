@@ -34,6 +34,8 @@ pub struct Setup {
     pub limits: Limits,
     /// Length of each refusal's code.
     pub code_bytes: usize,
+    /// Whether the world keeps the listener, as a supervisor does.
+    pub is_listener_shared: bool,
 }
 
 impl Default for Setup {
@@ -46,6 +48,7 @@ impl Default for Setup {
             timeouts,
             limits: Limits::default(),
             code_bytes: 0,
+            is_listener_shared: false,
         }
     }
 }
@@ -87,6 +90,7 @@ pub struct World {
     pub hash: Arc<HashKey>,
     pub limits: ClientLimits,
     pub address: SocketAddr,
+    pub shared_listener: Option<TcpListener>,
     _folder: tempfile::TempDir,
 }
 
@@ -112,6 +116,7 @@ impl World {
         let (shard, clock) = new_shard(folder.path());
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
+        let shared_listener = setup.is_listener_shared.then(|| listener.try_clone().unwrap());
         let budget = Arc::new(ConnectionBudget::new(setup.budget));
         let operations = operations(shard.clone(), setup.limits, setup.code_bytes);
         let (namespaces, hash) = (operations.namespaces.clone(), operations.hash.clone());
@@ -131,7 +136,9 @@ impl World {
         };
         let lobby = shard::new_lobby(&shard, 1);
         let front = Front::start(options).unwrap();
-        (World { front, shard, budget, lobby, namespaces, hash, limits, address, _folder: folder }, clock)
+        let world =
+            World { front, shard, budget, lobby, namespaces, hash, limits, address, shared_listener, _folder: folder };
+        (world, clock)
     }
 
     pub fn commit(&self) {
