@@ -17,7 +17,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.edge.forwarding import AT_ONCE
+from pyservice.edge.front_contract import REQUESTS_AT_ONCE
 from pyservice.openapi import fill_example
 from pyservice.transport.server_budgets import SMALL_BYTES
 from tests.contract import error_cases
@@ -143,7 +143,7 @@ def test_hanging_control_plane_overloads_and_stop_answers_all(
     # limit.
     fillers = [
         _bare(overloaded, "get_games", bearer=f"cloud_{'AB'[number % 2] * 24}")
-        for number in range(AT_ONCE // 2)
+        for number in range(REQUESTS_AT_ONCE // 2)
     ]
 
     async def story() -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
-import re
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.support.sample_service import (
     LOBBY_ID,
     HttpApi,
     HttpConnection,
-    Response,
     SmallService,
     code_of,
     open_api,
@@ -25,18 +23,12 @@ CONNECTED_PATH = "/matchmaker/players/connected"
 ATTACH_PATH = "/cloud/games/arena/namespaces/prod/lobbies/attach"
 BODY = b'{"player_token":"some token"}'
 ORIGIN = "https://game.example.com"
-CONSOLE = "https://console.example.com"
-
-
-@pytest.fixture(params=("http", "asgi"))
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
-async def connection(kind: str, service: SmallService) -> AsyncIterator[HttpConnection]:
-    settings = TransportSettings(cors_origins=(CONSOLE,), body_limit_bytes=1000)
-    async with open_api(kind, service, settings) as api:
+async def connection(service: SmallService) -> AsyncIterator[HttpConnection]:
+    settings = TransportSettings(body_limit_bytes=1000)
+    async with open_api("http", service, settings) as api:
         assert isinstance(api, HttpApi)
         connection = await HttpConnection.open(api.address)
         yield connection
@@ -185,72 +177,9 @@ async def test_user_agent_and_origin_are_passed_to_the_operation(
     assert (service.calls[0].user_agent, service.calls[0].origin) == ("engine/1.0", ORIGIN)
 
 
-def cors_of(response: Response) -> dict[str, str]:
-    prefix = "access-control-"
-    return {
-        name.removeprefix(prefix): value
-        for name, value in response.headers.items()
-        if name.startswith(prefix)
-    }
-
-
-def preflight(method: str, origin: str) -> Mapping[str, str]:
-    header_names = "authorization,content-type"
-    return {
-        "origin": origin,
-        "access-control-request-method": method,
-        "access-control-request-headers": header_names,
-    }
-
-
-async def test_any_origin_may_use_the_matchmaker(connection: HttpConnection) -> None:
-    answer = await connection.ask("OPTIONS", CONNECTED_PATH, None, preflight("POST", ORIGIN))
-    assert (answer.status, answer.body) == (204, b"")
-    assert "content-length" not in answer.headers
-    assert re.fullmatch("[0-9a-f]{32}", answer.headers["x-ray-id"])
-    assert cors_of(answer) == {
-        "allow-origin": "*",
-        "allow-methods": "POST",
-        "allow-headers": "authorization, content-type, idempotency-key, traceparent",
-        "expose-headers": "x-ray-id, retry-after",
-        "max-age": "7200",
-    }
-    answer = await connection.ask("POST", CONNECTED_PATH, BODY, {**GOOD, "origin": ORIGIN})
-    assert cors_of(answer) == {"allow-origin": "*", "expose-headers": "x-ray-id, retry-after"}
-
-
-@pytest.mark.parametrize("path", [CONNECTED_PATH, "/matchmaker/nowhere"])
-async def test_any_origin_may_read_matchmaker_errors(connection: HttpConnection, path: str) -> None:
-    answer = await connection.ask("POST", path, BODY, {"origin": ORIGIN})
-    assert answer.status in (401, 404)
-    assert cors_of(answer)["allow-origin"] == "*"
-
-
-async def test_other_operations_require_an_allowed_origin(connection: HttpConnection) -> None:
-    for origin, allowed in ((CONSOLE, CONSOLE), (ORIGIN, None), ("null", None)):
-        answer = await connection.ask("OPTIONS", ATTACH_PATH, None, preflight("POST", origin))
-        assert answer.status == 204
-        assert cors_of(answer).get("allow-origin") == allowed
-        assert ("allow-methods" in cors_of(answer)) == (allowed is not None)
-        assert answer.headers["vary"] == "origin"
-        answer = await connection.ask("POST", ATTACH_PATH, b"{}", {"origin": origin})
-        assert cors_of(answer).get("allow-origin") == allowed
-        assert answer.headers["vary"] == "origin"
-
-
-async def test_request_without_origin_gets_no_cors_headers(connection: HttpConnection) -> None:
-    answer = await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)
-    assert cors_of(answer) == {}
-
-
-async def test_preflight_of_an_unknown_path_is_not_found(connection: HttpConnection) -> None:
-    answer = await connection.ask("OPTIONS", "/nowhere", None, preflight("POST", ORIGIN))
-    assert (answer.status, code_of(answer)) == (404, "NOT_FOUND")
-
-
-async def test_rate_limit_returns_429_with_retry_after(kind: str, service: SmallService) -> None:
+async def test_rate_limit_returns_429_with_retry_after(service: SmallService) -> None:
     limits = Limits(Rates(Rate(0.5, 1), Rate(0.5, 1)))
-    async with open_api(kind, service, limits=limits) as api:
+    async with open_api("http", service, limits=limits) as api:
         assert isinstance(api, HttpApi)
         connection = await HttpConnection.open(api.address)
         first = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)

@@ -11,8 +11,16 @@ import pytest
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import grpc_server
-from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, open_servers, until
-from tests.support.sample_service import CONNECTED, GOOD, HttpConnection, code_of
+from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, Servers, open_servers, until
+from tests.support.sample_service import (
+    CONNECTED,
+    GOOD,
+    HttpApi,
+    HttpConnection,
+    SmallService,
+    code_of,
+    open_api,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -38,17 +46,21 @@ class Stopped:
         self._judge(method, message, *unread)
 
 
+async def open_internal(servers: Servers) -> HttpConnection:
+    return HttpConnection(*await asyncio.open_unix_connection(servers.behind.http_path))
+
+
 async def test_large_body_does_not_block_other_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(UNKNOWN) > 256 * 1024
     stopped = Stopped(monkeypatch, endpoint)
     async with open_servers(tmp_path) as servers:
-        large = await HttpConnection.open(servers.http.address)
+        large = await open_internal(servers)
         large.say("POST", VALIDATE, UNKNOWN, CLOUD)
         try:
             await until(lambda: bool(stopped.threads))
-            small = await HttpConnection.open(servers.http.address)
+            small = await open_internal(servers)
             assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
             await small.close()
         finally:
@@ -63,15 +75,16 @@ async def test_large_body_does_not_block_other_requests(
 
 
 async def test_large_matchmaker_body_does_not_block_players(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stopped = Stopped(monkeypatch, endpoint, "find")
-    async with open_servers(tmp_path) as servers:
-        large = await HttpConnection.open(servers.http.address)
+    async with open_api("http", SmallService()) as api:
+        assert isinstance(api, HttpApi)
+        large = await HttpConnection.open(api.address)
         large.say("POST", "/matchmaker/lobbies/find", UNKNOWN, GOOD)
         try:
             await until(lambda: bool(stopped.threads))
-            assert (await servers.http.call("PlayerConnected", CONNECTED)).code == "OK"
+            assert (await api.call("PlayerConnected", CONNECTED)).code == "OK"
         finally:
             stopped.go_on.set()
         refusal = await large.read()
@@ -93,7 +106,7 @@ async def test_large_grpc_message_does_not_block_other_requests(
         large = asyncio.ensure_future(call(data, metadata=metadata, timeout=30))
         try:
             await until(lambda: bool(stopped.threads))
-            small = await HttpConnection.open(servers.http.address)
+            small = await open_internal(servers)
             assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
             await small.close()
         finally:

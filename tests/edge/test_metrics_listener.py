@@ -7,7 +7,7 @@ import pytest
 from pyservice.edge.metrics_listener import create_probes
 from pyservice.observability.health import Note
 from pyservice.observability.metrics import RequestMetrics
-from tests.support.sample_service import HttpConnection, open_asgi
+from tests.support.sample_service import HttpConnection, open_http
 
 pytestmark = pytest.mark.anyio
 
@@ -22,7 +22,7 @@ def conditions() -> dict[str, str | None]:
 @pytest.fixture
 async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpConnection]:
     probes = create_probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
-    async with open_asgi(probes) as api:
+    async with open_http(probes) as api:
         connection = await HttpConnection.open(api.address)
         yield connection
         await connection.close()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from pyservice.edge.http_application import RouteTable, decode_path
+from pyservice.edge.route_table import RouteTable, decode_path
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 

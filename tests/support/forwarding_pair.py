@@ -1,4 +1,4 @@
-"""Public server and internal server on real sockets, for tests of forwarding and watches.
+"""Public gRPC server and internal servers on real sockets, for tests of forwarding and watches.
 
 The internal server has a few control plane operations and a change counter for each topic. The
 public server has the sample service. Both run in one process and one loop, and share only their
@@ -18,9 +18,8 @@ import grpc
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
-from pyservice.edge.forwarding import HttpForwarder
-from pyservice.edge.http_application import create_app
-from pyservice.edge.http_server import HttpServer, listen_unix, make_server
+from pyservice.edge.http_application import HttpApplication
+from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
@@ -37,7 +36,7 @@ from pyservice.rpc import (
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
-from tests.support.sample_service import GrpcApi, HttpApi, SmallService, listener
+from tests.support.sample_service import GrpcApi, SmallService
 from tests.support.waiting import PATIENCE_S
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
@@ -153,8 +152,8 @@ class ControlServers:
     async def start(self, control: SmallControl) -> None:
         api = TransportSettings(is_internal=True)
         metrics, limits, table = RequestMetrics(), self._limits, control.operations()
-        app = create_app(table, api, metrics, limits)
-        http = make_server(app, [listen_unix(self.http_path)])
+        app = HttpApplication(table, api, metrics, limits.control_plane_limit)
+        http = HttpServer(app, [listen_unix(self.http_path)])
         await http.start()
         internal = {NEXT_CHANGES: control.next_changes()}
         address = f"unix:{self.grpc_path}"
@@ -171,13 +170,11 @@ class ControlServers:
 
 @dataclass
 class Servers:
-    http: HttpApi
     grpc: GrpcApi
     behind: ControlServers
     control: SmallControl
     long_polls: LongPolls
     metrics: RequestMetrics
-    server: HttpServer
 
 
 @asynccontextmanager
@@ -211,13 +208,6 @@ async def open_servers(
             "wait_ms": wait_ms,
             "answer_timeout_ms": answer_timeout_ms,
         }
-        forwarder = HttpForwarder(behind.http_path, long_polls, **bounds)
-        stack.push_async_callback(forwarder.close)
-        app = create_app(own, settings, metrics, Limits(), forwarder=forwarder, forwarded=forwarded)
-        bound = listener()
-        server = make_server(app, [bound])
-        await server.start()
-        stack.push_async_callback(server.stop, 0.0)
         rpc_forwarder = RpcForwarder(behind.grpc_path, long_polls, **bounds)
         stack.push_async_callback(rpc_forwarder.close)
         rpc = RpcServer(
@@ -235,8 +225,7 @@ async def open_servers(
             f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
         )
         await stack.enter_async_context(channel)
-        http = HttpApi(bound.getsockname(), server)
-        yield Servers(http, GrpcApi(channel, rpc), behind, control, long_polls, metrics, server)
+        yield Servers(GrpcApi(channel, rpc), behind, control, long_polls, metrics)
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
-from tests.support.sample_service import Connect, SmallService, connections_to
+from tests.support.sample_service import SmallService
 
 
 @pytest.fixture
@@ -18,9 +16,3 @@ def anyio_backend() -> tuple[str, dict[str, bool]]:
 @pytest.fixture
 def service() -> SmallService:
     return SmallService()
-
-
-@pytest.fixture
-async def connect(service: SmallService) -> AsyncIterator[Connect]:
-    async with connections_to(service) as opens:
-        yield opens

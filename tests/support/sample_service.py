@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -16,13 +16,10 @@ from typing import Any, Self
 import grpc
 import orjson
 from google.protobuf.message import Message
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind
-from pyservice.edge.http_application import HttpApplication, create_app
-from pyservice.edge.http_server import HttpServer, make_server
+from pyservice.edge.http_application import HttpApplication
+from pyservice.edge.http_server import HttpServer
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -203,7 +200,7 @@ class HttpConnection:
 
 
 class HttpApi:
-    def __init__(self, address: tuple[str, int], server: HttpServer | None) -> None:
+    def __init__(self, address: tuple[str, int], server: HttpServer) -> None:
         self.address = address
         self.server = server
 
@@ -231,7 +228,6 @@ class HttpApi:
         )
 
     async def stop(self, grace_s: float) -> None:
-        assert self.server is not None
         await self.server.stop(grace_s)
 
 
@@ -282,8 +278,7 @@ async def is_closed(connection: HttpConnection) -> bool:
 
 
 Api = HttpApi | GrpcApi
-APIS = ("http", "asgi", "grpc")
-"""The service's own HTTP protocol, the ASGI application under another server, and gRPC."""
+APIS = ("http", "grpc")
 
 
 def listener() -> socket.socket:
@@ -293,42 +288,14 @@ def listener() -> socket.socket:
 
 
 @asynccontextmanager
-async def open_http(app: HttpApplication) -> AsyncIterator[HttpApi]:
+async def open_http(app: Any) -> AsyncIterator[HttpApi]:
     bound = listener()
-    server = make_server(app, [bound])
+    server = HttpServer(app, [bound])
     await server.start()
     try:
         yield HttpApi(bound.getsockname(), server)
     finally:
         await server.stop(0.0)
-
-
-@asynccontextmanager
-async def open_asgi(app: Any) -> AsyncIterator[HttpApi]:
-    config = Config(
-        app,
-        loop="none",
-        http=HttpToolsProtocol,
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        proxy_headers=False,  # The application itself decides which proxies it trusts.
-    )
-    config.load()
-    bound = listener()
-    state = ServerState()
-    loop = asyncio.get_running_loop()
-    server = await loop.create_server(
-        lambda: HttpToolsProtocol(config, state, {}, loop), sock=bound
-    )
-    try:
-        yield HttpApi(bound.getsockname(), None)
-    finally:
-        server.close()
-        for connection in list(state.connections):
-            connection.transport.close()
-        if state.tasks:
-            await asyncio.wait(list(state.tasks))
 
 
 @asynccontextmanager
@@ -355,23 +322,5 @@ async def open_api(
             )
             yield GrpcApi(await stack.enter_async_context(channel), server, port)
             return
-        app = create_app(operations, settings, metrics, limits)
-        serve = open_http if kind == "http" else open_asgi
-        yield await stack.enter_async_context(serve(app))
-
-
-Connect = Callable[..., Awaitable[HttpConnection]]
-
-
-@asynccontextmanager
-async def connections_to(service: SmallService) -> AsyncIterator[Connect]:
-    async with AsyncExitStack() as stack:
-
-        async def connect(settings: TransportSettings | None = None) -> HttpConnection:
-            api = await stack.enter_async_context(open_api("http", service, settings))
-            assert isinstance(api, HttpApi)
-            connection = await HttpConnection.open(api.address)
-            stack.push_async_callback(connection.close)
-            return connection
-
-        yield connect
+        app = HttpApplication(operations, settings, metrics, limits.data_plane_limit)
+        yield await stack.enter_async_context(open_http(app))

@@ -32,7 +32,8 @@ from tests.support.waiting import PATIENCE_S
 pytestmark = pytest.mark.anyio
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
-OUR_SERVERS = ("http", "grpc")
+WITHOUT_FRONT = ("grpc",)
+"""The front has proxies, addresses and request metrics of HTTP."""
 TRUSTING = TransportSettings(trusted_proxies=("127.0.0.0/8", "10.0.0.0/8"))
 
 
@@ -133,6 +134,7 @@ async def test_forwarded_headers_of_untrusted_clients_are_ignored(
     assert service.calls[0].coords is None
 
 
+@pytest.mark.parametrize("kind", WITHOUT_FRONT)
 @pytest.mark.parametrize(
     ("forwarded", "address"),
     [
@@ -152,6 +154,7 @@ async def test_trusted_proxy_sets_the_client_address(
     assert service.calls[0].address == address
 
 
+@pytest.mark.parametrize("kind", WITHOUT_FRONT)
 @pytest.mark.parametrize(
     ("text", "coords"),
     [("48.1, 11.5", (48.1, 11.5)), ("nan,0", None), ("91,0", None), ("48.1", None)],
@@ -168,15 +171,17 @@ async def test_trusted_proxy_sets_the_client_coordinates(
 async def slow_api(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Api]:
     """Server that allows two requests at once and then one in a thousand seconds.
 
-    The limit is counted for each address that the trusted proxy forwards.
+    The limit is counted for each address that the front or the trusted proxy forwards.
     """
     limits = Limits(Rates(Rate(0.001, 2), Rate(0.001, 3)))
-    async with open_api(kind, service, TRUSTING, metrics, limits) as api:
+    settings = TransportSettings(is_internal=True) if kind == "http" else TRUSTING
+    async with open_api(kind, service, settings, metrics, limits) as api:
         yield api
 
 
 def from_address(address: str, token: str = "pub_good") -> dict[str, str]:
-    return {"authorization": f"Bearer {token}", "x-forwarded-for": address}
+    fields = {"authorization": f"Bearer {token}"}
+    return {**fields, "x-forwarded-for": address, "x-hosting-client": address}
 
 
 async def test_rate_limited_client_gets_a_retry_time(
@@ -194,7 +199,7 @@ async def test_rate_limited_client_gets_a_retry_time(
     assert [m.rate_limited for m in meters if m.rate_limited] == [{"client": 1}]
 
 
-@pytest.mark.parametrize("kind", OUR_SERVERS)
+@pytest.mark.parametrize("kind", WITHOUT_FRONT)
 @pytest.mark.parametrize("is_game_server", [True, False])
 async def test_game_server_of_this_machine_is_no_trusted_proxy(
     kind: str, service: SmallService, is_game_server: bool
@@ -271,13 +276,13 @@ async def test_disconnect_releases_the_request_resources(
     await service.waiting.wait()
     call.cancel()
     await asyncio.wait_for(service.disconnected.wait(), PATIENCE_S)
-    counted = metrics.grpc if not isinstance(api, HttpApi) else metrics.http
-    while not counted.meters["join"].codes.get("CANCELLED"):
+    if isinstance(api, HttpApi):
+        return
+    while not metrics.grpc.meters["join"].codes.get("CANCELLED"):
         await asyncio.sleep(0)
-    assert counted.in_flight == 0
+    assert metrics.grpc.in_flight == 0
 
 
-@pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
 async def test_shutdown_finishes_running_requests(kind: str, service: SmallService) -> None:
     async with open_api(kind, service) as api:
         call = asyncio.create_task(api.call("JoinLobby", JOIN))
@@ -289,7 +294,7 @@ async def test_shutdown_finishes_running_requests(kind: str, service: SmallServi
         await asyncio.wait_for(stopping, PATIENCE_S)
 
 
-@pytest.mark.parametrize("kind", OUR_SERVERS, indirect=True)
+@pytest.mark.parametrize("kind", WITHOUT_FRONT, indirect=True)
 async def test_unfinished_request_at_shutdown_gets_an_error(
     kind: str, service: SmallService
 ) -> None:
@@ -303,19 +308,19 @@ async def test_unfinished_request_at_shutdown_gets_an_error(
     assert service.disconnected.is_set()
 
 
+@pytest.mark.parametrize("kind", WITHOUT_FRONT, indirect=True)
 async def test_requests_are_counted_by_operation_code_and_transport(
     api: Api, metrics: RequestMetrics
 ) -> None:
     await api.call("PlayerConnected", CONNECTED)
     await api.call("PlayerConnected", {"player_token": "used"})
     await api.call("PlayerConnected", CONNECTED, {})
-    name = "http" if isinstance(api, HttpApi) else "grpc"
     text = metrics.render().decode()
     for code in ("OK", "PLAYER_TOKEN_CONSUMED", "TOKEN_MISSING"):
-        line = f'hosting_requests_total{{code="{code}",door="{name}",operation="connected"}} 1.0'
+        line = f'hosting_requests_total{{code="{code}",door="grpc",operation="connected"}} 1.0'
         assert line in text
-    assert f'duration_seconds_count{{door="{name}",operation="connected"}} 3.0' in text
-    assert f'hosting_requests_in_flight{{door="{name}"}} 0.0' in text
+    assert 'duration_seconds_count{door="grpc",operation="connected"} 3.0' in text
+    assert 'hosting_requests_in_flight{door="grpc"} 0.0' in text
 
 
 @pytest.mark.parametrize("key", ["\x7f", "ключ", "a b", "\t"])

@@ -1,0 +1,143 @@
+"""The application behind the front, which adds and reads the headers `x-hosting-*`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from pyservice.edge.http_application import HttpApplication
+from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.rays import Rays
+from pyservice.transport import TransportSettings
+from pyservice.transport.rate_limits import Limits, Rate, Rates
+from tests.support.forwarding_pair import BILLING, CLOUD, GROUP, ControlServers, SmallControl, until
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_service import (
+    GOOD,
+    HttpConnection,
+    Response,
+    SmallService,
+    code_of,
+    open_http,
+)
+
+pytestmark = pytest.mark.anyio
+
+RAY_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
+CONNECTED_PATH = "/matchmaker/players/connected"
+BODY = b'{"player_token":"some token"}'
+
+
+@pytest.fixture
+def control() -> SmallControl:
+    return SmallControl()
+
+
+@pytest.fixture
+async def connection(tmp_path: Path, control: SmallControl) -> AsyncIterator[HttpConnection]:
+    """Connection of the front to the control plane, which allows three requests of a token."""
+    servers = ControlServers(tmp_path, Limits(Rates(operator=Rate(0.001, 3))))
+    await servers.start(control)
+    connection = HttpConnection(*await asyncio.open_unix_connection(servers.http_path))
+    yield connection
+    await connection.close()
+    await servers.stop()
+
+
+async def get(connection: HttpConnection, path: str = BILLING, **headers: str) -> Response:
+    fields = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await connection.ask("GET", path, None, {**CLOUD, **fields})
+
+
+async def test_client_ray_and_coordinates_are_trusted(
+    connection: HttpConnection, control: SmallControl
+) -> None:
+    response = await get(
+        connection,
+        x_hosting_client="2001:db8::1:2",
+        x_hosting_ray=RAY_ID,
+        x_coords="48.1,11.5",
+    )
+    assert response.headers["x-ray-id"] == RAY_ID
+    (call,) = control.calls
+    assert (call.ray_id, str(call.client), call.coords) == (RAY_ID, "2001:db8::1:2", (48.1, 11.5))
+    assert call.address == bytes.fromhex("20010db800000000")
+
+
+async def test_traceparent_sets_the_ray_id(connection: HttpConnection) -> None:
+    response = await get(connection, traceparent=f"00-{RAY_ID}-00f067aa0ba902b7-01")
+    assert response.headers["x-ray-id"] == RAY_ID
+
+
+async def test_error_names_its_code(connection: HttpConnection) -> None:
+    response = await get(connection, f"/cloud/groups/{GROUP}")
+    assert response.headers["x-hosting-code"] == code_of(response) == "GROUP_NOT_FOUND"
+    response = await get(connection, "/nowhere")
+    assert response.headers["x-hosting-code"] == code_of(response) == "NOT_FOUND"
+    assert "x-hosting-code" not in (await get(connection)).headers
+
+
+async def test_watch_is_parked_and_continues_with_a_reason(
+    connection: HttpConnection, control: SmallControl
+) -> None:
+    index = (await get(connection)).json["watch"]["index"]
+    path = f"{BILLING}?watch_index={index}"
+    parked = await get(connection, path)
+    assert (parked.status, parked.body) == (200, b"")
+    assert parked.headers["x-hosting-park"] == f"{control.topics.run}.0 group/{GROUP}"
+    again = await get(connection, path, x_hosting_held="woken")
+    assert "x-hosting-park" in again.headers
+    over = await get(connection, path, x_hosting_held="over")
+    assert over.json["watch"]["index"] == index
+
+
+async def test_repeated_watch_does_not_count_for_the_rate_limit(
+    connection: HttpConnection,
+) -> None:
+    for _ in range(5):
+        assert (await get(connection, x_hosting_held="woken")).status == 200
+    assert [(await get(connection)).status for _ in range(4)] == [200, 200, 200, 429]
+
+
+async def test_disconnect_of_the_front_cancels_the_operation(
+    connection: HttpConnection, control: SmallControl
+) -> None:
+    control.is_slow = True
+    connection.say("POST", "/cloud/groups", b'{"display_name":"a"}', CLOUD)
+    await control.begun.wait()
+    connection.writer.transport.abort()
+    await until(control.disconnected.is_set)
+
+
+async def test_paths_of_both_planes_are_known(connection: HttpConnection) -> None:
+    response = await connection.ask("DELETE", CONNECTED_PATH)
+    assert (response.status, response.headers["allow"]) == (405, "POST")
+    response = await connection.ask("POST", CONNECTED_PATH, BODY, GOOD)
+    assert (response.status, code_of(response)) == (404, "NOT_FOUND")
+    assert "other plane" in response.json["detail"]
+
+
+async def test_clients_cannot_use_the_headers_without_the_front() -> None:
+    service, rays = SmallService(), Rays("edge")
+    app = HttpApplication(
+        service.operations(),
+        TransportSettings(),
+        RequestMetrics(),
+        Limits().data_plane_limit,
+        rays=rays,
+    )
+    forged = {"x-hosting-client": "10.9.8.7", "x-hosting-ray": RAY_ID, "x-coords": "1,1"}
+    async with open_http(app) as api:
+        connection = await HttpConnection.open(api.address)
+        response = await connection.ask("POST", CONNECTED_PATH, BODY, {**GOOD, **forged})
+        refusal = await connection.ask("POST", CONNECTED_PATH, BODY, forged)
+        await connection.close()
+    (call,) = service.calls
+    assert response.headers["x-ray-id"] != RAY_ID
+    assert (str(call.client), call.coords) == ("127.0.0.1", None)
+    assert "x-hosting-code" not in refusal.headers
+    (ray,) = rays.take_all()
+    assert (ray.operation, ray.code) == ("connected", "TOKEN_MISSING")
