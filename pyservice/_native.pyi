@@ -887,7 +887,12 @@ class Front:
         ValueError for a wrong route or problem, and OSError for an engine without a journal.
         """
     def take_changes(
-        self, is_control: bool, run: str, sequence: int, topics: Sequence[tuple[str, int]], is_complete: bool
+        self,
+        is_control: bool,
+        run: str,
+        sequence: int,
+        topics: Sequence[tuple[str, int]],
+        is_complete: bool,
     ) -> None:
         """Wake the parked requests that wait for one of these topics, or all of them without `is_complete`."""
     def take_measurements(self) -> FrontMeasurements: ...

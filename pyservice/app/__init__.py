@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,19 @@ _MODULES: Final = {
     "cdn": "pyservice.app.cdn_plane",
 }
 
-__all__ = ["Launch", "load", "run_all", "run_cdn", "run_control", "run_data", "run_edge_guard"]
+_LATE_MS: Final = 5_000
+"""Time that an orderly stop may take beyond the times of the settings."""
+
+__all__ = [
+    "Launch",
+    "load",
+    "longest_end_ms",
+    "run_all",
+    "run_cdn",
+    "run_control",
+    "run_data",
+    "run_edge_guard",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +48,8 @@ class Launch:
     """A problem of the configuration that does not prevent the start. It is logged once."""
     flags: Sequence[str] = ()
     """Command-line flags of `pyservice serve`, without the role. Child processes receive them."""
-    listeners: Sequence[int] = ()
-    """Descriptors of listening sockets that this process inherited."""
+    listeners: Mapping[str, int] = field(default_factory=dict)
+    """Descriptors of listening sockets that this process inherited, by name."""
 
 
 def run_all(launch: Launch) -> int:
@@ -60,7 +72,7 @@ def run_data(launch: Launch) -> int:
     from pyservice.app.plane_process import run_plane
 
     def make(settings: Settings) -> DataPlane:
-        return DataPlane(settings, is_control_awaited=launch.parent is not None)
+        return DataPlane(settings, launch.listeners, is_control_awaited=launch.parent is not None)
 
     return run_plane(make, launch, launch.settings.data_dir, START_FAILURES)
 
@@ -89,6 +101,7 @@ def run_control(launch: Launch) -> int:
         return ControlPlane(
             settings,
             launch.flags,
+            launch.listeners,
             is_supervised=parent is not None,
             is_orphan=lambda: parent is not None and not parent.is_alive,
         )
@@ -103,7 +116,7 @@ def run_cdn(launch: Launch) -> int:
     from pyservice.storage.database_errors import DatabaseUnusable
 
     def make(settings: Settings) -> CdnPlane:
-        return CdnPlane(settings, launch.listeners)
+        return CdnPlane(settings, tuple(launch.listeners.values()))
 
     return run_plane(make, launch, launch.settings.data_dir / "control/cdn", (DatabaseUnusable,))
 
@@ -132,3 +145,9 @@ def run_locked(
         configure_logging(level=settings.log_level, format=settings.log_format)
         get_logger("serve").error("fatal error", error=str(error))
         return 1
+
+
+def longest_end_ms(settings: Settings) -> int:
+    """Returns how long an orderly stop of a plane may take, in ms."""
+    # A stop can take longer if the disk hangs.
+    return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS

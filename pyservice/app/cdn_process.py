@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyservice.app.plane_process import CDN_METRICS
@@ -43,11 +43,10 @@ class CdnProcess:
     """
 
     def __init__(
-        self, settings: Settings, flags: Sequence[str], listeners: Sequence[socket.socket]
+        self, settings: Settings, flags: Sequence[str], listeners: Mapping[str, socket.socket]
     ) -> None:
-        self._descriptors = [listener.fileno() for listener in listeners]
-        own_flags = [f"--listener={descriptor}" for descriptor in self._descriptors]
-        self._child = ChildProcess("cdn", [*flags, *own_flags], lambda: None, self._descriptors)
+        self._listeners = listeners
+        self._child = ChildProcess("cdn", flags, lambda: None)
         self._client = InternalClient(settings.cdn_socket)
         self._stopping = asyncio.Event()
         self._has_ended = asyncio.Event()
@@ -63,7 +62,7 @@ class CdnProcess:
             if self._stopping.is_set():
                 break
             try:
-                self._child.start()
+                self._child.start(listeners=self._listeners)
             except OSError as error:
                 reason = str(error)
             else:
@@ -83,14 +82,14 @@ class CdnProcess:
     async def _wait_for_client(self) -> None:
         loop = asyncio.get_running_loop()
         has_client = asyncio.Event()
-        for descriptor in self._descriptors:
-            loop.add_reader(descriptor, has_client.set)
+        for listener in self._listeners.values():
+            loop.add_reader(listener, has_client.set)
         try:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(has_client.wait(), _START_DELAY_S)
         finally:
-            for descriptor in self._descriptors:
-                loop.remove_reader(descriptor)
+            for listener in self._listeners.values():
+                loop.remove_reader(listener)
 
     async def scrape(self) -> bytes:
         """Returns the metric `hosting_control_cdn_up`, followed by the metrics of the process.

@@ -6,6 +6,7 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -20,12 +21,7 @@ from pyservice.app.plane_process import (
     BackgroundTasks,
     reread_settings,
 )
-from pyservice.app.public_servers import (
-    bound_address,
-    listen,
-    open_http_server,
-    transport_settings,
-)
+from pyservice.app.public_servers import open_http_server, transport_settings
 from pyservice.app.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.calls import Operation
 from pyservice.control import metrics
@@ -77,6 +73,13 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.pb.hosting.v1 import platform_pb2 as pb
+from pyservice.process.listening_sockets import (
+    LISTENERS_OF_ROLE,
+    bound_address,
+    close_listeners,
+    listen,
+    open_listeners,
+)
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
 from pyservice.settings import Settings, Tier
@@ -103,11 +106,13 @@ class ControlPlane:
         self,
         settings: Settings,
         flags: Sequence[str] = (),
+        inherited: Mapping[str, int] = MappingProxyType({}),
         *,
         is_supervised: bool = False,
         is_orphan: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Binds the listeners of clients. The caller has created and locked `settings.data_dir`.
+        """Opens the listeners of clients, unless `inherited` has them. The caller has created and
+        locked `settings.data_dir`.
 
         The CDN's process receives `flags`, the command-line flags of this process.
         `is_orphan` returns whether the supervisor of this process was killed.
@@ -118,7 +123,8 @@ class ControlPlane:
         self._is_orphan = is_orphan
         self._tiers = settings.tiers
         self._folder = settings.data_dir / "control"
-        self._cdn_socket = listen(settings.cdn, settings.http_limits.backlog)
+        self._cdn_listeners = open_listeners(settings, LISTENERS_OF_ROLE["control"], inherited)
+        self._cdn_socket = self._cdn_listeners["cdn"]
         self._http_socket: socket.socket | None = None
         if settings.front == "off":
             self._http_socket = listen(settings.control_http, settings.http_limits.backlog)
@@ -247,9 +253,8 @@ class ControlPlane:
         self._keys = SigningKeyFile.load_or_create(self._folder)
         signer = url_signer(self._keys)
         self._files = ObjectStorage(settings, signer, cdn_url, is_receiver=False)
-        self._cdn_listeners = [self._cdn_socket]
         if settings.cdn_hosts:
-            self._cdn_listeners.append(listen_unix(settings.edge_cdn_socket))
+            self._cdn_listeners["edge"] = listen_unix(settings.edge_cdn_socket)
         self._cdn = CdnProcess(settings, self._flags, self._cdn_listeners)
         return cdn_url
 
@@ -495,8 +500,7 @@ class ControlPlane:
         await self._cdn.close()
         await self._client.close()
         await self._database.close()
-        for listener in self._cdn_listeners:
-            listener.close()
+        close_listeners(self._cdn_listeners)
         _log.info("stopped")
         if self._tasks.problem is not None:
             raise BackgroundTaskDied(self._tasks.problem)

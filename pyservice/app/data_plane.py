@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from pyservice.app.cloud_token_check import CloudTokenCheck
@@ -14,8 +14,6 @@ from pyservice.app.public_servers import (
     PublicListeners,
     PublicServers,
     ServerContext,
-    bound_address,
-    listen,
     warn_without_front,
 )
 from pyservice.app.ray_export import DATA_SERVICE, RayExport, store_over_socket
@@ -65,6 +63,7 @@ from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
+from pyservice.process.listening_sockets import LISTENERS_OF_ROLE, bound_address, open_listeners
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
@@ -83,8 +82,16 @@ _log = get_logger("service")
 
 
 class DataPlane:
-    def __init__(self, settings: Settings, *, is_control_awaited: bool = False) -> None:
-        """Binds the public ports, so that clients wait for the end of `recover` instead of failing.
+    def __init__(
+        self,
+        settings: Settings,
+        inherited: Mapping[str, int] = MappingProxyType({}),
+        *,
+        is_control_awaited: bool = False,
+    ) -> None:
+        """Opens the public ports, so that clients wait for the end of `recover` instead of failing.
+
+        `inherited` has descriptors of listening sockets that are already open.
 
         If `is_control_awaited`, the control plane counts as starting until its first response.
         """
@@ -95,9 +102,10 @@ class DataPlane:
         # If a background task dies, the data plane continues to serve players and reports that it
         # is not ready.
         self._tasks = BackgroundTasks()
-        self._http_socket = listen(settings.http, settings.http_limits.backlog)
+        listeners = open_listeners(settings, LISTENERS_OF_ROLE["data"], inherited)
+        self._http_socket = listeners["http"]
         self._http_address = bound_address(self._http_socket)
-        self._probes_socket = listen(settings.metrics, settings.http_limits.backlog)
+        self._probes_socket = listeners["metrics"]
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
         self._limits = Limits(rates_of(settings.rate_limits))

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 import uvloop
 
-from pyservice.app import Launch
+from pyservice.app import Launch, longest_end_ms
 from pyservice.observability.health import raise_descriptor_limit
 from pyservice.observability.logging import configure_logging, get_logger, log_uncaught_errors
 from pyservice.process.directory_lock import (
@@ -29,8 +29,6 @@ THREAD_SWITCH_S: Final = 0.000_5
 """Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 CDN_METRICS: Final = "hosting.internal.v1.Control.Metrics"
 """Method of the CDN's internal socket. The control plane has the same method on its own socket."""
-_LATE_MS: Final = 5_000
-"""Time that an orderly stop may take beyond the times of the settings."""
 
 _log = get_logger("service")
 
@@ -133,12 +131,6 @@ def reread_settings(
     if names:
         _log.warning("changed settings need a restart", names=names)
     return settings
-
-
-def longest_end_ms(settings: Settings) -> int:
-    """Returns how long an orderly stop of a plane may take, in ms."""
-    # A stop can take longer if the disk hangs.
-    return settings.lame_duck_ms + settings.stop_grace_ms + _LATE_MS
 
 
 async def _serve(

@@ -22,7 +22,7 @@ from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
 from pyservice.schema.methods import METHODS
-from pyservice.settings import ListenAddress, Settings
+from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
@@ -206,24 +206,3 @@ def _game_server_ids(settings: Settings) -> tuple[range, ...]:
         return ()
     ids = host_user_ids(settings.runtime.user_ids, settings.runtime.container_user_ids)
     return (ids.servers.numbers, ids.containers.numbers)
-
-
-def listen(address: ListenAddress, backlog: int) -> socket.socket:
-    """Opens a listening socket. Raises OSError with the address in its message."""
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(
-            address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        listener = socket.socket(family, kind, protocol)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(backlog)
-    except OSError as error:
-        raise OSError(f"cannot listen on {address}: {error.strerror or error}") from None
-    listener.setblocking(False)
-    return listener
-
-
-def bound_address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return str(ListenAddress(host, port))

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import math
 import os
 import signal
+import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyservice.app import Launch, run_locked
+from pyservice.app import Launch, longest_end_ms, run_locked
 from pyservice.app.edge_guard_probe import GUARD_LOCK
 from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.process import early_spawn
+from pyservice.process.directory_lock import holder_wait_ms
+from pyservice.process.listening_sockets import (
+    LISTENER_NAMES,
+    LISTENERS_OF_ROLE,
+    bound_address,
+    close_listeners,
+    open_listeners,
+)
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
 
 SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
-_PINNED: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn", "http")}
-"""Names of the addresses that a restarted child keeps."""
 _READY_KEYS: Final = (
     "http",
     "grpc",
@@ -40,6 +48,7 @@ _CONTROL_MS: Final = 10_000
 _FORCE_INTERVAL_MS: Final = 200
 _FORCE_SIGNALS_MAX: Final = 25
 """A child that ignores this many stop signals is killed."""
+_POLL_INTERVAL_MS: Final = 20
 
 
 def run(launch: Launch) -> int:
@@ -58,6 +67,7 @@ class _Supervisor:
         self._launch = launch
         self._signals = StopSignals()
         self._has_changed = asyncio.Event()
+        self._listeners: dict[str, socket.socket] = {}
         self._data = ChildProcess("data", launch.flags, self._has_changed.set)
         self._control = ChildProcess("control", launch.flags, self._has_changed.set)
         self._children = (self._data, self._control)
@@ -66,8 +76,11 @@ class _Supervisor:
 
     async def live(self) -> int:
         self._signals.install(asyncio.get_running_loop(), self._reload)
+        await self._open_listeners()
+        if self._signals.stop.is_set():
+            return self._status
         for child in self._children:
-            child.start()
+            self._start(child)
         # This slow import comes after the start of the children, which load their modules at the
         # same time.
         from pyservice.observability.logging import (
@@ -96,12 +109,59 @@ class _Supervisor:
             {report_task, stop_wait, *watch_tasks}, return_when=asyncio.FIRST_COMPLETED
         )
         self._signals.stop.set()
+        # The planes then have the only copies, and new clients are refused when they close them.
+        # systemd keeps its own copies for the next service.
+        close_listeners(self._listeners)
         await self._end(watch_tasks)
         await guard_task
         if not await self._edge_guard.leave(self._signals.forced):
             self._status = 1
         await report_task
         return self._status
+
+    async def _open_listeners(self) -> None:
+        """Opens the listening sockets of both planes. Raises OSError.
+
+        Waits for the planes of a killed supervisor, which stop and still have the sockets.
+        """
+        settings, inherited = self._launch.settings, self._launch.listeners
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        while not self._signals.stop.is_set():
+            try:
+                self._listeners = open_listeners(settings, LISTENER_NAMES, inherited)
+            except OSError as error:
+                waited_ms = (loop.time() - began_s) * 1000
+                if error.errno != errno.EADDRINUSE or waited_ms >= self._earlier_planes_ms():
+                    raise
+                await self._signals.wait_stop(_POLL_INTERVAL_MS)
+            else:
+                return
+
+    def _earlier_planes_ms(self) -> int:
+        """Returns how long the start may wait for planes of an earlier supervisor."""
+        settings = self._launch.settings
+        timeout_ms = longest_end_ms(settings)
+        folders = (settings.data_dir, settings.data_dir / "control")
+        return max(holder_wait_ms(folder, timeout_ms) for folder in folders)
+
+    def _start(self, child: ChildProcess) -> None:
+        """Starts a child with its listening sockets. Raises OSError."""
+        names = LISTENERS_OF_ROLE[child.role]
+        listeners = {name: self._listeners[name] for name in names}
+        child.start(*self._address_flags(), listeners=listeners)
+
+    def _address_flags(self) -> list[str]:
+        """Returns flags for the ports that the operating system chose."""
+        addresses = {name: bound_address(listener) for name, listener in self._listeners.items()}
+        if self._data.report is not None:
+            addresses["grpc"] = self._data.report["grpc"]
+        settings = self._launch.settings
+        return [
+            f"--{name}={address}"
+            for name, address in addresses.items()
+            if getattr(settings, name).port == 0
+        ]
 
     def _give_up(self) -> None:
         self._status = 1
@@ -142,7 +202,7 @@ class _Supervisor:
         if self._signals.stop.is_set():
             return True
         try:
-            child.start(*self._pinned_flags(child))
+            self._start(child)
         except OSError as error:
             self._log.error("plane restart failed", role=child.role, error=str(error))
             return False
@@ -154,10 +214,6 @@ class _Supervisor:
         is_needed = child is self._data or self._needs_control
         # A restart would fail in the same way.
         return child.report is None and status > 0 and is_needed
-
-    def _pinned_flags(self, child: ChildProcess) -> list[str]:
-        reports = {**(self._data.report or {}), **(child.report or {})}
-        return [f"--{name}={reports[name]}" for name in _PINNED[child.role] if reports.get(name)]
 
     def _note_end(self, child: ChildProcess, status: int) -> None:
         # -SIGTERM means that the signal arrived before the child installed a handler.
@@ -253,14 +309,11 @@ class ChildProcess:
         role: str,
         flags: Sequence[str],
         on_change: Callable[[], None],
-        descriptors: Sequence[int] = (),
     ) -> None:
-        """`descriptors` are files that the child inherits."""
         self.role = role
         self.report: dict[str, Any] | None = None
         self.has_failed = False
         self._flags = list(flags)
-        self._descriptors = descriptors
         self._on_change = on_change
         self._process: subprocess.Popen[bytes] | None = None
         self._has_exited = asyncio.Event()
@@ -273,18 +326,18 @@ class ChildProcess:
     def pid(self) -> int:
         return self._process.pid if self._process else 0
 
-    def start(self, *extra_flags: str) -> None:
-        """Starts the child process. `extra_flags` make a restarted child listen on its earlier
-        addresses. Raises OSError.
-        """
+    def start(
+        self, *extra_flags: str, listeners: Mapping[str, socket.socket] | None = None
+    ) -> None:
+        """Starts the child process with listening sockets. Raises OSError."""
         loop = asyncio.get_running_loop()
         self._has_exited.clear()
         self._received = b""
         self._is_ready = self._is_reload_due = False
         flags = [*self._flags, *extra_flags]
-        child = early_spawn.take_or_spawn(self.role, flags, self._descriptors)
+        child = early_spawn.take_or_spawn(self.role, flags)
         self._process, self._pipe = child.process, child.ready
-        child.send_flags(flags)
+        child.send_flags(flags, listeners)
         loop.add_reader(self._pipe, self._read)
         descriptor = os.pidfd_open(self._process.pid)
         loop.add_reader(descriptor, self._reap, descriptor)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -27,6 +28,7 @@ from pyservice.cli.options import (
     flags_of,
     load_or_exit,
 )
+from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.process.ready_report import SupervisorLink
 from pyservice.settings import Settings, load
 from pyservice.settings.file_permissions import readable_secrets
@@ -67,6 +69,16 @@ Private files have a mode of their own, or are in a private folder.
 """
 
 
+def _inherited_listeners(pairs: Sequence[str], settings: Settings) -> dict[str, int]:
+    """Returns the sockets of the supervisor (`NAME:DESCRIPTOR`), or those of systemd."""
+    if pairs:
+        return {name: int(number) for name, _, number in (pair.partition(":") for pair in pairs)}
+    try:
+        return activated_listeners(settings)
+    except ActivationFailed as failed:
+        fail(failed.problems)
+
+
 @app.command()
 def serve(
     role: Annotated[Role, typer.Option(help="Which part of the service to run.")] = Role.ALL,
@@ -86,7 +98,7 @@ def serve(
     child_of: Annotated[
         SupervisorLink | None, typer.Option(parser=SupervisorLink.parse, hidden=True)
     ] = None,
-    listener: Annotated[list[int] | None, typer.Option(hidden=True)] = None,
+    listener: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
     os.umask(_UMASK)
@@ -109,7 +121,8 @@ def serve(
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     words += [f"--set={pair}" for pair in settings or ()]
     configuration = load_or_exit(flags, config)
-    launch = Launch(configuration, reread, ready_file, child_of, warning, words, listener or ())
+    listeners = _inherited_listeners(listener or (), configuration)
+    launch = Launch(configuration, reread, ready_file, child_of, warning, words, listeners)
     if role is Role.CDN and child_of is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])
     run = {

@@ -14,6 +14,7 @@ from pyservice.dataplane.feed_validation import OperatorLimits, configuration_pr
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.errors import ServiceError
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
+from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.settings import (
     Settings,
     SettingsError,
@@ -59,7 +60,16 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
     for warning in (ephemeral_public_ports(settings), configuration_memory_warning(settings)):
         if warning is not None:
             warnings.append(warning)
-    return ConfigurationReport(edge_guard_problems(settings) + _feed_problems(settings), warnings)
+    problems = edge_guard_problems(settings) + _feed_problems(settings)
+    return ConfigurationReport(problems + _activation_problems(settings), warnings)
+
+
+def _activation_problems(settings: Settings) -> list[str]:
+    try:
+        activated_listeners(settings)
+    except ActivationFailed as failed:
+        return failed.problems
+    return []
 
 
 def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:

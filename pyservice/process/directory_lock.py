@@ -88,7 +88,7 @@ def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             _, is_stopping = _holder(descriptor)
-            allowed_ms = timeout_ms if is_stopping else min(timeout_ms, _UNANNOUNCED_EXIT_GRACE_MS)
+            allowed_ms = _allowed_ms(timeout_ms, is_stopping=is_stopping)
             if (time.monotonic() - began_s) * 1000 >= allowed_ms:
                 raise
             time.sleep(_POLL_INTERVAL_MS / 1000)
@@ -114,3 +114,22 @@ def lock_holder_pid(folder: Path, name: str = LOCK_FILE) -> int | None:
         return None
     finally:
         os.close(descriptor)
+
+
+def holder_wait_ms(folder: Path, timeout_ms: int) -> int:
+    """Returns how long `DirectoryLock.take` would wait for the holder. 0 if the holder has ended."""
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return 0
+    try:
+        pid, is_stopping = _holder(descriptor)
+    finally:
+        os.close(descriptor)
+    if not pid or not os.path.exists(f"/proc/{pid}"):
+        return 0
+    return _allowed_ms(timeout_ms, is_stopping=is_stopping)
+
+
+def _allowed_ms(timeout_ms: int, *, is_stopping: bool) -> int:
+    return timeout_ms if is_stopping else min(timeout_ms, _UNANNOUNCED_EXIT_GRACE_MS)

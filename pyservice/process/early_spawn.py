@@ -9,9 +9,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pyservice.process.blocked_signals import is_serve
@@ -19,6 +20,7 @@ from pyservice.process.blocked_signals import is_serve
 ROLES: Final = ("data", "control")
 
 _FLAGS_FROM: Final = "--flags-from="
+_LISTENERS_MAX: Final = 16
 
 _early: dict[str, SpawnedChild] = {}
 
@@ -29,40 +31,51 @@ class SpawnedChild:
     It writes to the pipe `ready` when it is ready.
     """
 
-    def __init__(
-        self, role: str, visible_arguments: Sequence[str], descriptors: Sequence[int] = ()
-    ) -> None:
+    def __init__(self, role: str, visible_arguments: Sequence[str]) -> None:
         """Starts a child. `visible_arguments` has the arguments for process lists such as `ps`.
 
-        The child inherits `descriptors`. Raises OSError.
+        Raises OSError.
         """
         self.ready, ready_end = os.pipe()
-        flags_end, self._flags = os.pipe()
+        flags_end, self._flags = socket.socketpair()
         command = [sys.executable, "-m", "pyservice", "serve", *visible_arguments, f"--role={role}"]
         try:
             self.process = subprocess.Popen(
-                [*command, f"--child-of={os.getpid()}:{ready_end}", f"{_FLAGS_FROM}{flags_end}"],
+                [
+                    *command,
+                    f"--child-of={os.getpid()}:{ready_end}",
+                    f"{_FLAGS_FROM}{flags_end.fileno()}",
+                ],
                 stdin=subprocess.DEVNULL,
-                pass_fds=[ready_end, flags_end, *descriptors],
+                pass_fds=[ready_end, flags_end.fileno()],
                 # The supervisor handles Ctrl-C at a terminal and stops its children in order.
                 process_group=0,
             )
         except OSError:
             os.close(self.ready)
-            os.close(self._flags)
+            self._flags.close()
             raise
         finally:
             os.close(ready_end)
-            os.close(flags_end)
+            flags_end.close()
 
-    def send_flags(self, flags: Sequence[str]) -> None:
-        """Sends the command-line flags to the child. Does nothing if the child has ended."""
-        with contextlib.suppress(BrokenPipeError), open(self._flags, "wb") as pipe:
-            pipe.write(json.dumps(list(flags)).encode())
+    def send_flags(
+        self, flags: Sequence[str], listeners: Mapping[str, socket.socket] | None = None
+    ) -> None:
+        """Sends the command-line flags and listening sockets to the child. Does nothing if the
+        child has ended.
+        """
+        listeners = listeners or {}
+        # The child was started before these sockets were opened, so it cannot inherit them.
+        descriptors = [listener.fileno() for listener in listeners.values()]
+        content = json.dumps([list(flags), list(listeners)]).encode()
+        with contextlib.suppress(ConnectionError), self._flags:
+            socket.send_fds(self._flags, [b"\n"], descriptors)
+            self._flags.sendall(content)
 
     def kill(self) -> None:
         os.close(self.ready)
-        os.close(self._flags)
+        self._flags.close()
         self.process.kill()
         self.process.wait()
 
@@ -78,14 +91,14 @@ def spawn_early(words: Sequence[str]) -> None:
             _early[role] = SpawnedChild(role, words[1:])
 
 
-def take_or_spawn(role: str, flags: Sequence[str], descriptors: Sequence[int] = ()) -> SpawnedChild:
+def take_or_spawn(role: str, flags: Sequence[str]) -> SpawnedChild:
     """Returns the child process that `spawn_early` started for a role (`data` or `control`), or
     starts a new one.
 
     Process lists show `flags`, but the child still waits for `send_flags`. Raises OSError.
     """
     early = _early.pop(role, None)
-    return SpawnedChild(role, flags, descriptors) if early is None else early
+    return SpawnedChild(role, flags) if early is None else early
 
 
 def kill_early() -> None:
@@ -102,7 +115,7 @@ class PendingFlags:
 
     @classmethod
     def of(cls, words: Sequence[str]) -> PendingFlags | None:
-        """Finds the pipe for the flags on the command line `words`.
+        """Finds the socket for the flags on the command line `words`.
 
         Returns None if the process already has all its flags.
         """
@@ -120,10 +133,22 @@ class PendingFlags:
         return self._own[1].partition("=")[2]
 
     def words(self) -> list[str] | None:
-        """Waits for the flags, and returns the whole command line.
+        """Waits for the flags and listening sockets, and returns the whole command line.
 
-        Returns None if the supervisor does not need this child and closed the pipe without flags.
+        Returns None if the supervisor does not need this child and sent no flags.
         """
-        with open(self._descriptor, "rb") as pipe:
-            flags = pipe.read()
-        return ["serve", *json.loads(flags), *self._own] if flags else None
+        with socket.socket(fileno=self._descriptor) as supervisor:
+            begin, descriptors, _, _ = socket.recv_fds(supervisor, 1, _LISTENERS_MAX)
+            content = supervisor.makefile("rb").read()
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        if not begin or not content:
+            return None
+        flags, names = json.loads(content)
+        listeners = zip(names, descriptors, strict=True)
+        return [
+            "serve",
+            *flags,
+            *self._own,
+            *(f"--listener={name}:{descriptor}" for name, descriptor in listeners),
+        ]

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from pyservice.app import data_plane
-from pyservice.app.public_servers import bound_address
 from pyservice.dataplane import engine
+from pyservice.process.listening_sockets import bound_address
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.support.waiting import PATIENCE_S

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from pyservice.app.data_plane import DataPlane
-from pyservice.app.public_servers import bound_address
+from pyservice.process.listening_sockets import bound_address
 from pyservice.process.stop_signals import StopSignals
 from pyservice.settings import load
 from tests.support.data_plane_service import MODES, MakeService, Service, document, version

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,7 @@ def test_child_without_a_command_exits_without_work(tmp_path: Path, role: str) -
     folder = tmp_path / "data"
     begun = SpawnedChild(role, ["--data-dir", str(folder)])
     assert processes_of(folder)
-    os.close(begun._flags)
+    begun._flags.close()
     assert begun.process.wait(WAIT_S) == 0
     assert not folder.exists()
     assert os.read(begun.ready, 1) == b""
@@ -43,8 +44,7 @@ def test_command_may_be_sent_to_a_dead_child(tmp_path: Path) -> None:
     begun.process.kill()
     begun.process.wait()
     begun.send_flags(["--data-dir", "x" * 100_000])
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(begun._flags)
+    assert begun._flags.fileno() == -1
     assert os.read(begun.ready, 1) == b""
     os.close(begun.ready)
 
@@ -82,14 +82,24 @@ def test_start_takes_an_early_child_once(tmp_path: Path) -> None:
 
 
 def test_child_arguments_are_those_given_and_its_own() -> None:
-    read_end, write_end = os.pipe()
+    child_end, supervisor_end = socket.socketpair()
     own = ["--role=data", "--child-of=7:8"]
-    awaited = PendingFlags.of(["serve", "--http=shown", *own, f"--flags-from={read_end}"])
+    flags_from = f"--flags-from={child_end.detach()}"
+    awaited = PendingFlags.of(["serve", "--http=shown", *own, flags_from])
     assert awaited is not None
     assert (awaited.role, awaited.parent) == ("data", "7:8")
-    os.write(write_end, b'["--http=given"]')
-    os.close(write_end)
-    assert awaited.words() == ["serve", "--http=given", *own]
+    with supervisor_end, socket.create_server(("127.0.0.1", 0)) as listener:
+        socket.send_fds(supervisor_end, [b"\n"], [listener.fileno()])
+        supervisor_end.sendall(b'[["--http=given"], ["http"]]')
+        supervisor_end.close()
+        words = awaited.words()
+        assert words is not None
+        *flags, inherited = words
+        assert flags == ["serve", "--http=given", *own]
+        name, _, descriptor = inherited.removeprefix("--listener=").partition(":")
+        with socket.socket(fileno=int(descriptor)) as received:
+            assert (name, received.getsockname()) == ("http", listener.getsockname())
+            assert not received.get_inheritable()
     assert PendingFlags.of(["serve", "--role=data"]) is None
     assert PendingFlags.of([]) is None
 
