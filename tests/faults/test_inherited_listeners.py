@@ -1,0 +1,172 @@
+"""Restarts under load: the listening sockets outlive each process, so no client is refused."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.faults.unretried_load import LoadedLobby, UnretriedLoad
+from tests.support.loopback import OWN_ADDRESS
+from tests.support.supervised_service import SupervisedService, until
+from tests.support.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.full
+
+MakeSupervised = Callable[..., SupervisedService]
+LOBBY_SIZE: Final = 64
+MODES: Final = {
+    "arena": {"max_players": LOBBY_SIZE, "docker": {"ports": {"game": {"protocol": "tcp"}}}}
+}
+ACTIVATE: Final = """
+import os, sys
+*descriptors, = map(int, sys.argv[1].split(","))
+copies = [os.dup(descriptor) for descriptor in descriptors for _ in range(20)][19::20]
+for number, copy in enumerate(copies):
+    os.dup2(copy, 3 + number)
+os.closerange(3 + len(copies), 1024)
+environ = os.environ | {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(copies))}
+os.execve(sys.argv[2], sys.argv[2:], environ)
+"""
+"""Starts a program with listening sockets, as systemd does."""
+
+
+@pytest.fixture
+def make_supervised(tmp_path: Path) -> Iterator[MakeSupervised]:
+    services: list[SupervisedService] = []
+
+    def make(**options: Any) -> SupervisedService:
+        services.append(SupervisedService(tmp_path, modes=MODES, **options))
+        return services[-1]
+
+    yield make
+    for supervised in services:
+        supervised.close()
+
+
+@pytest.fixture
+def sockets() -> Iterator[dict[str, socket.socket]]:
+    """Sockets of a socket unit."""
+    opened = {name: socket.create_server((OWN_ADDRESS, 0)) for name in ("metrics", "http", "cdn")}
+    yield opened
+    for one in opened.values():
+        one.close()
+
+
+def _activate(supervised: SupervisedService, sockets: dict[str, socket.socket]) -> None:
+    supervised.passed = tuple(one.fileno() for one in sockets.values())
+    numbers = ",".join(map(str, supervised.passed))
+    supervised.command_prefix = (sys.executable, "-c", ACTIVATE, numbers)
+    for name, one in sockets.items():
+        supervised.addresses[name] = "{}:{}".format(*one.getsockname())
+
+
+def _load(supervised: SupervisedService, players: int) -> UnretriedLoad:
+    lobbies = [LoadedLobby(*supervised.attach("arena")) for _ in range(0, players, LOBBY_SIZE // 2)]
+    return UnretriedLoad(supervised.addresses["http"], supervised.service_token, lobbies, players)
+
+
+def _wait_for_answers(load: UnretriedLoad, count: int) -> None:
+    """Waits for `count` more answers, or a failure."""
+    until_count = load.counts.answers + count
+    until(lambda: load.counts.answers >= until_count or load.counts.failures)
+
+
+def _end_data_plane(supervised: SupervisedService, number: signal.Signals) -> None:
+    """Ends the data plane with a signal, and waits for the next one."""
+    pid = supervised.pid("data")
+    os.kill(pid, number)
+    until(lambda: supervised.pid("data") != pid)
+
+
+def _restart_service(supervised: SupervisedService) -> None:
+    assert supervised.stop() == 0
+    supervised.start()
+
+
+def _check_restarts(
+    supervised: SupervisedService, restart: Callable[[], None], restarts: int, answers: int
+) -> None:
+    """Restarts several times under load. Waits for `answers` answers in all, without a failure."""
+    players = 40
+    with _load(supervised, players) as load:
+        for _ in range(restarts):
+            _wait_for_answers(load, 1_000)
+            restart()
+        while load.counts.answers < answers and not load.counts.failures:
+            _wait_for_answers(load, 1_000)
+    assert load.counts.failures == []
+    # Each connection of each restart ended with an answer.
+    assert load.counts.last_answers == players * restarts
+
+
+@pytest.mark.fast
+def test_restart_of_the_data_plane_fails_no_request(make_supervised: MakeSupervised) -> None:
+    supervised = make_supervised()
+    supervised.start()
+    _check_restarts(
+        supervised, lambda: _end_data_plane(supervised, signal.SIGTERM), restarts=2, answers=0
+    )
+
+
+def test_restart_with_socket_activation_fails_no_request(
+    make_supervised: MakeSupervised, sockets: dict[str, socket.socket]
+) -> None:
+    supervised = make_supervised()
+    _activate(supervised, sockets)
+    supervised.start()
+    _check_restarts(supervised, lambda: _restart_service(supervised), restarts=2, answers=0)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(1_800)
+def test_a_million_requests_survive_restarts(
+    make_supervised: MakeSupervised, sockets: dict[str, socket.socket]
+) -> None:
+    supervised = make_supervised()
+    _activate(supervised, sockets)
+    supervised.start()
+    restarts = iter(range(1_000))
+
+    def restart() -> None:
+        if next(restarts) % 2:
+            _restart_service(supervised)
+        else:
+            _end_data_plane(supervised, signal.SIGTERM)
+
+    _check_restarts(supervised, restart, restarts=20, answers=1_000_000)
+
+
+def test_killed_data_plane_refuses_no_connection(make_supervised: MakeSupervised) -> None:
+    supervised = make_supervised()
+    supervised.start()
+    lobby_id, _ = supervised.attach("arena")
+    with _load(supervised, 20) as load:
+        _wait_for_answers(load, 500)
+        pid = supervised.pid("data")
+        os.kill(pid, signal.SIGKILL)
+        # Requests in flight fail. Other clients connect while no process accepts.
+        until(lambda: load.counts.failures)
+        host, port = supervised.addresses["http"].split(":")
+        waiting = [socket.create_connection((host, int(port)), PATIENCE_S) for _ in range(50)]
+        for connection in waiting:
+            connection.sendall(_join_request(lobby_id, supervised.service_token))
+    assert all("ended without an answer" in failure for failure in load.counts.failures)
+    for connection in waiting:
+        with connection:
+            assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")
+    assert supervised.pid("data") != pid
+
+
+def _join_request(lobby_id: str, token: str) -> bytes:
+    body = f'{{"lobby_id":"{lobby_id}"}}'
+    return (
+        f"POST /matchmaker/lobbies/join HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    ).encode()
