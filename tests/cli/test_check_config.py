@@ -209,3 +209,10 @@ def test_quotas_that_let_one_identity_fill_the_memory_are_a_warning(tmp_path: Pa
     result = run(tmp_path / "data", "check-config", "--set", "quotas.groups=100")
     assert (result.returncode, result.stdout) == (0, "ok\n")
     assert "warning: quotas.groups and quotas.configuration_bytes let one identity" in result.stderr
+
+
+def test_unusable_socket_of_systemd_is_printed() -> None:
+    environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "many"}
+    assert _problems(environ=environ) == [
+        "pyservice: LISTEN_FDS=many: is no value of systemd; let a socket unit set it, or unset it"
+    ]

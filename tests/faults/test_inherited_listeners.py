@@ -124,6 +124,18 @@ def test_restart_with_socket_activation_fails_no_request(
     _check_restarts(supervised, lambda: _restart_service(supervised), restarts=2, answers=0)
 
 
+def test_unusable_socket_of_systemd_fails_the_start(
+    make_supervised: MakeSupervised, sockets: dict[str, socket.socket]
+) -> None:
+    supervised = make_supervised()
+    _activate(supervised, sockets)
+    del supervised.addresses["cdn"]
+    assert supervised.spawn().wait(PATIENCE_S) == 1
+    address = "{}:{}".format(*sockets["cdn"].getsockname())
+    assert f"pyservice: fd:5 of systemd: listens on {address}, and no setting" in supervised.log()
+    assert not supervised.data_dir.exists()
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(1_800)
 def test_a_million_requests_survive_restarts(
