@@ -78,15 +78,21 @@ impl Routes {
 
     pub fn find(&self, method: &Method, path: &str) -> Option<&Route> {
         let path = decoded(path);
-        self.by_method.get(method.as_str())?.at(&path).ok().map(|found| found.value)
+        route_at(self.by_method.get(method.as_str())?, &path)
     }
 
     /// Returns the methods of a path, in alphabetical order.
     pub fn methods(&self, path: &str) -> Vec<&str> {
         let path = decoded(path);
-        let taking = self.by_method.iter().filter(|(_, router)| router.at(&path).is_ok());
+        let taking = self.by_method.iter().filter(|(_, router)| route_at(router, &path).is_some());
         taking.map(|(method, _)| method.as_str()).collect()
     }
+}
+
+fn route_at<'a>(router: &'a Router<Route>, path: &str) -> Option<&'a Route> {
+    let found = router.at(path).ok()?;
+    // Python takes no empty parameter.
+    found.params.iter().all(|(_, value)| !value.is_empty()).then_some(found.value)
 }
 
 /// Decodes a path as Python does: an encoded slash is part of a parameter.
