@@ -374,10 +374,10 @@ impl Front {
                 has_proxy_headers,
                 game_servers: game_servers.into_iter().map(|(first, last)| first..=last).collect(),
             },
-            timeouts: Timeouts {
-                receive: Duration::from_millis(receive_timeout_ms),
-                keep_alive: Duration::from_millis(keep_alive_timeout_ms),
-            },
+            timeouts: Timeouts::new(
+                Duration::from_millis(receive_timeout_ms),
+                Duration::from_millis(keep_alive_timeout_ms),
+            ),
             passing: passing.into_options()?,
         };
         Ok(Front(RunningFront::start(options)?))

@@ -14,9 +14,7 @@ use tokio::time::Instant;
 use crate::problems::Problem;
 
 /// A client must read this many bytes a second.
-const READ_BYTES_PER_SECOND: u64 = 8 * 1024;
-/// Time over which the rate of a reader is measured.
-const READ_WINDOW: Duration = Duration::from_secs(10);
+const READ_BYTES_PER_SECOND: u128 = 8 * 1024;
 /// Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`.
 const BYTES_ACKED_AT: usize = 120;
 
@@ -27,6 +25,8 @@ impl<S: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static> ClientSocket for S {
 /// What the client of one connection does, for its timeouts.
 pub struct Activity {
     descriptor: RawFd,
+    /// Time over which the rate of a reader is measured.
+    read_window: Duration,
     /// Requests that the front works on.
     answering: Cell<usize>,
     /// Since when the client has no request, or since when it sends the head of one.
@@ -51,9 +51,10 @@ pub enum Progress {
 }
 
 impl Activity {
-    fn new(descriptor: RawFd) -> Activity {
+    fn new(descriptor: RawFd, read_window: Duration) -> Activity {
         Activity {
             descriptor,
+            read_window,
             answering: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
             head_since: Cell::new(None),
@@ -80,15 +81,15 @@ impl Activity {
     /// `head` is the timeout of a request's head, and `idle` that of a connection without a request.
     pub fn check(&self, head: Duration, idle: Duration, now: Instant) -> Progress {
         if let Some((since, read)) = self.unread_since.get() {
-            if now < since + READ_WINDOW {
-                return Progress::Fine(since + READ_WINDOW);
+            if now < since + self.read_window {
+                return Progress::Fine(since + self.read_window);
             }
             let acked = self.acked_bytes();
-            if acked - read < READ_BYTES_PER_SECOND * (now - since).as_secs() {
+            if u128::from(acked.saturating_sub(read)) * 1_000 < READ_BYTES_PER_SECOND * (now - since).as_millis() {
                 return Progress::SlowReader;
             }
             self.unread_since.set(Some((now, acked)));
-            return Progress::Fine(now + READ_WINDOW);
+            return Progress::Fine(now + self.read_window);
         }
         if self.answering.get() > 0 {
             return Progress::Fine(now + head.min(idle));
@@ -166,8 +167,8 @@ pub struct ClientStream<S> {
 }
 
 impl<S: ClientSocket> ClientStream<S> {
-    pub fn new(socket: S, unread: Vec<u8>) -> (ClientStream<S>, Rc<Activity>) {
-        let activity = Rc::new(Activity::new(socket.as_raw_fd()));
+    pub fn new(socket: S, unread: Vec<u8>, read_window: Duration) -> (ClientStream<S>, Rc<Activity>) {
+        let activity = Rc::new(Activity::new(socket.as_raw_fd(), read_window));
         (ClientStream { socket, unread, unread_from: 0, activity: activity.clone() }, activity)
     }
 

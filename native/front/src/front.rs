@@ -48,6 +48,16 @@ pub struct Timeouts {
     pub receive: Duration,
     /// For an idle connection. 0: it closes after each response.
     pub keep_alive: Duration,
+    /// Time over which the rate of a reader is measured.
+    pub slow_reader: Duration,
+    /// Longest wait of a parked request.
+    pub parked: Duration,
+}
+
+impl Timeouts {
+    pub fn new(receive: Duration, keep_alive: Duration) -> Timeouts {
+        Timeouts { receive, keep_alive, slow_reader: Duration::from_secs(10), parked: Duration::from_secs(40) }
+    }
 }
 
 pub struct FrontOptions {

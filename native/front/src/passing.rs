@@ -76,8 +76,6 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 pub const HEADERS_MAX: usize = 128;
 /// Overhead of a header beside its name and value.
 const HEADER_OVERHEAD_BYTES: usize = 4;
-/// Longest wait of a parked request.
-const PARKED_MAX: Duration = Duration::from_secs(40);
 
 pub struct PassingOptions {
     pub routes: Routes,
@@ -357,7 +355,7 @@ impl Exchange<'_> {
             NoResponse::Lost if !is_safe => Problem::ControlPlaneUnavailableSent,
             NoResponse::Lost | NoResponse::NotSent => Problem::ControlPlaneUnavailable,
         };
-        let until = Instant::now() + PARKED_MAX;
+        let until = Instant::now() + self.context.timeouts.parked;
         let mut stale_in = None;
         loop {
             let permit = permits.acquire(token(&passed.headers).ok(), client).await;
