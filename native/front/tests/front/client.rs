@@ -9,11 +9,27 @@ use std::time::Duration;
 use crate::world::{LIMIT, is_readable};
 
 pub struct Answer {
+    pub status: u16,
+    /// Reason phrase. That of a refusal by the engine is its code.
     pub code: String,
     pub ray_id: String,
+    /// Without the ray id.
+    pub headers: HashMap<String, String>,
     pub body: String,
     /// Whether it has `connection: close`.
     pub is_last: bool,
+}
+
+impl Answer {
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(String::as_str)
+    }
+
+    /// Returns the status, the name of the problem, and whether the connection ends.
+    pub fn problem(&self) -> (u16, &str, bool) {
+        let name = self.body.strip_suffix(&format!(" {}", self.ray_id)).unwrap_or(&self.body);
+        (self.status, name, self.header("connection") == Some("close"))
+    }
 }
 
 pub struct Client(BufReader<TcpStream>);
@@ -46,23 +62,57 @@ impl Client {
 
     /// Waits for the next answer.
     pub fn read_answer(&mut self) -> Answer {
-        let status = self.line();
-        let code = status.splitn(3, ' ').nth(2).expect("a status line with a code").to_owned();
+        let mut answer = self.read_head();
+        if let Some(length) = answer.header("content-length") {
+            let mut body = vec![0; length.parse().unwrap()];
+            self.0.read_exact(&mut body).unwrap();
+            answer.body = String::from_utf8(body).unwrap();
+        } else if answer.header("transfer-encoding") == Some("chunked") {
+            answer.body = self.read_chunks();
+        } else {
+            assert_eq!(answer.status, 204, "an answer without a length");
+        }
+        answer
+    }
+
+    /// Waits for the head of the next answer, for example to a HEAD request.
+    pub fn read_head(&mut self) -> Answer {
+        let line = self.line();
+        let [_, status, code] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else { panic!("{line}") };
         let mut headers = HashMap::new();
         loop {
             let line = self.line();
             let Some((name, value)) = line.split_once(": ") else { break };
-            headers.insert(name.to_owned(), value.to_owned());
+            assert_eq!(headers.insert(name.to_owned(), value.to_owned()), None, "{name} occurs twice");
         }
         let ray_id = headers.remove("x-ray-id").expect("a ray id");
         assert!(ray_id.len() == 32 && ray_id.bytes().all(|digit| b"0123456789abcdef".contains(&digit)), "{ray_id}");
-        let mut body = vec![0; headers["content-length"].parse().unwrap()];
-        self.0.read_exact(&mut body).unwrap();
         let is_last = headers.get("connection").is_some_and(|value| value == "close");
-        Answer { code, ray_id, body: String::from_utf8(body).unwrap(), is_last }
+        let (status, code, body) = (status.parse().unwrap(), code.into(), String::new());
+        Answer { status, code, ray_id, headers, body, is_last }
     }
 
-    fn line(&mut self) -> String {
+    fn read_chunks(&mut self) -> String {
+        let mut body = Vec::new();
+        loop {
+            let length = usize::from_str_radix(&self.line(), 16).unwrap();
+            let start = body.len();
+            body.resize(start + length, 0);
+            self.0.read_exact(&mut body[start..]).unwrap();
+            assert_eq!(self.line(), "");
+            if length == 0 {
+                return String::from_utf8(body).unwrap();
+            }
+        }
+    }
+
+    /// Sends a request and waits for its answer.
+    pub fn ask(&mut self, request: impl AsRef<[u8]>) -> Answer {
+        self.send(request.as_ref());
+        self.read_answer()
+    }
+
+    pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
         line.strip_suffix("\r\n").expect("a whole line").to_owned()

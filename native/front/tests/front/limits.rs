@@ -5,10 +5,10 @@ use std::time::Duration;
 use hosting_front::Timeouts;
 
 use crate::client::Client;
-use crate::world::{NEVER, SHORT, Setup, World, wait_until};
+use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
-    World::with(Setup { timeouts: Timeouts { receive, keep_alive }, ..Setup::default() })
+    World::with(Setup { timeouts: Timeouts { receive, keep_alive, ..TIMEOUTS }, ..Setup::default() })
 }
 
 fn confirm_new_player(world: &World, client: &mut Client) {
@@ -60,14 +60,14 @@ fn client_that_ends_within_a_request_leaves_the_budget() {
     client.end_sending();
     assert_eq!(client.rest(), b"");
     wait_until(|| world.budget.count() == 0);
-    assert!(!world.has_handed_over());
+    world.python.check_no_request();
 }
 
 #[test]
 fn client_that_does_not_read_is_cut_off() {
     const CODE_BYTES: usize = 4 << 20;
     const COUNT: usize = 8;
-    let timeouts = Timeouts { receive: SHORT, keep_alive: NEVER };
+    let timeouts = Timeouts { receive: SHORT, ..TIMEOUTS };
     let world = World::with(Setup { timeouts, code_bytes: CODE_BYTES, ..Setup::default() });
     let mut client = world.connect();
     client.send(&world.refused_request().repeat(COUNT));
@@ -75,7 +75,7 @@ fn client_that_does_not_read_is_cut_off() {
     wait_until(|| world.take_answered_count() > 0);
     wait_until(|| world.budget.count() == 0);
     assert!(client.rest().len() < COUNT * CODE_BYTES);
-    assert!(!world.has_handed_over());
+    world.python.check_no_request();
 }
 
 #[test]

@@ -6,12 +6,13 @@
 mod answering;
 mod client;
 mod durability;
-mod handing_over;
 mod limits;
 mod lobby_calls;
 mod namespace;
+mod passing;
 mod placing;
 mod plain_bodies;
+mod python;
 mod shard;
 mod stopping;
 mod world;

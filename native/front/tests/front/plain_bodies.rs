@@ -29,9 +29,7 @@ fn player_tokens_of_another_form_are_left_to_python() {
     let (of_lobby, upper) = (player.replacen("player_", "lobby_", 1), player.replacen("player_", "PLAYER_", 1));
     let texts = ["", "a", " ", r"\u0000", "\u{e4}", r"\n", "\u{7f}", "player_", &"a".repeat(7_000)];
     for token in texts.into_iter().chain([shorter, &longer, &of_lobby, &upper]) {
-        let (mut client, request) = (world.connect(), world.request(token));
-        client.send(&request);
-        assert!(world.handed_over().unread == request, "{token}");
+        world.check_left_to_python(&world.request(token));
     }
     assert_eq!(world.players(), [1, 0]);
 }
@@ -72,9 +70,7 @@ fn other_bodies(token: &str) -> Vec<Vec<u8>> {
 fn other_bodies_are_left_to_python() {
     let world = World::new();
     for body in other_bodies(&world.new_player()) {
-        let (mut client, request) = (world.connect(), world.request_with_body(&body));
-        client.send(&request);
-        assert!(world.handed_over().unread == request, "{}", body.escape_ascii());
+        world.check_left_to_python(&world.request_with_body(&body));
     }
     assert_eq!(world.players(), [1, 0]);
 }

@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use hosting_core::{Engine, EngineConfig};
-use hosting_front::{ClientAddresses, ConnectionBudget, Front, FrontOptions, Timeouts};
+use hosting_front::{ClientAddresses, ConnectionBudget, Front, FrontOptions};
 use hosting_shard::Shard;
 
 use crate::shard;
-use crate::world::{Limits, NEVER, Setup, World, operations, wait_until};
+use crate::world::{Limits, NEVER, Setup, TIMEOUTS, World, operations, passing, wait_until};
 
 /// Waits until the front accepts no more connections, because it stops.
 fn wait_until_stopping(world: &World) {
@@ -20,15 +20,17 @@ fn wait_until_stopping(world: &World) {
 
 #[test]
 fn front_without_a_journal_does_not_start() {
+    let folder = tempfile::tempdir().unwrap();
     let shard = Shard::new(Engine::new(EngineConfig::new(1, shard::keys(7))), None);
     let options = FrontOptions {
         listener: TcpListener::bind("127.0.0.1:0").unwrap(),
+        edge_listener: None,
         budget: Arc::new(ConnectionBudget::new(10)),
         operations: operations(shard, Limits::default(), 0),
         duration_bounds: Vec::new(),
         addresses: ClientAddresses { proxies: Vec::new(), has_proxy_headers: false, game_servers: Vec::new() },
-        request_bytes_max: 8 * 1024,
-        timeouts: Timeouts { receive: NEVER, keep_alive: NEVER },
+        timeouts: TIMEOUTS,
+        passing: passing(folder.path(), &Setup::default()),
     };
     let error = Front::start(options).err().expect("it needs a journal");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);
@@ -210,25 +212,38 @@ fn second_stop_shortens_the_grace_of_the_first() {
     assert_eq!(client.rest(), b"");
 }
 
+const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+
 #[test]
-fn connections_for_python_outlive_the_stop() {
+fn passed_request_is_answered_during_the_stop() {
     let world = World::new();
-    let mut client = world.connect();
-    client.send(b"GET / HTTP/1.1\r\n\r\n");
-    wait_until(|| world.has_handed_over());
-    world.front.stop(NEVER);
-    let handed_over = world.handed_over();
-    assert_eq!(handed_over.unread, b"GET / HTTP/1.1\r\n\r\n");
-    assert_eq!(world.budget.count(), 1);
-    drop(handed_over);
-    assert_eq!(client.rest(), b"");
+    world.python.reply_by_test();
+    let (mut client, mut idle) = (world.connect(), world.connect());
+    client.send(GET);
+    idle.send(GET);
+    let [mut first, mut second] = [world.python.request(), world.python.request()];
+    first.answer_ok("one");
+    second.answer_ok("one");
+    assert_eq!([client.read_answer().body, idle.read_answer().body], ["one"; 2]);
+    client.send(GET);
+    let mut request = world.python.request();
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(&world);
+        assert!(!stopping.is_finished());
+        request.answer_ok("late");
+        stopping.join().unwrap();
+    });
+    let answer = client.read_answer();
+    assert_eq!((answer.header("connection"), &*answer.body), (Some("close"), "late"));
+    assert_eq!((client.rest(), idle.rest()), (Vec::new(), Vec::new()));
 }
 
 #[test]
-fn connection_behind_an_answer_reaches_python_during_the_stop() {
+fn request_behind_an_answer_reaches_python_during_the_stop() {
     let (world, _) = World::stepped();
     let mut client = world.connect();
-    client.send(&[&world.request_of_new_player()[..], b"GET / HTTP/1.1\r\n\r\n"].concat());
+    client.send(&[&world.request_of_new_player(), GET].concat());
     wait_until(|| world.players() == [0, 1]);
     thread::scope(|scope| {
         let stopping = scope.spawn(|| world.front.stop(NEVER));
@@ -237,7 +252,22 @@ fn connection_behind_an_answer_reaches_python_during_the_stop() {
         stopping.join().unwrap();
     });
     assert_eq!(client.answer(), "OK");
-    assert_eq!(world.handed_over().unread, b"GET / HTTP/1.1\r\n\r\n");
+    let answer = client.read_answer();
+    assert_eq!((answer.header("connection"), &*answer.body), (Some("close"), "/a"));
+    assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn request_that_python_does_not_answer_is_refused_after_the_grace() {
+    let world = World::new();
+    world.python.reply_by_test();
+    let mut client = world.connect();
+    client.send(GET);
+    let _request = world.python.request();
+    world.front.stop(Duration::from_millis(50));
+    assert_eq!(client.read_answer().problem(), (503, "shutting_down", true));
+    assert_eq!(client.rest(), b"");
+    world.python.wait_for_close();
 }
 
 #[test]

@@ -2,21 +2,23 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::AsRawFd;
-use std::path::Path;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
-    AnswerTemplate, Answers, Buckets, ClientAddresses, ClientLimits, ConnectionBudget, Front, FrontOptions, HandedOver,
-    LobbyAnswers, Namespaces, Operations, Places, PlayerAddresses, Timeouts,
+    AnswerTemplate, Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, Front,
+    FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions, Places, Plane,
+    PlayerAddresses, Problem, ProblemTemplate, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
 
 use crate::client::Client;
 use crate::namespace::tokens_left;
+use crate::python::Python;
 use crate::shard::{self, Clock};
 
 /// Time in which everything that a test waits for must happen.
@@ -25,6 +27,14 @@ pub const LIMIT: Duration = Duration::from_secs(30);
 pub const NEVER: Duration = Duration::from_secs(600);
 /// A timeout for which a test waits.
 pub const SHORT: Duration = Duration::from_millis(50);
+
+pub const TIMEOUTS: Timeouts = Timeouts { receive: NEVER, keep_alive: NEVER, slow_reader: NEVER, parked: NEVER };
+pub const URL_BYTES_MAX: usize = 2 * 1024;
+pub const HEADERS_BYTES_MAX: usize = 16 * 1024;
+/// For requests without an operation.
+pub const BODY_BYTES_MAX: usize = 100_000;
+/// For `POST /cloud/files`.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 pub struct Setup {
     pub budget: usize,
@@ -36,19 +46,27 @@ pub struct Setup {
     pub code_bytes: usize,
     /// Whether the world keeps the listener, as a supervisor does.
     pub is_listener_shared: bool,
+    pub answer_timeout: Duration,
+    pub cors_origins: Vec<String>,
+    /// Budgets of the bytes of bodies and of unread answers.
+    pub bodies_bytes_max: usize,
+    pub answers_bytes_max: usize,
 }
 
 impl Default for Setup {
     fn default() -> Setup {
-        let timeouts = Timeouts { receive: NEVER, keep_alive: NEVER };
         Setup {
             budget: 100,
             proxies: Vec::new(),
             has_proxy_headers: false,
-            timeouts,
+            timeouts: TIMEOUTS,
             limits: Limits::default(),
             code_bytes: 0,
             is_listener_shared: false,
+            answer_timeout: NEVER,
+            cors_origins: vec!["https://console.example".into()],
+            bodies_bytes_max: 64 << 20,
+            answers_bytes_max: 64 << 20,
         }
     }
 }
@@ -83,6 +101,9 @@ impl Limits {
 /// The fields are dropped in this order.
 pub struct World {
     pub front: Front,
+    /// Process of the data plane.
+    pub python: Python,
+    pub control: Python,
     pub shard: Arc<Shard>,
     pub budget: Arc<ConnectionBudget>,
     pub lobby: Attached,
@@ -91,6 +112,8 @@ pub struct World {
     pub limits: ClientLimits,
     pub address: SocketAddr,
     pub shared_listener: Option<TcpListener>,
+    /// Socket of edge-guard.
+    pub edge_socket: PathBuf,
     _folder: tempfile::TempDir,
 }
 
@@ -117,12 +140,16 @@ impl World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let shared_listener = setup.is_listener_shared.then(|| listener.try_clone().unwrap());
+        let edge_socket = folder.path().join("edge.sock");
         let budget = Arc::new(ConnectionBudget::new(setup.budget));
         let operations = operations(shard.clone(), setup.limits, setup.code_bytes);
         let (namespaces, hash) = (operations.namespaces.clone(), operations.hash.clone());
         let limits = operations.limits.clone();
+        let passing = passing(folder.path(), &setup);
+        let (python, control) = (Python::start(&passing.data_socket), Python::start(&passing.control_socket));
         let options = FrontOptions {
             listener,
+            edge_listener: Some(UnixListener::bind(&edge_socket).unwrap()),
             budget: budget.clone(),
             operations,
             duration_bounds: vec![Duration::from_secs(1)],
@@ -131,13 +158,27 @@ impl World {
                 has_proxy_headers: setup.has_proxy_headers,
                 game_servers: Vec::new(),
             },
-            request_bytes_max: 8 * 1024,
             timeouts: setup.timeouts,
+            passing,
         };
         let lobby = shard::new_lobby(&shard, 1);
         let front = Front::start(options).unwrap();
-        let world =
-            World { front, shard, budget, lobby, namespaces, hash, limits, address, shared_listener, _folder: folder };
+        let _folder = folder;
+        let world = World {
+            front,
+            python,
+            control,
+            shard,
+            budget,
+            lobby,
+            namespaces,
+            hash,
+            limits,
+            address,
+            edge_socket,
+            shared_listener,
+            _folder,
+        };
         (world, clock)
     }
 
@@ -161,9 +202,13 @@ impl World {
         };
         let (mut client, before) = (self.connect(), state());
         client.send(request);
-        let unread = self.handed_over().unread;
-        assert!(unread == request, "{}", request.escape_ascii());
+        let passed = self.python.request();
+        let head_length = request.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
+        let line = format!("{} {} HTTP/1.1\r\n", passed.method, passed.target);
+        assert!(request.starts_with(line.as_bytes()), "{line:?} of {}", request.escape_ascii());
+        assert!(request[head_length..] == passed.body, "another body of {}", request.escape_ascii());
         assert!(state() == before, "the engine or a limit has changed: {}", request.escape_ascii());
+        assert_eq!(client.read_answer().body, passed.target);
     }
 
     /// Returns the number of reserved and of connected players of the lobby.
@@ -206,21 +251,81 @@ impl World {
         }
     }
 
-    /// Waits for one connection for Python.
-    pub fn handed_over(&self) -> HandedOver {
-        assert!(is_readable(self.front.handed_over().signal().as_raw_fd(), LIMIT), "no connection");
-        let mut connections = self.front.handed_over().take();
-        assert_eq!(connections.len(), 1);
-        connections.remove(0)
+    /// Returns the number of answers by operation and code since the last call.
+    pub fn counts(&self) -> Vec<(String, String, u64)> {
+        let (names, measured) = self.front.take_measurements();
+        let of_operation = |(slug, counts): (&String, OperationCounts)| {
+            let slug = slug.clone();
+            let counted = names.codes.names().iter().zip(counts.codes).filter(|(_, count)| *count > 0);
+            counted.map(move |(code, count)| (slug.clone(), code.clone(), count)).collect::<Vec<_>>()
+        };
+        names.routes.slugs().iter().zip(measured.operations).flat_map(of_operation).collect()
     }
+}
 
-    /// Waits for a connection for Python, and returns it if one comes within `wait`.
-    pub fn handed_over_within(&self, wait: Duration) -> Option<HandedOver> {
-        is_readable(self.front.handed_over().signal().as_raw_fd(), wait).then(|| self.handed_over())
+fn route(method: &str, template: &str, slug: &str, plane: Plane) -> RouteOptions {
+    let body_bytes_max = if slug == "upload_file" { FILE_BYTES_MAX } else { 64 * 1024 };
+    let (method, template, slug) = (method.to_owned(), template.to_owned(), slug.to_owned());
+    RouteOptions { needs_token: slug != "log_in", method, template, slug, plane, body_bytes_max }
+}
+
+fn routes() -> Routes {
+    Routes::new([
+        route("POST", "/matchmaker/players/connected", "connected", Plane::Data),
+        route("POST", "/matchmaker/players/disconnected", "disconnected", Plane::Data),
+        route("POST", "/matchmaker/lobbies/heartbeat", "heartbeat", Plane::Data),
+        route("POST", "/matchmaker/lobbies/join", "join", Plane::Data),
+        route("POST", "/matchmaker/lobbies/find", "find", Plane::Data),
+        route("GET", "/events/live", "live", Plane::Data),
+        route("GET", "/cloud/games/{game_id}", "get_game", Plane::Control),
+        route("POST", "/cloud/games/{game_id}", "set_game", Plane::Control),
+        route("POST", "/cloud/files", "upload_file", Plane::Data),
+        route("POST", "/cloud/log-in", "log_in", Plane::Data),
+    ])
+    .unwrap()
+}
+
+/// The body of each problem is its name, and its code is the name in upper case.
+pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
+    let template = |(_, name): (Problem, &str)| {
+        let headers = vec![("content-type".to_owned(), "text/plain".to_owned())];
+        let body = vec![format!("{name} ").into_bytes(), Vec::new()];
+        (name.to_owned(), ProblemTemplate { code: name.to_uppercase(), status: status(name), headers, body })
+    };
+    let codes = Codes::new(Problem::ALL.iter().map(|(_, name)| name.to_uppercase()));
+    PassingOptions {
+        routes: routes(),
+        problems: Problems::new(Problem::ALL.map(template).into(), &codes).unwrap(),
+        codes,
+        cors: Cors::new(setup.cors_origins.clone()),
+        data_socket: folder.join("data.sock"),
+        control_socket: folder.join("control.sock"),
+        answer_timeout: setup.answer_timeout,
+        limits: RequestLimits {
+            url_bytes_max: URL_BYTES_MAX,
+            headers_bytes_max: HEADERS_BYTES_MAX,
+            body_bytes_max: BODY_BYTES_MAX,
+        },
+        bodies: BodyBudget::new(setup.bodies_bytes_max, FILE_BYTES_MAX),
+        answers: BodyBudget::new(setup.answers_bytes_max, 1),
+        parked: Arc::default(),
     }
+}
 
-    pub fn has_handed_over(&self) -> bool {
-        is_readable(self.front.handed_over().signal().as_raw_fd(), Duration::ZERO)
+/// Returns the status of a problem.
+fn status(name: &str) -> u16 {
+    match name {
+        "not_http" | "two_hosts" | "no_host" => 400,
+        "token_missing" | "token_invalid" | "token_not_bearer" => 401,
+        "not_found" => 404,
+        "request_timeout" => 408,
+        "body_too_large" => 413,
+        "uri_too_long" => 414,
+        "rate_limited_failures" => 429,
+        "headers_too_large" => 431,
+        "internal" => 500,
+        "deadline_exceeded" => 504,
+        _ => 503,
     }
 }
 
