@@ -96,14 +96,13 @@ impl ConnectionBudget {
 
     /// Counts a connection like [`ConnectionBudget::enter`] until the admission is dropped.
     pub fn admit(self: &Arc<Self>, client: Option<ClientKey>) -> Option<Admission> {
-        self.enter(client).then(|| Admission { budget: self.clone(), client, is_counted: true })
+        self.enter(client).then(|| Admission { budget: self.clone(), client })
     }
 }
 
 pub struct Admission {
     budget: Arc<ConnectionBudget>,
     client: Option<ClientKey>,
-    is_counted: bool,
 }
 
 impl Admission {
@@ -115,23 +114,11 @@ impl Admission {
         self.client = is_admitted.then_some(client);
         is_admitted
     }
-
-    pub fn client(&self) -> Option<ClientKey> {
-        self.client
-    }
-
-    /// Returns the client. The connection stays counted until the caller calls [`ConnectionBudget::leave`].
-    pub fn hand_over(mut self) -> Option<ClientKey> {
-        self.is_counted = false;
-        self.client
-    }
 }
 
 impl Drop for Admission {
     fn drop(&mut self) {
-        if self.is_counted {
-            self.budget.leave(self.client);
-        }
+        self.budget.leave(self.client);
     }
 }
 

@@ -106,11 +106,6 @@ impl Permits {
         }
     }
 
-    /// Number of requests with a permit.
-    pub fn running(&self) -> usize {
-        self.state.borrow().running.all
-    }
-
     fn release(self: &Rc<Self>, keys: &Keys) {
         self.state.borrow_mut().running.remove(keys);
         // One permit can free both a token and an address.

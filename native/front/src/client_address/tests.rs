@@ -79,3 +79,35 @@ fn game_server_is_never_a_proxy() {
         assert_eq!(rules.peer(peer, local), expected);
     }
 }
+
+/// Returns the result of reading a PROXY header, and the bytes after it.
+async fn read_header(bytes: &[u8]) -> (Option<Option<IpAddr>>, Vec<u8>) {
+    let mut stream = bytes;
+    let named = read_proxy_header(&mut stream).await.ok();
+    (named, stream.to_vec())
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn proxy_header_ends_before_the_first_request() {
+    let [v4, local] = [
+        b"\x21\x11\0\x0c\xc0\0\x02\x01\x7f\0\0\x01\0\x01\0\x02GET",
+        b"\x20\x11\0\x0c\xc0\0\x02\x01\x7f\0\0\x01\0\x01\0\x02GET",
+    ]
+    .map(|rest| [PROTOCOL_PREFIX, &rest[..]].concat());
+    let mut v6 = [PROTOCOL_PREFIX, b"\x21\x21\0\x24"].concat();
+    v6.extend_from_slice(&[0x20, 0x01, 0x0d, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]);
+    v6.extend_from_slice(&[0; 20]);
+    v6.extend_from_slice(b"GET");
+    for (header, expected) in [(v4, Some(address("192.0.2.1"))), (local, None), (v6, Some(address("2001:db8::1")))] {
+        assert_eq!(read_header(&header).await, (Some(expected), b"GET".to_vec()));
+        assert_eq!(read_header(&header[..20]).await.0, None, "a partial header");
+    }
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn other_beginnings_are_no_proxy_headers() {
+    let long = [PROTOCOL_PREFIX, b"\x21\x11\xff\xff", &[0; 70_000]].concat();
+    for bytes in [&b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"[..], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"", &long] {
+        assert_eq!(read_header(bytes).await.0, None);
+    }
+}

@@ -140,13 +140,3 @@ fn dropped_admission_leaves() {
     assert_eq!(budget.count(), 0);
     assert!(budget.admit(Some(v4(1))).is_some());
 }
-
-#[test]
-fn handed_over_admission_stays_until_its_receiver_leaves() {
-    let budget = budget(2);
-    let client = budget.admit(Some(v4(1))).and_then(Admission::hand_over);
-    assert_eq!((client, budget.count()), (Some(v4(1)), 1));
-    assert!(budget.admit(Some(v4(1))).is_none());
-    budget.leave(client);
-    assert_eq!(budget.count(), 0);
-}

@@ -2,6 +2,8 @@
 
 use hosting_core::Id;
 
+use crate::plain_request::Operation;
+
 use super::*;
 
 const MS: Duration = Duration::from_millis(1);
@@ -11,7 +13,7 @@ const RECORDED: u16 = 0;
 const LOBBY: Caller = Caller::Lobby(Id([1; 16]));
 
 fn measurer() -> Measurer {
-    Measurer::new(3, vec![MS, 10 * MS])
+    Measurer::new(Operation::ALL.len() + 1, 3, vec![MS, 10 * MS])
 }
 
 fn request(code: usize, started: Instant, random: u16) -> RequestRecord {
@@ -19,8 +21,8 @@ fn request(code: usize, started: Instant, random: u16) -> RequestRecord {
     id[..2].copy_from_slice(&random.to_be_bytes());
     RequestRecord {
         ray_id: RayId::from_bytes(id),
-        operation: Operation::Connected,
-        caller: LOBBY,
+        operation: Operation::Connected as usize,
+        caller: Some(LOBBY),
         code,
         started,
         executed: started,
@@ -45,12 +47,12 @@ fn of_connected(measured: &Measurements) -> OperationCounts {
 fn requests_are_counted_by_operation() {
     let (measurer, now) = (measurer(), Instant::now());
     for (count, operation) in (1..).zip(Operation::ALL) {
-        let request = RequestRecord { operation, ..request(2, now, UNRECORDED) };
+        let request = RequestRecord { operation: operation as usize, ..request(2, now, UNRECORDED) };
         measurer.count(&vec![request; count], now + MS);
     }
     let measured = measurer.take().operations;
-    assert_eq!(measured.iter().map(|counts| counts.codes[2]).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
-    assert_eq!(measured.iter().map(|counts| counts.durations[0]).collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+    assert_eq!(measured.iter().map(|counts| counts.codes[2]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 0]);
+    assert_eq!(measured.iter().map(|counts| counts.durations[0]).collect::<Vec<_>>(), [1, 2, 3, 4, 5, 0]);
     assert_eq!(measured[4].duration_sum, 5 * MS);
 }
 
@@ -110,7 +112,7 @@ fn record_ends_when_its_answer_is_durable() {
     measurer.count(&[request(1, started, UNRECORDED)], started + MS);
     let records = measurer.take().records;
     assert_eq!((records[0].started, records[0].executed, records[0].ended), (started, started, started + MS));
-    assert_eq!((records[0].code, records[0].caller), (1, LOBBY));
+    assert_eq!((records[0].code, records[0].caller), (1, Some(LOBBY)));
 }
 
 #[test]
@@ -133,4 +135,23 @@ fn taking_starts_anew() {
     assert_eq!((empty.records.len(), empty.dropped_records), (0, 0));
     measurer.count(&[request(1, now, UNRECORDED)], now);
     assert_eq!(measurer.take().records.len(), 1);
+}
+
+#[test]
+fn passed_request_is_counted_without_a_record() {
+    let measurer = measurer();
+    measurer.count_passed(5, 1, SLOW + MS);
+    let measured = measurer.take();
+    let counts = &measured.operations[5];
+    assert_eq!((counts.codes.as_slice(), counts.passed, counts.duration_sum), (&[0, 1, 0][..], 1, SLOW + MS));
+    assert!(measured.records.is_empty());
+}
+
+#[test]
+fn request_that_the_front_refuses_has_a_record_without_a_caller() {
+    let measurer = measurer();
+    measurer.count_own(RayId::from_bytes([7; 16]), 5, 2, Instant::now());
+    let measured = measurer.take();
+    assert_eq!((measured.operations[5].codes.as_slice(), measured.operations[5].passed), (&[0, 0, 1][..], 0));
+    assert_eq!((measured.records[0].code, measured.records[0].caller), (2, None));
 }
