@@ -11,6 +11,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
+use crate::front::{Counted, ThreadContext};
 use crate::problems::Problem;
 
 /// A client must read this many bytes a second.
@@ -24,6 +25,7 @@ impl<S: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static> ClientSocket for S {
 
 /// What the client of one connection does, for its timeouts.
 pub struct Activity {
+    context: Rc<ThreadContext>,
     descriptor: RawFd,
     /// Time over which the rate of a reader is measured.
     read_window: Duration,
@@ -32,6 +34,8 @@ pub struct Activity {
     /// Since when the client has no request, or since when it sends the head of one.
     idle_since: Cell<Instant>,
     head_since: Cell<Option<Instant>>,
+    /// A connection with a part of a head is busy.
+    head: Cell<Option<Counted>>,
     /// Since when the client does not read, and the bytes that it had read by then.
     unread_since: Cell<Option<(Instant, u64)>>,
     written: Cell<u64>,
@@ -51,13 +55,15 @@ pub enum Progress {
 }
 
 impl Activity {
-    fn new(descriptor: RawFd, read_window: Duration) -> Activity {
+    fn new(context: Rc<ThreadContext>, descriptor: RawFd) -> Activity {
         Activity {
+            read_window: context.timeouts.slow_reader,
+            context,
             descriptor,
-            read_window,
             answering: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
             head_since: Cell::new(None),
+            head: Cell::new(None),
             unread_since: Cell::new(None),
             written: Cell::new(0),
             has_response: Cell::new(false),
@@ -69,6 +75,7 @@ impl Activity {
     pub fn begin_request(self: &Rc<Self>) -> CountedRequest {
         self.answering.set(self.answering.get() + 1);
         self.head_since.set(None);
+        self.head.set(None);
         self.has_response.set(true);
         CountedRequest(self.clone())
     }
@@ -104,6 +111,7 @@ impl Activity {
     fn received(&self) {
         if self.answering.get() == 0 && self.head_since.get().is_none() {
             self.head_since.set(Some(Instant::now()));
+            self.head.set(Some(self.context.begin_request()));
         }
     }
 
@@ -167,8 +175,8 @@ pub struct ClientStream<S> {
 }
 
 impl<S: ClientSocket> ClientStream<S> {
-    pub fn new(socket: S, unread: Vec<u8>, read_window: Duration) -> (ClientStream<S>, Rc<Activity>) {
-        let activity = Rc::new(Activity::new(socket.as_raw_fd(), read_window));
+    pub fn new(context: Rc<ThreadContext>, socket: S, unread: Vec<u8>) -> (ClientStream<S>, Rc<Activity>) {
+        let activity = Rc::new(Activity::new(context, socket.as_raw_fd()));
         (ClientStream { socket, unread, unread_from: 0, activity: activity.clone() }, activity)
     }
 

@@ -38,7 +38,7 @@ pub async fn serve<S: ClientSocket>(
     admission: Admission,
 ) {
     let is_http2 = unread.starts_with(&HTTP2_PREFACE[..HTTP2_PREFACE.len().min(unread.len())]) && !unread.is_empty();
-    let (stream, activity) = ClientStream::new(socket, unread, context.timeouts.slow_reader);
+    let (stream, activity) = ClientStream::new(context.clone(), socket, unread);
     if is_http2 {
         serve_http2(&context, stream, &activity, peer).await;
     } else {

@@ -116,11 +116,19 @@ fn last_pipelined_answer_closes_the_connection() {
 fn partial_request_is_waited_for_beyond_the_idle_time() {
     let world = World::new();
     let mut partial = world.connect();
-    partial.send(b"POST /match");
+    let request = world.refused_request();
+    partial.send(&request[..20]);
     wait_until(|| world.budget.count() == 1);
     world.settle(&mut world.connect());
-    world.front.stop(NEVER);
-    assert_eq!(world.handed_over().unread, b"POST /match");
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until(|| began.elapsed() > Duration::from_millis(1_500));
+        assert!(!stopping.is_finished());
+        partial.send(&request[20..]);
+        assert!(partial.read_answer().is_last);
+        stopping.join().unwrap();
+    });
 }
 
 #[test]
