@@ -813,6 +813,10 @@ class FrontMeasurements:
     def records(self) -> list[FrontRecord]:
         """All failed and slow requests, and one of 100 others, up to a bound."""
     @property
+    def grpc_counts(self) -> list[FrontCounts]: ...
+    @property
+    def grpc_records(self) -> list[FrontRecord]: ...
+    @property
     def dropped_records(self) -> int: ...
     @property
     def in_flight(self) -> int:
@@ -823,6 +827,33 @@ class FrontMeasurements:
     @property
     def body_bytes(self) -> int:
         """Bytes of request bodies in memory."""
+
+class FrontGrpc(Protocol):
+    """Attributes of the object that describes how the front serves gRPC."""
+
+    @property
+    def listener_fd(self) -> int: ...
+    @property
+    def connections_max(self) -> int | None: ...
+    @property
+    def methods(self) -> Sequence[tuple[str, str, bool, int, bool, bool]]:
+        """Path, slug, whether it is of the control plane, largest message, whether it needs a token, whether it is a
+        stream."""
+    @property
+    def refusals(self) -> Mapping[str, tuple[str, int, str, bytes]]:
+        """Error of each of `SLUGS`: code, number of the gRPC status, message, `google.rpc.Status` of the details."""
+    @property
+    def problems(self) -> Mapping[str, tuple[str, int, str, bytes]]: ...
+    @property
+    def data_socket(self) -> Path: ...
+    @property
+    def control_socket(self) -> Path: ...
+    @property
+    def streams_per_connection(self) -> int: ...
+    @property
+    def metadata_bytes_max(self) -> int: ...
+    @property
+    def idle_timeout_ms(self) -> int: ...
 
 class FrontPassing(Protocol):
     """Attributes of the object that describes how the front checks requests and passes them on."""
@@ -878,6 +909,7 @@ class Front:
         game_servers: Sequence[tuple[int, int]],
         receive_timeout_ms: int,
         keep_alive_timeout_ms: int,
+        grpc: FrontGrpc | None,
     ) -> Front:
         """Start to accept connections. The front uses copies of the descriptors.
 

@@ -83,6 +83,7 @@ class StartFront(Protocol):
         game_servers: list[tuple[int, int]],
         receive_timeout_ms: int,
         keep_alive_timeout_ms: int,
+        grpc: object | None,
     ) -> Front: ...
 
 
@@ -102,7 +103,7 @@ class FrontServer:
         self._limits = limits
         self._start_front = start_front
         self._refusals = refusals
-        self._meter_of = metrics.http.meter
+        self._transports = metrics.http, metrics.grpc
         self._metrics = metrics.front
         self._rays = rays
         self._namespace_of_lobby = namespace_of_lobby
@@ -115,8 +116,11 @@ class FrontServer:
         settings: TransportSettings,
         config: FrontConfig,
         topics: Topics,
+        grpc: object | None = None,
     ) -> None:
-        """`topics` are those of the operations of this process."""
+        """`topics` are those of the operations of this process. `grpc` describes how the front
+        serves gRPC.
+        """
         self._front = front = self._start_front(
             listener.fileno(),
             None if edge_listener is None else edge_listener.fileno(),
@@ -133,6 +137,7 @@ class FrontServer:
             game_servers=[(ids[0], ids[-1]) for ids in settings.game_server_ids if ids],
             receive_timeout_ms=settings.receive_timeout_ms,
             keep_alive_timeout_ms=settings.keep_alive_timeout_ms,
+            grpc=grpc,
         )
         listener.close()
         if edge_listener is not None:
@@ -155,22 +160,27 @@ class FrontServer:
         if self._front is None:
             return
         measured = self._front.take_measurements()
-        for counts in measured.counts:
-            meter = self._meter_of(counts.operation)
-            for code, count in counts.codes.items():
-                meter.codes[code] = meter.codes.get(code, 0) + count
-            meter.counts = list(map(add, meter.counts, counts.durations))
-            meter.sum_s += counts.duration_sum_s
-            self._metrics.passed[counts.operation] += counts.passed
         self._metrics.in_flight = measured.in_flight
         self._metrics.parked = measured.parked
         self._metrics.body_bytes = measured.body_bytes
         self._rays.count.dropped += measured.dropped_records
         now = perf_counter()
-        for record in measured.records:
-            self._end_trace(record, now)
+        http, grpc = self._transports
+        for transport, all_counts, records in (
+            (http, measured.counts, measured.records),
+            (grpc, measured.grpc_counts, measured.grpc_records),
+        ):
+            for counts in all_counts:
+                meter = transport.meter(counts.operation)
+                for code, count in counts.codes.items():
+                    meter.codes[code] = meter.codes.get(code, 0) + count
+                meter.counts = list(map(add, meter.counts, counts.durations))
+                meter.sum_s += counts.duration_sum_s
+                self._metrics.passed[counts.operation] += counts.passed
+            for record in records:
+                self._end_trace(transport.name, record, now)
 
-    def _end_trace(self, record: FrontRecord, now: float) -> None:
+    def _end_trace(self, door: str, record: FrontRecord, now: float) -> None:
         started, executed = now - record.started_s_ago, now - record.executed_s_ago
         ended = now - record.ended_s_ago
         trace = Trace(record.ray_id, started)
@@ -181,7 +191,7 @@ class FrontServer:
         # The front has chosen the request.
         trace.is_sampled = True
         trace.spans = [("engine", None, started, executed), ("journal wait", None, executed, ended)]
-        self._rays.end(trace, "http", record.operation, record.code, ended)
+        self._rays.end(trace, door, record.operation, record.code, ended)
 
     async def stop(self, grace_s: float) -> None:
         if self._front is not None:

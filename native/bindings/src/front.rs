@@ -22,6 +22,7 @@ use pyo3::types::PyBytes;
 
 use crate::convert::{IdBytes, KeyBytes};
 use crate::engine::Engine;
+use crate::grpc_front::GrpcArgument;
 use crate::servers::LeasedPort;
 
 fn client_key(bytes: &[u8]) -> PyResult<ClientKey> {
@@ -211,6 +212,8 @@ pub struct FrontCounts {
 pub struct FrontMeasurements {
     counts: Vec<Py<FrontCounts>>,
     records: Vec<Py<FrontRecord>>,
+    grpc_counts: Vec<Py<FrontCounts>>,
+    grpc_records: Vec<Py<FrontRecord>>,
     dropped_records: u64,
     in_flight: usize,
     parked: usize,
@@ -310,7 +313,7 @@ impl PassingArgument {
 }
 
 /// Returns a copy of a descriptor that the caller keeps open during the call.
-fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
+pub(crate) fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
     // SAFETY: see above.
     Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?)
 }
@@ -323,7 +326,7 @@ impl Front {
     #[staticmethod]
     #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, refusals, *, passing, connections_max,
         client_limits, regions, addresses, duration_bounds_s, trusted_proxies, has_proxy_headers, game_servers,
-        receive_timeout_ms, keep_alive_timeout_ms))]
+        receive_timeout_ms, keep_alive_timeout_ms, grpc))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn start(
         engine: &Engine,
@@ -342,6 +345,7 @@ impl Front {
         game_servers: Vec<(u32, u32)>,
         receive_timeout_ms: u64,
         keep_alive_timeout_ms: u64,
+        grpc: Option<GrpcArgument>,
     ) -> PyResult<Front> {
         let proxies = trusted_proxies.iter().map(|network| network.parse::<IpNet>()).collect::<Result<_, _>>();
         let (tokens, token_addresses, client_addresses, groups) = client_limits;
@@ -363,6 +367,8 @@ impl Front {
             answers: answers(refusals)?,
             lobby_answers: LobbyAnswers::default(),
         };
+        let passing = passing.into_options()?;
+        let grpc = grpc.map(|grpc| grpc.into_options(passing.bodies.clone())).transpose()?;
         let options = FrontOptions {
             listener: TcpListener::from(copied(listener_fd)?),
             edge_listener: edge_listener_fd.map(copied).transpose()?.map(UnixListener::from),
@@ -378,7 +384,8 @@ impl Front {
                 Duration::from_millis(receive_timeout_ms),
                 Duration::from_millis(keep_alive_timeout_ms),
             ),
-            passing: passing.into_options()?,
+            passing,
+            grpc,
         };
         Ok(Front(RunningFront::start(options)?))
     }
@@ -397,15 +404,22 @@ impl Front {
 
     fn take_measurements(&self, py: Python<'_>) -> PyResult<FrontMeasurements> {
         let (names, measured) = self.0.take_measurements();
+        let over_grpc = self.0.take_grpc_measurements();
         let now = Instant::now();
-        let records = measured.records.iter().map(|one| Py::new(py, record(names, now, one)));
-        let counts = names.routes.slugs().iter().zip(measured.operations);
-        let counts = counts.filter(|(_, counted)| counted.codes.iter().any(|count| *count > 0));
-        let counts = counts.map(|(operation, counted)| Py::new(py, counts_of(names, operation, counted)));
+        let records = |records: &[RequestRecord]| {
+            records.iter().map(|one| Py::new(py, record(names, now, one))).collect::<PyResult<_>>()
+        };
+        let counts = |operations: Vec<OperationCounts>| {
+            let counts = names.routes.slugs().iter().zip(operations);
+            let counts = counts.filter(|(_, counted)| counted.codes.iter().any(|count| *count > 0));
+            counts.map(|(operation, counted)| Py::new(py, counts_of(names, operation, counted))).collect::<PyResult<_>>()
+        };
         Ok(FrontMeasurements {
-            counts: counts.collect::<PyResult<_>>()?,
-            records: records.collect::<PyResult<_>>()?,
-            dropped_records: measured.dropped_records,
+            records: records(&measured.records)?,
+            counts: counts(measured.operations)?,
+            grpc_records: records(&over_grpc.records)?,
+            grpc_counts: counts(over_grpc.operations)?,
+            dropped_records: measured.dropped_records + over_grpc.dropped_records,
             in_flight: measured.in_flight,
             parked: names.parked.load(Ordering::Relaxed),
             body_bytes: names.bodies.held_bytes(),

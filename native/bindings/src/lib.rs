@@ -10,6 +10,7 @@ mod engine;
 mod facts;
 mod files;
 mod front;
+mod grpc_front;
 mod lobby_list;
 mod metrics;
 mod servers;

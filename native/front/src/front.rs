@@ -25,6 +25,7 @@ use crate::client_address::{ClientAddresses, Peer};
 use crate::connection;
 use crate::connection_budget::{ClientKey, ConnectionBudget};
 use crate::durable_waiters::DurableWaiters;
+use crate::grpc::{GrpcOptions, GrpcServer};
 use crate::measurements::{Measurements, Measurer};
 use crate::operations::Operations;
 use crate::passing::{Passing, PassingOptions};
@@ -34,7 +35,7 @@ use crate::routes::Plane;
 use crate::watches::Changes;
 
 /// Pause after a failed `accept`, for example because the process is out of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time to write the responses to the requests that are refused at the end of the grace.
 const REFUSAL_WAIT: Duration = Duration::from_secs(1);
 /// Longest time that a stop waits for a further request on idle connections.
@@ -70,6 +71,7 @@ pub struct FrontOptions {
     pub addresses: ClientAddresses,
     pub timeouts: Timeouts,
     pub passing: PassingOptions,
+    pub grpc: Option<GrpcOptions>,
 }
 
 /// A running front.
@@ -85,6 +87,7 @@ struct Shared {
     operations: Operations,
     passing: Arc<PassingOptions>,
     measurer: Measurer,
+    grpc_measurer: Measurer,
 }
 
 /// State that all connections of a thread share.
@@ -112,8 +115,17 @@ pub(crate) struct ThreadContext {
 impl Front {
     /// Starts to serve. Fails if the shard has no journal, or without a free descriptor or thread.
     pub fn start(options: FrontOptions) -> io::Result<Front> {
-        let FrontOptions { listener, edge_listener, budget, operations, duration_bounds, addresses, timeouts, passing } =
-            options;
+        let FrontOptions {
+            listener,
+            edge_listener,
+            budget,
+            operations,
+            duration_bounds,
+            addresses,
+            timeouts,
+            passing,
+            grpc,
+        } = options;
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
         let signal = operations.shard.journal().ok_or_else(no_journal)?.subscribe()?;
         listener.set_nonblocking(true)?;
@@ -123,12 +135,14 @@ impl Front {
         let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
         let (stop, stopped) = watch::channel(None);
         let (changes, changed) = unbounded_channel();
-        let measurer = Measurer::new(passing.routes.slugs().len(), passing.codes.names().len(), duration_bounds);
-        let shared = Arc::new(Shared { operations, passing: Arc::new(passing), measurer });
+        let new_measurer =
+            || Measurer::new(passing.routes.slugs().len(), passing.codes.names().len(), duration_bounds.clone());
+        let (measurer, grpc_measurer) = (new_measurer(), new_measurer());
+        let shared = Arc::new(Shared { operations, passing: Arc::new(passing), measurer, grpc_measurer });
         let of_thread = shared.clone();
         let run = move || {
             let context = Rc::new(ThreadContext::new(budget, addresses, timeouts, of_thread));
-            let sockets = Sockets { listener, edge_listener, signal };
+            let sockets = Sockets { listener, edge_listener, signal, grpc };
             LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
         };
         let run = || {
@@ -146,7 +160,12 @@ impl Front {
         let _ = self.changes.send((plane, changes));
     }
 
-    /// Returns the names of operations and codes, and what happened since the last call.
+    /// Returns what happened over gRPC since the last call.
+    pub fn take_grpc_measurements(&self) -> Measurements {
+        self.shared.grpc_measurer.take()
+    }
+
+    /// Returns the names of operations and codes, and what happened over HTTP since the last call.
     pub fn take_measurements(&self) -> (&PassingOptions, Measurements) {
         (&self.shared.passing, self.shared.measurer.take())
     }
@@ -206,6 +225,10 @@ impl ThreadContext {
 
     pub fn measurer(&self) -> &Measurer {
         &self.shared.measurer
+    }
+
+    pub fn grpc_measurer(&self) -> &Measurer {
+        &self.shared.grpc_measurer
     }
 
     /// Waits until the front stops.
@@ -290,6 +313,7 @@ struct Sockets {
     listener: TcpListener,
     edge_listener: Option<UnixListener>,
     signal: DurableSignal,
+    grpc: Option<GrpcOptions>,
 }
 
 async fn serve(
@@ -308,6 +332,7 @@ async fn serve(
             of_changes.passing.watches(plane).take(changes);
         }
     });
+    let grpc = sockets.grpc.map(|options| GrpcServer::start(context.clone(), options).expect("the socket is valid"));
     let has_driver = "the runtime has its I/O driver";
     let listener = tokio::net::TcpListener::from_std(sockets.listener).expect(has_driver);
     let edge = sockets.edge_listener.map(|listener| tokio::net::UnixListener::from_std(listener).expect(has_driver));
@@ -331,6 +356,9 @@ async fn serve(
     context.passing.watches(Plane::Data).wake_all();
     context.passing.watches(Plane::Control).wake_all();
     drain(&context, stopped).await;
+    if let Some(grpc) = grpc {
+        grpc.closed().await;
+    }
     waking.abort();
     taking_changes.abort();
 }
@@ -374,7 +402,7 @@ fn admit_edge_guard(context: &Rc<ThreadContext>, stream: UnixStream) {
 }
 
 /// Runs a connection, which counts as open until its end.
-fn serve_open(context: &Rc<ThreadContext>, serving: impl Future<Output = ()> + 'static) {
+pub(crate) fn serve_open(context: &Rc<ThreadContext>, serving: impl Future<Output = ()> + 'static) {
     let open = Counted::new(context.clone(), |context| &context.open);
     spawn_local(async move {
         serving.await;

@@ -69,7 +69,8 @@ struct State {
 /// Permits of one thread.
 pub struct Permits {
     most: usize,
-    wait: Duration,
+    /// None: any number of requests waits, for any time.
+    wait: Option<Duration>,
     state: RefCell<State>,
 }
 
@@ -80,8 +81,14 @@ pub struct Permit {
 }
 
 impl Permits {
+    /// A request waits for `wait`, and twice as many requests as permits wait.
     pub fn new(most: usize, wait: Duration) -> Rc<Permits> {
-        Rc::new(Permits { most, wait, state: RefCell::default() })
+        Rc::new(Permits { most, wait: Some(wait), state: RefCell::default() })
+    }
+
+    /// Any number of requests waits, for any time.
+    pub fn patient(most: usize) -> Rc<Permits> {
+        Rc::new(Permits { most, wait: None, state: RefCell::default() })
     }
 
     /// Waits for a permit. `token` has the form of a token.
@@ -94,16 +101,19 @@ impl Permits {
                 state.running.add(&keys);
                 return Ok(Permit { permits: self.clone(), keys });
             }
-            if state.waiting.full_limit(&keys, WAITING_FACTOR * self.most).is_some() {
+            let is_queue_full = state.waiting.full_limit(&keys, WAITING_FACTOR * self.most).is_some();
+            if self.wait.is_some() && is_queue_full {
                 return Err(state.running.full_limit(&keys, self.most).unwrap_or(Overload::All));
             }
             state.enqueue(&keys)
         };
-        let _waiting = Waiting { permits: self, keys: &keys };
-        match timeout(self.wait, turn).await {
-            Ok(Ok(permit)) => Ok(permit),
-            _ => Err(self.state.borrow().running.full_limit(&keys, self.most).unwrap_or(Overload::All)),
-        }
+        let mut waiting = Waiting { permits: self, keys: &keys, has_turn: false };
+        let granted = match self.wait {
+            Some(wait) => timeout(wait, turn).await.ok().and_then(Result::ok),
+            None => turn.await.ok(),
+        };
+        waiting.has_turn = granted.is_some();
+        granted.ok_or_else(|| self.state.borrow().running.full_limit(&keys, self.most).unwrap_or(Overload::All))
     }
 
     fn release(self: &Rc<Self>, keys: &Keys) {
@@ -130,11 +140,14 @@ impl Drop for Permit {
 struct Waiting<'a> {
     permits: &'a Permits,
     keys: &'a Keys,
+    has_turn: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.permits.state.borrow_mut().remove_ended(self.keys);
+        if !self.has_turn {
+            self.permits.state.borrow_mut().remove_ended(self.keys);
+        }
     }
 }
 

@@ -1,0 +1,175 @@
+//! One gRPC call: its checks, and its answer by the front or by a Python process.
+
+use std::io;
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::str;
+
+use bytes::Bytes;
+use http::header::HeaderMap;
+use http::uri::PathAndQuery;
+use http::{Method as HttpMethod, Request, Response, header};
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use crate::bearer_token::BearerProblem;
+use crate::client_address::Peer;
+use crate::connection_budget::ClientKey;
+use crate::grpc::GrpcServer;
+use crate::grpc::call_head::{self, CallHead};
+use crate::grpc::errors::{CallProblem, ray_id_value};
+use crate::grpc::measuring::Measuring;
+use crate::grpc::message::{self, Message, MessageFailure, read_message};
+use crate::grpc::passing::PassedCall;
+use crate::grpc::reply::{self, ReplyBody};
+use crate::grpc::upstream::{CallBody, ClientMessages};
+use crate::hot_request::HotRequest;
+use crate::operations::{Executed, Reply};
+use crate::plain_request::{Operation, REQUEST_BYTES_MAX};
+use crate::ray_id::RayId;
+use crate::routes::Plane;
+use crate::trace_context::trace_id;
+
+const TRACEPARENT: &str = "traceparent";
+const INTERNAL_RAY: &str = "x-hosting-ray";
+
+/// A call that has no answer yet.
+pub struct Call {
+    pub server: Rc<GrpcServer>,
+    pub client: IpAddr,
+    pub ray_id: RayId,
+    /// Time at which the client no longer waits.
+    pub deadline: Option<Instant>,
+    pub measuring: Measuring,
+}
+
+/// Answers a call. Fails without random bytes for its ray id, or for a client that has gone.
+pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incoming>) -> io::Result<Response<ReplyBody>> {
+    let (parts, mut body) = request.into_parts();
+    if parts.method != HttpMethod::POST || !call_head::is_grpc(&parts.headers) {
+        return Ok(reply::not_grpc());
+    }
+    let started = Instant::now();
+    let head = CallHead::read(&parts.headers, &server.context.addresses, peer);
+    let trace = parts.headers.get(TRACEPARENT).and_then(|traceparent| trace_id(traceparent.as_bytes()));
+    let ray_id = trace.map_or_else(|| server.context.ray_ids.next(), Ok)?;
+    let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
+    let method = server.methods.get(path.as_str());
+    let measuring = Measuring::new(server.clone(), ray_id, method.map(|method| method.number));
+    let deadline = head.timeout.and_then(|timeout| started.checked_add(timeout));
+    let mut call = Call { server: server.clone(), client: head.client, ray_id, deadline, measuring };
+    if head.metadata_bytes > server.limits.metadata_bytes {
+        return Ok(call.refuse(CallProblem::HeadersTooLarge));
+    }
+    let token = call_head::token(&parts.headers);
+    let metadata = || {
+        let mut metadata = call_head::passed_metadata(&parts.headers, peer, head.client, trace.is_some());
+        if trace.is_none() {
+            metadata.insert(INTERNAL_RAY, ray_id_value(ray_id));
+        }
+        metadata
+    };
+    let Some(method) = method else {
+        let body = CallBody::Many(ClientMessages::new(body, server.context.timeouts.receive));
+        return Ok(PassedCall::new(call, path, metadata(), token, Plane::Data).pass_stream(body).await);
+    };
+    if method.needs_token
+        && let Err(problem) = token
+    {
+        return Ok(call.refuse(problem.into()));
+    }
+    let mut reservation = server.bodies.reserve(ClientKey::of(head.client));
+    let until = started + server.context.timeouts.receive;
+    let read = tokio::select! {
+        biased;
+        read = read_message(&mut body, method.message_bytes_max, until, &mut reservation) => read,
+        () = server.context.end_of_grace() => Err(MessageFailure::Problem(CallProblem::ShuttingDown)),
+    };
+    let message = match read {
+        Ok(message) => message,
+        Err(MessageFailure::Problem(problem)) => return Ok(call.refuse(problem)),
+        Err(MessageFailure::TooLarge(length)) => {
+            let sentence = format!("Send at most {} bytes, not {length}.", method.message_bytes_max);
+            return Ok(call.refuse_with(CallProblem::BodyTooLarge, &sentence));
+        }
+        Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
+    };
+    drop(body);
+    if let Some(operation) = method.operation
+        && head.is_plain
+        && let Some(response) = call.answer_plain(operation, &parts.headers, &message).await
+    {
+        return Ok(response);
+    }
+    let passed = PassedCall::new(call, path, metadata(), token, method.plane);
+    if method.is_stream {
+        return Ok(passed.pass_stream(CallBody::One(Some(message.framed))).await);
+    }
+    Ok(passed.pass_unary(message.framed).await)
+}
+
+impl Call {
+    /// Returns None before the engine has changed if the call is not plain.
+    async fn answer_plain(
+        &mut self,
+        operation: Operation,
+        headers: &HeaderMap,
+        message: &Message,
+    ) -> Option<Response<ReplyBody>> {
+        if message.is_compressed || message.framed.len() > REQUEST_BYTES_MAX {
+            return None;
+        }
+        let authorization = headers.get(header::AUTHORIZATION)?.as_bytes();
+        let token = str::from_utf8(authorization.strip_prefix(call_head::BEARER)?).ok()?;
+        let context = self.server.context.clone();
+        let request = HotRequest::from_proto(operation, message.content())?;
+        let executed = context.operations().execute(&request, token, self.client)?;
+        let executed_at = Instant::now().into_std();
+        let durable = context.waiters.wait(executed.wait);
+        let in_time = match self.deadline {
+            Some(deadline) => timeout_at(deadline, durable).await.is_ok(),
+            None => {
+                durable.await;
+                true
+            }
+        };
+        if !in_time {
+            return Some(self.refuse(CallProblem::DeadlineExceeded));
+        }
+        self.measuring.end_executed(&executed, executed_at);
+        Some(self.reply(&executed))
+    }
+
+    fn reply(&self, executed: &Executed) -> Response<ReplyBody> {
+        match &executed.reply {
+            Reply::Empty => reply::message(Bytes::from_static(&message::EMPTY), self.ray_id),
+            Reply::Placed(placement) => {
+                let write = |bytes: &mut Vec<u8>| placement.lobby.write_proto(&placement.tokens, bytes);
+                reply::message(message::framed(write), self.ray_id)
+            }
+            Reply::Refused => reply::trailers_only(self.server.errors.refusal(executed.code).trailers(self.ray_id)),
+        }
+    }
+
+    pub fn refuse(&mut self, problem: CallProblem) -> Response<ReplyBody> {
+        let error = self.server.errors.problem(problem);
+        self.measuring.end_refused(error.code());
+        reply::trailers_only(error.trailers(self.ray_id))
+    }
+
+    pub fn refuse_with(&mut self, problem: CallProblem, sentence: &str) -> Response<ReplyBody> {
+        let error = self.server.errors.problem(problem);
+        self.measuring.end_refused(error.code());
+        reply::trailers_only(error.trailers_with_message(sentence, self.ray_id))
+    }
+}
+
+impl From<BearerProblem> for CallProblem {
+    fn from(problem: BearerProblem) -> CallProblem {
+        match problem {
+            BearerProblem::Missing => CallProblem::TokenMissing,
+            BearerProblem::OtherScheme => CallProblem::TokenNotBearer,
+            BearerProblem::Malformed => CallProblem::TokenInvalid,
+        }
+    }
+}

@@ -1,0 +1,293 @@
+//! Metadata of a call.
+
+use std::net::IpAddr;
+use std::str;
+use std::time::Duration;
+
+use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use tokio::time::Instant;
+
+use crate::bearer_token::{BearerProblem, bearer_token};
+use crate::client_address::{ClientAddresses, Peer};
+
+const GRPC: &[u8] = b"application/grpc";
+const GRPC_PROTO: &[u8] = b"application/grpc+proto";
+pub const BEARER: &[u8] = b"Bearer ";
+const X_FORWARDED_FOR: &str = "x-forwarded-for";
+const X_COORDS: &str = "x-coords";
+const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+/// Prefix of metadata between the processes of the service.
+const INTERNAL: &str = "x-hosting-";
+const INTERNAL_CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
+/// Overhead of one entry, as in the HTTP server.
+const ENTRY_BYTES: usize = 4;
+/// Metadata that changes no answer.
+const WITHOUT_EFFECT: [&str; 14] = [
+    "user-agent",
+    "te",
+    "grpc-accept-encoding",
+    "accept-encoding",
+    "accept",
+    "accept-language",
+    "cache-control",
+    "content-length",
+    "forwarded",
+    "pragma",
+    "via",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
+
+/// Returns whether a content type is one of gRPC.
+pub fn is_grpc(headers: &HeaderMap) -> bool {
+    let media_type = headers.get(header::CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    media_type.strip_prefix(GRPC).is_some_and(|rest| matches!(rest.first(), None | Some(b'+' | b';')))
+}
+
+pub struct CallHead {
+    /// Bytes of names and values, plus 4 for each entry.
+    pub metadata_bytes: usize,
+    pub client: IpAddr,
+    /// Time that the client gives the call.
+    pub timeout: Option<Duration>,
+    /// Whether no entry has an effect but the token.
+    pub is_plain: bool,
+}
+
+impl CallHead {
+    pub fn read(headers: &HeaderMap, addresses: &ClientAddresses, peer: Peer) -> CallHead {
+        let (mut metadata_bytes, mut is_plain) = (0, true);
+        let mut timeout = None;
+        for (name, value) in headers {
+            metadata_bytes += name.as_str().len() + value.len() + ENTRY_BYTES;
+            is_plain &= match name.as_str() {
+                "content-type" => matches!(value.as_bytes(), GRPC | GRPC_PROTO),
+                "authorization" => value.as_bytes().starts_with(BEARER),
+                "grpc-timeout" => {
+                    timeout = read_timeout(value.as_bytes());
+                    timeout.is_some()
+                }
+                "grpc-encoding" => value.as_bytes() == b"identity",
+                X_FORWARDED_FOR => true,
+                name => WITHOUT_EFFECT.contains(&name),
+            };
+        }
+        // A repeated name occurs once among the names.
+        is_plain &= headers.keys_len() == headers.len();
+        CallHead { metadata_bytes, client: client(headers, addresses, peer), timeout, is_plain }
+    }
+}
+
+/// Returns the token in a call's metadata.
+pub fn token(headers: &HeaderMap) -> Result<&str, BearerProblem> {
+    let mut values = headers.get_all(header::AUTHORIZATION).iter();
+    let token = bearer_token(values.next().map(HeaderValue::as_bytes))?;
+    // Python reads several values as one.
+    if values.next().is_some() { Err(BearerProblem::Malformed) } else { Ok(token) }
+}
+
+fn client(headers: &HeaderMap, addresses: &ClientAddresses, peer: Peer) -> IpAddr {
+    let Peer::Proxy(_) = peer else { return addresses.client(peer, None) };
+    let values: Vec<_> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+    let forwarded_for = values.join(&b","[..]);
+    addresses.client(peer, Some(&forwarded_for).filter(|_| !values.is_empty()).map(Vec::as_slice))
+}
+
+/// Reads a `grpc-timeout`: at most 8 digits and a unit.
+fn read_timeout(value: &[u8]) -> Option<Duration> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => Duration::from_secs(number * 3600),
+        b'M' => Duration::from_secs(number * 60),
+        b'S' => Duration::from_secs(number),
+        b'm' => Duration::from_millis(number),
+        b'u' => Duration::from_micros(number),
+        b'n' => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+/// Writes the time until `deadline`.
+fn timeout_value(deadline: Instant) -> HeaderValue {
+    let micros = deadline.saturating_duration_since(Instant::now()).as_micros();
+    let text =
+        if micros < 100_000_000 { format!("{micros}u") } else { format!("{}m", (micros / 1000).min(99_999_999)) };
+    HeaderValue::from_str(&text).expect("digits and a letter")
+}
+
+/// Returns the metadata for Python: the client's, without what the front alone may say.
+pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, has_valid_trace: bool) -> HeaderMap {
+    let mut passed = HeaderMap::with_capacity(headers.len() + 3);
+    for (name, value) in headers {
+        let is_dropped = match name.as_str() {
+            X_FORWARDED_FOR | "forwarded" | "grpc-timeout" | "content-length" | "host" => true,
+            X_COORDS => !matches!(peer, Peer::Proxy(_)),
+            "traceparent" => !has_valid_trace,
+            name => name.starts_with(INTERNAL),
+        };
+        if !is_dropped {
+            passed.append(name, value.clone());
+        }
+    }
+    let client = HeaderValue::from_str(&client.to_string()).expect("an address is a header value");
+    passed.insert(INTERNAL_CLIENT, client);
+    passed
+}
+
+pub fn set_deadline(metadata: &mut HeaderMap, deadline: Instant) {
+    metadata.insert(GRPC_TIMEOUT, timeout_value(deadline));
+}
+
+/// Removes the entries between processes from the metadata of a response.
+pub fn remove_internal(metadata: &mut HeaderMap) {
+    let internal: Vec<HeaderName> =
+        metadata.keys().filter(|name| name.as_str().starts_with(INTERNAL)).cloned().collect();
+    internal.iter().for_each(|name| drop(metadata.remove(name)));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CLIENT: Peer = Peer::Client(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
+
+    fn addresses() -> ClientAddresses {
+        let proxies = vec!["10.0.0.0/8".parse().expect("a network")];
+        ClientAddresses { proxies, has_proxy_headers: false, game_servers: Vec::new() }
+    }
+
+    fn headers(entries: &[(&str, &str)]) -> HeaderMap {
+        let entry = |(name, value): &(&str, &str)| {
+            (HeaderName::try_from(*name).expect("a name"), HeaderValue::try_from(*value).expect("a value"))
+        };
+        entries.iter().map(entry).collect()
+    }
+
+    fn is_plain(more: &[(&str, &str)]) -> bool {
+        let usual = [
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+            ("user-agent", "grpc-python/1.76.0"),
+            ("grpc-accept-encoding", "identity, deflate, gzip"),
+            ("authorization", "Bearer lobby_x"),
+        ];
+        let headers = headers(&[&usual[..], more].concat());
+        CallHead::read(&headers, &addresses(), CLIENT).is_plain
+    }
+
+    #[test]
+    fn usual_metadata_is_plain() {
+        assert!(is_plain(&[]));
+        for entry in [("grpc-timeout", "20S"), ("grpc-encoding", "identity"), ("x-forwarded-for", "1.2.3.4")] {
+            assert!(is_plain(&[entry]), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn metadata_with_an_effect_is_not_plain() {
+        for entry in [
+            ("idempotency-key", "x"),
+            ("traceparent", "x"),
+            ("origin", "https://example.com"),
+            ("x-coords", "1,2"),
+            ("grpc-timeout", "x"),
+            ("grpc-encoding", "gzip"),
+            ("authorization", "Bearer lobby_y"),
+            ("user-agent", "twice"),
+            ("x-unknown", "x"),
+            ("x-hosting-client", "192.0.2.9"),
+        ] {
+            assert!(!is_plain(&[entry]), "{entry:?}");
+        }
+    }
+
+    #[test]
+    fn timeouts_of_each_unit() {
+        let rows: [(&[u8], Option<Duration>); 10] = [
+            (b"2H", Some(Duration::from_secs(7200))),
+            (b"2M", Some(Duration::from_secs(120))),
+            (b"2S", Some(Duration::from_secs(2))),
+            (b"20m", Some(Duration::from_millis(20))),
+            (b"20u", Some(Duration::from_micros(20))),
+            (b"99999999n", Some(Duration::from_nanos(99_999_999))),
+            (b"999999999n", None),
+            (b"S", None),
+            (b"-1S", None),
+            (b"1s", None),
+        ];
+        for (value, expected) in rows {
+            assert_eq!(read_timeout(value), expected, "{}", value.escape_ascii());
+        }
+    }
+
+    #[test]
+    fn remaining_time_is_written_in_at_most_eight_digits() {
+        assert_eq!(timeout_value(Instant::now()), "0u");
+        let in_a_year = timeout_value(Instant::now() + Duration::from_secs(366 * 86_400));
+        assert_eq!(in_a_year, "99999999m");
+        let soon = timeout_value(Instant::now() + Duration::from_secs(99));
+        assert!(read_timeout(soon.as_bytes()).is_some_and(|left| left > Duration::from_secs(90)));
+    }
+
+    #[test]
+    fn proxies_name_their_clients() {
+        let proxy = Peer::Proxy("10.0.0.1".parse().expect("an address"));
+        let client =
+            |peer, entries: &[(&str, &str)]| CallHead::read(&headers(entries), &addresses(), peer).client.to_string();
+        let forwarded = [("x-forwarded-for", "198.51.100.1"), ("x-forwarded-for", "198.51.100.2, 10.0.0.2")];
+        assert_eq!(client(proxy, &forwarded), "198.51.100.2");
+        assert_eq!(client(proxy, &[]), "10.0.0.1");
+        assert_eq!(client(CLIENT, &forwarded), "192.0.2.1");
+    }
+
+    #[test]
+    fn only_the_front_says_who_the_client_is() {
+        let client: IpAddr = "192.0.2.1".parse().expect("an address");
+        let received = headers(&[
+            ("authorization", "Bearer cloud_x"),
+            ("x-hosting-client", "192.0.2.9"),
+            ("x-hosting-held", "over"),
+            ("x-forwarded-for", "192.0.2.9"),
+            ("x-coords", "1,2"),
+            ("traceparent", "x"),
+            ("grpc-timeout", "1S"),
+            ("data-bin", "AA"),
+            ("data-bin", "AQ"),
+        ]);
+        let passed = passed_metadata(&received, CLIENT, client, false);
+        let expected = headers(&[
+            ("authorization", "Bearer cloud_x"),
+            ("data-bin", "AA"),
+            ("data-bin", "AQ"),
+            ("x-hosting-client", "192.0.2.1"),
+        ]);
+        assert_eq!(passed, expected);
+        let of_proxy = passed_metadata(&received, Peer::Proxy(client), client, true);
+        assert!(of_proxy.contains_key("x-coords") && of_proxy.contains_key("traceparent"));
+    }
+
+    #[test]
+    fn token_of_one_entry() {
+        assert_eq!(token(&headers(&[("authorization", "Bearer env_x")])), Ok("env_x"));
+        assert_eq!(token(&headers(&[])), Err(BearerProblem::Missing));
+        let twice = headers(&[("authorization", "Bearer env_x"), ("authorization", "Bearer env_x")]);
+        assert_eq!(token(&twice), Err(BearerProblem::Malformed));
+    }
+
+    #[test]
+    fn content_types_of_grpc() {
+        for (media_type, expected) in [
+            ("application/grpc", true),
+            ("application/grpc+proto", true),
+            ("application/grpc-web", false),
+            ("text/plain", false),
+        ] {
+            assert_eq!(is_grpc(&headers(&[("content-type", media_type)])), expected, "{media_type}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Reading of the one request message of a call, within limits of bytes and of time.
+
+use std::pin::Pin;
+
+use bytes::{Buf as _, Bytes, BytesMut};
+use http_body::Body as _;
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use crate::body_budget::{Full, Reservation};
+use crate::grpc::errors::CallProblem;
+
+/// Flag for compression, and the length of the message.
+pub const PREFIX_BYTES: usize = 5;
+/// A message without fields.
+pub const EMPTY: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
+
+/// A complete message.
+pub struct Message {
+    /// The prefix and the message.
+    pub framed: Bytes,
+    pub is_compressed: bool,
+}
+
+impl Message {
+    pub fn content(&self) -> &[u8] {
+        &self.framed[PREFIX_BYTES..]
+    }
+}
+
+pub enum MessageFailure {
+    Problem(CallProblem),
+    /// The message has this length.
+    TooLarge(usize),
+    /// The client has reset the call or the connection.
+    Gone,
+}
+
+impl From<Full> for MessageFailure {
+    fn from(full: Full) -> MessageFailure {
+        MessageFailure::Problem(match full {
+            Full::Client => CallProblem::OverloadedBodies,
+            Full::Total => CallProblem::Overloaded,
+        })
+    }
+}
+
+/// Reads the first message, and ignores further ones. A message that comes in one frame takes no bytes of the budget.
+pub async fn read_message(
+    body: &mut Incoming,
+    bytes_max: usize,
+    until: Instant,
+    reservation: &mut Reservation,
+) -> Result<Message, MessageFailure> {
+    let mut received = BytesMut::new();
+    loop {
+        let data = match timeout_at(until, next_data(body)).await {
+            Ok(Some(Ok(data))) => data,
+            Ok(Some(Err(_))) => return Err(MessageFailure::Gone),
+            Ok(None) => return Err(MessageFailure::Problem(CallProblem::NoMessage)),
+            Err(_) => return Err(MessageFailure::Problem(CallProblem::RequestTimeout)),
+        };
+        if received.is_empty()
+            && let Some(length) = framed_length(&data, bytes_max)?
+            && data.len() >= length
+        {
+            return Ok(message(data.slice(..length)));
+        }
+        reservation.grow_to(received.len() + data.len())?;
+        received.extend_from_slice(&data);
+        if let Some(length) = framed_length(&received, bytes_max)?
+            && received.len() >= length
+        {
+            received.truncate(length);
+            return Ok(message(received.freeze()));
+        }
+    }
+}
+
+fn message(framed: Bytes) -> Message {
+    let is_compressed = framed[0] != 0;
+    Message { framed, is_compressed }
+}
+
+/// Returns the length with the prefix, once the prefix is known.
+fn framed_length(received: &[u8], bytes_max: usize) -> Result<Option<usize>, MessageFailure> {
+    let Some(mut length) = received.get(1..PREFIX_BYTES) else { return Ok(None) };
+    let length = length.get_u32() as usize;
+    if length > bytes_max { Err(MessageFailure::TooLarge(length)) } else { Ok(Some(PREFIX_BYTES + length)) }
+}
+
+/// Returns None at the end of the stream.
+async fn next_data(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
+    loop {
+        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
+        match frame.map(|frame| frame.into_data()) {
+            Ok(Ok(data)) if data.is_empty() => {}
+            Ok(Ok(data)) => return Some(Ok(data)),
+            Ok(Err(_trailers)) => return None,
+            Err(error) => return Some(Err(error)),
+        }
+    }
+}
+
+/// Writes a message after its prefix.
+pub fn framed(write: impl FnOnce(&mut Vec<u8>)) -> Bytes {
+    let mut bytes = vec![0; PREFIX_BYTES];
+    write(&mut bytes);
+    let length = (bytes.len() - PREFIX_BYTES) as u32;
+    bytes[1..PREFIX_BYTES].copy_from_slice(&length.to_be_bytes());
+    bytes.into()
+}

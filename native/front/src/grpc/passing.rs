@@ -1,0 +1,357 @@
+//! Calls that the front passes on to the gRPC servers of the Python processes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{HeaderMap, HeaderName, HeaderValue};
+use http::uri::PathAndQuery;
+use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http_body::{Body as _, Frame};
+use hyper::body::Incoming;
+use tokio::time::{Instant, timeout_at};
+
+use crate::bearer_token::BearerProblem;
+use crate::connection_budget::ClientKey;
+use crate::grpc::PassedPlane;
+use crate::grpc::call::Call;
+use crate::grpc::call_head::{remove_internal, set_deadline};
+use crate::grpc::errors::{CallProblem, GRPC_STATUS};
+use crate::grpc::measuring::Measuring;
+use crate::grpc::message::{self, PREFIX_BYTES};
+use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
+use crate::grpc::upstream::{CallBody, NoResponse};
+use crate::permits::{Overload, Permit};
+use crate::routes::Plane;
+use crate::watches::{Park, Wake};
+
+/// Time for a response of the control plane.
+const CONTROL_ANSWER: Duration = Duration::from_secs(60);
+/// Bound of the message and of the metadata of a call that waits for a change.
+const PARKED_BYTES: usize = 4 * 1024;
+/// Overhead of one metadata entry (RFC 9113, 6.5.2).
+const ENTRY_BYTES: usize = 32;
+const DETAILS: &str = "grpc-status-details-bin";
+const PARK: &str = "x-hosting-park";
+const HELD: HeaderName = HeaderName::from_static("x-hosting-held");
+const WOKEN: HeaderValue = HeaderValue::from_static("woken");
+const OVER: HeaderValue = HeaderValue::from_static("over");
+const DEADLINE_EXCEEDED: &[u8] = b"4";
+const OK: &[u8] = b"0";
+
+/// A call for a Python process.
+pub struct PassedCall {
+    call: Call,
+    path: PathAndQuery,
+    metadata: HeaderMap,
+    token: Option<Box<str>>,
+    plane: Plane,
+}
+
+/// Why a call has no response of its Python process.
+enum Failure {
+    Problem(CallProblem),
+    /// A problem with a sentence of its own.
+    Explained(CallProblem, String),
+    Unavailable,
+}
+
+impl From<NoResponse> for Failure {
+    fn from(_: NoResponse) -> Failure {
+        Failure::Unavailable
+    }
+}
+
+/// Response of a Python process to a call with one response message.
+enum UnaryResponse {
+    /// The call waits for a change.
+    Parked(Park),
+    Complete {
+        headers: HeaderMap,
+        message: Option<Bytes>,
+        trailers: HeaderMap,
+    },
+    /// The message, or its first part, and the rest of the response.
+    Begun {
+        headers: HeaderMap,
+        first: Frame<Bytes>,
+        rest: Incoming,
+    },
+}
+
+impl PassedCall {
+    pub fn new(
+        call: Call,
+        path: PathAndQuery,
+        metadata: HeaderMap,
+        token: Result<&str, BearerProblem>,
+        plane: Plane,
+    ) -> PassedCall {
+        PassedCall { call, path, metadata, token: token.ok().map(Box::from), plane }
+    }
+
+    /// Passes on a call that may have many messages.
+    pub async fn pass_stream(mut self, body: CallBody) -> Response<ReplyBody> {
+        let server = self.call.server.clone();
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.stream_response(body) => outcome,
+            () = server.context.end_of_grace() => Err(Failure::Problem(CallProblem::ShuttingDown)),
+        };
+        outcome.unwrap_or_else(|failure| self.refuse(failure))
+    }
+
+    /// Passes on a call with one message. While Python parks it, waits for a change, and passes it on again.
+    pub async fn pass_unary(mut self, message: Bytes) -> Response<ReplyBody> {
+        let server = self.call.server.clone();
+        let outcome = tokio::select! {
+            biased;
+            outcome = self.unary_response(message) => outcome,
+            () = server.context.end_of_grace() => Err(Failure::Problem(CallProblem::ShuttingDown)),
+        };
+        outcome.unwrap_or_else(|failure| self.refuse(failure))
+    }
+
+    fn refuse(&mut self, failure: Failure) -> Response<ReplyBody> {
+        match failure {
+            Failure::Problem(problem) => self.call.refuse(problem),
+            Failure::Explained(problem, sentence) => self.call.refuse_with(problem, &sentence),
+            Failure::Unavailable => self.call.refuse(self.unavailable()),
+        }
+    }
+
+    fn unavailable(&self) -> CallProblem {
+        match self.plane {
+            Plane::Control => CallProblem::ControlPlaneUnavailable,
+            Plane::Data => CallProblem::Internal,
+        }
+    }
+
+    async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
+        // Given back when the response begins, because a stream may last for long.
+        let _permit = self.permit(false).await?;
+        let (headers, rest) = self.send(body, self.answer_deadline()).await?;
+        if headers.contains_key(GRPC_STATUS) {
+            return self.checked(headers).map(trailers_only);
+        }
+        Ok(self.begun(headers, None, rest, None))
+    }
+
+    async fn unary_response(&mut self, message: Bytes) -> Result<Response<ReplyBody>, Failure> {
+        let server = self.call.server.clone();
+        let context = &server.context;
+        let until_parked = Instant::now() + context.timeouts.parked;
+        let (mut is_repeated, mut stale_in) = (false, None);
+        loop {
+            let permit = self.permit(is_repeated).await?;
+            let park = match self.send_unary(message.clone()).await? {
+                UnaryResponse::Parked(park) => park,
+                UnaryResponse::Complete { headers, message, trailers } => {
+                    return Ok(complete(headers, message, self.checked(trailers)?));
+                }
+                UnaryResponse::Begun { headers, first, rest } => {
+                    return Ok(self.begun(headers, Some(first), rest, Some(permit)));
+                }
+            };
+            drop(permit);
+            if !is_repeated {
+                self.check_parked(&message)?;
+            }
+            is_repeated = true;
+            let wake = if context.is_stopping.get() {
+                Wake::Expired
+            } else {
+                let waiting = context.passing.watches(self.plane).wait(park, until_parked, &mut stale_in);
+                until(self.call.deadline, waiting).await?
+            };
+            let is_over = wake == Wake::Expired || context.is_stopping.get();
+            self.metadata.insert(HELD, if is_over { OVER } else { WOKEN });
+        }
+    }
+
+    fn passed_plane(&self) -> &PassedPlane {
+        match self.plane {
+            Plane::Data => &self.call.server.data,
+            Plane::Control => &self.call.server.control,
+        }
+    }
+
+    /// Woken calls have a queue of their own, because many wake at once.
+    async fn permit(&self, is_repeated: bool) -> Result<Permit, Failure> {
+        let PassedPlane { permits, woken, .. } = self.passed_plane();
+        let permits = if is_repeated { woken } else { permits };
+        let acquiring = permits.acquire(self.token.as_deref(), ClientKey::of(self.call.client));
+        let acquired = until(self.call.deadline, acquiring).await?;
+        acquired.map_err(|overload| Failure::Problem(overloaded(self.plane, overload)))
+    }
+
+    fn answer_deadline(&self) -> Option<Instant> {
+        let latest = (self.plane == Plane::Control).then(|| Instant::now() + CONTROL_ANSWER);
+        [latest, self.call.deadline].into_iter().flatten().min()
+    }
+
+    async fn send(&mut self, body: CallBody, deadline: Option<Instant>) -> Result<(HeaderMap, Incoming), Failure> {
+        if let Some(deadline) = self.call.deadline {
+            set_deadline(&mut self.metadata, deadline);
+        }
+        let request = self.request(body);
+        let response = until(deadline, self.passed_plane().upstream.send(request)).await??;
+        if response.status() != StatusCode::OK {
+            return Err(Failure::Unavailable);
+        }
+        let (head, body) = response.into_parts();
+        Ok((head.headers, body))
+    }
+
+    async fn send_unary(&mut self, message: Bytes) -> Result<UnaryResponse, Failure> {
+        let deadline = self.answer_deadline();
+        let (headers, mut rest) = self.send(CallBody::One(Some(message)), deadline).await?;
+        if headers.contains_key(GRPC_STATUS) {
+            return Ok(UnaryResponse::Complete { headers: HeaderMap::new(), message: None, trailers: headers });
+        }
+        let first = until(deadline, next_frame(&mut rest)).await??;
+        if first.data_ref().is_none_or(|data| **data != message::EMPTY) {
+            return Ok(match first.into_trailers() {
+                Ok(trailers) => UnaryResponse::Complete { headers, message: None, trailers },
+                Err(first) => UnaryResponse::Begun { headers, first, rest },
+            });
+        }
+        // A parked call has an empty message too.
+        let last = until(deadline, next_frame(&mut rest)).await??;
+        let trailers = last.into_trailers().map_err(|_| Failure::Unavailable)?;
+        let Some(park) = trailers.get(PARK) else {
+            let message = Some(Bytes::from_static(&message::EMPTY));
+            return Ok(UnaryResponse::Complete { headers, message, trailers });
+        };
+        let park = park.to_str().ok().and_then(Park::parse);
+        park.map(UnaryResponse::Parked).ok_or(Failure::Problem(CallProblem::Internal))
+    }
+
+    fn request(&self, body: CallBody) -> Request<CallBody> {
+        let uri = Uri::builder().scheme("http").authority("localhost").path_and_query(self.path.clone()).build();
+        let mut request = Request::new(body);
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = uri.expect("the path is one of a request");
+        *request.version_mut() = Version::HTTP_2;
+        *request.headers_mut() = self.metadata.clone();
+        request
+    }
+
+    /// A call that waits for a change stays in memory for long.
+    fn check_parked(&self, message: &Bytes) -> Result<(), Failure> {
+        let length = message.len() - PREFIX_BYTES;
+        if length > PARKED_BYTES {
+            let sentence = format!("Send at most {PARKED_BYTES} bytes with watch_index, not {length}.");
+            return Err(Failure::Explained(CallProblem::BodyTooLarge, sentence));
+        }
+        let sizes = self.metadata.iter().map(|(name, value)| name.as_str().len() + value.len() + ENTRY_BYTES);
+        let length: usize = sizes.sum();
+        if length > PARKED_BYTES {
+            let sentence = format!("Send at most {PARKED_BYTES} bytes of metadata with watch_index, not {length}.");
+            return Err(Failure::Explained(CallProblem::HeadersTooLarge, sentence));
+        }
+        Ok(())
+    }
+
+    /// Returns the trailers for the client, and counts the call. An error without details does not come from the handlers
+    /// of the control plane.
+    fn checked(&mut self, mut trailers: HeaderMap) -> Result<HeaderMap, Failure> {
+        let status = trailers.get(GRPC_STATUS).map_or(&b""[..], HeaderValue::as_bytes);
+        if self.plane == Plane::Control && status != OK && !trailers.contains_key(DETAILS) {
+            return Err(match status {
+                DEADLINE_EXCEEDED => Failure::Problem(CallProblem::DeadlineExceeded),
+                _ => Failure::Unavailable,
+            });
+        }
+        self.call.measuring.end_passed(&trailers);
+        remove_internal(&mut trailers);
+        Ok(trailers)
+    }
+
+    fn begun(
+        &mut self,
+        mut headers: HeaderMap,
+        first: Option<Frame<Bytes>>,
+        rest: Incoming,
+        permit: Option<Permit>,
+    ) -> Response<ReplyBody> {
+        remove_internal(&mut headers);
+        let problem = self.unavailable();
+        let Call { server, ray_id, measuring, .. } = &mut self.call;
+        let unavailable = server.errors.problem(problem).trailers(*ray_id);
+        let passed =
+            PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), _permit: permit };
+        let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
+        *response.headers_mut() = headers;
+        response
+    }
+}
+
+fn overloaded(plane: Plane, overload: Overload) -> CallProblem {
+    match overload {
+        _ if plane == Plane::Data => CallProblem::Overloaded,
+        Overload::All => CallProblem::OverloadedAll,
+        Overload::Address => CallProblem::OverloadedAddress,
+        Overload::Token => CallProblem::OverloadedToken,
+        Overload::Tokenless => CallProblem::OverloadedTokenless,
+    }
+}
+
+fn complete(mut headers: HeaderMap, message: Option<Bytes>, trailers: HeaderMap) -> Response<ReplyBody> {
+    remove_internal(&mut headers);
+    let mut response = match message {
+        Some(_) => new_response(ReplyBody::Message(message, Some(trailers))),
+        None => trailers_only(trailers),
+    };
+    response.headers_mut().extend(headers);
+    response
+}
+
+async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Failure> {
+    match deadline {
+        Some(deadline) => {
+            timeout_at(deadline, future).await.map_err(|_| Failure::Problem(CallProblem::DeadlineExceeded))
+        }
+        None => Ok(future.await),
+    }
+}
+
+async fn next_frame(body: &mut Incoming) -> Result<Frame<Bytes>, NoResponse> {
+    let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
+    frame.and_then(Result::ok).ok_or(NoResponse)
+}
+
+/// Response of a Python process, while its frames go to the client.
+pub struct PassedResponse {
+    first: Option<Frame<Bytes>>,
+    rest: Option<Incoming>,
+    /// Trailers of a response that ends without any.
+    unavailable: HeaderMap,
+    measuring: Measuring,
+    _permit: Option<Permit>,
+}
+
+impl PassedResponse {
+    pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
+        if let Some(frame) = self.first.take() {
+            return Poll::Ready(Some(frame));
+        }
+        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
+        let frame = ready!(Pin::new(rest).poll_frame(context));
+        let trailers = match frame.and_then(Result::ok).map(Frame::into_trailers) {
+            Some(Err(data)) => return Poll::Ready(Some(data)),
+            Some(Ok(mut trailers)) => {
+                self.measuring.end_passed(&trailers);
+                remove_internal(&mut trailers);
+                trailers
+            }
+            None => {
+                self.measuring.end_passed(&self.unavailable);
+                std::mem::take(&mut self.unavailable)
+            }
+        };
+        self.rest = None;
+        Poll::Ready(Some(Frame::trailers(trailers)))
+    }
+}
