@@ -274,7 +274,7 @@ class ControlPlane:
             table,
             transport,
             self._metrics,
-            limits,
+            limits.control_plane_limit,
             f"unix:{settings.control_socket}",
             internal=internal,
             rays=self._rays.rays,

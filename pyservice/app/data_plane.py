@@ -106,6 +106,7 @@ class DataPlane:
         self._http_socket = listeners["http"]
         self._http_address = bound_address(self._http_socket)
         self._probes_socket = listeners["metrics"]
+        self._grpc_socket = listeners.get("grpc")
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
         self._limits = Limits(rates_of(settings.rate_limits))
@@ -239,7 +240,7 @@ class DataPlane:
     def _listeners(self) -> PublicListeners:
         settings = self._settings
         edge = None if settings.domains.main is None else listen_unix(settings.edge_http_socket)
-        return PublicListeners(self._http_socket, edge)
+        return PublicListeners(self._http_socket, self._grpc_socket, edge)
 
     async def _held_configurations(self, request: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         response = await self._feed.held_configurations(request)

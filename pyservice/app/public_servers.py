@@ -20,7 +20,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import ChangesPoll, InternalClient, RpcForwarder, RpcServer
+from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grpc_front
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
@@ -47,6 +47,8 @@ class PublicListeners:
     """Listening sockets of clients, and of edge-guard."""
 
     http: socket.socket
+    grpc: socket.socket | None = None
+    """None: the Python server listens itself."""
     edge: socket.socket | None = None
 
 
@@ -99,19 +101,18 @@ class PublicServers:
             context.metrics.before_scrape = self._front.take_measurements
         else:
             self._http = open_http_server(app, [listeners.http], transport)
-        self._forwarded_polls = LongPolls()
-        self._rpc_forwarder = RpcForwarder(settings.control_socket, self._forwarded_polls, rays)
         self._rpc = RpcServer(
             table,
-            transport,
+            served,
             context.metrics,
-            context.limits,
-            str(settings.grpc),
-            forwarder=self._rpc_forwarder,
-            forwarded=METHODS.keys() - table.keys(),
+            context.limits.data_plane_limit,
+            f"unix:{settings.data_grpc_socket}" if has_front else str(settings.grpc),
             long_polls=long_polls,
             rays=rays,
+            other_services={name.rpartition(".")[0] for name in METHODS} if has_front else (),
         )
+        self._own_methods = table.keys()
+        self._sockets = settings.data_grpc_socket, settings.control_socket
         self._topics = topics
         self._metrics = context.metrics.front
         self._transport = transport
@@ -125,24 +126,36 @@ class PublicServers:
             yield "FrontServer", self._front.run()
 
     def _take_control_plane_changes(self, changes: Changes) -> None:
-        self._forwarded_polls.take_latest(changes)
         if self._front is not None:
             self._front.take_control_plane_changes(changes)
 
     @property
     def waiting_long_polls(self) -> int:
-        return len(self._long_polls) + len(self._forwarded_polls) + self._metrics.parked
+        return len(self._long_polls) + self._metrics.parked
 
     async def start(self) -> int:
         """Starts all servers and returns the public gRPC port."""
         await self._http.start()
         port = await self._rpc.start()
-        if self._front is not None:
-            listeners = self._listeners
-            self._front.start(
-                listeners.http, listeners.edge, self._transport, self._front_config, self._topics
-            )
+        listeners = self._listeners
+        if self._front is None or listeners.grpc is None:
+            return port
+        port = int(listeners.grpc.getsockname()[1])
+        self._front.start(
+            listeners.http,
+            listeners.edge,
+            self._transport,
+            self._front_config,
+            self._topics,
+            self._grpc_front(listeners.grpc),
+        )
+        listeners.grpc.close()
         return port
+
+    def _grpc_front(self, listener: socket.socket) -> GrpcFront:
+        return grpc_front(
+            self._transport, self._own_methods, REFUSAL_SLUGS, listener.fileno(), self._sockets
+        )
 
     def report_stopping(self) -> None:
         """Makes the gRPC health service report NOT_SERVING."""
@@ -153,9 +166,6 @@ class PublicServers:
         if self._front is not None:
             await signals.end_all([self._front.stop], self._grace_s)
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
-
-    async def close(self) -> None:
-        await self._rpc_forwarder.close()
 
 
 def open_http_server(

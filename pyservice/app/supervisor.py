@@ -148,13 +148,14 @@ class _Supervisor:
     def _start(self, child: ChildProcess) -> None:
         """Starts a child with its listening sockets. Raises OSError."""
         names = LISTENERS_OF_ROLE[child.role]
-        listeners = {name: self._listeners[name] for name in names}
+        listeners = {name: self._listeners[name] for name in names if name in self._listeners}
         child.start(*self._address_flags(), listeners=listeners)
 
     def _address_flags(self) -> list[str]:
         """Returns flags for the ports that the operating system chose."""
         addresses = {name: bound_address(listener) for name, listener in self._listeners.items()}
         if self._data.report is not None:
+            # Without the front, the data plane opens this port itself.
             addresses["grpc"] = self._data.report["grpc"]
         settings = self._launch.settings
         return [

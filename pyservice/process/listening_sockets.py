@@ -15,10 +15,10 @@ from pyservice.settings import ListenAddress, Settings
 from pyservice.settings.sections import InheritedSocket
 from pyservice.settings.socket_activation import passed_descriptors
 
-LISTENERS_OF_ROLE: Final = {"data": ("http", "metrics"), "control": ("cdn",)}
+LISTENERS_OF_ROLE: Final = {"data": ("http", "grpc", "metrics"), "control": ("cdn",)}
 """Names of the sockets that each plane serves. They are also the names of their settings.
 
-The gRPC server opens its port itself.
+Without the front, the gRPC server opens its port itself.
 """
 LISTENER_NAMES: Final = tuple(name for names in LISTENERS_OF_ROLE.values() for name in names)
 
@@ -70,6 +70,8 @@ def open_listeners(
     listeners: dict[str, socket.socket] = {}
     try:
         for name in names:
+            if _opens_itself(name, settings):
+                continue
             if name in inherited:
                 os.set_inheritable(inherited[name], False)
                 listeners[name] = socket.socket(fileno=inherited[name])
@@ -80,6 +82,10 @@ def open_listeners(
         close_listeners(listeners)
         raise
     return listeners
+
+
+def _opens_itself(name: str, settings: Settings) -> bool:
+    return name == "grpc" and settings.front == "off"
 
 
 def close_listeners(listeners: Mapping[str, socket.socket]) -> None:
@@ -119,12 +125,12 @@ def _name_of(descriptor: int, settings: Settings) -> str:
     systemd names whole units and not single sockets, so names cannot tell the sockets apart.
     """
     bound = _tcp_address(descriptor)
+    address = ListenAddress(*bound)
     for name in LISTENER_NAMES:
         if bound == _resolved(getattr(settings, name)):
+            if _opens_itself(name, settings):
+                raise ValueError(f"listens on {address}, but the gRPC server opens its port itself")
             return name
-    address = ListenAddress(*bound)
-    if bound == _resolved(settings.grpc):
-        raise ValueError(f"listens on {address}, but the gRPC server opens its port itself")
     names = ", ".join(LISTENER_NAMES)
     raise ValueError(f"listens on {address}, and no setting of {names} has this address")
 

@@ -1,6 +1,6 @@
-"""The gRPC transport: public server, internal server and client. No other package imports grpc."""
+"""The gRPC transport: server, internal server and client. No other package imports grpc."""
 
-from pyservice.rpc.forwarding import RpcForwarder
+from pyservice.rpc.front_contract import GrpcFront, grpc_front
 from pyservice.rpc.grpc_server import RpcServer
 from pyservice.rpc.internal_grpc import (
     NEXT_CHANGES,
@@ -15,11 +15,12 @@ from pyservice.rpc.internal_grpc import (
 __all__ = [
     "NEXT_CHANGES",
     "ChangesPoll",
+    "GrpcFront",
     "Handler",
     "InternalClient",
     "InternalServer",
-    "RpcForwarder",
     "RpcServer",
     "Unreachable",
+    "grpc_front",
     "next_changes",
 ]

@@ -6,7 +6,7 @@ Handlers are built from the proto descriptors, without generated servicers.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, Final
@@ -18,13 +18,11 @@ from google.protobuf.message import DecodeError, Message
 from pyservice.calls import Call, Caller, Operation, WaitForChange
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
-from pyservice.observability.metrics import CANCELLED, OK, Meter, RequestMetrics, TransportMetrics
+from pyservice.observability.metrics import CANCELLED, OK, RequestMetrics, TransportMetrics
 from pyservice.observability.rays import Rays, Trace, current
 from pyservice.rpc.error_status import RAY_ID, status_code, trailers
-from pyservice.rpc.forwarding import ForwardedCall, RpcForwarder, UpstreamError, check_parked
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal_grpc import Handler, add_internal, listen
-from pyservice.rpc.slow_message_limits import SlowMessageLimits
 from pyservice.schema.methods import METHODS, STREAMS, Method, Stream
 from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import (
@@ -33,56 +31,40 @@ from pyservice.transport import (
     large_body_worker,
     request_headers,
 )
-from pyservice.transport.client_address import TrustedProxies
-from pyservice.transport.rate_limits import Limits, OperationLimit, check_rate_limit
+from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
 from pyservice.transport.request_headers import check_idempotency_key
-from pyservice.transport.socket_owners import GameServerConnections
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
+LimitOf = Callable[[str], OperationLimit | None]
+"""Returns the rate limit of an operation."""
 
 # Factor above the limit up to which the service reports the error itself. grpcio rejects larger messages with
 # its own text.
 _GRPCIO_LIMIT_FACTOR: Final = 4
-# Idle seconds after which grpcio pings a connection.
-_PING_MS: Final = 75_000
-# A name may stand for an IPv4 and an IPv6 address. grpcio counts the connections of each.
-_ADDRESSES_OF_NAME: Final = 2
+_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+_Fields = dict[str, Any]
+
+log = get_logger("pyservice.rpc")
 
 
-def largest_message_bytes(settings: TransportSettings, names: Iterable[str]) -> int:
-    own_limits = (METHODS[name].body_limit_bytes or 0 for name in names)
-    return max(_GRPCIO_LIMIT_FACTOR * settings.message_limit_bytes, 0, *own_limits)
-
-
-def options(settings: TransportSettings, address: str, largest_bytes: int) -> list[tuple[str, Any]]:
+def options(settings: TransportSettings, largest_bytes: int) -> list[tuple[str, Any]]:
     metadata_limit = _GRPCIO_LIMIT_FACTOR * settings.headers_limit_bytes
     entries: list[tuple[str, Any]] = [
         ("grpc.max_receive_message_length", largest_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", metadata_limit),
         ("grpc.absolute_max_metadata_size", metadata_limit),
-        ("grpc.max_concurrent_streams", settings.streams_per_connection),
         # Otherwise two processes on one port would share the calls by chance.
         ("grpc.so_reuseport", 0),
-        ("grpc.server_handshake_timeout_ms", settings.receive_timeout_ms),
-        ("grpc.keepalive_time_ms", _PING_MS),
-        ("grpc.keepalive_timeout_ms", settings.receive_timeout_ms),
-        ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ]
     if not settings.is_internal:
-        # Unlike HTTP, closing after a response would fail a call that arrives at that moment.
-        idle_ms = max(settings.keep_alive_timeout_ms, settings.receive_timeout_ms)
-        entries.append(("grpc.max_connection_idle_ms", idle_ms))
-    if settings.rpc_connections_max is not None:
-        most = settings.rpc_connections_max // (_ADDRESSES_OF_NAME if _is_name(address) else 1)
-        entries.append(("grpc.max_allowed_incoming_connections", max(1, most)))
+        entries.append(("grpc.max_concurrent_streams", settings.streams_per_connection))
+    if not settings.is_internal and settings.rpc_connections_max is not None:
+        connections_max = max(1, settings.rpc_connections_max)
+        entries.append(("grpc.max_allowed_incoming_connections", connections_max))
     return entries
-
-
-def _is_name(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    return not address.startswith("unix:") and client_address.parse_address(host) is None
 
 
 def stream_handler(
@@ -103,23 +85,12 @@ def stream_handler(
     return grpc.unary_stream_rpc_method_handler(serve_stream)
 
 
-_Fields = dict[str, Any]
-Work = Callable[[bytes, Context, _Fields, Trace], Awaitable[bytes]]
-"""Work between the head of a call and its response."""
-
-# Overhead of one header, as in the HTTP server.
-_HEADER_OVERHEAD: Final = 4
-_MAX_PEERS: Final = 4096
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-
-log = get_logger("pyservice.rpc")
-
-
 class RpcServer:
     """Serves operations over gRPC. `address` is `host:port` or `unix:<path>`, and port 0 picks a
     free port.
 
-    Create it on the event loop that serves.
+    Calls of an internal server (`settings.is_internal`) come from the front. It holds long polls,
+    and this server holds those of streams. Create it on the event loop that serves.
     """
 
     def __init__(
@@ -127,68 +98,50 @@ class RpcServer:
         operations: Mapping[str, Operation],
         settings: TransportSettings,
         metrics: RequestMetrics,
-        limits: Limits,
+        limit_of: LimitOf,
         address: str,
         *,
-        forwarder: RpcForwarder | None = None,
-        forwarded: Iterable[str] = (),
         long_polls: LongPolls | None = None,
         internal: Mapping[str, Handler] | None = None,
         rays: Rays | None = None,
+        other_services: Iterable[str] = (),
     ) -> None:
+        """`other_services` are behind the same front. Health and reflection name them too."""
         self._address = address
         rays = rays or Rays("rpc", queued_max=0, is_internal=settings.is_internal)
         self._calls = _Calls(settings, metrics.grpc, long_polls, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
-        largest_bytes = largest_message_bytes(settings, (*operations, *forwarded))
-        # The public server has already received forwarded messages in full.
-        self._message_limits = None
-        if not settings.is_internal:
-            self._message_limits = SlowMessageLimits(
-                settings, largest_bytes, metrics.grpc, self._calls.client_of
-            )
-
-        def add(method: Method, handler: Any, rpc_name: str | None = None) -> None:
-            service, _, name = method.name.rpartition(".")
-            if self._message_limits is not None:
-                handler = self._message_limits.limit_first_message(
-                    handler, takes_errors=True, needs_token=method.needs_token
-                )
-            services.setdefault(service, {})[rpc_name or name] = handler
-
         for name, operation in operations.items():
             method = METHODS[name]
-            rate_limit = (
-                limits.control_plane_limit(method.slug)
-                if settings.is_internal
-                else limits.data_plane_limit(method.slug)
+            rate_limit = limit_of(method.slug)
+            service, _, rpc_name = name.rpartition(".")
+            handlers = services.setdefault(service, {})
+            handlers[rpc_name] = self._calls.handler(
+                operation, method, rate_limit, holds=not settings.is_internal
             )
-            handler = self._calls.handler(operation, method, rate_limit)
-            add(method, handler)
             if name in STREAMS:
                 stream = STREAMS[name]
-                add(method, stream_handler(handler, stream), stream.rpc_name)
-        names = tuple(forwarded)
-        for name in names:
-            if forwarder is None:
-                raise ValueError("forwarded operations need a forwarder")
-            add(METHODS[name], self._calls.forwarding_handler(METHODS[name], forwarder))
-        self.health = Health(services)
-        self._server = grpc.aio.server(options=options(settings, address, largest_bytes))
+                repeated = self._calls.handler(operation, method, rate_limit, holds=True)
+                handlers[stream.rpc_name] = stream_handler(repeated, stream)
+        known = sorted({*services, *other_services})
+        self.health = Health(known)
+        largest_bytes = max(
+            _GRPCIO_LIMIT_FACTOR * settings.message_limit_bytes,
+            *(METHODS[name].body_limit_bytes or 0 for name in operations),
+        )
+        self._server = grpc.aio.server(options=options(settings, largest_bytes))
         add_internal(self._server, internal or {})
         for service, handlers in services.items():
-            self._server.add_generic_rpc_handlers(
-                (grpc.method_handlers_generic_handler(service, handlers),)
-            )
-        add_health(self._server, self.health, self._message_limits)
-        add_reflection(self._server, services, self._message_limits)
+            generic = grpc.method_handlers_generic_handler(service, handlers)
+            self._server.add_generic_rpc_handlers((generic,))
+        add_health(self._server, self.health)
+        add_reflection(self._server, known)
 
     async def start(self) -> int:
         try:
             port = listen(self._server, self._address)
         except RuntimeError as error:
             raise OSError(f"gRPC cannot listen on {self._address}: {error}") from error
-        self._calls.port = port
         await self._server.start()
         self.health.set_serving(True)
         return port
@@ -201,8 +154,6 @@ class RpcServer:
         if not done:
             self._calls.refuse_running()
         await stopping
-        if self._message_limits is not None:
-            self._message_limits.close()
 
 
 class _Calls:
@@ -218,11 +169,7 @@ class _Calls:
         self._settings = settings
         self._rays = rays
         self._long_polls = long_polls
-        self._proxies = TrustedProxies(settings.trusted_proxies)
-        self._game_servers = GameServerConnections(settings.game_server_ids)
-        self.port = 0
         self._metrics = metrics
-        self._peers: dict[str, tuple[client_address.Address, bytes]] = {}
         self._running: set[asyncio.Task[Any]] = set()
         self._is_refusing = False
         self._loop = asyncio.get_running_loop()
@@ -233,23 +180,29 @@ class _Calls:
             task.cancel()
 
     def handler(
-        self, operation: Operation, method: Method, rate_limit: OperationLimit | None
+        self,
+        operation: Operation,
+        method: Method,
+        rate_limit: OperationLimit | None,
+        *,
+        holds: bool,
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
+        """Returns the handler of a unary method. If it `holds` long polls, its response is the
+        change. Otherwise it tells the front what the call waits for.
+        """
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
         takes_key = method.http_method not in _SAFE_METHODS
         is_internal, long_polls = self._settings.is_internal, self._long_polls
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
-            ray_id = trace.ray_id
-            call = self._call(context, fields, ray_id)
+            call = self._call(context, fields, trace.ray_id)
             authorization = authorize(call)
             caller = authorization if isinstance(authorization, Caller) else await authorization
             trace.caller = caller
             trace.authorized = perf_counter()
-            if rate_limit is not None and not (
-                is_internal and request_headers.INTERNAL_HELD in fields
-            ):
+            is_repeated = is_internal and request_headers.INTERNAL_HELD in fields
+            if rate_limit is not None and not is_repeated:
                 check_rate_limit(rate_limit, caller, meter)
             if takes_key:
                 check_idempotency_key(call.idempotency_key)
@@ -263,64 +216,36 @@ class _Calls:
             trace.handled = perf_counter()
             response = await run(message, caller)
             if isinstance(response, WaitForChange):
-                if is_internal:
+                if not holds:
                     park = (request_headers.INTERNAL_WAIT, request_headers.wait_text(response))
-                    context.set_trailing_metadata(((RAY_ID, ray_id), park))
+                    context.set_trailing_metadata(((RAY_ID, trace.ray_id), park))
                     return b""
-                check_parked(data, context)
                 trace.has_waited = True
                 response = await run_until_changed(run, message, caller, response, long_polls)
-            context.set_trailing_metadata(((RAY_ID, ray_id),))
+            context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
             return response.SerializeToString()
 
-        return self._measured_handler(method, meter, work)
+        return grpc.unary_unary_rpc_method_handler(self._traced(method, work))
 
-    def forwarding_handler(
-        self, method: Method, forwarder: RpcForwarder
-    ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        limit = self._limit_bytes(method)
+    def _traced(self, method: Method, work: Any) -> Any:
+        running, loop, rays = self._running, self._loop, self._rays
+        is_internal, metrics = self._settings.is_internal, self._metrics
+        meter = metrics.meter(method.slug)
 
-        async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
-            _check_length(data, limit)
-            client, _, _ = self._client(context, fields)
-            check = partial(check_parked, data, context)
-            forwarded_call = ForwardedCall(method.grpc_path, data, fields, client, trace, check)
-            response = await forwarder.answer(forwarded_call, context.time_remaining())
-            context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
-            return response
-
-        return self._measured_handler(method, self._metrics.meter(method.slug), work)
-
-    def _measured_handler(
-        self, method: Method, meter: Meter, work: Work
-    ) -> grpc.RpcMethodHandler[bytes, bytes]:
-        transport_metrics, running, loop = self._metrics, self._running, self._loop
-        rays = self._rays
-        headers_limit = self._settings.headers_limit_bytes
-
-        async def serve(data: bytes | ServiceError, context: Context) -> bytes:
+        async def serve(data: bytes, context: Context) -> bytes:
             started = perf_counter()
             task = asyncio.current_task(loop)
             assert task is not None, "grpcio runs every handler in a task"
             running.add(task)
-            transport_metrics.in_flight += 1
-            trace = Trace("", started)
+            fields = _fields(context)
+            trace = self._trace(fields, started)
             current.set(trace)
             code = "INTERNAL"
-            failure: ServiceError | UpstreamError
             try:
-                fields, size = _fields(context)
-                trace.ray_id, trace.parent_span = request_headers.read_traceparent(
-                    fields.get("traceparent")
-                )
-                if size > headers_limit:
-                    raise ServiceError("HEADERS_TOO_LARGE")
-                if isinstance(data, ServiceError):
-                    raise data
-                reply = await work(data, context, fields, trace)
+                reply: bytes = await work(data, context, fields, trace)
                 code = OK
                 return reply
-            except (ServiceError, UpstreamError) as error:
+            except ServiceError as error:
                 failure = error
                 code = error.code
             except asyncio.CancelledError:
@@ -334,26 +259,32 @@ class _Calls:
                 failure = ServiceError("INTERNAL")
             finally:
                 running.discard(task)
-                transport_metrics.in_flight -= 1
                 ended = perf_counter()
-                meter.observe(code, ended - started)
+                if not is_internal:
+                    meter.observe(code, ended - started)
                 rays.end(trace, "grpc", method.slug, code, ended)
-            if isinstance(failure, UpstreamError):
-                await context.abort(failure.status, failure.detail, failure.trailers)
-            else:
-                await context.abort(
-                    status_code(failure), failure.detail, trailers(failure, trace.ray_id)
-                )
+            metadata = trailers(failure, trace.ray_id)
+            if is_internal:
+                metadata = (*metadata, (request_headers.INTERNAL_CODE, failure.code))
+            await context.abort(status_code(failure), failure.detail, metadata)
             raise AssertionError("abort raises")
 
-        return grpc.unary_unary_rpc_method_handler(serve)
+        return serve
+
+    def _trace(self, fields: _Fields, started: float) -> Trace:
+        if self._settings.is_internal and request_headers.INTERNAL_RAY in fields:
+            return Trace(fields[request_headers.INTERNAL_RAY], started)
+        ray_id, parent_span = request_headers.read_traceparent(fields.get("traceparent"))
+        return Trace(ray_id, started, parent_span)
 
     def _reader(self, method: Method) -> Callable[[bytes], Message]:
-        limit = self._limit_bytes(method)
+        limit_bytes = message_limit_bytes(method, self._settings)
         parse = method.request.FromString
 
         def read(data: bytes) -> Message:
-            _check_length(data, limit)
+            if len(data) > limit_bytes:
+                detail = f"Send at most {limit_bytes} bytes, not {len(data)}."
+                raise ServiceError("BODY_TOO_LARGE", detail)
             try:
                 message = parse(data)
             except DecodeError as error:
@@ -367,11 +298,17 @@ class _Calls:
         return read
 
     def _call(self, context: Context, fields: _Fields, ray_id: str) -> Call:
-        client, address, coords = self._client(context, fields)
+        client, coords, long_poll_expired = None, None, False
+        if self._settings.is_internal:
+            client = client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
+            coords = client_address.coordinates(fields.get("x-coords", ""))
+            held = fields.get(request_headers.INTERNAL_HELD)
+            long_poll_expired = held == request_headers.HELD_EXPIRED
+        client = client or _peer(context.peer())
         remaining_s = context.time_remaining()
         return Call(
             ray_id,
-            address,
+            client_address.packed_client(client),
             fields.get("authorization"),
             fields.get("origin"),
             fields.get("idempotency-key"),
@@ -380,66 +317,22 @@ class _Calls:
             fields.get("user-agent"),
             None,
             client,
-            self._settings.is_internal
-            and fields.get(request_headers.INTERNAL_HELD) == request_headers.HELD_EXPIRED,
+            long_poll_expired,
         )
 
-    def _client(
-        self, context: Context, fields: _Fields
-    ) -> tuple[client_address.Address, bytes, tuple[float, float] | None]:
-        peer, address = self._peer(context.peer())
-        if self._settings.is_internal:
-            client = (
-                client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
-                or peer
-            )
-            return client, client_address.packed_client(client), None
-        if not self._proxies or not self._proxies.trusts(peer):
-            return peer, address, None
-        # The library does not report the local address. It equals that of a peer of this machine,
-        # unless the peer has bound another one.
-        peer_port = context.peer().rpartition(":")[2]
-        if peer_port.isdigit() and self._game_servers.contain(
-            (peer, int(peer_port)), (peer, self.port)
-        ):
-            return peer, address, None
-        client = self._proxies.client(peer, fields.get("x-forwarded-for"))
-        return (
-            client,
-            client_address.packed_client(client),
-            client_address.coordinates(fields.get("x-coords", "")),
-        )
 
-    def client_of(self, context: Context) -> bytes:
-        fields, _ = _fields(context)
-        return self._client(context, fields)[1]
-
-    def _limit_bytes(self, method: Method) -> int:
-        return max(self._settings.message_limit_bytes, method.body_limit_bytes or 0)
-
-    def _peer(self, text: str) -> tuple[client_address.Address, bytes]:
-        entry = self._peers.get(text)
-        if entry is None:
-            kind, _, rest = text.partition(":")
-            host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
-            peer = client_address.parse_address(host) or client_address.LOCAL
-            entry = (peer, client_address.packed_client(peer))
-            if len(self._peers) >= _MAX_PEERS:
-                self._peers.clear()
-            self._peers[text] = entry
-        return entry
+def message_limit_bytes(method: Method, settings: TransportSettings) -> int:
+    return max(settings.message_limit_bytes, method.body_limit_bytes or 0)
 
 
-def _check_length(data: bytes, limit_bytes: int) -> None:
-    if len(data) > limit_bytes:
-        detail = f"Send at most {limit_bytes} bytes, not {len(data)}."
-        raise ServiceError("BODY_TOO_LARGE", detail)
+def _peer(text: str) -> client_address.Address:
+    kind, _, rest = text.partition(":")
+    host = unquote(rest).rpartition(":")[0].strip("[]") if kind != "unix" else ""
+    return client_address.parse_address(host) or client_address.LOCAL
 
 
-def _fields(context: Context) -> tuple[_Fields, int]:
+def _fields(context: Context) -> _Fields:
     fields: _Fields = {}
-    size = 0
     for key, value in context.invocation_metadata() or ():
-        size += len(key) + len(value) + _HEADER_OVERHEAD
         fields[key] = f"{fields[key]}, {value!s}" if key in fields else value
-    return fields, size
+    return fields

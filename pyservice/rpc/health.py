@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import grpc
 from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
-
-from pyservice.rpc.slow_message_limits import SlowMessageLimits
 
 HEALTH: Final = health.SERVICE_NAME
 REFLECTION_V1: Final = "grpc.reflection.v1.ServerReflection"
@@ -69,7 +67,7 @@ class Health(health_pb2_grpc.HealthServicer):  # type: ignore[misc]  # an untype
         await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
 
 
-def add_health(server: grpc.aio.Server, servicer: Health, limits: SlowMessageLimits | None) -> None:
+def add_health(server: grpc.aio.Server, servicer: Health) -> None:
     forms: dict[str, Any] = {
         "request_deserializer": health_pb2.HealthCheckRequest.FromString,
         "response_serializer": health_pb2.HealthCheckResponse.SerializeToString,
@@ -78,26 +76,15 @@ def add_health(server: grpc.aio.Server, servicer: Health, limits: SlowMessageLim
         "Check": grpc.unary_unary_rpc_method_handler(servicer.Check, **forms),
         "Watch": grpc.unary_stream_rpc_method_handler(servicer.Watch, **forms),
     }
-    if limits is not None:
-        handlers = {name: limits.limit_first_message(handler) for name, handler in handlers.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(HEALTH, handlers),))
 
 
-def add_reflection(
-    server: grpc.aio.Server, services: Iterable[str], limits: SlowMessageLimits | None
-) -> None:
+def add_reflection(server: grpc.aio.Server, services: Iterable[str]) -> None:
     _register_v1()
     names = (*services, HEALTH, REFLECTION_V1, REFLECTION_V1ALPHA)
     servicer = reflection.aio.ReflectionServicer(names)
-
-    async def answers(requests: Any, context: Any) -> AsyncIterator[Any]:
-        if limits is not None:
-            requests = limits.messages(context)
-        async for reply in servicer.ServerReflectionInfo(requests, context):
-            yield reply
-
     handler = grpc.stream_stream_rpc_method_handler(
-        answers,
+        servicer.ServerReflectionInfo,
         request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
         response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
     )

@@ -23,7 +23,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc.error_status import read_error, status_code, trailers
 from pyservice.transport import request_headers
-from pyservice.watch import Change, Changes, LongPolls, Topics
+from pyservice.watch import Change, Changes, Topics
 
 Handler = Callable[[Any], Awaitable[Message]]
 

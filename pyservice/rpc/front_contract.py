@@ -1,0 +1,145 @@
+"""Methods and errors of gRPC that the front (`native/front`) gets from Python at its start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from google.rpc import status_pb2
+
+from pyservice.errors import ServiceError
+from pyservice.rpc.error_status import DETAILS, trailers
+from pyservice.rpc.grpc_server import message_limit_bytes
+from pyservice.schema.methods import METHODS, STREAMS
+from pyservice.transport import TransportSettings
+
+CALLS_AT_ONCE: Final = 512
+"""Calls that the front passes on at a time. One address has half of them, and one token a quarter."""
+
+
+class FrontMethod(NamedTuple):
+    """One method with a single request message."""
+
+    path: str
+    slug: str
+    is_control: bool
+    """Whether the control plane serves the method."""
+    message_limit_bytes: int
+    needs_token: bool
+    is_stream: bool
+    """Whether the method has many response messages."""
+
+
+class FrontError(NamedTuple):
+    code: str
+    status: int
+    """Number of the gRPC status."""
+    message: str
+    details: bytes
+    """A `google.rpc.Status` with the details alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcFront:
+    """How the front serves gRPC. Native code reads the attributes."""
+
+    listener_fd: int
+    connections_max: int | None
+    methods: list[FrontMethod]
+    refusals: dict[str, FrontError]
+    """Errors of the engine by code."""
+    problems: dict[str, FrontError]
+    """Errors of the front by name."""
+    data_socket: Path
+    control_socket: Path
+    streams_per_connection: int
+    metadata_bytes_max: int
+    idle_timeout_ms: int
+
+
+def grpc_front(
+    settings: TransportSettings,
+    own: Set[str],
+    refusals: Iterable[str],
+    listener_fd: int,
+    sockets: tuple[Path, Path],
+) -> GrpcFront:
+    """Returns the description. `own` are the methods of the data plane, and `sockets` those of the
+    data plane and of the control plane.
+    """
+    data_socket, control_socket = sockets
+    return GrpcFront(
+        listener_fd,
+        settings.rpc_connections_max,
+        methods(settings, own),
+        {code: _described(ServiceError(code)) for code in refusals},
+        {name: _described(error) for name, error in _errors().items()},
+        data_socket,
+        control_socket,
+        settings.streams_per_connection,
+        settings.headers_limit_bytes,
+        # Unlike HTTP, closing after a response would fail a call that arrives at that moment.
+        max(settings.keep_alive_timeout_ms, settings.receive_timeout_ms),
+    )
+
+
+def methods(settings: TransportSettings, own: Set[str]) -> list[FrontMethod]:
+    found: list[FrontMethod] = []
+    for name, method in METHODS.items():
+        unary = FrontMethod(
+            method.grpc_path,
+            method.slug,
+            name not in own,
+            message_limit_bytes(method, settings),
+            method.needs_token,
+            is_stream=False,
+        )
+        found.append(unary)
+        if name in STREAMS:
+            service = method.grpc_path.rpartition("/")[0]
+            path = f"{service}/{STREAMS[name].rpc_name}"
+            found.append(unary._replace(path=path, is_stream=True))
+    return found
+
+
+def _errors() -> dict[str, ServiceError]:
+    of_all, of_address, of_token = CALLS_AT_ONCE, CALLS_AT_ONCE // 2, CALLS_AT_ONCE // 4
+    return {
+        "headers_too_large": ServiceError("HEADERS_TOO_LARGE"),
+        "body_too_large": ServiceError("BODY_TOO_LARGE"),
+        "no_message": ServiceError("BODY_INVALID", "Send one message."),
+        "request_timeout": ServiceError("REQUEST_TIMEOUT"),
+        "token_missing": ServiceError("TOKEN_MISSING"),
+        "token_invalid": ServiceError("TOKEN_INVALID"),
+        "token_not_bearer": ServiceError("TOKEN_INVALID", "Send Authorization: Bearer <token>."),
+        "overloaded": ServiceError("OVERLOADED"),
+        "overloaded_bodies": ServiceError(
+            "OVERLOADED",
+            "Your address sends too much at once. Try again after Retry-After, less at a time.",
+        ),
+        "overloaded_all": _overloaded(f"{of_all} requests of all clients"),
+        "overloaded_address": _overloaded(f"{of_address} requests of this client address"),
+        "overloaded_token": _overloaded(f"{of_token} requests of this token"),
+        "overloaded_tokenless": _overloaded(
+            f"{of_token} requests without a token from your address"
+        ),
+        "shutting_down": ServiceError("SHUTTING_DOWN"),
+        "internal": ServiceError("INTERNAL"),
+        "control_plane_unavailable": ServiceError("CONTROL_PLANE_UNAVAILABLE"),
+        "deadline_exceeded": ServiceError("DEADLINE_EXCEEDED"),
+    }
+
+
+def _overloaded(requests: str) -> ServiceError:
+    return ServiceError(
+        "OVERLOADED",
+        f"{requests} are being worked on. Try again after Retry-After, with growing pauses.",
+    )
+
+
+def _described(error: ServiceError) -> FrontError:
+    status = status_pb2.Status.FromString(dict(trailers(error, ""))[DETAILS])
+    details = status_pb2.Status(details=status.details)
+    return FrontError(error.code, status.code, status.message, details.SerializeToString())
