@@ -29,7 +29,7 @@ mod placements;
 mod plain_request;
 mod player_addresses;
 mod problems;
-mod proto;
+pub mod proto;
 mod rate_limits;
 mod ray_id;
 mod routes;

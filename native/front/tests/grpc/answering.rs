@@ -1,0 +1,134 @@
+//! Calls that the front answers itself.
+
+use hosting_front::proto;
+use uuid::Uuid;
+
+use crate::client::{Client, bearer, encoded, framed};
+use crate::namespace::{SERVICE_TOKEN, public_token};
+use crate::world::{CONNECTED, FIND, HEARTBEAT, JOIN, World};
+
+type Metadata<'a> = Vec<(&'a str, &'a str)>;
+
+fn connected(player_token: &str) -> Vec<u8> {
+    encoded(&proto::PlayerConnectedRequest { player_token: player_token.into() })
+}
+
+fn join(world: &World, party_size: Option<u32>) -> Vec<u8> {
+    let lobby_id = Uuid::from_bytes(world.lobby.lobby.0).to_string();
+    encoded(&proto::JoinLobbyRequest { lobby_id, party_size, ..proto::JoinLobbyRequest::default() })
+}
+
+#[test]
+fn plain_call_connects_the_player() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let token = bearer(&world.lobby.lobby_token);
+    let answer = client.call(CONNECTED, &[("authorization", &token)], &connected(&world.new_player()));
+    assert_eq!((answer.status(), &answer.data[..]), ("0", &[0; 5][..]));
+    assert_eq!(answer.headers["content-type"], "application/grpc");
+    assert_eq!(answer.text("x-ray-id").len(), 32);
+    assert_eq!(world.players(), [0, 1]);
+    assert_eq!(world.counts(), [("connected".into(), "OK".into(), 1)]);
+    assert!(!world.data.has_call());
+}
+
+#[test]
+fn refusal_of_the_engine_is_sent_in_trailers() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let (token, player) = (bearer(&world.lobby.lobby_token), world.new_player());
+    let metadata = [("authorization", &*token), ("grpc-timeout", "10S"), ("user-agent", "test")];
+    for code in ["", "PLAYER_TOKEN_CONSUMED"] {
+        let answer = client.call(CONNECTED, &metadata, &connected(&player));
+        assert_eq!(answer.code(), code);
+        assert_eq!(answer.last.contains_key("grpc-status-details-bin"), !code.is_empty());
+    }
+    let counts = [("connected", "OK", 1), ("connected", "PLAYER_TOKEN_CONSUMED", 1)];
+    assert_eq!(world.counts(), counts.map(|(slug, code, count)| (slug.into(), code.into(), count)));
+}
+
+#[test]
+fn join_and_find_reserve_slots() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let lobby_id = Uuid::from_bytes(world.lobby.lobby.0).to_string();
+    let find = encoded(&proto::FindLobbyRequest {
+        game_modes: vec!["duel".into()],
+        party_size: Some(2),
+        ..proto::FindLobbyRequest::default()
+    });
+    for (path, token, message, players) in
+        [(JOIN, &*public_token(), join(&world, None), 0), (FIND, SERVICE_TOKEN, find, 2)]
+    {
+        let before = world.players();
+        let answer = client.call(path, &[("authorization", &bearer(token))], &message);
+        assert_eq!(answer.status(), "0", "{}", answer.code());
+        let found: proto::FindLobbyResponse = answer.message();
+        assert_eq!(found.lobby.clone().unwrap().lobby_id, lobby_id);
+        assert_eq!(found.lobby.unwrap().player, found.player);
+        assert_eq!(found.players.len(), players);
+        assert_eq!(world.players(), [before[0] + players.max(1) as u32, before[1]]);
+        let token = bearer(&world.lobby.lobby_token);
+        let answer = client.call(CONNECTED, &[("authorization", &token)], &connected(&found.player.unwrap().token));
+        assert_eq!(answer.status(), "0", "the token admits its player");
+    }
+    assert!(!world.data.has_call());
+}
+
+#[test]
+fn many_calls_of_one_connection_are_answered() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let token = bearer(&world.lobby.lobby_token);
+    let messages: Vec<_> = (0..50).map(|_| connected(&world.new_player())).collect();
+    let calls: Vec<_> =
+        messages.iter().map(|message| client.start(CONNECTED, &[("authorization", &token)], message)).collect();
+    for call in calls {
+        assert_eq!(client.finish(call).status(), "0");
+    }
+    assert_eq!(world.players(), [0, 50]);
+}
+
+#[test]
+fn message_may_come_byte_by_byte() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let token = bearer(&world.lobby.lobby_token);
+    let mut call = client.open(CONNECTED, &[("authorization", &token)]);
+    connected(&world.new_player()).chunks(1).for_each(|byte| call.send(byte));
+    call.messages = None;
+    assert_eq!(client.finish(call).status(), "0");
+    assert_eq!(world.players(), [0, 1]);
+}
+
+#[test]
+fn calls_that_are_not_plain_are_left_to_python() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let token = bearer(&world.lobby.lobby_token);
+    let player = connected(&world.new_player());
+    let compressed = [&[1][..], &player[1..]].concat();
+    let unknown_field = framed(&[&player[5..], b"\x10\x01"].concat());
+    let usual = ("authorization", &*token);
+    let other_lobby = bearer("lobby_x");
+    let long = encoded(&proto::HeartbeatRequest {
+        player_tokens: Some(proto::PlayerTokens { tokens: vec!["player_x".into(); 2_000] }),
+    });
+    let rows: [(&str, Metadata<'_>, &[u8]); 7] = [
+        (CONNECTED, vec![usual, ("idempotency-key", "x")], &player),
+        (CONNECTED, vec![usual, ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")], &player),
+        (CONNECTED, vec![("authorization", &other_lobby)], &player),
+        (CONNECTED, vec![usual], &compressed),
+        (CONNECTED, vec![usual], &unknown_field),
+        (CONNECTED, vec![usual], &framed(b"\xff")),
+        (HEARTBEAT, vec![usual], &long),
+    ];
+    for (path, metadata, message) in rows {
+        let call = client.start(path, &metadata, message);
+        let received = world.data.next_call();
+        assert_eq!(received.data(), message);
+        received.answer_trailers_only(&[("grpc-status", "0")]);
+        assert_eq!(client.finish(call).status(), "0");
+        assert_eq!(world.players(), [1, 0], "{metadata:?}");
+    }
+}

@@ -1,0 +1,192 @@
+//! A gRPC client of the front.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use prost::Message;
+use tokio::net::TcpStream;
+use tokio::runtime::{self, Runtime};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::python::name;
+use crate::world::LIMIT;
+
+/// Frames of a request, until the sender is dropped.
+pub struct CallBody(mpsc::UnboundedReceiver<Bytes>);
+
+impl Body for CallBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.0.poll_recv(context).map(|data| data.map(|data| Ok(Frame::data(data))))
+    }
+}
+
+/// A connection of a client. Dropping it closes the connection.
+pub struct Client {
+    runtime: Runtime,
+    sender: SendRequest<CallBody>,
+    connection: Option<JoinHandle<()>>,
+}
+
+/// A complete response.
+#[derive(Debug)]
+pub struct Answer {
+    pub headers: HeaderMap,
+    pub data: Vec<u8>,
+    /// Trailers, or the headers of a response without them.
+    pub last: HeaderMap,
+}
+
+impl Answer {
+    pub fn text(&self, name: &str) -> &str {
+        self.last.get(name).map_or("", |value| value.to_str().unwrap())
+    }
+
+    pub fn status(&self) -> &str {
+        self.text("grpc-status")
+    }
+
+    /// Returns the message, which has the code of an error in these tests.
+    pub fn code(&self) -> &str {
+        self.text("grpc-message").trim_end_matches('.')
+    }
+
+    pub fn message<M: Message + Default>(&self) -> M {
+        M::decode(&self.data[5..]).unwrap()
+    }
+}
+
+/// A call without its whole response.
+pub struct OpenCall {
+    pub messages: Option<mpsc::UnboundedSender<Bytes>>,
+    response: JoinHandle<hyper::Result<Response<Incoming>>>,
+    body: Option<Incoming>,
+}
+
+impl OpenCall {
+    pub fn send(&self, data: &[u8]) {
+        self.messages.as_ref().unwrap().send(Bytes::copy_from_slice(data)).unwrap();
+    }
+}
+
+impl Client {
+    pub fn connect(address: SocketAddr) -> Client {
+        let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (sender, connection) = runtime.block_on(async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            let (sender, connection) =
+                Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
+            let running = async {
+                let _ = connection.await;
+            };
+            (sender, tokio::spawn(running))
+        });
+        Client { runtime, sender, connection: Some(connection) }
+    }
+
+    /// Starts a call. Its messages are not ended.
+    pub fn open(&mut self, path: &str, metadata: &[(&str, &str)]) -> OpenCall {
+        let (messages, body) = mpsc::unbounded_channel();
+        let mut request = Request::post(format!("http://localhost{path}")).body(CallBody(body)).unwrap();
+        let headers = request.headers_mut();
+        headers.insert("content-type", HeaderValue::from_static("application/grpc"));
+        headers.insert("te", HeaderValue::from_static("trailers"));
+        headers.extend(trailers(metadata));
+        let sending = self.sender.send_request(request);
+        OpenCall { messages: Some(messages), response: self.runtime.spawn(sending), body: None }
+    }
+
+    pub fn start(&mut self, path: &str, metadata: &[(&str, &str)], message: &[u8]) -> OpenCall {
+        let mut call = self.open(path, metadata);
+        call.send(message);
+        call.messages = None;
+        call
+    }
+
+    pub fn call(&mut self, path: &str, metadata: &[(&str, &str)], message: &[u8]) -> Answer {
+        let call = self.start(path, metadata, message);
+        self.finish(call)
+    }
+
+    /// Waits for the beginning of a response.
+    pub fn begin(&self, call: &mut OpenCall) -> HeaderMap {
+        let response = self.wait(&mut call.response).unwrap().unwrap();
+        let (head, body) = response.into_parts();
+        call.body = Some(body);
+        head.headers
+    }
+
+    pub fn next_data(&self, call: &mut OpenCall) -> Bytes {
+        let frame = self.wait(next_frame(call.body.as_mut().unwrap())).unwrap().unwrap();
+        frame.into_data().unwrap()
+    }
+
+    pub fn finish(&self, mut call: OpenCall) -> Answer {
+        let headers = if call.body.is_none() { self.begin(&mut call) } else { HeaderMap::new() };
+        let mut body = call.body.unwrap();
+        let (mut data, mut last) = (Vec::new(), headers.clone());
+        while let Some(frame) = self.wait(next_frame(&mut body)) {
+            match frame.unwrap().into_trailers() {
+                Ok(trailers) => last = trailers,
+                Err(frame) => data.extend_from_slice(&frame.into_data().unwrap()),
+            }
+        }
+        Answer { headers, data, last }
+    }
+
+    /// Resets a call.
+    pub fn cancel(&self, call: OpenCall) {
+        call.response.abort();
+    }
+
+    /// Waits until the front closes the connection.
+    pub fn wait_closed(&mut self) {
+        let connection = self.connection.take().unwrap();
+        self.wait(connection).unwrap();
+    }
+
+    fn wait<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(async { timeout(LIMIT, future).await }).unwrap()
+    }
+}
+
+pub async fn next_frame(body: &mut Incoming) -> Option<hyper::Result<Frame<Bytes>>> {
+    std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await
+}
+
+pub fn trailers(entries: &[(&str, &str)]) -> HeaderMap {
+    entries.iter().map(|(key, value)| (name(key), HeaderValue::try_from(*value).unwrap())).collect()
+}
+
+/// Returns a message after its prefix.
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    [&[0][..], &(message.len() as u32).to_be_bytes(), message].concat()
+}
+
+pub fn encoded(message: &impl Message) -> Vec<u8> {
+    framed(&message.encode_to_vec())
+}
+
+pub fn bearer(token: &str) -> String {
+    format!("Bearer {token}")
+}
+
+pub fn texts(headers: &HeaderMap) -> HashMap<String, String> {
+    headers.iter().map(|(name, value)| (name.to_string(), value.to_str().unwrap().to_owned())).collect()
+}

@@ -1,0 +1,183 @@
+//! Limits of connections, calls, bytes and times.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use crate::client::{Client, framed};
+use crate::world::{
+    CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, Setup, World,
+};
+
+const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+
+fn short_receive() -> World {
+    World::with(Setup { receive: SHORT, ..Setup::default() })
+}
+
+#[test]
+fn long_metadata_is_refused() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let answer = client.call(DATA_METHOD, &[("key", &"x".repeat(METADATA_BYTES_MAX))], MESSAGE);
+    assert_eq!(answer.code(), "HEADERS_TOO_LARGE");
+    assert_eq!(world.counts(), [("list".into(), "HEADERS_TOO_LARGE".into(), 1)]);
+    let answer = client.call("/unknown/Method", &[("key", &"x".repeat(METADATA_BYTES_MAX))], MESSAGE);
+    assert_eq!(answer.code(), "HEADERS_TOO_LARGE");
+}
+
+#[test]
+fn long_message_is_refused_before_it_has_come() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let call = client.open(DATA_METHOD, &[]);
+    let length = (MESSAGE_BYTES_MAX + 1) as u32;
+    call.send(&[&[0][..], &length.to_be_bytes()].concat());
+    let sentence = format!("Send at most {MESSAGE_BYTES_MAX} bytes, not {length}.");
+    assert_eq!(client.finish(call).text("grpc-message"), sentence);
+}
+
+#[test]
+fn longest_message_is_passed() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let message = framed(&vec![7; MESSAGE_BYTES_MAX]);
+    let call = client.start(DATA_METHOD, &[], &message);
+    let received = world.data.next_call();
+    assert!(received.data() == message);
+    received.answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(call).status(), "0");
+}
+
+#[test]
+fn message_must_come_in_time() {
+    let world = short_receive();
+    let mut client = Client::connect(world.address);
+    let call = client.open(DATA_METHOD, &[]);
+    call.send(&MESSAGE[..6]);
+    assert_eq!(client.finish(call).code(), "REQUEST_TIMEOUT");
+}
+
+#[test]
+fn call_without_a_message_is_refused() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    for sent in [&b""[..], &MESSAGE[..3], &MESSAGE[..6]] {
+        let mut call = client.open(DATA_METHOD, &[]);
+        call.send(sent);
+        call.messages = None;
+        assert_eq!(client.finish(call).code(), "NO_MESSAGE");
+    }
+}
+
+#[test]
+fn pause_of_a_client_ends_its_messages() {
+    let world = short_receive();
+    let mut client = Client::connect(world.address);
+    let call = client.open("/unknown/Method", &[]);
+    call.send(MESSAGE);
+    let received = world.data.next_call();
+    assert_eq!(received.data(), MESSAGE);
+    received.answer_trailers_only(&[("grpc-status", "12")]);
+    assert_eq!(client.finish(call).status(), "12");
+}
+
+#[test]
+fn token_is_checked_before_the_message() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    for (metadata, code) in [
+        (&[][..], "TOKEN_MISSING"),
+        (&[("authorization", "Basic x")], "TOKEN_NOT_BEARER"),
+        (&[("authorization", "Bearer x")], "TOKEN_INVALID"),
+    ] {
+        let call = client.open(CONTROL_METHOD, metadata);
+        assert_eq!(client.finish(call).code(), code);
+    }
+    assert!(!world.control().has_call());
+}
+
+#[test]
+fn other_requests_are_not_grpc() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let mut call = client.start(DATA_METHOD, &[("content-type", "text/plain")], MESSAGE);
+    assert!(!client.begin(&mut call).contains_key("grpc-status"));
+    let mut http1 = TcpStream::connect(world.address).unwrap();
+    http1.set_read_timeout(Some(LIMIT)).unwrap();
+    http1.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n").unwrap();
+    let mut received = Vec::new();
+    let _ = http1.read_to_end(&mut received);
+    assert!(!received.starts_with(b"HTTP/1.1 200"));
+}
+
+#[test]
+fn connections_of_one_address_are_limited() {
+    let world = World::with(Setup { connections: 4, ..Setup::default() });
+    let mut clients: Vec<_> = (0..2).map(|_| Client::connect(world.address)).collect();
+    for client in &mut clients {
+        let call = client.start(DATA_METHOD, &[], MESSAGE);
+        world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+        assert_eq!(client.finish(call).status(), "0");
+    }
+    let mut refused = TcpStream::connect(world.address).unwrap();
+    refused.set_read_timeout(Some(LIMIT)).unwrap();
+    assert!(matches!(refused.read(&mut [0; 8]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn connection_without_a_handshake_is_closed() {
+    let world = short_receive();
+    for sent in [&b""[..], b"PRI * HTTP/2.0\r\n\r\n"] {
+        let mut silent = TcpStream::connect(world.address).unwrap();
+        silent.set_read_timeout(Some(LIMIT)).unwrap();
+        silent.write_all(sent).unwrap();
+        // The front may send its settings first.
+        let mut received = Vec::new();
+        let _ = silent.read_to_end(&mut received);
+        assert!(received.len() < 1_000);
+    }
+}
+
+#[test]
+fn idle_connection_is_closed() {
+    let world = World::with(Setup { receive: NEVER, idle: SHORT, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let call = client.start(DATA_METHOD, &[], MESSAGE);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    client.finish(call);
+    client.wait_closed();
+}
+
+#[test]
+fn connection_with_a_call_is_not_idle() {
+    let world = World::with(Setup { idle: SHORT, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let call = client.start(DATA_METHOD, &[("grpc-timeout", "300m")], MESSAGE);
+    assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
+    client.wait_closed();
+}
+
+#[test]
+fn calls_of_one_token_to_the_control_plane_are_limited() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let token = [("authorization", "Bearer cloud_x")];
+    let mut calls: Vec<_> = (0..128).map(|_| client.start(CONTROL_METHOD, &token, MESSAGE)).collect();
+    let mut received: Vec<_> = (0..128).map(|_| world.control().next_call()).collect();
+    let waiting = client.start(CONTROL_METHOD, &token, MESSAGE);
+    let refused = client.start(CONTROL_METHOD, &token, MESSAGE);
+    let other = client.start(CONTROL_METHOD, &[("authorization", "Bearer cloud_y")], MESSAGE);
+    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(other).status(), "0");
+    received.pop().unwrap().answer(MESSAGE, &[("grpc-status", "0")]);
+    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(waiting).status(), "0");
+    // The free permit went to the second call.
+    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(refused).status(), "0");
+    let full: Vec<_> = (0..2).map(|_| client.start(CONTROL_METHOD, &token, MESSAGE)).collect();
+    received.push(world.control().next_call());
+    let last = full.into_iter().next_back().unwrap();
+    assert_eq!(client.finish(last).code(), "OVERLOADED_TOKEN");
+    calls.drain(..).for_each(|call| client.cancel(call));
+}

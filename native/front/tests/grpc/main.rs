@@ -1,0 +1,19 @@
+//! Tests of gRPC through the whole front: a listener on a free port, a shard with a journal, and two servers in place of
+//! the Python processes.
+//!
+//! No test sleeps.
+#![allow(clippy::unwrap_used)]
+
+mod answering;
+mod client;
+mod limits;
+#[path = "../front/namespace.rs"]
+#[allow(dead_code)]
+mod namespace;
+mod passing;
+mod python;
+#[path = "../front/shard.rs"]
+#[allow(dead_code)]
+mod shard;
+mod stopping;
+mod world;

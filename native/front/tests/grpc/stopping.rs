@@ -1,0 +1,36 @@
+//! The stop of the front.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::world::{DATA_METHOD, LIMIT, World};
+
+const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+
+#[test]
+fn running_calls_are_answered_before_the_stop() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let call = client.start(DATA_METHOD, &[], MESSAGE);
+    let received = world.data.next_call();
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(LIMIT));
+        received.answer(MESSAGE, &[("grpc-status", "0")]);
+        assert_eq!(client.finish(call).status(), "0");
+        client.wait_closed();
+        stopping.join().unwrap();
+    });
+}
+
+#[test]
+fn calls_after_the_grace_are_refused() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let call = client.start(DATA_METHOD, &[], MESSAGE);
+    let _received = world.data.next_call();
+    thread::scope(|scope| {
+        scope.spawn(|| world.front.stop(Duration::ZERO));
+        assert_eq!(client.finish(call).code(), "SHUTTING_DOWN");
+    });
+}

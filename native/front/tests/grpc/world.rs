@@ -1,0 +1,243 @@
+//! A running front with a lobby, and its two Python processes.
+
+use std::collections::HashMap;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hosting_core::{Attached, HashKey, Refusal};
+use hosting_front::{
+    AnswerTemplate, Answers, BodyBudget, Buckets, CallErrors, CallProblem, ClientAddresses, ClientLimits, Codes,
+    ConnectionBudget, Cors, ErrorTemplate, Front, FrontOptions, GrpcLimits, GrpcOptions, LobbyAnswers, MethodOptions,
+    Namespaces, Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, ProblemTemplate, Problems,
+    RequestLimits, RouteOptions, Routes, Timeouts,
+};
+use hosting_shard::Shard;
+use ipnet::IpNet;
+
+use crate::namespace::namespace;
+use crate::python::Python;
+use crate::shard;
+
+/// Time in which everything that a test waits for must happen.
+pub const LIMIT: Duration = Duration::from_secs(30);
+/// A timeout that no test reaches.
+pub const NEVER: Duration = Duration::from_secs(600);
+/// A timeout for which a test waits.
+pub const SHORT: Duration = Duration::from_millis(50);
+pub const MESSAGE_BYTES_MAX: usize = 100_000;
+pub const METADATA_BYTES_MAX: usize = 2_000;
+/// Method of the control plane, which needs a token.
+pub const CONTROL_METHOD: &str = "/test.Control/Get";
+/// Method of the data plane.
+pub const DATA_METHOD: &str = "/test.Data/List";
+pub const STREAM_METHOD: &str = "/test.Data/Stream";
+pub const CONNECTED: &str = "/hosting.v1.Matchmaker/PlayerConnected";
+pub const JOIN: &str = "/hosting.v1.Matchmaker/JoinLobby";
+pub const FIND: &str = "/hosting.v1.Matchmaker/FindLobby";
+pub const HEARTBEAT: &str = "/hosting.v1.Matchmaker/Heartbeat";
+
+pub struct Setup {
+    pub connections: usize,
+    pub proxies: Vec<IpNet>,
+    pub receive: Duration,
+    pub idle: Duration,
+    pub streams_per_connection: u32,
+    pub has_control: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            connections: 100,
+            proxies: Vec::new(),
+            receive: NEVER,
+            idle: NEVER,
+            streams_per_connection: 1_000,
+            has_control: true,
+        }
+    }
+}
+
+/// The fields are dropped in this order.
+pub struct World {
+    pub front: Front,
+    pub shard: Arc<Shard>,
+    pub lobby: Attached,
+    pub address: SocketAddr,
+    pub data: Python,
+    pub control: Option<Python>,
+    pub codes: Vec<String>,
+    pub slugs: Vec<String>,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(Setup::default())
+    }
+
+    pub fn with(setup: Setup) -> World {
+        let folder = tempfile::tempdir().unwrap();
+        let shard = shard::writing_shard(folder.path());
+        let (data_socket, control_socket) = (folder.path().join("data.sock"), folder.path().join("control.sock"));
+        let (data, control) = (Python::start(&data_socket), setup.has_control.then(|| Python::start(&control_socket)));
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let bodies = BodyBudget::new(1_000_000, MESSAGE_BYTES_MAX);
+        let codes = Codes::new(["INTERNAL", "CLIENT_ERROR"].map(str::to_owned).into_iter().chain(problem_codes()));
+        let passing = PassingOptions {
+            routes: Routes::new(routes()).unwrap(),
+            problems: Problems::new(problems(), &codes).unwrap(),
+            codes,
+            cors: Cors::new(Vec::new()),
+            data_socket: folder.path().join("http.sock"),
+            control_socket: folder.path().join("http.sock"),
+            answer_timeout: NEVER,
+            limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
+            bodies: bodies.clone(),
+            answers: BodyBudget::new(1_000_000, 1_000),
+            parked: Arc::default(),
+        };
+        let options = FrontOptions {
+            listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
+            edge_listener: None,
+            budget: Arc::new(ConnectionBudget::new(100)),
+            operations: operations(shard.clone()),
+            duration_bounds: vec![Duration::from_secs(1)],
+            addresses: ClientAddresses { proxies: setup.proxies, has_proxy_headers: false, game_servers: Vec::new() },
+            timeouts: Timeouts { receive: setup.receive, keep_alive: NEVER },
+            passing,
+            grpc: Some(GrpcOptions {
+                listener,
+                budget: Arc::new(ConnectionBudget::new(setup.connections)),
+                methods: methods(),
+                errors: CallErrors::new(refusals(), call_problems()).unwrap(),
+                data_socket,
+                control_socket,
+                bodies,
+                limits: GrpcLimits {
+                    streams_per_connection: setup.streams_per_connection,
+                    metadata_bytes: METADATA_BYTES_MAX,
+                    idle: setup.idle,
+                },
+            }),
+        };
+        let lobby = shard::new_lobby(&shard, 1);
+        let front = Front::start(options).unwrap();
+        let names = front.take_measurements().0;
+        let (codes, slugs) = (names.codes.names().to_vec(), names.routes.slugs().to_vec());
+        World { front, shard, lobby, address, data, control, codes, slugs, _folder: folder }
+    }
+
+    pub fn control(&self) -> &Python {
+        self.control.as_ref().unwrap()
+    }
+
+    pub fn new_player(&self) -> String {
+        shard::new_player(&self.shard, self.lobby.lobby)
+    }
+
+    /// Returns the number of reserved and of connected players of the lobby.
+    pub fn players(&self) -> [u32; 2] {
+        shard::players(&self.shard, self.lobby.lobby)
+    }
+
+    /// Returns operation, code and number of the counted calls since the last call.
+    pub fn counts(&self) -> Vec<(String, String, u64)> {
+        let measured = self.front.take_grpc_measurements();
+        let of_operation = |(slug, counts): (&String, hosting_front::OperationCounts)| {
+            let counted = self.codes.iter().zip(counts.codes).filter(|(_, count)| *count > 0);
+            counted.map(|(code, count)| (slug.clone(), code.clone(), count)).collect::<Vec<_>>()
+        };
+        self.slugs.iter().zip(measured.operations).flat_map(of_operation).collect()
+    }
+}
+
+fn operations(shard: Arc<Shard>) -> Operations {
+    let buckets = || Arc::new(Buckets::new(1e-3, 1_000, 1_000));
+    let namespaces = Namespaces::default();
+    namespaces.put(Arc::new(namespace()));
+    let template = |code: &&str| ((*code).to_owned(), AnswerTemplate::new(vec![Vec::new()]));
+    Operations {
+        shard,
+        hash: Arc::new(HashKey::new([9; 32])),
+        namespaces: Arc::new(namespaces),
+        limits: ClientLimits {
+            tokens: buckets(),
+            token_addresses: buckets(),
+            client_addresses: buckets(),
+            groups: buckets(),
+        },
+        places: Places {
+            regions: vec!["local".into()],
+            region_names: HashMap::from([("local".into(), "Local".into())]),
+            addresses: PlayerAddresses {
+                job_domain: None,
+                advertised: "127.0.0.1".into(),
+                node: "127.0.0.1".into(),
+                has_certificate: false,
+            },
+        },
+        answers: Answers::new(Refusal::SLUGS.iter().map(template).collect()).unwrap_or_else(|code| panic!("{code}")),
+        lobby_answers: LobbyAnswers::default(),
+    }
+}
+
+fn methods() -> Vec<MethodOptions> {
+    let method = |path: &str, slug: &str, plane, needs_token, is_stream| MethodOptions {
+        path: path.into(),
+        slug: slug.into(),
+        plane,
+        message_bytes_max: MESSAGE_BYTES_MAX,
+        needs_token,
+        is_stream,
+    };
+    vec![
+        method(CONNECTED, "connected", Plane::Data, true, false),
+        method(HEARTBEAT, "heartbeat", Plane::Data, true, false),
+        method(JOIN, "join", Plane::Data, false, false),
+        method(FIND, "find", Plane::Data, false, false),
+        method(DATA_METHOD, "list", Plane::Data, false, false),
+        method(STREAM_METHOD, "list", Plane::Data, false, true),
+        method(CONTROL_METHOD, "get", Plane::Control, true, false),
+    ]
+}
+
+fn routes() -> Vec<RouteOptions> {
+    let route = |slug: &str| RouteOptions {
+        method: "GET".into(),
+        template: format!("/{slug}"),
+        slug: slug.into(),
+        plane: Plane::Data,
+        body_bytes_max: 1,
+        needs_token: false,
+    };
+    ["list", "get"].map(route).into()
+}
+
+fn problem_codes() -> impl Iterator<Item = String> {
+    CallProblem::ALL.iter().map(|(_, name)| name.to_uppercase())
+}
+
+fn problems() -> HashMap<String, ProblemTemplate> {
+    let template = |(_, name): &(Problem, &str)| {
+        let template =
+            ProblemTemplate { code: "INTERNAL".into(), status: 500, headers: Vec::new(), body: vec![Vec::new()] };
+        ((*name).to_owned(), template)
+    };
+    Problem::ALL.iter().map(template).collect()
+}
+
+fn template(code: &str, status: i32) -> ErrorTemplate {
+    ErrorTemplate { code: code.into(), status, message: format!("{code}."), details: vec![0x1a, 0] }
+}
+
+fn refusals() -> HashMap<String, ErrorTemplate> {
+    Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template(code, 9))).collect()
+}
+
+/// The code of each problem is its name in upper case.
+fn call_problems() -> HashMap<String, ErrorTemplate> {
+    CallProblem::ALL.iter().map(|(_, name)| ((*name).to_owned(), template(&name.to_uppercase(), 14))).collect()
+}
