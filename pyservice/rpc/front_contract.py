@@ -75,7 +75,7 @@ def grpc_front(
         settings.rpc_connections_max,
         methods(settings, own),
         {code: _described(ServiceError(code)) for code in refusals},
-        {name: _described(error) for name, error in _errors().items()},
+        problems(),
         data_socket,
         control_socket,
         settings.streams_per_connection,
@@ -102,6 +102,11 @@ def methods(settings: TransportSettings, own: Set[str]) -> list[FrontMethod]:
             path = f"{service}/{STREAMS[name].rpc_name}"
             found.append(unary._replace(path=path, is_stream=True))
     return found
+
+
+def problems() -> dict[str, FrontError]:
+    """Returns the errors of the front by name."""
+    return {name: _described(error) for name, error in _errors().items()}
 
 
 def _errors() -> dict[str, ServiceError]:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,14 @@ import pytest
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import grpc_server
-from tests.support.forwarding_pair import BILLING, GAMES, VALIDATE, Servers, open_servers, until
+from tests.support.forwarding_pair import (
+    BILLING,
+    GAMES,
+    VALIDATE,
+    ControlServers,
+    SmallControl,
+    until,
+)
 from tests.support.sample_service import (
     CONNECTED,
     GOOD,
@@ -46,32 +54,39 @@ class Stopped:
         self._judge(method, message, *unread)
 
 
-async def open_internal(servers: Servers) -> HttpConnection:
-    return HttpConnection(*await asyncio.open_unix_connection(servers.behind.http_path))
+@pytest.fixture
+async def servers(tmp_path: Path) -> AsyncIterator[ControlServers]:
+    servers = ControlServers(tmp_path)
+    await servers.start(SmallControl())
+    yield servers
+    await servers.stop()
+
+
+async def open_internal(servers: ControlServers) -> HttpConnection:
+    return HttpConnection(*await asyncio.open_unix_connection(servers.http_path))
 
 
 async def test_large_body_does_not_block_other_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ControlServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert len(UNKNOWN) > 256 * 1024
     stopped = Stopped(monkeypatch, endpoint)
-    async with open_servers(tmp_path) as servers:
-        large = await open_internal(servers)
-        large.say("POST", VALIDATE, UNKNOWN, CLOUD)
-        try:
-            await until(lambda: bool(stopped.threads))
-            small = await open_internal(servers)
-            assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
-            await small.close()
-        finally:
-            stopped.go_on.set()
-        refusal = await large.read()
-        assert (refusal.status, code_of(refusal)) == (400, "BODY_INVALID")
-        errors = refusal.json["errors"]
-        assert errors[0]["path"] == ["0", "unknown-field"]
-        assert errors[-1]["message"] == f"and {60_000 - len(errors) + 1} more problems"
-        assert stopped.threads == ["large request_0"]
-        await large.close()
+    large = await open_internal(servers)
+    large.say("POST", VALIDATE, UNKNOWN, CLOUD)
+    try:
+        await until(lambda: bool(stopped.threads))
+        small = await open_internal(servers)
+        assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
+        await small.close()
+    finally:
+        stopped.go_on.set()
+    refusal = await large.read()
+    assert (refusal.status, code_of(refusal)) == (400, "BODY_INVALID")
+    errors = refusal.json["errors"]
+    assert errors[0]["path"] == ["0", "unknown-field"]
+    assert errors[-1]["message"] == f"and {60_000 - len(errors) + 1} more problems"
+    assert stopped.threads == ["large request_0"]
+    await large.close()
 
 
 async def test_large_matchmaker_body_does_not_block_players(
@@ -95,12 +110,12 @@ async def test_large_matchmaker_body_does_not_block_players(
 
 
 async def test_large_grpc_message_does_not_block_other_requests(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: ControlServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Stopped(monkeypatch, grpc_server)
-    async with open_servers(tmp_path) as servers:
+    async with grpc.aio.insecure_channel(f"unix:{servers.grpc_path}") as channel:
         call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes]
-        call = servers.grpc.channel.unary_unary(f"/{GAMES}/ValidateGame")
+        call = channel.unary_unary(f"/{GAMES}/ValidateGame")
         metadata = (("authorization", CLOUD["authorization"]),)
         data = games_pb2.ValidateGameRequest(display_name=LONG).SerializeToString()
         large = asyncio.ensure_future(call(data, metadata=metadata, timeout=30))

@@ -23,20 +23,17 @@ from pyservice.process.listening_sockets import (
 from pyservice.settings import Settings, load
 from tests.support.loopback import FREE_PORT, OWN_ADDRESS
 
-NAMES: Final = ("http", "cdn", "metrics")
+NAMES: Final = ("http", "grpc", "cdn", "metrics")
 
 
 @pytest.fixture
 def sockets() -> Iterator[dict[str, socket.socket]]:
     with contextlib.ExitStack() as stack:
-        yield {
-            name: stack.enter_context(socket.create_server((OWN_ADDRESS, 0)))
-            for name in (*NAMES, "grpc")
-        }
+        yield {name: stack.enter_context(socket.create_server((OWN_ADDRESS, 0))) for name in NAMES}
 
 
-def _settings(folder: Path, sockets: dict[str, socket.socket]) -> Settings:
-    return load({"data_dir": folder, **_addresses(sockets)}, environ={})
+def _settings(folder: Path, sockets: dict[str, socket.socket], *, front: str = "on") -> Settings:
+    return load({"data_dir": folder, "front": front, **_addresses(sockets)}, environ={})
 
 
 def _addresses(sockets: dict[str, socket.socket]) -> dict[str, str]:
@@ -70,7 +67,7 @@ def test_sockets_of_edge_guard_are_no_sockets_of_the_planes(
 def test_every_unusable_socket_is_reported(
     tmp_path: Path, sockets: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = _settings(tmp_path, sockets)
+    settings = _settings(tmp_path, sockets, front="off")
     with contextlib.ExitStack() as stack:
         other = stack.enter_context(socket.create_server((OWN_ADDRESS, 0)))
         unbound = stack.enter_context(socket.socket())
@@ -87,7 +84,7 @@ def test_every_unusable_socket_is_reported(
             activated_listeners(settings)
         reasons = [
             f"has the address of http, like fd:{numbers[0]}",
-            f"listens on {bound_address(other)}, and no setting of http, metrics, cdn has this address",
+            f"listens on {bound_address(other)}, and no setting of http, grpc, metrics, cdn has this address",
             f"listens on {settings.grpc}, but the gRPC server opens its port itself",
             *["is no listening TCP socket"] * 4,
         ]

@@ -16,9 +16,8 @@ from pyservice.rpc import (
     Unreachable,
     next_changes,
 )
-from pyservice.watch import LongPolls, Topics, WaitingTask, wait_for_change
+from pyservice.watch import Changes, Topics
 from tests.support.forwarding_pair import until
-from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -49,10 +48,6 @@ class Plane:
     async def wait_for_poll(self) -> None:
         await until(lambda: bool(self.topics._change_waiters))
 
-    def waits(self, long_polls: LongPolls, topic: str) -> asyncio.Task[bool]:
-        parked = wait_for_change(topic, sequence=self.topics.sequence, run=self.topics.run)
-        return asyncio.create_task(long_polls.wait(WaitingTask(), parked))
-
 
 class Client(InternalClient):
     def __init__(self, plane: Plane) -> None:
@@ -75,81 +70,62 @@ async def plane(tmp_path: Path) -> AsyncIterator[Plane]:
 
 
 @asynccontextmanager
-async def polling(plane: Plane) -> AsyncIterator[LongPolls]:
-    long_polls = LongPolls()
+async def polling(plane: Plane) -> AsyncIterator[list[Changes]]:
+    """Yields the changes that were received, in order."""
+    received: list[Changes] = []
     async with Client(plane) as client:
-        task = asyncio.create_task(ChangesPoll(client, long_polls).run())
-        yield long_polls
+        task = asyncio.create_task(ChangesPoll(client, received.append).run())
+        yield received
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
 
 
-async def test_changes_reach_their_topics(plane: Plane) -> None:
+def topics_of(changes: list[Changes]) -> list[str]:
+    return sorted(change.topic for received in changes for change in received.topics)
+
+
+async def test_first_answer_reports_the_state_and_the_next_ones_the_changes(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as long_polls:
-        concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
+    plane.topics.bump("before")
+    async with polling(plane) as received:
+        await plane.wait_for_poll()
+        first = received[0]
+        assert (first.run, first.sequence, first.is_complete) == (plane.topics.run, 1, False)
+        plane.topics.bump("a", "b")
+        await until(lambda: topics_of(received[1:]) == ["a", "b"])
+        assert all(changes.is_complete for changes in received[1:])
         await plane.wait_for_poll()
         plane.topics.bump("a")
-        change = await asyncio.wait_for(concerned, PATIENCE_S)
-        assert not change
-        assert not other.done()
-        plane.topics.bump("b")
-        await asyncio.wait_for(other, PATIENCE_S)
+        await until(lambda: topics_of(received[1:]) == ["a", "a", "b"])
 
 
-async def test_change_before_the_first_poll_is_received(plane: Plane) -> None:
+async def test_outage_loses_no_change(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as long_polls:
-        waiting = plane.waits(long_polls, "a")
-        plane.topics.bump("a")
-        await asyncio.wait_for(waiting, PATIENCE_S)
-
-
-async def test_polling_continues_after_a_time_without_watchers(plane: Plane) -> None:
-    await plane.start()
-    async with polling(plane) as long_polls:
-        for number in range(5):
-            waiting = plane.waits(long_polls, "a")
-            await asyncio.sleep(0.01 * number)
-            plane.topics.bump("a")
-            await asyncio.wait_for(waiting, PATIENCE_S)
-            # No request waits for these changes.
-            for _ in range(100):
-                plane.topics.bump("a", "b")
-
-
-async def test_outage_loses_no_change_and_wakes_no_other_topic(plane: Plane) -> None:
-    await plane.start()
-    async with polling(plane) as long_polls:
-        concerned, other = plane.waits(long_polls, "a"), plane.waits(long_polls, "b")
+    async with polling(plane) as received:
         await plane.wait_for_poll()
         await plane.stop()
         plane.topics.bump("a")
         await until(lambda: plane.failures > 0)
         await plane.start()
-        await asyncio.wait_for(concerned, PATIENCE_S)
-        assert not other.done()
-        other.cancel()
+        await until(lambda: topics_of(received[1:]) == ["a"])
+        assert received[-1].is_complete
 
 
-async def test_restarted_plane_wakes_every_topic(plane: Plane) -> None:
+async def test_restarted_plane_reports_a_new_run(plane: Plane) -> None:
     await plane.start()
-    async with polling(plane) as long_polls:
-        waiting_requests = [plane.waits(long_polls, topic) for topic in "abc"]
+    async with polling(plane) as received:
         await plane.wait_for_poll()
         await plane.stop()
         plane.topics = Topics()
         await plane.start()
-        for task in waiting_requests:
-            change = await asyncio.wait_for(task, PATIENCE_S)
-            assert not change
+        await until(lambda: received[-1].run == plane.topics.run)
+        assert not received[-1].is_complete
 
 
 async def test_polling_waits_for_a_plane_that_starts_later(plane: Plane) -> None:
-    async with polling(plane) as long_polls:
-        waiting = plane.waits(long_polls, "a")
+    async with polling(plane) as received:
         await until(lambda: plane.failures > 0)
+        assert received == []
         await plane.start()
-        plane.topics.bump("a")
-        await asyncio.wait_for(waiting, PATIENCE_S)
+        await until(lambda: len(received) == 1)

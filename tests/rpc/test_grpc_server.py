@@ -147,37 +147,6 @@ async def test_message_over_the_limit_is_rejected(service: SmallService) -> None
     assert service.calls == []
 
 
-async def test_metadata_over_the_limit_is_rejected(
-    service: SmallService, metrics: RequestMetrics
-) -> None:
-    settings = TransportSettings(headers_limit_bytes=2000)
-    async with open_api("grpc", service, settings, metrics) as api:
-        assert isinstance(api, GrpcApi)
-        data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
-        for large in ((("x-long", "v" * 2000),), tuple((f"x-{n}", "v" * 50) for n in range(40))):
-            # Metadata over the limit is rejected before the token check.
-            failure = await failure_of(api, "PlayerConnected", data, large)
-            assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
-            assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
-            assert len(str(dict(failure.trailing_metadata() or ())["x-ray-id"])) == 32
-        fits = (*AUTHORIZED, ("x-long", "v" * 1800), ("x-bytes-bin", b"v" * 50))
-        assert await raw_call(api, "PlayerConnected")(data, metadata=fits) == b""
-        # grpcio itself rejects metadata that is far over the limit.
-        failure = await failure_of(api, "PlayerConnected", data, (("x-long", "v" * 9000),))
-        assert failure.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-    assert len(service.calls) == 1
-    assert metrics.grpc.meters["connected"].codes["HEADERS_TOO_LARGE"] == 2
-
-
-async def test_metadata_up_to_32_kib_is_accepted(api: GrpcApi) -> None:
-    data = pb.PlayerConnectedRequest(player_token="some token").SerializeToString()
-    fits = (*AUTHORIZED, ("x-long", "v" * 32_000))
-    assert await raw_call(api, "PlayerConnected")(data, metadata=fits) == b""
-    too_large = (*AUTHORIZED, ("x-long", "v" * 33_000))
-    failure = await failure_of(api, "PlayerConnected", data, too_large)
-    assert details_of(failure)["ErrorInfo"].reason == "HEADERS_TOO_LARGE"
-
-
 async def test_unknown_method_is_unimplemented(api: GrpcApi) -> None:
     failure = await failure_of(api, "Nonsense", b"")
     assert failure.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -210,7 +179,8 @@ async def test_operation_past_its_deadline_is_cancelled(
 
 
 async def test_occupied_port_is_named(service: SmallService) -> None:
-    parts = (service.operations(), TransportSettings(), RequestMetrics(), Limits())
+    limit_of = Limits().data_plane_limit
+    parts = (service.operations(), TransportSettings(), RequestMetrics(), limit_of)
     first = RpcServer(*parts, "127.0.0.1:0")
     port = await first.start()
     second = RpcServer(*parts, f"127.0.0.1:{port}")
@@ -222,14 +192,50 @@ async def test_occupied_port_is_named(service: SmallService) -> None:
 
 async def test_unix_socket_address_is_accepted(service: SmallService, tmp_path: Path) -> None:
     address = f"unix:{tmp_path}/api"
-    server = RpcServer(
-        service.operations(), TransportSettings(), RequestMetrics(), Limits(), address
-    )
+    limit_of = Limits().data_plane_limit
+    parts = (service.operations(), TransportSettings(), RequestMetrics(), limit_of)
+    server = RpcServer(*parts, address)
     await server.start()
     async with grpc.aio.insecure_channel(address) as channel:
         assert (await GrpcApi(channel, server).call("PlayerConnected", CONNECTED)).code == "OK"
     await server.stop(0.0)
     assert service.calls[0].address == bytes([127, 0, 0, 1])
+
+
+async def test_internal_server_trusts_the_headers_of_the_front(service: SmallService) -> None:
+    ray_id, client = "a" * 32, "192.0.2.7"
+    settings = TransportSettings(is_internal=True)
+    async with open_api("grpc", service, settings) as api:
+        assert isinstance(api, GrpcApi)
+        headers = {"x-hosting-client": client, "x-hosting-ray": ray_id, "x-coords": "1,2"}
+        outcome = await api.call("PlayerConnected", CONNECTED, dict(AUTHORIZED) | headers)
+        assert (outcome.code, outcome.ray_id) == ("OK", ray_id)
+        call = service.calls[0]
+        assert (str(call.client), call.coords, call.address) == (
+            client,
+            (1, 2),
+            bytes([192, 0, 2, 7]),
+        )
+        used = pb.PlayerConnectedRequest(player_token="used").SerializeToString()
+        metadata = (*AUTHORIZED, ("x-hosting-ray", ray_id))
+        failure = await failure_of(api, "PlayerConnected", used, metadata)
+        trailers = dict(failure.trailing_metadata() or ())
+        assert (trailers["x-hosting-code"], trailers["x-ray-id"]) == (
+            "PLAYER_TOKEN_CONSUMED",
+            ray_id,
+        )
+
+
+async def test_public_server_trusts_no_headers_of_clients(
+    api: GrpcApi, service: SmallService
+) -> None:
+    headers = {"x-hosting-client": "192.0.2.7", "x-hosting-ray": "a" * 32, "x-forwarded-for": "::1"}
+    outcome = await api.call("PlayerConnected", CONNECTED, dict(AUTHORIZED) | headers)
+    assert outcome.ray_id != "a" * 32
+    assert service.calls[0].address == bytes([127, 0, 0, 1])
+    used = pb.PlayerConnectedRequest(player_token="used").SerializeToString()
+    failure = await failure_of(api, "PlayerConnected", used)
+    assert "x-hosting-code" not in dict(failure.trailing_metadata() or ())
 
 
 SERVING = health_pb2.HealthCheckResponse.SERVING

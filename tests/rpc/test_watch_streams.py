@@ -67,10 +67,14 @@ def counter() -> Counter:
     return Counter()
 
 
-@pytest.fixture
-async def channel(counter: Counter) -> AsyncIterator[grpc.aio.Channel]:
+@pytest.fixture(params=[False, True], ids=["public", "internal"])
+async def channel(
+    counter: Counter, request: pytest.FixtureRequest
+) -> AsyncIterator[grpc.aio.Channel]:
+    settings = TransportSettings(is_internal=request.param)
     operations = {GET: Operation(GET, counter.authorize, counter.run)}
-    server = RpcServer(operations, TransportSettings(), RequestMetrics(), Limits(), "127.0.0.1:0")
+    limit_of = Limits().data_plane_limit
+    server = RpcServer(operations, settings, RequestMetrics(), limit_of, "127.0.0.1:0")
     port = await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         yield channel

@@ -1,20 +1,15 @@
-"""Public gRPC server and internal servers on real sockets, for tests of forwarding and watches.
+"""Internal servers on real sockets, with a few control plane operations.
 
-The internal server has a few control plane operations and a change counter for each topic. The
-public server has the sample service. Both run in one process and one loop, and share only their
-sockets.
+They have a change counter for each topic.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import grpc
 from google.protobuf.message import Message
 
 from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
@@ -24,19 +19,10 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
-from pyservice.rpc import (
-    NEXT_CHANGES,
-    ChangesPoll,
-    Handler,
-    InternalClient,
-    RpcForwarder,
-    RpcServer,
-    next_changes,
-)
+from pyservice.rpc import NEXT_CHANGES, Handler, RpcServer, next_changes
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
-from pyservice.watch import LongPolls, Topics
-from tests.support.sample_service import GrpcApi, SmallService
+from pyservice.watch import Topics
 from tests.support.waiting import PATIENCE_S
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
@@ -157,7 +143,7 @@ class ControlServers:
         await http.start()
         internal = {NEXT_CHANGES: control.next_changes()}
         address = f"unix:{self.grpc_path}"
-        rpc = RpcServer(table, api, metrics, limits, address, internal=internal)
+        rpc = RpcServer(table, api, metrics, limits.control_plane_limit, address, internal=internal)
         await rpc.start()
         self._servers = (http, rpc)
 
@@ -166,72 +152,6 @@ class ControlServers:
             http, rpc = self._servers
             self._servers = None
             await asyncio.gather(http.stop(0.0), rpc.stop(0.0))
-
-
-@dataclass
-class Servers:
-    grpc: GrpcApi
-    behind: ControlServers
-    control: SmallControl
-    long_polls: LongPolls
-    metrics: RequestMetrics
-
-
-@asynccontextmanager
-async def open_servers(
-    folder: Path,
-    control: SmallControl | None = None,
-    *,
-    long_poll_wait_ms: int = 40_000,
-    at_once: int = 256,
-    wait_ms: int = 2_000,
-    answer_timeout_ms: int = 60_000,
-    settings: TransportSettings | None = None,
-    limits: Limits | None = None,
-    is_started: bool = True,
-) -> AsyncIterator[Servers]:
-    control = control or SmallControl()
-    settings, metrics = settings or TransportSettings(), RequestMetrics()
-    long_polls = LongPolls(long_poll_wait_ms)
-    forwarded = tuple(control.operations())
-    own = SmallService().operations()
-    async with AsyncExitStack() as stack:
-        behind = ControlServers(folder, limits)
-        stack.push_async_callback(behind.stop)
-        if is_started:
-            await behind.start(control)
-        client = await stack.enter_async_context(InternalClient(behind.grpc_path))
-        poll = asyncio.create_task(ChangesPoll(client, long_polls).run())
-        stack.push_async_callback(_end, poll)
-        bounds: dict[str, Any] = {
-            "at_once": at_once,
-            "wait_ms": wait_ms,
-            "answer_timeout_ms": answer_timeout_ms,
-        }
-        rpc_forwarder = RpcForwarder(behind.grpc_path, long_polls, **bounds)
-        stack.push_async_callback(rpc_forwarder.close)
-        rpc = RpcServer(
-            own,
-            settings,
-            metrics,
-            Limits(),
-            "127.0.0.1:0",
-            forwarder=rpc_forwarder,
-            forwarded=forwarded,
-        )
-        port = await rpc.start()
-        stack.push_async_callback(rpc.stop, 0.0)
-        channel = grpc.aio.insecure_channel(
-            f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]
-        )
-        await stack.enter_async_context(channel)
-        yield Servers(GrpcApi(channel, rpc), behind, control, long_polls, metrics)
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -314,7 +314,8 @@ async def open_api(
     operations = service.operations()
     async with AsyncExitStack() as stack:
         if kind == "grpc":
-            server = RpcServer(operations, settings, metrics, limits, "127.0.0.1:0")
+            limit_of = limits.data_plane_limit
+            server = RpcServer(operations, settings, metrics, limit_of, "127.0.0.1:0")
             port = await server.start()
             stack.push_async_callback(server.stop, 0.0)
             channel = grpc.aio.insecure_channel(

@@ -31,6 +31,7 @@ fn front_without_a_journal_does_not_start() {
         addresses: ClientAddresses { proxies: Vec::new(), has_proxy_headers: false, game_servers: Vec::new() },
         timeouts: TIMEOUTS,
         passing: passing(folder.path(), &Setup::default()),
+        grpc: None,
     };
     let error = Front::start(options).err().expect("it needs a journal");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);

@@ -160,6 +160,7 @@ impl World {
             },
             timeouts: setup.timeouts,
             passing,
+            grpc: None,
         };
         let lobby = shard::new_lobby(&shard, 1);
         let front = Front::start(options).unwrap();

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from pyservice.pb.errors import TABLE
+from pyservice.rpc.front_contract import methods, problems
+from pyservice.schema.methods import METHODS, STREAMS
+from pyservice.transport import TransportSettings
+
+OWN = {"hosting.v1.Matchmaker.PlayerConnected", "hosting.v1.Matchmaker.SetLobbyState", *STREAMS}
+
+
+def test_methods_contain_every_operation_and_stream() -> None:
+    found = methods(TransportSettings(message_limit_bytes=1_000), OWN)
+    by_path = {method.path: method for method in found}
+    assert {method.grpc_path for method in METHODS.values()} <= by_path.keys()
+    assert len(found) == len(by_path) == len(METHODS) + len(STREAMS)
+    connected = by_path["/hosting.v1.Matchmaker/PlayerConnected"]
+    assert connected == (connected.path, "connected", False, 1_000, True, False)
+    assert by_path["/hosting.v1.Matchmaker/SetLobbyState"].message_limit_bytes == 65_536
+    assert by_path["/hosting.v1.Groups/GetGroup"].is_control
+    stream = by_path["/hosting.v1.Events/StreamLiveEvents"]
+    assert (stream.slug, stream.is_control, stream.is_stream) == ("live_events", False, True)
+
+
+@pytest.mark.parametrize("name", problems())
+def test_details_complete_the_status(name: str) -> None:
+    error = problems()[name]
+    status = status_pb2.Status(code=error.status, message=error.message)
+    status.MergeFromString(error.details)
+    info = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(info)
+    assert (info.reason, info.domain) == (error.code, "hosting")
+    assert error.code in TABLE
+    retry = error_details_pb2.RetryInfo()
+    delays = [detail for detail in status.details if detail.Unpack(retry)]
+    assert bool(delays) == (TABLE[error.code].retry_after_s is not None)
