@@ -412,7 +412,9 @@ impl Front {
         let counts = |operations: Vec<OperationCounts>| {
             let counts = names.routes.slugs().iter().zip(operations);
             let counts = counts.filter(|(_, counted)| counted.codes.iter().any(|count| *count > 0));
-            counts.map(|(operation, counted)| Py::new(py, counts_of(names, operation, counted))).collect::<PyResult<_>>()
+            counts
+                .map(|(operation, counted)| Py::new(py, counts_of(names, operation, counted)))
+                .collect::<PyResult<_>>()
         };
         Ok(FrontMeasurements {
             records: records(&measured.records)?,

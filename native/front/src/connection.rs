@@ -56,7 +56,7 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     let received = Vec::new();
     let mut connection = Connection { context, stream, peer, received, turn: Turn::default(), deadline, busy: None };
     let end = connection.answer_plain_requests().await;
-    let Connection { context, stream, received, .. } = connection;
+    let (context, stream, received) = connection.into_parts();
     if let Ok(End::NotPlain) = end {
         hyper_connection::serve(context, stream, received, peer, admission).await;
     }
@@ -83,6 +83,11 @@ async fn named_peer(
 }
 
 impl Connection {
+    /// Drops all that only the small reader needs.
+    fn into_parts(self) -> (Rc<ThreadContext>, TcpStream, Vec<u8>) {
+        (self.context, self.stream, self.received)
+    }
+
     async fn answer_plain_requests(&mut self) -> io::Result<End> {
         loop {
             let was_partial = !self.received.is_empty();

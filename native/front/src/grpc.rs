@@ -192,7 +192,9 @@ impl OpenConnection {
             let open = OpenCall::new(activity.clone());
             let counted = (server.context.clone().begin_answer(), server.context.begin_request());
             let answer = call::answer(server.clone(), peer, request);
-            async move { answer.await.map(|response| response.map(|body| CountedBody { body, _counted: counted, _open: open })) }
+            async move {
+                answer.await.map(|response| response.map(|body| CountedBody { body, _counted: counted, _open: open }))
+            }
         });
         let stream = TrackedStream { stream, activity: activity.clone() };
         let connection = server.http2().serve_connection(TokioIo::new(stream), service);

@@ -106,7 +106,7 @@ impl World {
             operations: operations(shard.clone()),
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses { proxies: setup.proxies, has_proxy_headers: false, game_servers: Vec::new() },
-            timeouts: Timeouts { receive: setup.receive, keep_alive: NEVER },
+            timeouts: Timeouts { receive: setup.receive, keep_alive: NEVER, slow_reader: NEVER, parked: NEVER },
             passing,
             grpc: Some(GrpcOptions {
                 listener,
