@@ -36,7 +36,6 @@ class RayExport:
             if service == CDN_SERVICE
             else limits.per_second,
             queued_max=limits.queued,
-            is_internal=service == CONTROL_SERVICE,
             count=count,
             namespace_of_lobby=namespace_of_lobby,
         )
