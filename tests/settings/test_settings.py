@@ -399,3 +399,23 @@ def test_identity_that_can_fill_the_memory_is_a_warning(
     warning = configuration_memory_warning(load(changes, environ={}))
     assert (warning is not None) == is_warned
     assert "data_plane_configuration_bytes" in (warning or "data_plane_configuration_bytes")
+
+
+def test_front_off_refuses_settings_that_only_the_front_applies() -> None:
+    assert load({}, environ={}).front == "on"
+    assert load({"front": "off"}, environ={}).front == "off"
+    flags = {"front": "off", "proxy_protocol": True, "domains": {"main": "play.example.com"}}
+    with pytest.raises(SettingsError) as refused:
+        load(flags, environ={})
+    messages = [problem.message for problem in refused.value.problems if problem.name == "front"]
+    assert [message.split(":")[0] for message in messages] == [
+        "off cannot serve domains.main",
+        "off cannot read PROXY headers",
+    ]
+
+
+def test_control_plane_address_is_compared_without_the_front() -> None:
+    flags = {"control_http": "127.0.0.1:8080"}
+    load(flags, environ={})
+    with pytest.raises(SettingsError, match=r"control_http: .* is also the address of http"):
+        load({**flags, "front": "off"}, environ={})
