@@ -1,4 +1,4 @@
-"""Client addresses: trusted proxies, `X-Forwarded-For`, PROXY protocol v2.
+"""Client addresses: trusted proxies and `X-Forwarded-For`.
 
 See docs/reference/wire.md#client-address.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final
 
@@ -17,13 +15,6 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 LOCAL: Final = IPv4Address("127.0.0.1")
-
-PROXY_SIGNATURE: Final = b"\r\n\r\n\0\r\nQUIT\n"
-_PROXY_HEAD = struct.Struct("!12sBBH")
-_PROXY_LOCAL: Final = 0x20
-_PROXY_PROXY: Final = 0x21
-_TCP4: Final = 0x11
-_TCP6: Final = 0x21
 
 
 def parse_address(text: str) -> Address | None:
@@ -120,37 +111,3 @@ def coordinates(text: str) -> tuple[float, float] | None:
     if not separator or not (-90.0 <= latitude <= 90.0 and -180.0 <= longitude <= 180.0):
         return None
     return latitude, longitude
-
-
-@dataclass(frozen=True, slots=True)
-class ProxyHeader:
-    source: Address | None
-    """Client address. None for the proxy's own connection (LOCAL), or for a client without an IP
-    address.
-    """
-    length_bytes: int
-
-
-def read_proxy_header(data: bytes) -> ProxyHeader | None:
-    """Reads the PROXY protocol header at the start of a connection.
-
-    Returns None while bytes are missing. Raises ValueError for an invalid header.
-    """
-    if not data.startswith(PROXY_SIGNATURE[: len(data)]):
-        raise ValueError("no PROXY protocol v2 header")
-    if len(data) < _PROXY_HEAD.size:
-        return None
-    _, command, family, length = _PROXY_HEAD.unpack_from(data)
-    end = _PROXY_HEAD.size + length
-    if command not in (_PROXY_LOCAL, _PROXY_PROXY):
-        raise ValueError("a PROXY protocol version or command that is not known")
-    if len(data) < end:
-        return None
-    source: Address | None = None
-    if command == _PROXY_PROXY and family in (_TCP4, _TCP6):
-        size = 4 if family == _TCP4 else 16
-        if length < 2 * size + 4:
-            raise ValueError("a PROXY protocol header that is too short for its addresses")
-        packed = data[_PROXY_HEAD.size : _PROXY_HEAD.size + size]
-        source = IPv4Address(packed) if size == 4 else without_mapping(IPv6Address(packed))
-    return ProxyHeader(source, end)

@@ -1,20 +1,13 @@
 from __future__ import annotations
 
-import struct
-from ipaddress import ip_address
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pyservice.transport.client_address import (
-    PROXY_SIGNATURE,
     Address,
     TrustedProxies,
     coordinates,
     packed_client,
     parse_address,
-    read_proxy_header,
 )
 
 
@@ -99,57 +92,3 @@ def test_coordinates_are_latitude_and_longitude(
     text: str, expected: tuple[float, float] | None
 ) -> None:
     assert coordinates(text) == expected
-
-
-def proxy_header(command: int, family: int, body: bytes) -> bytes:
-    return PROXY_SIGNATURE + struct.pack("!BBH", command, family, len(body)) + body
-
-
-V4 = ip_address("203.0.113.9").packed + ip_address("10.0.0.1").packed + bytes(4)
-V6 = ip_address("2001:db8::9").packed + ip_address("2001:db8::1").packed + bytes(4)
-MAPPED = ip_address("::ffff:203.0.113.9").packed + bytes(16) + bytes(4)
-
-
-@pytest.mark.parametrize(
-    ("header", "source"),
-    [
-        (proxy_header(0x21, 0x11, V4), "203.0.113.9"),
-        (proxy_header(0x21, 0x21, V6), "2001:db8::9"),
-        (proxy_header(0x21, 0x21, MAPPED), "203.0.113.9"),
-        (proxy_header(0x21, 0x11, V4 + b"\x03\x00\x04abcd"), "203.0.113.9"),
-        (proxy_header(0x20, 0x11, V4), None),
-        (proxy_header(0x20, 0x00, b""), None),
-        (proxy_header(0x21, 0x31, bytes(216)), None),
-    ],
-)
-def test_proxy_header_gives_source_and_length(header: bytes, source: str | None) -> None:
-    header_fields = read_proxy_header(header + b"GET / HTTP/1.1")
-    assert header_fields is not None
-    assert header_fields.source == (source and ip_address(source))
-    assert header_fields.length_bytes == len(header)
-    for end in range(len(header)):
-        assert read_proxy_header(header[:end]) is None
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"GET / HTTP/1.1\r\n",
-        b"\r\n\r\nX",
-        proxy_header(0x11, 0x11, V4),
-        proxy_header(0x22, 0x11, V4),
-        proxy_header(0x21, 0x11, V4[:11]),
-        proxy_header(0x21, 0x21, V4),
-    ],
-)
-def test_malformed_proxy_header_is_rejected(data: bytes) -> None:
-    with pytest.raises(ValueError, match="PROXY"):
-        read_proxy_header(data)
-
-
-@given(st.binary(max_size=64))
-def test_arbitrary_bytes_after_the_signature_are_handled(data: bytes) -> None:
-    try:
-        read_proxy_header(PROXY_SIGNATURE + data)
-    except ValueError as error:
-        assert "PROXY" in str(error)  # noqa: PT017 - either outcome is right
