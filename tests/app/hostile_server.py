@@ -15,7 +15,10 @@ from tests.support.leftover_processes import pids_of
 from tests.support.server_back_end import ServerBackEnd
 from tests.support.waiting import eventually
 
-SOCKETS: Final = {"admin.sock", "control/grpc.sock", "control/http.sock", "edge/admin.sock"}
+SOCKETS: Final = {
+    *("admin.sock", "data-http.sock", "control/grpc.sock", "control/http.sock"),
+    "edge/admin.sock",
+}
 FILES: Final = {
     "keys.json",
     "control/keys.json",

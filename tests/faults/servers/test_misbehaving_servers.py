@@ -78,7 +78,8 @@ def secrets_of(game: FailingGame) -> list[str]:
     data_dir = game.developer.full_service.data_dir
     names = (
         *("keys.json", "control/keys.json", "control/owner.token", "control/records.db"),
-        *("admin.sock", "control/http.sock", "control/grpc.sock", "edge/admin.sock"),
+        *("admin.sock", "data-http.sock", "control/http.sock", "control/grpc.sock"),
+        "edge/admin.sock",
         *("LOCK", "control/LOCK", "edge/LOCK", "edge/routes", "edge/config.json"),
         *("journal", "feed", "control/objects"),
         *(f"servers/{game.neighbour_id}/{name}" for name in ("spec", "control", "scratch", "log")),
