@@ -179,27 +179,21 @@ async def test_slow_join_ray_has_every_span(
     assert exported_spans["journal wait"].start_ns >= exported_spans["engine"].start_ns
 
 
-async def test_control_plane_ray_has_both_planes(
+async def test_control_plane_ray_continues_the_trace_of_its_client(
     ray_reader: Developer, collector: Collector
 ) -> None:
     game_id = await ray_reader.game()
     ray_id, answer = await get(ray_reader, f"/cloud/games/{game_id}")
     assert (answer.status_code, answer.headers["x-ray-id"]) == (200, ray_id)
-    outer, inner = await whole(ray_reader, ray_id, 2)
-    assert (outer["svc_name"], inner["svc_name"]) == ("data-plane", "control-plane")
-    assert 0 < inner["duration"] < outer["duration"]
-    assert "control plane" in [span["label"] for span in outer["spans"]]
+    (one,) = await whole(ray_reader, ray_id, 1)
+    assert one["svc_name"] == "control-plane"
+    assert {"http get_game", "handler"} <= {span["label"] for span in one["spans"]}
 
-    spans = {(span.service, span.name): span for span in await exported(collector, ray_id, 2)}
-    public, behind = spans["data-plane", "http get_game"], spans["control-plane", "http get_game"]
-    assert public.parent_span_id == PARENT
-    assert behind.parent_span_id == public.span_id
-    passing = spans["data-plane", "control plane"]
-    assert public.start_ns <= passing.start_ns <= behind.start_ns
-    assert behind.end_ns <= passing.end_ns <= public.end_ns
+    spans = {(span.service, span.name): span for span in await exported(collector, ray_id, 1)}
+    assert spans["control-plane", "http get_game"].parent_span_id == PARENT
 
 
-async def test_grpc_ray_has_both_planes(full_service: FullService, ray_reader: Developer) -> None:
+async def test_grpc_request_has_a_ray(full_service: FullService, ray_reader: Developer) -> None:
     game_id = await ray_reader.game()
     ray_id, headers = fresh_trace()
     method = BY_SLUG["get_game"]
@@ -213,8 +207,8 @@ async def test_grpc_ray_has_both_planes(full_service: FullService, ray_reader: D
         await call
         trailers = dict(await call.trailing_metadata() or ())
     assert trailers["x-ray-id"] == ray_id
-    outer, inner = await whole(ray_reader, ray_id, 2)
-    assert outer["spans"][0]["label"] == inner["spans"][0]["label"] == "grpc get_game"
+    (one,) = await whole(ray_reader, ray_id, 1)
+    assert one["spans"][0]["label"] == "grpc get_game"
 
 
 async def test_lobby_server_ray_belongs_to_its_game(ray_reader: Developer) -> None:
@@ -240,8 +234,8 @@ async def test_failed_request_is_kept_and_success_is_sampled(ray_reader: Develop
     game_id = await ray_reader.game()
     failed = await ray_reader.call("get_version", game_id=game_id, version_id=str(uuid4()))
     assert failed.code == "VERSION_NOT_FOUND"
-    _, inner = await whole(ray_reader, failed.headers["x-ray-id"], 2)
-    assert inner["marks"][-1]["label"] == "answered VERSION_NOT_FOUND"
+    (one,) = await whole(ray_reader, failed.headers["x-ray-id"], 1)
+    assert one["marks"][-1]["label"] == "answered VERSION_NOT_FOUND"
     fine: list[ServiceResponse] = []
     while len(fine) < 40:
         began = perf_counter()
@@ -251,7 +245,7 @@ async def test_failed_request_is_kept_and_success_is_sampled(ray_reader: Develop
             fine.append(answer)
     # Rays are stored in order, so the earlier rays are stored before the ray of this request.
     failed = await ray_reader.call("get_version", game_id=game_id, version_id=str(uuid4()))
-    await whole(ray_reader, failed.headers["x-ray-id"], 2)
+    await whole(ray_reader, failed.headers["x-ray-id"], 1)
     sampled = [one for one in fine if await perf(ray_reader, one.headers["x-ray-id"])]
     assert len(sampled) < len(fine) / 2
 
@@ -267,11 +261,11 @@ async def test_ray_needs_a_token_that_covers_its_request(
     join_response = await ray_reader.client.call("join", {"lobby_id": lobby_id}, token=player)
     query_ray, _ = await get(ray_reader, f"/cloud/games/{game_id}")
     group_ray, _ = await get(ray_reader, "/cloud/games")
-    for ray_id, count in ((join_response.headers["x-ray-id"], 1), (query_ray, 2)):
-        await whole(ray_reader, ray_id, count)
-        assert len(await perf(ray_reader, ray_id, of_game)) == count
+    for ray_id in (join_response.headers["x-ray-id"], query_ray):
+        await whole(ray_reader, ray_id, 1)
+        assert len(await perf(ray_reader, ray_id, of_game)) == 1
         assert await perf(ray_reader, ray_id, of_other) == []
-    await whole(ray_reader, group_ray, 2)
+    await whole(ray_reader, group_ray, 1)
     assert await perf(ray_reader, group_ray, of_game) == []
 
 
@@ -284,9 +278,9 @@ async def test_reused_ray_id_shows_own_requests_only(ray_reader: Developer) -> N
     assert isinstance(client, HttpClient)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_game, headers=headers)
     await client.request("GET", f"/cloud/games/{game_id}", token=of_other, headers=headers)
-    everything = await whole(ray_reader, ray_id, 4)
+    everything = await whole(ray_reader, ray_id, 2)
     others = await perf(ray_reader, ray_id, of_other)
-    assert [one["svc_name"] for one in others] == ["data-plane", "control-plane"]
+    assert [one["svc_name"] for one in others] == ["control-plane"]
     assert "answered GAME_NOT_FOUND" in [mark["label"] for one in others for mark in one["marks"]]
     own = await perf(ray_reader, ray_id, of_game)
     assert {one["req_id"] for one in own}.isdisjoint(one["req_id"] for one in others)
@@ -328,4 +322,4 @@ async def test_impossible_game_id_does_not_stop_storage(ray_reader: Developer) -
     for game_id, status in (("a%00b", 400), (await ray_reader.game(), 200)):
         ray_id, answer = await get(ray_reader, f"/cloud/games/{game_id}")
         assert answer.status_code == status
-        await whole(ray_reader, ray_id, 2)
+        await whole(ray_reader, ray_id, 1)
