@@ -1,4 +1,4 @@
-"""Code that the HTTP and gRPC servers share: settings, client addresses, rate limits, budgets,
+"""Code that the HTTP and gRPC servers share: settings, client addresses, rate limits, large bodies,
 headers.
 """
 

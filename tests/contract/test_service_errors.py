@@ -19,7 +19,6 @@ import pytest
 
 from pyservice.edge.front_contract import REQUESTS_AT_ONCE
 from pyservice.openapi import fill_example
-from pyservice.transport.server_budgets import SMALL_BYTES
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game
@@ -30,6 +29,8 @@ from tests.support.supervised_service import SupervisedService, until
 error_cases.load_areas()
 
 WAIT_S: Final = 30.0
+SMALL_BYTES: Final = 64 * 1024
+"""Bodies up to this size may exceed the memory budget by half."""
 SLOW_CLIENT_MS: Final = 1_000
 LARGEST: Final = "create_site"
 """The operation with the largest body. The body budget has space for one such body and half of
