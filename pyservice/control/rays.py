@@ -1,4 +1,4 @@
-"""Rays, which are traces of requests through both planes. They are stored for a day.
+"""Rays, which are traces of requests. They are stored for a day.
 
 A ray consists of span sets, one for each request that a server handled. A caller sees a span set if
 the caller's token covers the game, group or identity of this request.
@@ -55,8 +55,8 @@ class RayStore:
         return internal.StoreSpansResponse()
 
     async def store(self, span_sets: Sequence[internal.SpanSet]) -> None:
-        """Stores the span sets of requests that were forwarded or belong to a game, group or
-        identity. Call it again after a ServiceError.
+        """Stores the span sets of requests that belong to a game, group or identity. Call it again
+        after a ServiceError.
         """
         try:
             async with self._database.write() as tx:
@@ -99,7 +99,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
             members[caller.identity_id] = await groups.ids_of_identity(tx, caller.identity_id)
         game = of_namespaces.get(caller.namespace_id) or of_uploads.get(caller.upload_id)
         subject = _subject(caller, game, games_by_name, members.get(caller.identity_id, ()))
-        if subject is None and not span_set.is_passed:
+        if subject is None:
             continue
         rows.append(
             {
@@ -111,7 +111,7 @@ async def _rows(tx: Transaction, span_sets: Sequence[internal.SpanSet]) -> list[
                 "identity_id": None,
                 "group_id": None,
                 "game_id": None,
-                **(subject or {}),
+                **subject,
             }
         )
     return rows
@@ -156,16 +156,11 @@ def _reaches(caller: internal.RayCaller, game: Record, members: Sequence[str]) -
 
 
 def _visible(rows: Sequence[Record], scope: GrantedScope) -> list[internal.SpanSet]:
-    """Returns the span sets of requests that the scope covers, and of servers that forwarded these
-    requests.
+    """Returns the span sets of requests that the scope covers.
 
     Clients can choose any ray id. Therefore access is checked for each span set of a ray.
     """
-    own = {row.span_id: row for row in rows if _is_covered(row, scope)}
-    servers = {row.parent_span_id for row in own.values()}
-    visible = [
-        row for row in rows if row.span_id in own or (_has_no_owner(row) and row.span_id in servers)
-    ]
+    visible = [row for row in rows if _is_covered(row, scope)]
     span_sets = [internal.SpanSet.FromString(row.span_set) for row in visible]
     return sorted(span_sets, key=lambda span_set: span_set.start_ns)
 
@@ -177,10 +172,6 @@ def _is_covered(row: Record, scope: GrantedScope) -> bool:
         return scope.game_id is None and row.group_id in scope.groups
     is_whole = scope.group_id is None and scope.game_id is None
     return is_whole and row.identity_id is not None and row.identity_id == scope.identity_id
-
-
-def _has_no_owner(row: Record) -> bool:
-    return row.game_id is None and row.group_id is None and row.identity_id is None
 
 
 def _perf_of(span_set: internal.SpanSet) -> pb.RayPerf:

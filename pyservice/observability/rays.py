@@ -36,7 +36,6 @@ ONE_IN: Final = 100
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16
 _PARENT = slice(36, 52)
-_FLAGS = slice(53, 55)
 _BATCH: Final = 256
 
 
@@ -70,7 +69,6 @@ class Trace:
     game = ""
     has_waited = False
     """True for a request that waited for a change. The request then does not count as slow."""
-    is_passed = False
     is_sampled = False
     _span_id: str | None = None
 
@@ -94,9 +92,6 @@ class Trace:
     def note(self, label: str, begin: float, span_id: str | None = None) -> None:
         """Adds a span from `begin` until now to the record."""
         self.spans.append((label, span_id, begin, perf_counter()))
-
-    def traceparent(self, *, is_sampled: bool = True) -> str:
-        return f"00-{self.ray_id}-{self.span_id}-{'01' if is_sampled else '00'}"
 
 
 current: ContextVar[Trace | None] = ContextVar("trace", default=None)
@@ -142,36 +137,21 @@ class Rays:
         *,
         per_second: int = 100,
         queued_max: int = 2_000,
-        is_internal: bool = False,
         count: RayMetrics | None = None,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
         """Each second, keeps the records of at most `per_second` failed or slow requests, and of
         as many others.
-
-        If `is_internal` is true, the public server decides about the others. It sends its
-        decision in the flags of the traceparent header.
         """
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
         self.count = count or RayMetrics()
-        self._is_internal = is_internal
         self._errors = _Allowance(per_second)
         self._samples = _Allowance(per_second)
         self._queue: deque[EndedTrace] = deque()
         self._queued_max = queued_max
         self._until_sample = _sampling_gap()
         self._has_rays = asyncio.Event()
-
-    def pass_on(self, trace: Trace) -> str:
-        """Returns the traceparent header for a forwarded request.
-
-        Its sampled flag has this server's decision, so that both planes sample the same requests.
-        """
-        if not trace.is_passed:
-            trace.is_passed = True
-            trace.is_sampled = trace.parent_span is not None or self._samples_next()
-        return trace.traceparent(is_sampled=trace.is_sampled)
 
     def end(self, trace: Trace, transport: str, operation: str, code: str, ended_at: float) -> None:
         """Ends the record of a request. `code` is OK, CANCELLED or an error code."""
@@ -191,11 +171,7 @@ class Rays:
         is_slow = ended_at - trace.started > SLOW_S and not trace.has_waited
         if code not in (OK, CANCELLED) or is_slow:
             allowance = self._errors
-        elif (
-            trace.is_sampled
-            or self._is_sampled_by_caller(trace)
-            or (not trace.is_passed and self._samples_next())
-        ):
+        elif trace.is_sampled or trace.parent_span is not None or self._samples_next():
             allowance = self._samples
         else:
             return
@@ -219,11 +195,6 @@ class Rays:
             return self._namespace_of_lobby(caller.lobby_id) or b""
         namespace_id: bytes = caller.namespace_id
         return namespace_id
-
-    def _is_sampled_by_caller(self, trace: Trace) -> bool:
-        if trace.parent_span is None:
-            return False
-        return not self._is_internal or trace.parent_span[_FLAGS] == "01"
 
     def _samples_next(self) -> bool:
         if self._until_sample > 0:
@@ -273,7 +244,6 @@ def span_set(trace_end: EndedTrace, service: str) -> pb.SpanSet:
         start_ns=at_ns(trace.started),
         end_ns=at_ns(trace_end.ended_at),
         caller=_ray_caller(trace),
-        is_passed=trace.is_passed,
     )
     if trace.authorized:
         record.marks.add(label="authorized", at_ns=at_ns(trace.authorized))
@@ -338,7 +308,7 @@ class RayDelivery:
         """`store` saves rays to the database. At most `waiting_max` rays wait for it.
 
         If it raises a ServiceError with a retry time, it is called again. A ray without a known
-        caller is saved only if its request was forwarded. The trace collector receives all rays.
+        caller is not saved. The trace collector receives all rays.
         """
         self._rays = rays
         self._store = store
@@ -357,7 +327,7 @@ class RayDelivery:
         record = span_set(trace_end, self._rays.service)
         if self._exporter is not None:
             self._exporter.send(record)
-        if not record.HasField("caller") and not record.is_passed:
+        if not record.HasField("caller"):
             return
         if len(self._waiting) >= self._waiting_max:
             self._waiting.popleft()

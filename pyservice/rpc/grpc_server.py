@@ -108,7 +108,7 @@ class RpcServer:
     ) -> None:
         """`other_services` are behind the same front. Health and reflection name them too."""
         self._address = address
-        rays = rays or Rays("rpc", queued_max=0, is_internal=settings.is_internal)
+        rays = rays or Rays("rpc", queued_max=0)
         self._calls = _Calls(settings, metrics.grpc, long_polls, rays)
         services: dict[str, dict[str, grpc.RpcMethodHandler[bytes, bytes]]] = {}
         for name, operation in operations.items():

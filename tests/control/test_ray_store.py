@@ -129,15 +129,6 @@ async def test_group_sees_its_own_rays_only(store: RayStore) -> None:
     assert await ray_ids(store, **OTHER_IDENTITY) == []
 
 
-async def test_transport_span_is_shown_with_its_request_only(store: RayStore) -> None:
-    transport, other_transport = (
-        span_set(number, is_passed=True, caller=None) for number in (0, 1)
-    )
-    passed = span_set(2, parent_span_id=transport.span_id, service="control-plane")
-    await store.store([transport, other_transport, passed])
-    assert await ray_ids(store) == ids_of(0, 2)
-
-
 async def test_ray_without_an_owner_is_not_stored(database: Database, store: RayStore) -> None:
     await store.store([span_set(0, caller=None), span_set_of(1, namespace_id=str(uuid4()))])
     assert await count(database) == 0

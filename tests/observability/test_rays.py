@@ -111,35 +111,6 @@ def test_one_in_a_hundred_other_requests_is_stored() -> None:
     assert len({after - before for before, after in itertools.pairwise(stored_numbers)}) > 10
 
 
-def test_internal_server_follows_the_public_servers_choice() -> None:
-    rays = make_rays("control-plane", is_internal=True)
-    assert not end(rays, a_trace(parent_span("00")))
-    assert end(rays, a_trace(parent_span("01")))
-    assert end(rays, a_trace(parent_span("00")), "INTERNAL")
-
-
-def test_both_planes_store_rays_chosen_by_one() -> None:
-    public = Rays("data-plane", per_second=MANY, queued_max=MANY)
-    internal = make_rays("control-plane", is_internal=True, per_second=MANY, queued_max=MANY)
-    drawn = 0
-    for _ in range(20 * ONE_IN):
-        trace = a_trace()
-        is_kept = end(internal, a_trace(public.pass_on(trace)))
-        assert end(public, trace) == is_kept
-        drawn += is_kept
-    assert drawn > 0
-
-
-def test_forwarded_request_names_the_public_span() -> None:
-    rays = make_rays()
-    trace = a_trace(parent_span())
-    traceparent = rays.pass_on(trace)
-    assert traceparent == f"00-{RAY}-{trace.span_id}-01"
-    assert trace.span_id != PARENT
-    assert rays.pass_on(trace) == traceparent
-    assert rays.pass_on(a_trace()).endswith("-00")
-
-
 def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     count = RayMetrics()
     rays = make_rays(per_second=5, count=count)

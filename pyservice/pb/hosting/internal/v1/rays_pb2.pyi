@@ -18,7 +18,7 @@ class StoreSpansResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class SpanSet(_message.Message):
-    __slots__ = ("ray_id", "span_id", "parent_span_id", "service", "operation", "door", "code", "start_ns", "end_ns", "spans", "marks", "caller", "is_passed")
+    __slots__ = ("ray_id", "span_id", "parent_span_id", "service", "operation", "door", "code", "start_ns", "end_ns", "spans", "marks", "caller")
     RAY_ID_FIELD_NUMBER: _ClassVar[int]
     SPAN_ID_FIELD_NUMBER: _ClassVar[int]
     PARENT_SPAN_ID_FIELD_NUMBER: _ClassVar[int]
@@ -31,7 +31,6 @@ class SpanSet(_message.Message):
     SPANS_FIELD_NUMBER: _ClassVar[int]
     MARKS_FIELD_NUMBER: _ClassVar[int]
     CALLER_FIELD_NUMBER: _ClassVar[int]
-    IS_PASSED_FIELD_NUMBER: _ClassVar[int]
     ray_id: str
     span_id: str
     parent_span_id: str
@@ -44,8 +43,7 @@ class SpanSet(_message.Message):
     spans: _containers.RepeatedCompositeFieldContainer[Span]
     marks: _containers.RepeatedCompositeFieldContainer[Mark]
     caller: RayCaller
-    is_passed: bool
-    def __init__(self, ray_id: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., service: _Optional[str] = ..., operation: _Optional[str] = ..., door: _Optional[str] = ..., code: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., caller: _Optional[_Union[RayCaller, _Mapping]] = ..., is_passed: _Optional[bool] = ...) -> None: ...
+    def __init__(self, ray_id: _Optional[str] = ..., span_id: _Optional[str] = ..., parent_span_id: _Optional[str] = ..., service: _Optional[str] = ..., operation: _Optional[str] = ..., door: _Optional[str] = ..., code: _Optional[str] = ..., start_ns: _Optional[int] = ..., end_ns: _Optional[int] = ..., spans: _Optional[_Iterable[_Union[Span, _Mapping]]] = ..., marks: _Optional[_Iterable[_Union[Mark, _Mapping]]] = ..., caller: _Optional[_Union[RayCaller, _Mapping]] = ...) -> None: ...
 
 class RayCaller(_message.Message):
     __slots__ = ("namespace_id", "identity_id", "group_id", "game_id", "named_game", "upload_id")
