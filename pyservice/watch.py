@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections import deque
 from collections.abc import Callable, Iterable
 from itertools import islice, takewhile
-from math import ceil
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from google.protobuf.message import Message
 
@@ -22,18 +22,14 @@ __all__ = [
     "LongPolls",
     "Topics",
     "WaitForChange",
-    "WaitingRequest",
-    "WaitingTask",
     "run_until_changed",
     "wait_for_change",
 ]
 
 WAIT_MS: Final = 40_000
 _TOPICS_MAX: Final = 100_000
-_RECENT_MAX: Final = 65_536
 WAKE_UPS_PER_TURN: Final = 100
-# Requests that expire within the same 400th of the maximum wait time share one timer.
-_GRAINS: Final = 400
+"""Requests that continue before other work gets a turn."""
 # Separators of the header that lists topics.
 _FORBIDDEN: Final = frozenset(' ,\r\n\t"')
 
@@ -154,6 +150,10 @@ class Topics:
             return None
         return wait_for_change(*topics, sequence=self.sequence, run=self.run)
 
+    def has_changed(self, wait: WaitForChange) -> bool:
+        """Returns whether a topic may have changed since an operation of this run decided to wait."""
+        return self._last_change(wait.topics) > wait.sequence
+
     def _last_change(self, topics: Iterable[str]) -> int:
         last_changes, floor = self._changed, self._floor
         return max(last_changes.get(topic, floor) for topic in topics)
@@ -188,220 +188,84 @@ class Topics:
         return Changes(self.run, self.sequence, topics, is_complete=True)
 
 
-class WaitingRequest:
-    """Long-poll request that `LongPolls` stores. Each server implements `resume` in a subclass."""
-
-    __slots__ = ("sequence", "stale_in_run", "topics", "until")
-
-    def __init__(self) -> None:
-        self.stale_in_run = ""
-        """The current run when this request was woken because it waits in another run. Empty:
-        never.
-        """
-        self.topics: tuple[str, ...] = ()
-        self.sequence = 0
-        self.until = 0.0
-        """End of the wait, in seconds of the loop's clock. 0: not stored yet."""
-
-    def resume(self, *, is_over: bool) -> None:
-        """Continues the request after a change, or with `is_over` after the maximum wait time.
-
-        Must neither raise nor wait again.
-        """
-        raise NotImplementedError
-
-
-class WaitingTask(WaitingRequest):
-    """Waiting request of an asyncio task. All waits of one request reuse the object."""
-
-    __slots__ = ("future",)
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.future: asyncio.Future[bool] | None = None
-
-    def resume(self, *, is_over: bool) -> None:
-        if self.future is not None and not self.future.done():
-            self.future.set_result(is_over)
-
-
 class LongPolls:
-    """Waiting requests by topic. They need neither a task nor a timer for each request.
+    """Requests that wait for changes of the topics of this process, each in a task of its own.
 
-    A change may arrive before the request that waits for it, so recent changes are stored. A
-    request waits only if none of its topics has changed. If changes may have been missed, the
-    request is resumed at once.
-
-    A run is one execution of the service that numbers the changes. A request of a run that is not
-    current is resumed at once. If it waits in that run again, that run becomes current. So does a
-    new run in the response to a query.
+    The front holds the long polls of other requests.
     """
 
-    def __init__(self, wait_ms: int = WAIT_MS) -> None:
+    def __init__(self, topics: Topics, wait_ms: int = WAIT_MS) -> None:
+        self._topics = topics
         self._wait_s = wait_ms / 1000
-        self._grain_s = self._wait_s / _GRAINS
-        self._requests: dict[WaitingRequest, int] = {}
-        """Timer group of each waiting request."""
-        self._by_grain: dict[int, dict[WaitingRequest, None]] = {}
-        self._by_topic: dict[str, dict[WaitingRequest, None]] = {}
-        self._run = ""
-        self._after = 0
-        self._floor = 0
-        self._recent: dict[str, int] = {}
-        self._waking: dict[WaitingRequest, bool] = {}
-        self._timer: asyncio.TimerHandle | None = None
-        self._has_requests = asyncio.Event()
+        self._by_topic: dict[str, dict[asyncio.Future[None], None]] = {}
+        self._waking: deque[asyncio.Future[None]] = deque()
+        self._count = 0
+        topics.listen(self._take)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return self._count
 
-    def add(self, request: WaitingRequest, park: WaitForChange) -> None:
-        """Stores a request until `resume` or `drop` is called for it. May call `resume` itself."""
-        if park.run != self._run:
-            if request.stale_in_run != self._run:
-                request.stale_in_run = self._run
-                request.resume(is_over=False)
-                return
-            # Either this is the first run, or the service restarted and no response has named the
-            # new run yet.
-            self._restart(park.run, park.sequence)
-            self._wake(tuple(self._requests))
-        elif not self._requests and park.sequence > self._after:
-            self._restart(park.run, park.sequence)
-        if park.sequence < self._floor or self._has_changed(park):
-            request.resume(is_over=False)
-            return
-        loop = asyncio.get_running_loop()
-        if not request.until:
-            request.until = loop.time() + self._wait_s
-        request.topics, request.sequence = park.topics, park.sequence
-        self._requests[request] = grain = ceil(request.until / self._grain_s)
-        self._by_grain.setdefault(grain, {})[request] = None
-        for topic in park.topics:
-            self._by_topic.setdefault(topic, {})[request] = None
-        self._has_requests.set()
-        if self._timer is None or self._timer.when() > grain * self._grain_s:
-            self._set_timer()
+    def end_of_wait(self) -> float:
+        """Returns the maximum wait time of a request that waits now, as a time of the loop's clock."""
+        return asyncio.get_running_loop().time() + self._wait_s
 
-    def drop(self, request: WaitingRequest) -> None:
-        grain = self._requests.pop(request, None)
-        if grain is None:
-            return
-        self._waking.pop(request, None)
-        _take_out(self._by_grain, grain, request)
-        for topic in request.topics:
-            _take_out(self._by_topic, topic, request)
-        if not self._requests:
-            self._has_requests.clear()
-
-    async def wait(self, task: WaitingTask, park: WaitForChange) -> bool:
-        """Waits for a change. Returns True if the maximum wait time has passed."""
-        task.future = asyncio.get_running_loop().create_future()
+    async def wait(self, wait: WaitForChange, until: float) -> bool:
+        """Waits until a topic changes. Returns True if the loop's clock reached `until` first."""
+        if self._topics.has_changed(wait):
+            return False
+        woken = asyncio.get_running_loop().create_future()
+        for topic in wait.topics:
+            self._by_topic.setdefault(topic, {})[woken] = None
+        self._count += 1
         try:
-            self.add(task, park)
-            return await task.future
+            async with asyncio.timeout_at(until):
+                await woken
+        except TimeoutError:
+            return True
         finally:
-            self.drop(task)
+            self._count -= 1
+            for topic in wait.topics:
+                _take_out(self._by_topic, topic, woken)
+        return False
 
-    async def next_query(self) -> tuple[str, int]:
-        """Waits until a long poll waits. Returns `run` and `sequence` for `Topics.changes_after`."""
-        await self._has_requests.wait()
-        return self._run, self._after
-
-    def take(self, queried_run: str, changes: Changes) -> None:
-        """Resumes the requests that wait for the topics of `changes`.
-
-        `changes` is the response to a query for changes in the run `queried_run`.
-        """
-        if queried_run != self._run:
-            return  # the run changed during the query
-        if changes.run != self._run or not changes.is_complete:
-            self._restart(changes.run, changes.sequence)
-            self._wake(tuple(self._requests))
-            return
-        changed: dict[WaitingRequest, None] = {}
-        for topic, sequence in changes.topics:
-            if sequence > self._floor:
-                self._recent[topic] = sequence
-            for request in self._by_topic.get(topic, ()):
-                if request.sequence < sequence:
-                    changed[request] = None
-        self._after = max(self._after, changes.sequence)
-        if len(self._recent) > _RECENT_MAX:
-            self._floor = self._after
-            self._recent.clear()
-        self._wake(changed)
-
-    def take_latest(self, changes: Changes) -> None:
-        """Resumes the requests that wait for the topics of `changes`, in the order of the changes."""
-        self.take(self._run, changes)
-
-    def _restart(self, run: str, sequence: int) -> None:
-        self._run = run
-        self._after = self._floor = sequence
-        self._recent.clear()
-
-    def _has_changed(self, park: WaitForChange) -> bool:
-        recent = self._recent
-        return any(recent.get(topic, 0) > park.sequence for topic in park.topics)
-
-    def _wake(self, requests: Iterable[WaitingRequest], *, is_over: bool = False) -> None:
+    def _take(self, changes: Changes) -> None:
+        changed = [change.topic for change in changes.topics]
         is_idle = not self._waking
-        for request in requests:
-            self._waking.setdefault(request, is_over)
+        for topic in changed if changes.is_complete else tuple(self._by_topic):
+            self._waking.extend(self._by_topic.pop(topic, ()))
         if is_idle and self._waking:
             self._wake_some()
 
     def _wake_some(self) -> None:
-        for request, is_over in tuple(islice(self._waking.items(), WAKE_UPS_PER_TURN)):
-            if request in self._waking:
-                self.drop(request)
-                request.resume(is_over=is_over)
+        for _ in range(min(len(self._waking), WAKE_UPS_PER_TURN)):
+            woken = self._waking.popleft()
+            # A request with two topics may be in the queue twice.
+            if not woken.done():
+                woken.set_result(None)
         if self._waking:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = None
-        if self._by_grain:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(min(self._by_grain) * self._grain_s, self._on_timer)
-
-    def _on_timer(self) -> None:
-        # A timer may fire early by the resolution of the loop's clock.
-        now = asyncio.get_running_loop().time() + 0.001
-        due = [grain for grain in sorted(self._by_grain) if grain * self._grain_s <= now]
-        self._wake(
-            [request for grain in due for request in self._by_grain.pop(grain)], is_over=True
-        )
-        self._timer = None
-        self._set_timer()
-
 
 async def run_until_changed(
-    run: Run, message: Message, caller: Caller, wait: WaitForChange, waiters: LongPolls | None
+    run: Run, message: Message, caller: Caller, wait: WaitForChange, long_polls: LongPolls | None
 ) -> Message:
     """Waits for a change and runs the operation again, until the operation returns a response."""
-    if waiters is None:
+    if long_polls is None:
         raise RuntimeError("the operation waits, but it was run without long polls")
-    task = WaitingTask()
+    until = long_polls.end_of_wait()
     while True:
-        caller.call.long_poll_expired = await waiters.wait(task, wait)
+        caller.call.long_poll_expired = await long_polls.wait(wait, until)
         response = await run(message, caller)
         if not isinstance(response, WaitForChange):
             return response
         wait = response
 
 
-Key = TypeVar("Key")
-
-
 def _take_out(
-    table: dict[Key, dict[WaitingRequest, None]], key: Key, request: WaitingRequest
+    table: dict[str, dict[asyncio.Future[None], None]], topic: str, woken: asyncio.Future[None]
 ) -> None:
-    entry = table.get(key)
-    if entry is not None:
-        entry.pop(request, None)
-        if not entry:
-            del table[key]
+    waiting = table.get(topic)
+    if waiting is not None:
+        waiting.pop(woken, None)
+        if not waiting:
+            del table[topic]

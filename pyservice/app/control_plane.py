@@ -285,14 +285,12 @@ class ControlPlane:
     ) -> HttpServer:
         """Returns the server behind the front, or without the front that of a public port."""
         public = None if self._http_socket is None else transport_settings(self._settings)
-        long_polls, topics = LongPolls(), self._topics
-        topics.listen(lambda changes: long_polls.take(topics.run, changes))
         app = HttpApplication(
             table,
             public or internal,
             self._metrics,
             self._limits.control_plane_limit,
-            long_polls=long_polls,
+            long_polls=LongPolls(self._topics),
             rays=self._rays.rays,
         )
         if self._http_socket is not None and public is not None:

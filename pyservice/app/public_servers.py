@@ -73,8 +73,7 @@ class PublicServers:
         has_front = settings.front == "on"
         transport = transport_settings(settings)
         served = replace(transport, is_internal=True) if has_front else transport
-        self._long_polls = long_polls = LongPolls()
-        topics.listen(lambda changes: long_polls.take(topics.run, changes))
+        self._long_polls = long_polls = LongPolls(topics)
         openapi_document = openapi.document(
             METHODS.values(), public_url=settings.public_base or "/"
         )

@@ -147,8 +147,8 @@ async def test_oversized_body_is_reported_after_the_token(service: SlowService) 
 
 
 async def test_asynchronous_local_operation_waits() -> None:
-    topics, long_polls = Topics(), LongPolls()
-    topics.listen(lambda changes: long_polls.take(topics.run, changes))
+    topics = Topics()
+    long_polls = LongPolls(topics)
     first = topics.index_of("lobbies")
 
     async def run(

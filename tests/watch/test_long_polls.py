@@ -8,12 +8,11 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind, WaitForChange
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.watch import (
+    WAKE_UPS_PER_TURN,
     Change,
     Changes,
     LongPolls,
     Topics,
-    WaitingRequest,
-    WaitingTask,
     run_until_changed,
     wait_for_change,
 )
@@ -28,15 +27,6 @@ LAST = Call("ray", b"\x7f\0\0\1", long_poll_expired=True)
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
-
-
-class Request(WaitingRequest):
-    def __init__(self) -> None:
-        super().__init__()
-        self.wakings: list[bool] = []
-
-    def resume(self, *, is_over: bool) -> None:
-        self.wakings.append(is_over)
 
 
 UNKNOWN_INDEXES = "1 x . 0.0 {run} {run}. {run}.x {run}.-1 {run}.² {run}.1.0 {run}.2"
@@ -116,171 +106,94 @@ async def test_other_run_or_evicted_number_is_incomplete(run: str | None, sequen
     assert changes == Changes(topics.run, 20, (), is_complete=False)
 
 
+def wait_of(topics: Topics, *names: str) -> WaitForChange:
+    return wait_for_change(*names, sequence=topics.sequence, run=topics.run)
+
+
+class Waiting:
+    """Requests that wait for topics of `self.topics`."""
+
+    def __init__(self, wait_ms: int = 60_000) -> None:
+        self.topics = Topics()
+        self.long_polls = LongPolls(self.topics, wait_ms)
+
+    async def start(self, *names: str) -> asyncio.Task[bool]:
+        wait = wait_of(self.topics, *names)
+        task = asyncio.create_task(self.long_polls.wait(wait, self.long_polls.end_of_wait()))
+        await asyncio.sleep(0)
+        return task
+
+
 async def test_change_wakes_only_requests_of_its_topic() -> None:
-    waiters = LongPolls()
-    concerned, other = Request(), Request()
-    waiters.add(concerned, WaitForChange(("a", "c"), 5, "r"))
-    waiters.add(other, WaitForChange(("b",), 5, "r"))
-    waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
-    assert (concerned.wakings, other.wakings) == ([False], [])
-    waiters.take("r", Changes("r", 7, (Change("c", 7),), is_complete=True))
-    assert concerned.wakings == [False]
-    assert len(waiters) == 1
+    waiting = Waiting()
+    concerned, other = await waiting.start("a", "c"), await waiting.start("b")
+    waiting.topics.bump("c")
+    assert not await asyncio.wait_for(concerned, PATIENCE_S)
+    assert not other.done()
+    assert len(waiting.long_polls) == 1
+    waiting.topics.bump("a", "b")
+    assert not await asyncio.wait_for(other, PATIENCE_S)
+    assert len(waiting.long_polls) == 0
+    assert not waiting.long_polls._by_topic
 
 
-async def test_change_before_the_parked_request_arrives_is_not_missed() -> None:
-    waiters, early, late = LongPolls(), Request(), Request()
-    waiters.add(early, WaitForChange(("b",), 5, "r"))
-    waiters.take("r", Changes("r", 5, (Change("b", 4),), is_complete=True))
-    assert early.wakings == [], "the request has seen this change"
-    waiters.take("r", Changes("r", 6, (Change("a", 6),), is_complete=True))
-    waiters.add(late, WaitForChange(("a",), 5, "r"))
-    assert (early.wakings, late.wakings) == ([], [False])
+async def test_change_before_the_wait_is_not_missed() -> None:
+    topics = Topics()
+    long_polls = LongPolls(topics)
+    wait = wait_of(topics, "a")
+    topics.bump("a")
+    assert not await long_polls.wait(wait, long_polls.end_of_wait())
 
 
-async def test_request_older_than_the_stored_changes_is_woken() -> None:
-    waiters, early, late = LongPolls(), Request(), Request()
-    waiters.add(early, WaitForChange(("b",), 8, "r"))
-    waiters.add(late, WaitForChange(("a",), 7, "r"))
-    assert late.wakings == [False]
-
-
-async def test_another_run_wakes_every_request() -> None:
-    waiters, first, second = LongPolls(), Request(), Request()
-    waiters.add(first, WaitForChange(("a",), 5, "r"))
-    waiters.take("r", Changes("s", 1, (), is_complete=False))
-    assert first.wakings == [False]
-    waiters.add(second, WaitForChange(("a",), 1, "s"))
-    # A response for another run of the plane means nothing for this run.
-    waiters.take("r", Changes("r", 9, (Change("a", 9),), is_complete=True))
-    assert second.wakings == []
-
-
-async def test_request_of_an_unknown_run_is_repeated_first() -> None:
-    """The request may be from before a restart, so it is not parked."""
-    waiters, first, late = LongPolls(), Request(), Request()
-    waiters.add(first, WaitForChange(("a",), 1, "s"))
-    waiters.add(late, WaitForChange(("a",), 5, "r"))
-    assert (first.wakings, late.wakings) == ([], [False])
-    waiters.add(late, WaitForChange(("a",), 1, "s"))
-    waiters.take("s", Changes("s", 2, (Change("b", 2),), is_complete=True))
-    assert (first.wakings, late.wakings) == ([], [False])
-    assert len(waiters) == 2
-
-
-async def test_earlier_run_is_not_accepted_when_no_request_waits() -> None:
-    waiters, first, late = LongPolls(), Request(), Request()
-    waiters.add(first, WaitForChange(("a",), 1, "s"))
-    waiters.drop(first)
-    waiters.add(late, WaitForChange(("a",), 5, "r"))
-    assert late.wakings == [False]
-
-
-async def test_run_that_parks_a_repeated_request_becomes_current() -> None:
-    waiters, first, second = LongPolls(), Request(), Request()
-    waiters.add(first, WaitForChange(("a",), 5, "r"))
-    for _ in range(2):
-        waiters.add(second, WaitForChange(("a",), 1, "s"))
-    assert (first.wakings, second.wakings) == ([False], [False])
-    assert len(waiters) == 1
-    assert await waiters.next_query() == ("s", 1)
-
-
-async def test_repeated_request_before_another_restart_proves_nothing() -> None:
-    waiters, first, second = LongPolls(), Request(), Request()
-    waiters.add(first, WaitForChange(("a",), 5, "r"))
-    waiters.add(second, WaitForChange(("a",), 1, "s"))
-    waiters.take("r", Changes("t", 3, (), is_complete=False))
-    waiters.add(second, WaitForChange(("a",), 1, "s"))
-    assert (first.wakings, second.wakings) == ([False], [False, False])
-    waiters.add(second, WaitForChange(("a",), 3, "t"))
-    assert second.wakings == [False, False]
-    assert await waiters.next_query() == ("t", 3)
-
-
-async def test_task_parked_by_another_run_repeats_once_and_waits() -> None:
-    waiters, first, task = LongPolls(), Request(), WaitingTask()
-    waiters.add(first, WaitForChange(("a",), 5, "r"))
-    assert not await waiters.wait(task, WaitForChange(("a",), 1, "s"))
-    waiting_task = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "s")))
+async def test_forgotten_topics_wake_every_request() -> None:
+    topics = Topics(capacity=2)
+    long_polls = LongPolls(topics)
+    wait = long_polls.wait(wait_of(topics, "a"), long_polls.end_of_wait())
+    task = asyncio.create_task(wait)
     await asyncio.sleep(0)
-    assert not waiting_task.done()
-    waiters.take("s", Changes("s", 2, (Change("a", 2),), is_complete=True))
-    assert not await waiting_task
+    topics.bump(*(f"game/{number}" for number in range(10)))
+    assert not await asyncio.wait_for(task, PATIENCE_S)
 
 
-async def test_request_is_parked_no_longer_than_its_timeout() -> None:
-    loop = asyncio.get_running_loop()
-    waiters = LongPolls(wait_ms=200)
-    began = loop.time()
-    task = WaitingTask()
+async def test_request_waits_no_longer_than_its_timeout() -> None:
+    waiting = Waiting(wait_ms=50)
+    began = asyncio.get_running_loop().time()
+    task = await waiting.start("a")
+    assert await asyncio.wait_for(task, PATIENCE_S)
+    assert asyncio.get_running_loop().time() - began >= 0.049
+    assert len(waiting.long_polls) == 0
+
+
+async def test_cancelled_request_is_forgotten() -> None:
+    waiting = Waiting()
+    tasks = [await waiting.start("a", f"b{number % 7}") for number in range(100)]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert len(waiting.long_polls) == 0
+    assert not waiting.long_polls._by_topic
+    waiting.topics.bump("a")
+
+
+async def test_many_requests_wake_in_small_batches() -> None:
+    waiting = Waiting()
+    count = 3 * WAKE_UPS_PER_TURN + 1
+    tasks = [await waiting.start("a", "b") for _ in range(count)]
+    waiting.topics.bump("a")
+    waiting.topics.bump("b")
+    before = 0
     async with asyncio.timeout(PATIENCE_S):
-        assert await waiters.wait(task, WaitForChange(("a",), 1, "r"))
-    assert began + 0.2 <= task.until <= loop.time()
-    assert loop.time() - began >= 0.199
-    assert len(waiters) == 0
+        while before < count:
+            await asyncio.sleep(0)
+            done = sum(task.done() for task in tasks)
+            assert done - before <= WAKE_UPS_PER_TURN
+            before = done
+    assert len(waiting.long_polls) == 0
 
 
-@pytest.mark.full
-async def test_parking_again_does_not_extend_the_timeout() -> None:
-    loop = asyncio.get_running_loop()
-    waiters = LongPolls(wait_ms=1_500)
-    task = WaitingTask()
-    waiting_task = asyncio.create_task(waiters.wait(task, WaitForChange(("a",), 1, "r")))
-    await asyncio.sleep(0)
-    until = task.until
-    await asyncio.sleep(0.5)
-    waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
-    assert not await waiting_task
-    assert loop.time() < until, "the machine is too slow for this test"
-    assert await waiters.wait(task, WaitForChange(("a",), 2, "r"))
-    assert task.until == until
-
-
-async def test_request_with_the_earliest_deadline_wakes_first() -> None:
-    waiters = LongPolls(wait_ms=60_000)
-    fresh, old = Request(), Request()
-    waiters.add(fresh, WaitForChange(("a",), 1, "r"))
-    old.until = asyncio.get_running_loop().time() + 0.05
-    waiters.add(old, WaitForChange(("a",), 1, "r"))
-    while not old.wakings:
-        await asyncio.sleep(0.01)
-    assert (old.wakings, fresh.wakings) == ([True], [])
-    waiters.drop(fresh)
-
-
-async def test_dropped_request_is_not_woken() -> None:
-    waiters = LongPolls(wait_ms=50)
-    requests = [Request() for _ in range(100)]
-    for number, request in enumerate(requests):
-        waiters.add(request, WaitForChange(("a", f"b{number % 7}", "a"), 1, "r"))
-    for request in requests:
-        waiters.drop(request)
-        waiters.drop(request)
-    waiters.take("r", Changes("r", 2, (Change("a", 2),), is_complete=True))
-    await asyncio.sleep(0.1)
-    assert all(request.wakings == [] for request in requests)
-    assert not waiters._by_topic
-    assert not waiters._by_grain
-
-
-async def test_no_poll_runs_without_waiting_requests() -> None:
-    waiters, request = LongPolls(), Request()
-    asking = asyncio.create_task(waiters.next_query())
-    await asyncio.sleep(0)
-    assert not asking.done()
-    waiters.add(request, WaitForChange(("a",), 5, "r"))
-    assert await asking == ("r", 5)
-    waiters.drop(request)
-    asking = asyncio.create_task(waiters.next_query())
-    await asyncio.sleep(0)
-    assert not asking.done()
-    asking.cancel()
-
-
-async def test_local_operation_waits_without_polling() -> None:
-    topics, waiters = Topics(), LongPolls()
-    topics.listen(lambda changes: waiters.take(topics.run, changes))
+async def test_operation_runs_again_until_it_has_news() -> None:
+    topics = Topics()
+    long_polls = LongPolls(topics)
     index = topics.index_of("a")
     answer = groups_pb2.GetGroupBillingResponse()
 
@@ -288,8 +201,8 @@ async def test_local_operation_waits_without_polling() -> None:
         return topics.wait_unless_changed(index, caller.call, "a") or answer
 
     caller = Caller(TokenKind.CLOUD, b"", b"", b"", Call("ray", b""))
-    parked = await run(None, caller)
-    running = asyncio.create_task(run_until_changed(run, None, caller, parked, waiters))  # type: ignore[arg-type]
+    wait = await run(None, caller)
+    running = asyncio.create_task(run_until_changed(run, None, caller, wait, long_polls))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     topics.bump("b")
     await asyncio.sleep(0)
@@ -297,3 +210,19 @@ async def test_local_operation_waits_without_polling() -> None:
     topics.bump("a")
     assert await running is answer
     assert not caller.call.long_poll_expired
+
+
+async def test_repetition_does_not_extend_the_timeout() -> None:
+    """Each change wakes the operation, which has no news until the maximum wait time is over."""
+    topics = Topics()
+    long_polls = LongPolls(topics, wait_ms=100)
+    answer = groups_pb2.GetGroupBillingResponse()
+
+    async def run(message: Any, caller: Caller) -> Any:
+        asyncio.get_running_loop().call_later(0.02, topics.bump, "a")
+        return answer if caller.call.long_poll_expired else wait_of(topics, "a")
+
+    caller = Caller(TokenKind.CLOUD, b"", b"", b"", Call("ray", b""))
+    waiting = run_until_changed(run, answer, caller, wait_of(topics, "a"), long_polls)
+    topics.bump("a")
+    assert await asyncio.wait_for(waiting, PATIENCE_S) is answer
