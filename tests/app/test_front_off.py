@@ -7,11 +7,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import httpx
 import pytest
 
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.support.loopback import FREE_PORT
 from tests.support.supervised_service import SupervisedService, until
+from tests.support.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +40,18 @@ def test_players_are_served_at_the_http_address(service: SupervisedService) -> N
     assert response.status_code == 200, response.text
     assert "openapi" in httpx.get(f"{url}/openapi.json").json()
     assert response.headers.keys().isdisjoint({"x-hosting-code", "x-hosting-park"})
+
+
+def test_players_are_served_at_the_grpc_address(service: SupervisedService) -> None:
+    metadata = (("authorization", f"Bearer {service.public_token()}"),)
+    with grpc.insecure_channel(service.addresses["grpc"]) as channel:
+        call = channel.unary_unary(
+            "/hosting.v1.Matchmaker/ListRegions",
+            request_serializer=pb.ListRegionsRequest.SerializeToString,
+            response_deserializer=pb.ListRegionsResponse.FromString,
+        )
+        response = call(pb.ListRegionsRequest(), metadata=metadata, timeout=PATIENCE_S)
+    assert [region.region_id for region in response.regions] == ["local"]
 
 
 def test_developers_are_served_at_the_control_plane_address(service: SupervisedService) -> None:
