@@ -201,7 +201,6 @@ def transport_settings(settings: Settings) -> TransportSettings:
         bodies_limit_bytes=http.bodies_bytes,
         receive_timeout_ms=http.slow_client_ms,
         keep_alive_timeout_ms=http.keep_alive_ms,
-        backlog=http.backlog,
         connections_max=connections_max - rpc_connections_max,
         rpc_connections_max=rpc_connections_max,
         message_limit_bytes=messages.message_bytes,

@@ -41,13 +41,12 @@ class TransportSettings:
     """Timeout for the head of a request, and again for its body."""
     keep_alive_timeout_ms: int = 75_000
     """An idle HTTP connection is closed after this time. 0: after every response."""
-    backlog: int = 2048
     connections_max: int | None = None
     """Limit of HTTP connections. One client address may have half of them. None: no limit."""
     rpc_connections_max: int | None = None
     message_limit_bytes: int = MIB
     streams_per_connection: int = 1024
     is_internal: bool = False
-    """True for an internal server. A public server sends it the client address and holds its long
-    polls.
+    """Whether the requests come from the front, which adds their client addresses and ray ids, and
+    holds their long polls.
     """
