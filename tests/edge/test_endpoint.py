@@ -15,8 +15,8 @@ from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate, Rates
 from pyservice.watch import LongPolls, Topics
-from tests.support.forwarding_pair import until
 from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_control_plane import until
 from tests.support.sample_service import (
     APIS,
     MATCHMAKER,

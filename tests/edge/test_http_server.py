@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from pyservice.edge.http_server import HttpServer, listen_unix
-from tests.support.forwarding_pair import until
 from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_control_plane import until
 from tests.support.sample_service import HttpConnection, is_closed, listener
 from tests.support.waiting import PATIENCE_S
 

@@ -12,7 +12,7 @@ import pytest
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import grpc_server
-from tests.support.forwarding_pair import (
+from tests.support.sample_control_plane import (
     BILLING,
     GAMES,
     VALIDATE,

@@ -13,8 +13,15 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate, Rates
-from tests.support.forwarding_pair import BILLING, CLOUD, GROUP, ControlServers, SmallControl, until
 from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_control_plane import (
+    BILLING,
+    CLOUD,
+    GROUP,
+    ControlServers,
+    SmallControl,
+    until,
+)
 from tests.support.sample_service import (
     GOOD,
     HttpConnection,

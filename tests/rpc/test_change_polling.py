@@ -17,7 +17,7 @@ from pyservice.rpc import (
     next_changes,
 )
 from pyservice.watch import Changes, Topics
-from tests.support.forwarding_pair import until
+from tests.support.sample_control_plane import until
 
 pytestmark = pytest.mark.anyio
 
