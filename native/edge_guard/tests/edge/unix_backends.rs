@@ -117,13 +117,34 @@ fn upgraded_connection_relays_bytes() {
 fn missing_backend_fails_one_request_only() {
     let test_folder = tempfile::tempdir().unwrap();
     let path = test_folder.path().join("api.sock");
-    let guard = guard(json!([backend("api.example", &path, false)]));
+    let guard = EdgeProcess::start_with(json!({
+        "http": "127.0.0.1:0",
+        "backends": [backend("api.example", &path, false)],
+        "timeouts": {"connect_ms": 300},
+    }));
     let mut player = connect(guard.listener("http").port());
     let answer = get(&mut player, "api.example", "/");
     assert_eq!(answer.status(), 502);
     assert!(answer.text().contains("SERVER_UNREACHABLE"), "{}", answer.text());
     count_connections(&path);
     assert_eq!(get(&mut player, "api.example", "/").text(), "1");
+}
+
+#[test]
+fn restarting_backend_is_waited_for() {
+    let test_folder = tempfile::tempdir().unwrap();
+    let path = test_folder.path().join("api.sock");
+    drop(UnixListener::bind(&path).unwrap());
+    let guard = guard(json!([backend("api.example", &path, false)]));
+    let port = guard.listener("http").port();
+    std::thread::scope(|scope| {
+        let answer = scope.spawn(|| get(&mut connect(port), "api.example", "/").text().to_owned());
+        guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
+        assert!(UnixStream::connect(&path).is_err());
+        std::fs::remove_file(&path).unwrap();
+        count_connections(&path);
+        assert_eq!(answer.join().unwrap(), "1");
+    });
 }
 
 #[test]
