@@ -1,4 +1,6 @@
-"""HTTP load of players that repeat no request. Each lost or wrong answer is a failure."""
+"""HTTP load of players and lobby servers that repeat no request. Each lost or wrong answer is a
+failure.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,8 @@ _LAST: Final = b"\r\nconnection: close\r\n"
 _TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]+")
 _THINK_S: Final = 0.4
 """Longest pause of a slow player. It is shorter than the time of idle connections during a stop."""
+_READY_SHARE: Final = 0.1
+"""Share of the rounds with a request that the front passes on."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class LoadCounts:
 class UnretriedLoad:
     """Players in a thread of their own, between `__enter__` and `__exit__`.
 
-    A player joins, connects, disconnects and begins again. Each request depends on the answer to the
-    one before, so a lost change is a wrong answer.
+    In a round, a player joins, connects and disconnects. Each request depends on the answer to the
+    one before, so a lost change is a wrong answer. The lobby server reports `ready` after some
+    rounds.
     """
 
     def __init__(
@@ -104,6 +109,7 @@ class _Player(asyncio.Protocol):
             (_head("lobbies/join", load.token), lambda: join),
             (_head("players/connected", lobby.token), self._token_body),
             (_head("players/disconnected", lobby.token), self._token_body),
+            (_head("lobbies/ready", lobby.token), lambda: b"{}"),
         ]
         self._step = 0
 
@@ -162,6 +168,8 @@ class _Player(asyncio.Protocol):
             self._player_token = _TOKEN.findall(body)[0]
         counts.answers += 1
         self._step = (self._step + 1) % len(self._steps)
+        if self._step == len(self._steps) - 1 and self._load.random.random() > _READY_SHARE:
+            self._step = 0
         self._is_last = _LAST in head
         if self._is_last:
             counts.last_answers += 1
