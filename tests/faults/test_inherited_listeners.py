@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.faults.unretried_load import LoadedLobby, UnretriedLoad
+from tests.faults.unretried_load import LoadedLobby, UnretriedGrpcLoad, UnretriedLoad
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.supervised_service import SupervisedService, until
 from tests.support.waiting import PATIENCE_S
@@ -53,7 +53,8 @@ def make_supervised(tmp_path: Path) -> Iterator[MakeSupervised]:
 @pytest.fixture
 def sockets() -> Iterator[dict[str, socket.socket]]:
     """Sockets of a socket unit."""
-    opened = {name: socket.create_server((OWN_ADDRESS, 0)) for name in ("metrics", "http", "cdn")}
+    names = ("metrics", "http", "cdn", "grpc")
+    opened = {name: socket.create_server((OWN_ADDRESS, 0)) for name in names}
     yield opened
     for one in opened.values():
         one.close()
@@ -67,9 +68,10 @@ def _activate(supervised: SupervisedService, sockets: dict[str, socket.socket]) 
         supervised.addresses[name] = "{}:{}".format(*one.getsockname())
 
 
-def _load(supervised: SupervisedService, players: int) -> UnretriedLoad:
+def _load(supervised: SupervisedService, players: int, transport: str = "http") -> UnretriedLoad:
     lobbies = [LoadedLobby(*supervised.attach("arena")) for _ in range(0, players, LOBBY_SIZE // 2)]
-    return UnretriedLoad(supervised.addresses["http"], supervised.service_token, lobbies, players)
+    kind = UnretriedGrpcLoad if transport == "grpc" else UnretriedLoad
+    return kind(supervised.addresses[transport], supervised.service_token, lobbies, players)
 
 
 def _wait_for_answers(load: UnretriedLoad, count: int) -> None:
@@ -153,6 +155,25 @@ def test_a_million_requests_survive_restarts(
             _end_data_plane(supervised, signal.SIGTERM)
 
     _check_restarts(supervised, restart, restarts=20, answers=1_000_000)
+
+
+@pytest.mark.parametrize("is_activated", [False, True], ids=["data plane", "service"])
+def test_restart_fails_no_grpc_call(
+    make_supervised: MakeSupervised, sockets: dict[str, socket.socket], *, is_activated: bool
+) -> None:
+    supervised = make_supervised()
+    if is_activated:
+        _activate(supervised, sockets)
+    supervised.start()
+    with _load(supervised, 20, "grpc") as load:
+        for _ in range(2):
+            _wait_for_answers(load, 300)
+            if is_activated:
+                _restart_service(supervised)
+            else:
+                _end_data_plane(supervised, signal.SIGTERM)
+        _wait_for_answers(load, 300)
+    assert load.counts.failures == []
 
 
 def test_killed_data_plane_refuses_no_connection(make_supervised: MakeSupervised) -> None:

@@ -1,6 +1,4 @@
-"""HTTP load of players and lobby servers that repeat no request. Each lost or wrong answer is a
-failure.
-"""
+"""Load of players and lobby servers that repeat no request. Each lost or wrong answer is a failure."""
 
 from __future__ import annotations
 
@@ -16,6 +14,12 @@ from typing import Final, Self
 
 import uvloop
 
+from tests.support.data_plane_clients import (
+    Fields,
+    PlaneGrpcClient,
+    ResponseLost,
+    TransportResponse,
+)
 from tests.support.waiting import PATIENCE_S
 
 _HEAD_END: Final = b"\r\n\r\n"
@@ -44,7 +48,7 @@ class LoadCounts:
 
 
 class UnretriedLoad:
-    """Players in a thread of their own, between `__enter__` and `__exit__`.
+    """Players over HTTP in a thread of their own, between `__enter__` and `__exit__`.
 
     In a round, a player joins, connects and disconnects. Each request depends on the answer to the
     one before, so a lost change is a wrong answer. The lobby server reports `ready` after some
@@ -61,7 +65,7 @@ class UnretriedLoad:
         self.counts = LoadCounts()
         self.random = random.Random(1)
         self.is_over = False
-        self._players = [(lobbies[n % len(lobbies)], n % 10 == 0) for n in range(players)]
+        self.players = [(lobbies[n % len(lobbies)], n % 10 == 0) for n in range(players)]
         # A test that fails does not wait for the thread.
         self._thread = threading.Thread(target=lambda: uvloop.run(self._play()), daemon=True)
 
@@ -80,10 +84,47 @@ class UnretriedLoad:
         assert not self._thread.is_alive(), "a request is not answered"
 
     async def _play(self) -> None:
+        """Plays until `is_over`."""
         loop = asyncio.get_running_loop()
-        players = [_Player(self, lobby, loop, is_slow=slow) for lobby, slow in self._players]
+        players = [_Player(self, lobby, loop, is_slow=slow) for lobby, slow in self.players]
         await asyncio.gather(*(player.connect() for player in players))
         await asyncio.gather(*(player.has_ended for player in players))
+
+
+class UnretriedGrpcLoad(UnretriedLoad):
+    """Players over gRPC, each with a channel of its own."""
+
+    async def _play(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            for lobby, is_slow in self.players:
+                group.create_task(self._play_alone(lobby, is_slow=is_slow))
+
+    async def _play_alone(self, lobby: LoadedLobby, *, is_slow: bool) -> None:
+        client = PlaneGrpcClient("{}:{}".format(*self.where), is_patient=True)
+        self.counts.connections += 1
+        try:
+            while not self.is_over:
+                await self._play_round(client, lobby)
+                if is_slow:
+                    await asyncio.sleep(self.random.random() * _THINK_S)
+        except (ResponseLost, AssertionError) as error:
+            self.counts.failures.append(repr(error))
+        finally:
+            await client.close()
+
+    async def _play_round(self, client: PlaneGrpcClient, lobby: LoadedLobby) -> None:
+        async def call(operation: str, fields: Fields, token: str) -> TransportResponse:
+            answer = await client.call(operation, fields, token=token)
+            assert answer.code == "OK", (operation, answer)
+            self.counts.answers += 1
+            return answer
+
+        joined = await call("join", {"lobby_id": lobby.id}, self.token)
+        player = {"player_token": joined.tokens[0]}
+        await call("connected", player, lobby.token)
+        await call("disconnected", player, lobby.token)
+        if self.random.random() < _READY_SHARE:
+            await call("ready", {}, lobby.token)
 
 
 class _Player(asyncio.Protocol):

@@ -246,14 +246,15 @@ def _http_answer(operation: str, response: RawResponse) -> TransportResponse:
 class PlaneGrpcClient:
     name = "grpc"
 
-    def __init__(self, address: str, channels: int = 1) -> None:
-        options = [
-            ("grpc.enable_retries", 0),
-            ("grpc.initial_reconnect_backoff_ms", 50),
-            ("grpc.min_reconnect_backoff_ms", 50),
-            ("grpc.max_reconnect_backoff_ms", 200),
-            ("grpc.use_local_subchannel_pool", 1),
-        ]
+    def __init__(self, address: str, channels: int = 1, *, is_patient: bool = False) -> None:
+        """A patient client waits for a connection for up to 20 s, as gRPC clients do by default."""
+        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
+        if not is_patient:
+            options += [
+                ("grpc.initial_reconnect_backoff_ms", 50),
+                ("grpc.min_reconnect_backoff_ms", 50),
+                ("grpc.max_reconnect_backoff_ms", 200),
+            ]
         self.channels = [grpc.aio.insecure_channel(address, options) for _ in range(channels)]
         self._calls = [
             {operation: _method(channel, rpc) for operation, (rpc, _, _) in OPERATIONS.items()}
