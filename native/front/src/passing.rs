@@ -146,7 +146,7 @@ pub async fn answer(
     counted: CountedRequest,
     request: Request<Incoming>,
 ) -> io::Result<Response<AnswerBody>> {
-    let traced = request.headers().get(TRACEPARENT).and_then(|value| trace_context::trace_id(value.as_bytes()));
+    let traced = single(request.headers(), &TRACEPARENT).and_then(|value| trace_context::trace_id(value.as_bytes()));
     let ray_id = match traced {
         Some(ray_id) => ray_id,
         None => context.ray_ids.next()?,
@@ -166,7 +166,7 @@ pub async fn answer(
         client: context.addresses.client(peer, forwarded_for(&parts.headers).as_deref()),
         is_received: body.is_end_stream(),
     };
-    let is_http1 = parts.version <= Version::HTTP_11;
+    let version = parts.version;
     let outcome = tokio::select! {
         biased;
         outcome = exchange.run(parts, body) => outcome,
@@ -181,10 +181,15 @@ pub async fn answer(
     {
         options.cors.add(&path, &origin, response.headers_mut());
     }
-    let is_last = !exchange.is_received || context.is_stopping.get() || context.timeouts.keep_alive.is_zero();
-    if is_http1 && is_last {
+    let is_last = version == Version::HTTP_10
+        || !exchange.is_received
+        || context.is_stopping.get()
+        || context.timeouts.keep_alive.is_zero();
+    if version <= Version::HTTP_11 && is_last {
         response.headers_mut().insert(CONNECTION, CLOSE);
     }
+    // Otherwise hyper keeps a connection of HTTP/1.0 open if the client asks for it.
+    *response.version_mut() = version;
     let counted = (counted, context.clone().begin_answer(), busy);
     Ok(response.map(|content| AnswerBody { content, _counted: counted }))
 }
@@ -429,8 +434,8 @@ impl Passed {
     /// Drops the parts that a repeated request does not need. It may wait for long.
     fn keep_only_key(&mut self) {
         self.body = Bytes::new();
-        let mut headers = HeaderMap::with_capacity(5);
-        for name in [HOST, AUTHORIZATION, CLIENT, RAY, TRACEPARENT] {
+        let mut headers = HeaderMap::with_capacity(6);
+        for name in [HOST, AUTHORIZATION, ORIGIN, CLIENT, RAY, TRACEPARENT] {
             if let Some(value) = self.headers.remove(&name) {
                 // A value of its own, because this one keeps the whole head of the request in memory.
                 let value = HeaderValue::from_bytes(value.as_bytes()).expect("it was a valid value");
@@ -441,10 +446,16 @@ impl Passed {
     }
 }
 
-/// Returns the target that Python gets, or None for a target without a path.
+/// Returns the target that Python gets, or None for a target without a path. Uvicorn takes only ASCII.
 fn target(uri: &Uri) -> Option<&str> {
     let target = uri.path_and_query()?.as_str();
-    target.starts_with('/').then_some(target)
+    (target.starts_with('/') && target.is_ascii()).then_some(target)
+}
+
+/// Returns the value of a header that occurs once.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
+    let mut values = headers.get_all(name).iter();
+    values.next().filter(|_| values.next().is_none())
 }
 
 fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {

@@ -5,10 +5,12 @@
 
 mod answering;
 mod client;
+mod cors;
 mod durability;
 mod limits;
 mod lobby_calls;
 mod namespace;
+mod parking;
 mod passing;
 mod placing;
 mod plain_bodies;

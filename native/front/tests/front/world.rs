@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
@@ -110,6 +111,9 @@ pub struct World {
     pub namespaces: Arc<Namespaces>,
     pub hash: Arc<HashKey>,
     pub limits: ClientLimits,
+    parked: Arc<AtomicUsize>,
+    pub bodies: Arc<BodyBudget>,
+    pub unread_answers: Arc<BodyBudget>,
     pub address: SocketAddr,
     pub shared_listener: Option<TcpListener>,
     /// Socket of edge-guard.
@@ -146,6 +150,8 @@ impl World {
         let (namespaces, hash) = (operations.namespaces.clone(), operations.hash.clone());
         let limits = operations.limits.clone();
         let passing = passing(folder.path(), &setup);
+        let (parked, bodies, unread_answers) =
+            (passing.parked.clone(), passing.bodies.clone(), passing.answers.clone());
         let (python, control) = (Python::start(&passing.data_socket), Python::start(&passing.control_socket));
         let options = FrontOptions {
             listener,
@@ -175,6 +181,9 @@ impl World {
             namespaces,
             hash,
             limits,
+            parked,
+            bodies,
+            unread_answers,
             address,
             edge_socket,
             shared_listener,
@@ -210,6 +219,11 @@ impl World {
         assert!(request[head_length..] == passed.body, "another body of {}", request.escape_ascii());
         assert!(state() == before, "the engine or a limit has changed: {}", request.escape_ascii());
         assert_eq!(client.read_answer().body, passed.target);
+    }
+
+    /// Returns the number of parked requests.
+    pub fn parked(&self) -> usize {
+        self.parked.load(Ordering::Relaxed)
     }
 
     /// Returns the number of reserved and of connected players of the lobby.

@@ -1,0 +1,217 @@
+//! Long polls that Python parks at the front.
+
+use std::time::Duration;
+
+use hosting_front::{Changes, Plane, Timeouts};
+
+use crate::client::Client;
+use crate::python::{Python, Reply, Request};
+use crate::world::{NEVER, Setup, TIMEOUTS, World, wait_until};
+
+const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
+    Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
+const CHANGED: &str = "x-hosting-held";
+
+fn changes(run: &str, sequence: u64, topics: &[&str], is_complete: bool) -> Changes {
+    let topics = topics.iter().map(|topic| ((*topic).to_owned(), sequence)).collect();
+    Changes { run: run.into(), sequence, topics, is_complete }
+}
+
+/// Parks each request once, and then answers why it was repeated.
+fn park(python: &Python, park: &'static str) {
+    python.reply(move |request| {
+        Reply::Answer(match request.header(CHANGED) {
+            None => request.response("200 OK", &format!("x-hosting-park: {park}\r\n"), ""),
+            Some(held) => request.response("200 OK", "", held),
+        })
+    });
+}
+
+/// Returns a front that knows the changes of the run `a` up to number 10.
+fn world(timeouts: Timeouts) -> World {
+    let world = World::with(Setup { timeouts, ..Setup::default() });
+    for plane in [Plane::Data, Plane::Control] {
+        world.front.take_changes(plane, changes("a", 10, &[], false));
+    }
+    world.settle(&mut world.connect());
+    park(&world.python, "a.10 one,two");
+    world
+}
+
+/// Returns a client with a parked request.
+fn parked(world: &World) -> (Client, Request) {
+    let (mut client, before) = (world.connect(), world.parked());
+    client.send(WATCH);
+    let request = world.python.request();
+    wait_until(|| world.parked() == before + 1);
+    (client, request)
+}
+
+#[test]
+fn change_wakes_the_request_which_is_repeated_without_its_body() {
+    let world = world(TIMEOUTS);
+    let (mut client, first) = parked(&world);
+    assert_eq!((&*first.body, first.header(CHANGED)), (&b"{}"[..], None));
+    world.front.take_changes(Plane::Data, changes("a", 11, &["two"], true));
+    let answer = client.read_answer();
+    assert_eq!((answer.status, &*answer.body, answer.header("x-hosting-park")), (200, "woken", None));
+    let again = world.python.request();
+    assert_eq!((&*again.method, &*again.target, &*again.body), ("GET", &*first.target, &b""[..]));
+    let mut names: Vec<_> = again.headers.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    let kept = ["authorization", "host", "origin", "x-hosting-client", CHANGED, "x-hosting-ray"];
+    assert_eq!(names, kept);
+    assert_eq!([first.ray_id(), again.ray_id()], [&*answer.ray_id; 2]);
+    assert_eq!(client.ask(WATCH).body, "woken", "the change is already known");
+}
+
+#[test]
+fn other_changes_wake_nothing() {
+    let world = world(TIMEOUTS);
+    let (mut client, _) = parked(&world);
+    world.front.take_changes(Plane::Control, changes("a", 11, &["one"], true));
+    world.front.take_changes(Plane::Data, changes("a", 11, &["three"], true));
+    world.settle(&mut world.connect());
+    assert!(!client.has_answer());
+    world.python.check_no_request();
+    world.front.take_changes(Plane::Data, changes("a", 12, &["one"], true));
+    assert_eq!(client.read_answer().body, "woken");
+}
+
+#[test]
+fn missed_changes_and_a_new_run_wake_all() {
+    let world = world(TIMEOUTS);
+    for change in [changes("a", 20, &[], false), changes("b", 1, &[], true)] {
+        let (mut client, _) = parked(&world);
+        world.front.take_changes(Plane::Data, change);
+        assert_eq!(client.read_answer().body, "woken");
+        world.python.request();
+        world.front.take_changes(Plane::Data, changes("a", 10, &[], false));
+        world.settle(&mut world.connect());
+    }
+}
+
+#[test]
+fn wait_ends_with_the_current_state() {
+    let world = world(Timeouts { parked: Duration::from_millis(50), ..TIMEOUTS });
+    let mut client = world.connect();
+    assert_eq!(client.ask(WATCH).body, "over");
+    assert_eq!(client.ask("GET /events/live HTTP/1.1\r\nHost: a\r\n\r\n").body, "over", "the connection stays usable");
+    assert_eq!(world.parked(), 0);
+}
+
+#[test]
+fn stop_ends_the_waits_with_the_current_state() {
+    let world = world(TIMEOUTS);
+    let mut clients: Vec<_> = (0..20).map(|_| parked(&world).0).collect();
+    world.front.stop(NEVER);
+    for client in &mut clients {
+        let answer = client.read_answer();
+        assert_eq!((&*answer.body, answer.header("connection")), ("over", Some("close")));
+    }
+}
+
+#[test]
+fn stop_without_time_refuses_waiting_requests() {
+    let world = world(TIMEOUTS);
+    let (mut client, _) = parked(&world);
+    world.python.reply_by_test();
+    world.front.stop(Duration::ZERO);
+    assert_eq!(client.read_answer().problem(), (503, "shutting_down", true));
+}
+
+#[test]
+fn disconnected_client_waits_no_more() {
+    let world = world(TIMEOUTS);
+    let (client, _) = parked(&world);
+    drop(client);
+    wait_until(|| world.parked() == 0);
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    world.settle(&mut world.connect());
+    world.python.check_no_request();
+    assert_eq!(world.counts().iter().filter(|row| row.1 == "CANCELLED").count(), 1);
+}
+
+#[test]
+fn each_of_many_woken_requests_has_its_own_answer() {
+    let world = world(TIMEOUTS);
+    let mut clients: Vec<_> = (0..45).map(|_| parked(&world)).collect();
+    let mut count = 0;
+    world.python.reply(move |request| {
+        count += 1;
+        Reply::Answer(if count % 20 == 0 {
+            request.response("401 Unauthorized", "x-hosting-code: TOKEN_REVOKED\r\n", request.ray_id())
+        } else {
+            request.response("200 OK", "", request.ray_id().repeat(2_000))
+        })
+    });
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    let mut refused = 0;
+    for (client, request) in &mut clients {
+        let answer = client.read_answer();
+        assert_eq!((&*answer.ray_id, &answer.body[..32]), (request.ray_id(), request.ray_id()));
+        refused += usize::from(answer.status == 401);
+    }
+    assert_eq!(refused, 2);
+}
+
+#[test]
+fn slow_repetition_of_one_request_delays_no_other() {
+    let world = world(TIMEOUTS);
+    let (mut slow, slow_request) = parked(&world);
+    let (mut other, _) = parked(&world);
+    let slow_ray = slow_request.ray_id().to_owned();
+    world.python.reply(move |request| {
+        if request.ray_id() == slow_ray { Reply::ByTest } else { Reply::Answer(request.response("200 OK", "", "fast")) }
+    });
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    assert_eq!(other.read_answer().body, "fast");
+    assert!(!slow.has_answer());
+    let requests = [world.python.request(), world.python.request()];
+    for mut request in requests {
+        if request.ray_id() == slow_request.ray_id() {
+            request.answer_ok("slow");
+        }
+    }
+    assert_eq!(slow.read_answer().body, "slow");
+}
+
+/// A process that has restarted names a run which the front does not know yet.
+#[test]
+fn request_of_a_new_run_is_repeated_once_and_then_waits() {
+    let world = world(TIMEOUTS);
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "x-hosting-park: b.1 one\r\n", "")));
+    let mut client = world.connect();
+    client.send(WATCH);
+    assert_eq!(world.python.request().header(CHANGED), None);
+    assert_eq!(world.python.request().header(CHANGED), Some("woken"));
+    wait_until(|| world.parked() == 1);
+    park(&world.python, "b.1 one");
+    world.front.take_changes(Plane::Data, changes("b", 2, &["one"], true));
+    assert_eq!(client.read_answer().body, "woken");
+}
+
+#[test]
+fn invalid_park_is_an_internal_error() {
+    let world = world(TIMEOUTS);
+    for invalid in ["", "a", "a.b one", "a.1"] {
+        park(&world.python, invalid);
+        assert_eq!(world.connect().ask(WATCH).problem(), (500, "internal", false), "{invalid}");
+    }
+}
+
+#[test]
+fn parked_request_of_a_stopped_control_plane_is_unavailable() {
+    let world = world(TIMEOUTS);
+    park(&world.control, "a.10 one");
+    let mut client = world.connect();
+    client.send(b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until(|| world.parked() == 1);
+    world.control.end();
+    world.front.take_changes(Plane::Control, changes("b", 1, &[], true));
+    assert_eq!(client.read_answer().problem(), (503, "control_plane_unavailable", false));
+    world.control.serve();
+    park(&world.control, "c.1 one");
+    world.front.take_changes(Plane::Control, changes("c", 2, &["one"], true));
+    assert_eq!(client.ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n").body, "woken");
+}
