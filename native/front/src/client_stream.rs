@@ -8,6 +8,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use memchr::memchr;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Instant;
 
@@ -36,6 +37,8 @@ pub struct Activity {
     head_since: Cell<Option<Instant>>,
     /// A connection with a part of a head is busy.
     head: Cell<Option<Counted>>,
+    /// Whether the request line has ended.
+    has_line: Cell<bool>,
     /// Since when the client does not read, and the bytes that it had read by then.
     unread_since: Cell<Option<(Instant, u64)>>,
     written: Cell<u64>,
@@ -64,6 +67,7 @@ impl Activity {
             idle_since: Cell::new(Instant::now()),
             head_since: Cell::new(None),
             head: Cell::new(None),
+            has_line: Cell::new(false),
             unread_since: Cell::new(None),
             written: Cell::new(0),
             has_response: Cell::new(false),
@@ -108,10 +112,17 @@ impl Activity {
         if now >= end { late } else { Progress::Fine(end.min(now + head)) }
     }
 
-    fn received(&self) {
-        if self.answering.get() == 0 && self.head_since.get().is_none() {
+    fn received(&self, bytes: &[u8]) {
+        if self.answering.get() > 0 {
+            return;
+        }
+        if self.head_since.get().is_none() {
             self.head_since.set(Some(Instant::now()));
             self.head.set(Some(self.context.begin_request()));
+            self.has_line.set(false);
+        }
+        if !self.has_line.get() {
+            self.has_line.set(memchr(b'\n', bytes).is_some());
         }
     }
 
@@ -190,6 +201,8 @@ impl<S: ClientSocket> ClientStream<S> {
         }
         let problem = match &bytes[9..12] {
             b"414" => Problem::UriTooLong,
+            // The memory of the head is full. Hyper does not tell of which part.
+            b"431" if !self.activity.has_line.get() => Problem::UriTooLong,
             b"431" => Problem::HeadersTooLarge,
             _ => Problem::NotHttp,
         };
@@ -207,17 +220,17 @@ impl<S: ClientSocket> AsyncRead for ClientStream<S> {
         if self.unread_from < self.unread.len() {
             let count = buffer.remaining().min(self.unread.len() - self.unread_from);
             buffer.put_slice(&self.unread[self.unread_from..][..count]);
+            self.activity.received(&self.unread[self.unread_from..][..count]);
             self.unread_from += count;
             if self.unread_from == self.unread.len() {
                 (self.unread, self.unread_from) = (Vec::new(), 0);
             }
-            self.activity.received();
             return Poll::Ready(Ok(()));
         }
         let before = buffer.filled().len();
         let outcome = Pin::new(&mut self.socket).poll_read(context, buffer);
         if buffer.filled().len() > before {
-            self.activity.received();
+            self.activity.received(&buffer.filled()[before..]);
         }
         outcome
     }

@@ -16,5 +16,6 @@ mod placing;
 mod plain_bodies;
 mod python;
 mod shard;
+mod sizes;
 mod stopping;
 mod world;
