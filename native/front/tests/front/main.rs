@@ -18,4 +18,5 @@ mod python;
 mod shard;
 mod sizes;
 mod stopping;
+mod upstream;
 mod world;

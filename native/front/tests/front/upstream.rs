@@ -1,0 +1,210 @@
+//! Python processes that are away, slow or faulty.
+
+use std::time::Duration;
+
+use crate::client::Client;
+use crate::python::Reply;
+use crate::world::{SHORT, Setup, World, wait_until};
+
+const GET: &[u8] = b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n";
+const POST: &[u8] = b"POST /cloud/games/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
+const OF_DATA_PLANE: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+
+#[test]
+fn control_plane_that_is_away_is_unavailable_to_its_operations_only() {
+    let world = World::new();
+    let mut client = world.connect();
+    assert_eq!(client.ask(GET).status, 200);
+    world.control.end();
+    for request in [GET, POST] {
+        assert_eq!(client.ask(request).problem(), (503, "control_plane_unavailable", false));
+    }
+    assert_eq!(client.ask(OF_DATA_PLANE).body, "/a");
+    assert_eq!(client.ask(world.request_of_new_player()).body, "{}");
+    world.control.serve();
+    for request in [POST, GET] {
+        assert_eq!(client.ask(request).status, 200);
+    }
+}
+
+/// A POST on a connection that Python has closed would be lost.
+#[test]
+fn restarted_control_plane_serves_the_next_request() {
+    for request in [GET, POST] {
+        let world = World::new();
+        let mut client = world.connect();
+        assert_eq!(client.ask(request).status, 200);
+        world.control.end_connections();
+        world.control.wait_for_close();
+        world.settle(&mut world.connect());
+        assert_eq!(client.ask(request).status, 200);
+    }
+}
+
+#[test]
+fn lost_read_is_repeated_once() {
+    let world = World::new();
+    let mut count = 0;
+    world.control.reply(move |request| {
+        count += 1;
+        if count == 2 { Reply::Answer(request.response("200 OK", "", "again")) } else { Reply::Close }
+    });
+    let mut client = world.connect();
+    assert_eq!(client.ask(GET).body, "again");
+    assert_eq!(world.control.targets(2), ["/cloud/games/1"; 2]);
+    world.control.reply(|_| Reply::Close);
+    assert_eq!(client.ask(GET).problem(), (503, "control_plane_unavailable", false));
+    assert_eq!(world.control.targets(2).len(), 2);
+    world.control.check_no_request();
+}
+
+#[test]
+fn lost_change_is_sent_once_and_its_result_is_unknown() {
+    let world = World::new();
+    world.control.reply(|_| Reply::Close);
+    let mut client = world.connect();
+    assert_eq!(client.ask(POST).problem(), (503, "control_plane_unavailable_sent", false));
+    assert_eq!(world.control.request().body, b"ab");
+    world.control.check_no_request();
+}
+
+#[test]
+fn data_plane_that_is_away_is_an_internal_error() {
+    let world = World::new();
+    world.python.reply(|_| Reply::Close);
+    assert_eq!(world.connect().ask(OF_DATA_PLANE).problem(), (500, "internal", false));
+    world.python.end();
+    assert_eq!(world.connect().ask(OF_DATA_PLANE).problem(), (500, "internal", false));
+}
+
+#[test]
+fn answer_of_uvicorn_itself_is_no_answer() {
+    let world = World::new();
+    for (status, expected) in [("400 Bad Request", (400, "not_http", false)), ("200 OK", (500, "internal", false))] {
+        world.python.reply(move |_| {
+            Reply::Answer(format!("HTTP/1.1 {status}\r\ncontent-type: text/plain\r\ncontent-length: 1\r\n\r\na").into())
+        });
+        assert_eq!(world.connect().ask(OF_DATA_PLANE).problem(), expected);
+    }
+}
+
+#[test]
+fn invalid_response_is_not_passed_on() {
+    let world = World::new();
+    let ray = format!("x-ray-id: {}\r\n", "0".repeat(32));
+    for response in [
+        "GARBAGE\r\n\r\n".to_owned(),
+        format!("HTTP/1.1 200 OK\r\n{ray}content-length: a\r\n\r\n"),
+        format!("HTTP/1.1 200 OK\r\n{ray}no colon\r\n\r\n"),
+        format!("HTTP/1.1 2000 OK\r\n{ray}\r\n"),
+    ] {
+        world.control.reply(move |_| Reply::Answer(response.clone().into()));
+        assert_eq!(world.connect().ask(GET).problem(), (503, "control_plane_unavailable", false));
+    }
+}
+
+#[test]
+fn response_that_ends_early_ends_the_connection() {
+    let world = World::new();
+    world.python.reply_by_test();
+    let mut client = world.connect();
+    client.send(OF_DATA_PLANE);
+    let mut request = world.python.request();
+    let response = request.response("200 OK", "", "abcdef");
+    request.answer(&response[..response.len() - 1]);
+    world.python.end_connections();
+    let rest = String::from_utf8(client.rest()).unwrap();
+    assert!(rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with("\r\n\r\nabcde"), "{rest}");
+}
+
+#[test]
+fn late_answer_is_refused_and_its_request_cancelled() {
+    let world = World::with(Setup { answer_timeout: SHORT, ..Setup::default() });
+    world.python.reply_by_test();
+    let mut client = world.connect();
+    assert_eq!(client.ask(OF_DATA_PLANE).problem(), (504, "deadline_exceeded", false));
+    world.python.wait_for_close();
+    assert_eq!(client.ask(world.request_of_new_player()).body, "{}");
+}
+
+#[test]
+fn disconnected_client_cancels_its_request() {
+    let world = World::new();
+    world.control.reply_by_test();
+    let mut client = world.connect();
+    client.send(GET);
+    world.control.request();
+    drop(client);
+    world.control.wait_for_close();
+    wait_until(|| world.budget.count() == 0);
+    assert_eq!(world.counts(), [("get_game".to_owned(), "CANCELLED".to_owned(), 1)]);
+}
+
+#[test]
+fn connections_to_python_are_reused() {
+    let world = World::new();
+    let mut clients: Vec<_> = (0..10).map(|_| world.connect()).collect();
+    for client in &mut clients {
+        assert_eq!(client.ask(GET).status, 200);
+    }
+    assert_eq!(world.control.connections(), 1);
+}
+
+#[test]
+fn connection_that_python_ends_is_not_reused() {
+    let world = World::new();
+    world.control.reply_with("200 OK", "connection: close\r\n", "last");
+    let mut client = world.connect();
+    for _ in 0..3 {
+        let answer = client.ask(POST);
+        assert_eq!((&*answer.body, answer.header("connection")), ("last", None));
+    }
+    assert_eq!(world.control.connections(), 3);
+}
+
+#[test]
+fn second_response_to_one_request_is_discarded() {
+    let world = World::new();
+    world.control.reply(|request| {
+        Reply::Answer([request.response("200 OK", "", "first"), request.response("200 OK", "", "second")].concat())
+    });
+    let mut client = world.connect();
+    for _ in 0..3 {
+        assert_eq!(client.ask(GET).body, "first");
+        world.settle(&mut world.connect());
+    }
+}
+
+/// The rest of the abandoned answer must not reach another client.
+#[test]
+fn disconnect_during_a_response_affects_no_other_request() {
+    let world = World::new();
+    world.control.reply_by_test();
+    let mut gone: Client = world.connect();
+    gone.send(GET);
+    let mut request = world.control.request();
+    let response = request.response("200 OK", "", "a".repeat(100));
+    let (first, rest) = response.split_at(response.len() - 50);
+    request.answer(first);
+    assert_eq!(gone.read_head().status, 200);
+    drop(gone);
+    world.control.wait_for_close();
+    let _ = std::io::Write::write_all(&mut request.connection, rest);
+    world.control.reply(|request| Reply::Answer(request.response("200 OK", "", &request.target)));
+    assert_eq!(world.connect().ask(GET).body, "/cloud/games/1");
+}
+
+#[test]
+fn hot_operations_are_answered_while_python_hangs() {
+    let world = World::new();
+    world.python.reply_by_test();
+    let mut waiting: Vec<_> = (0..20).map(|_| world.connect()).collect();
+    waiting.iter_mut().for_each(|client| client.send(OF_DATA_PLANE));
+    let started = std::time::Instant::now();
+    let mut client = world.connect();
+    for _ in 0..20 {
+        assert_eq!(client.ask(world.request_of_new_player()).body, "{}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(10));
+    assert!(waiting.iter().all(|client| !client.has_answer()));
+}
