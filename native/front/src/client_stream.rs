@@ -28,6 +28,8 @@ impl<S: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static> ClientSocket for S {
 pub struct Activity {
     context: Rc<ThreadContext>,
     descriptor: RawFd,
+    /// Whether received bytes are heads of requests. HTTP/2 has other frames too.
+    has_heads: bool,
     /// Time over which the rate of a reader is measured.
     read_window: Duration,
     /// Requests that the front works on.
@@ -58,11 +60,12 @@ pub enum Progress {
 }
 
 impl Activity {
-    fn new(context: Rc<ThreadContext>, descriptor: RawFd) -> Activity {
+    fn new(context: Rc<ThreadContext>, descriptor: RawFd, has_heads: bool) -> Activity {
         Activity {
             read_window: context.timeouts.slow_reader,
             context,
             descriptor,
+            has_heads,
             answering: Cell::new(0),
             idle_since: Cell::new(Instant::now()),
             head_since: Cell::new(None),
@@ -103,17 +106,17 @@ impl Activity {
             return Progress::Fine(now + self.read_window);
         }
         if self.answering.get() > 0 {
-            return Progress::Fine(now + head.min(idle));
+            return Progress::Fine(now + head.min(idle).min(self.read_window));
         }
         let (end, late) = match self.head_since.get() {
             Some(since) => (since + head, Progress::SlowHead),
             None => (self.idle_since.get() + idle, Progress::Idle),
         };
-        if now >= end { late } else { Progress::Fine(end.min(now + head)) }
+        if now >= end { late } else { Progress::Fine(end.min(now + head.min(self.read_window))) }
     }
 
     fn received(&self, bytes: &[u8]) {
-        if self.answering.get() > 0 {
+        if self.answering.get() > 0 || !self.has_heads {
             return;
         }
         if self.head_since.get().is_none() {
@@ -186,8 +189,13 @@ pub struct ClientStream<S> {
 }
 
 impl<S: ClientSocket> ClientStream<S> {
-    pub fn new(context: Rc<ThreadContext>, socket: S, unread: Vec<u8>) -> (ClientStream<S>, Rc<Activity>) {
-        let activity = Rc::new(Activity::new(context, socket.as_raw_fd()));
+    pub fn new(
+        context: Rc<ThreadContext>,
+        socket: S,
+        unread: Vec<u8>,
+        has_heads: bool,
+    ) -> (ClientStream<S>, Rc<Activity>) {
+        let activity = Rc::new(Activity::new(context, socket.as_raw_fd(), has_heads));
         (ClientStream { socket, unread, unread_from: 0, activity: activity.clone() }, activity)
     }
 

@@ -175,7 +175,8 @@ struct Turn {
     length: usize,
     /// Whether the bytes after the requests may become a plain request.
     is_rest_plain: bool,
-    /// Whether the last answer says that the connection closes, because the front stops.
+    /// Whether the last answer says that the connection closes, because the front stops or does
+    /// not keep connections.
     is_last: bool,
 }
 
@@ -187,7 +188,8 @@ impl Turn {
         turn.answers.clear();
         (turn.wait, turn.length, turn.is_rest_plain, turn.is_last) = (0, 0, true, false);
         let mut last_answer = 0;
-        while turn.length < received.len() {
+        let has_one_request = context.timeouts.keep_alive.is_zero();
+        while turn.length < received.len() && !(has_one_request && turn.length > 0) {
             let request = match Received::read(&received[turn.length..], context.request_bytes_max) {
                 Received::Plain(request) => request,
                 Received::Partial => break,
@@ -213,7 +215,7 @@ impl Turn {
             turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
         }
         // A request behind the last answer would get none, so the front reads the rest of a partial one first.
-        if context.is_stopping.get() && turn.length == received.len() {
+        if turn.length > 0 && (has_one_request || context.is_stopping.get() && turn.length == received.len()) {
             turn.say_last(last_answer);
         }
         Ok(())

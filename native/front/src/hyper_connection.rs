@@ -37,8 +37,9 @@ pub async fn serve<S: ClientSocket>(
     peer: Peer,
     admission: Admission,
 ) {
-    let is_http2 = unread.starts_with(&HTTP2_PREFACE[..HTTP2_PREFACE.len().min(unread.len())]) && !unread.is_empty();
-    let (stream, activity) = ClientStream::new(context.clone(), socket, unread);
+    // The first byte alone may begin a slow POST.
+    let is_http2 = unread.len() > 1 && unread.starts_with(&HTTP2_PREFACE[..HTTP2_PREFACE.len().min(unread.len())]);
+    let (stream, activity) = ClientStream::new(context.clone(), socket, unread, !is_http2);
     if is_http2 {
         serve_http2(&context, stream, &activity, peer).await;
     } else {
@@ -67,13 +68,15 @@ async fn serve_http1<S: ClientSocket>(
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
     let timeouts = context.timeouts;
-    let mut check_at = Instant::now() + timeouts.receive.min(timeouts.keep_alive);
+    // Without keep-alive, an idle connection is one before its only request.
+    let idle = if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive };
+    let mut check_at = Instant::now() + timeouts.receive.min(idle).min(timeouts.slow_reader);
     let last = loop {
         tokio::select! {
             biased;
             _ = poll_fn(|task| connection.poll_without_shutdown(task)) => break activity.error_page(),
             () = sleep_until(check_at) => {
-                match activity.check(timeouts.receive, timeouts.keep_alive, Instant::now()) {
+                match activity.check(timeouts.receive, idle, Instant::now()) {
                     Progress::Fine(next) => check_at = next,
                     Progress::SlowHead => break Some(Problem::RequestTimeout),
                     Progress::Idle => break None,
@@ -116,7 +119,8 @@ async fn serve_http2<S: ClientSocket>(
         .serve_connection(TokioIo::new(stream), service);
     let mut connection = std::pin::pin!(connection);
     let timeouts = context.timeouts;
-    let mut check_at = Instant::now() + timeouts.receive.min(timeouts.keep_alive);
+    let idle = if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive };
+    let mut check_at = Instant::now() + idle.min(timeouts.slow_reader);
     let mut is_stopping = false;
     loop {
         tokio::select! {
@@ -128,7 +132,7 @@ async fn serve_http2<S: ClientSocket>(
             }
             () = sleep_until(check_at) => {
                 // Frames are no heads of requests: a client may only be idle for long.
-                match activity.check(timeouts.keep_alive, timeouts.keep_alive, Instant::now()) {
+                match activity.check(idle, idle, Instant::now()) {
                     Progress::Fine(next) => check_at = next,
                     Progress::SlowReader => return,
                     Progress::Idle | Progress::SlowHead => {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use crate::world::{LIMIT, is_readable};
@@ -43,6 +45,14 @@ impl Client {
         stream.set_read_timeout(Some(LIMIT)).unwrap();
         stream.set_write_timeout(Some(LIMIT)).unwrap();
         stream.set_nodelay(true).unwrap();
+        Client(BufReader::new(stream))
+    }
+
+    /// Connects to the socket of edge-guard.
+    pub fn connect_unix(path: &Path) -> Client {
+        // The calls of a TCP stream work for all stream sockets.
+        let stream = TcpStream::from(OwnedFd::from(UnixStream::connect(path).unwrap()));
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
         Client(BufReader::new(stream))
     }
 
@@ -104,6 +114,13 @@ impl Client {
                 return String::from_utf8(body).unwrap();
             }
         }
+    }
+
+    /// Waits for so many bytes.
+    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        self.0.read_exact(&mut bytes).unwrap();
+        bytes
     }
 
     /// Sends a request and waits for its answer.

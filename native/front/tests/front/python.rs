@@ -157,6 +157,11 @@ impl Python {
         self.requests.lock().unwrap().recv_timeout(LIMIT).expect("a request")
     }
 
+    /// Returns the next request if there is one.
+    pub fn received(&self) -> Option<Request> {
+        self.requests.lock().unwrap().try_recv().ok()
+    }
+
     pub fn targets(&self, count: usize) -> Vec<String> {
         (0..count).map(|_| self.request().target).collect()
     }

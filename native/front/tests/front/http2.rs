@@ -1,0 +1,218 @@
+//! Requests over HTTP/2, whose clients know that the front takes it.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::client::conn::http2::{Builder, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::net::TcpStream;
+use tokio::runtime;
+use tokio::task::JoinHandle;
+
+use crate::world::{FILE_BYTES_MAX, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
+use hosting_front::Timeouts;
+
+type Sender = SendRequest<Full<Bytes>>;
+
+fn run<T>(test: impl Future<Output = T>) -> T {
+    runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+/// Returns a connection, and the task that ends with it.
+async fn connect(world: &World) -> (Sender, JoinHandle<()>) {
+    let stream = TcpStream::connect(world.address).await.unwrap();
+    let (sender, connection) = Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
+    let task = tokio::spawn(async {
+        let _ = connection.await;
+    });
+    (sender, task)
+}
+
+fn request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+    let uri = format!("http://host.example{path}");
+    Request::builder().method(method).uri(uri).body(Full::new(body.into())).unwrap()
+}
+
+fn get(path: &str) -> Request<Full<Bytes>> {
+    request(Method::GET, path, "")
+}
+
+/// Returns the status and the body of a response.
+async fn read(response: Response<hyper::body::Incoming>) -> (u16, String) {
+    let ray_id = response.headers()["x-ray-id"].to_str().unwrap().to_owned();
+    assert!(!response.headers().contains_key("connection"));
+    let status = response.status().as_u16();
+    let body = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
+    (status, body.strip_suffix(&format!(" {ray_id}")).unwrap_or(&body).to_owned())
+}
+
+/// Waits for a request of this thread's clients.
+async fn passed(world: &World) -> crate::python::Request {
+    loop {
+        match world.python.received() {
+            Some(request) => return request,
+            None => tokio::task::yield_now().await,
+        }
+    }
+}
+
+async fn ask(sender: &mut Sender, request: Request<Full<Bytes>>) -> (u16, String) {
+    read(sender.send_request(request).await.unwrap()).await
+}
+
+#[test]
+fn plain_requests_are_answered_by_the_front() {
+    let world = World::new();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let body = format!(r#"{{"player_token":"{}"}}"#, world.new_player());
+        let mut plain = request(Method::POST, "/matchmaker/players/connected", body);
+        let token = format!("Bearer {}", world.lobby.lobby_token);
+        plain.headers_mut().insert("authorization", token.parse().unwrap());
+        assert_eq!(ask(&mut sender, plain.clone()).await, (200, "{}".to_owned()));
+        assert_eq!(ask(&mut sender, plain).await.0, 400, "the token is consumed");
+    });
+    assert_eq!(world.players(), [0, 1]);
+    world.python.check_no_request();
+}
+
+#[test]
+fn other_requests_are_passed_on() {
+    let world = World::new();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let mut post = request(Method::POST, "/cloud/games/1?a=b", "body");
+        post.headers_mut().insert("x-hosting-held", "over".parse().unwrap());
+        post.headers_mut().insert("te", "trailers".parse().unwrap());
+        assert_eq!(ask(&mut sender, post).await, (200, "/cloud/games/1?a=b".to_owned()));
+    });
+    let passed = world.control.request();
+    assert_eq!((&*passed.method, &*passed.body), ("POST", &b"body"[..]));
+    assert_eq!((passed.header("host"), passed.header("content-length")), (Some("host.example"), Some("4")));
+    let mut names: Vec<_> = passed.headers.iter().map(|(name, _)| name.as_str()).collect();
+    names.sort_unstable();
+    assert_eq!(names, ["content-length", "host", "x-hosting-client", "x-hosting-ray"]);
+}
+
+#[test]
+fn waiting_request_delays_no_other_of_its_connection() {
+    let world = World::new();
+    world.control.reply_by_test();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let waiting = sender.send_request(get("/cloud/games/1"));
+        assert_eq!(ask(&mut sender, get("/a")).await.1, "/a");
+        world.control.request().answer_ok("late");
+        assert_eq!(read(waiting.await.unwrap()).await.1, "late");
+        assert_eq!(world.budget.count(), 1);
+    });
+}
+
+#[test]
+fn cancelled_stream_cancels_its_request() {
+    let world = World::new();
+    world.control.reply_by_test();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        {
+            let waiting = tokio::spawn(sender.send_request(get("/cloud/games/1")));
+            assert_eq!(ask(&mut sender, get("/a")).await.1, "/a");
+            world.control.request();
+            waiting.abort();
+        }
+        assert_eq!(ask(&mut sender, get("/a")).await.1, "/a");
+        world.control.wait_for_close();
+    });
+}
+
+#[test]
+fn sizes_have_limits() {
+    let world = World::new();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let problem = |status, name: &str| (status, name.to_owned());
+        let long = format!("/{}", "a".repeat(URL_BYTES_MAX));
+        assert_eq!(ask(&mut sender, get(&long)).await, problem(414, "uri_too_long"));
+        let large = request(Method::POST, "/cloud/games/1", vec![b'a'; 64 * 1024 + 1]);
+        assert_eq!(ask(&mut sender, large).await, problem(413, "body_too_large"));
+        let mut file = request(Method::POST, "/cloud/files", vec![b'a'; FILE_BYTES_MAX]);
+        assert_eq!(ask(&mut sender, file.clone()).await, problem(401, "token_missing"));
+        file.headers_mut().insert("authorization", "Bearer env_a".parse().unwrap());
+        assert_eq!(ask(&mut sender, file).await.0, 200);
+        let mut many = get("/a");
+        for _ in 0..200 {
+            many.headers_mut().append("x", "a".parse().unwrap());
+        }
+        assert_eq!(ask(&mut sender, many).await, problem(431, "headers_too_large"));
+        assert_eq!(ask(&mut sender, get("/a")).await.1, "/a");
+    });
+    wait_until(|| world.bodies.held_bytes() == 0);
+}
+
+#[test]
+fn headers_above_the_limit_of_hyper_are_refused() {
+    let world = World::new();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let mut large = get("/a");
+        large.headers_mut().insert("x", "a".repeat(20_000).parse().unwrap());
+        let response = sender.send_request(large).await.map(|response| response.status());
+        assert!(
+            response.is_err() || response.is_ok_and(|status| status == StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE)
+        );
+    });
+    world.python.check_no_request();
+}
+
+#[test]
+fn stop_answers_running_requests_and_closes_idle_connections() {
+    let world = World::new();
+    world.python.reply_by_test();
+    run(async {
+        let (mut sender, task) = connect(&world).await;
+        let (_idle, idle_task) = connect(&world).await;
+        let waiting = tokio::spawn(sender.send_request(get("/a")));
+        let mut request = passed(&world).await;
+        std::thread::scope(|scope| {
+            let stopping = scope.spawn(|| world.front.stop(NEVER));
+            wait_until(|| std::net::TcpStream::connect(world.address).is_err());
+            assert!(!stopping.is_finished());
+            request.answer_ok("late");
+            stopping.join().unwrap();
+        });
+        assert_eq!(read(waiting.await.unwrap().unwrap()).await, (200, "late".to_owned()));
+        task.await.unwrap();
+        idle_task.await.unwrap();
+    });
+}
+
+#[test]
+fn idle_connection_is_closed() {
+    let world =
+        World::with(Setup { timeouts: Timeouts { keep_alive: SHORT, receive: SHORT, ..TIMEOUTS }, ..Setup::default() });
+    run(async {
+        let (mut sender, task) = connect(&world).await;
+        assert_eq!(ask(&mut sender, get("/a")).await.0, 200);
+        tokio::time::timeout(Duration::from_secs(30), task).await.unwrap().unwrap();
+    });
+    wait_until(|| world.budget.count() == 0);
+}
+
+#[test]
+fn many_streams_of_one_connection_are_answered() {
+    let world = World::new();
+    run(async {
+        let (sender, _task) = connect(&world).await;
+        let tasks: Vec<_> = (0..300)
+            .map(|number| {
+                let mut sender = sender.clone();
+                tokio::spawn(async move { ask(&mut sender, get(&format!("/{number}"))).await.1 })
+            })
+            .collect();
+        for (number, task) in tasks.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap(), format!("/{number}"));
+        }
+    });
+}

@@ -1,0 +1,194 @@
+//! Clients that send or read slowly, and idle connections.
+
+use std::time::{Duration, Instant};
+
+use hosting_front::Timeouts;
+
+use crate::client::Client;
+use crate::python::Reply;
+use crate::world::{SHORT, Setup, TIMEOUTS, World, wait_until};
+
+const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+const PART: &[u8] = b"GET /a HTTP/1.1\r\nHost:";
+
+fn with(timeouts: Timeouts) -> World {
+    World::with(Setup { timeouts, ..Setup::default() })
+}
+
+fn with_short_receive() -> World {
+    with(Timeouts { receive: SHORT, ..TIMEOUTS })
+}
+
+fn pass(time: Duration) {
+    let started = Instant::now();
+    wait_until(|| started.elapsed() > time);
+}
+
+#[test]
+fn unfinished_head_times_out() {
+    let world = with_short_receive();
+    for before in [&b""[..], GET] {
+        let mut client = world.connect();
+        if !before.is_empty() {
+            assert_eq!(client.ask(before).body, "/a");
+        }
+        assert_eq!(client.ask(PART).problem(), (408, "request_timeout", true));
+        assert_eq!(client.rest(), b"");
+    }
+    wait_until(|| world.budget.count() == 0);
+}
+
+/// Further bytes of a head give it no more time.
+#[test]
+fn head_that_comes_slowly_times_out() {
+    let world = with_short_receive();
+    let (mut client, started) = (world.connect(), Instant::now());
+    client.send(PART);
+    while !client.has_answer() {
+        assert!(started.elapsed() < crate::world::LIMIT);
+        client.send(b"a");
+        pass(SHORT / 10);
+    }
+    assert_eq!(client.read_answer().problem(), (408, "request_timeout", true));
+}
+
+#[test]
+fn unfinished_body_times_out() {
+    let world = with_short_receive();
+    for lines in ["Content-Length: 3\r\n\r\nab", "Transfer-Encoding: chunked\r\n\r\n2\r\nab\r\n"] {
+        let mut client = world.connect();
+        let answer = client.ask(format!("POST /a HTTP/1.1\r\nHost: a\r\n{lines}"));
+        assert_eq!(answer.problem(), (408, "request_timeout", true));
+        assert_eq!(client.rest(), b"");
+    }
+    world.python.check_no_request();
+    wait_until(|| world.bodies.held_bytes() == 0);
+}
+
+#[test]
+fn waiting_request_is_not_slow() {
+    let world = with(Timeouts { receive: SHORT, keep_alive: SHORT, ..TIMEOUTS });
+    world.python.reply_by_test();
+    let mut client = world.connect();
+    client.send(&[GET, PART].concat());
+    let mut request = world.python.request();
+    pass(3 * SHORT);
+    assert!(!client.has_answer());
+    request.answer_ok("late");
+    assert_eq!(client.read_answer().body, "late");
+}
+
+#[test]
+fn idle_connection_is_closed_without_an_answer() {
+    let world = with(Timeouts { keep_alive: SHORT, ..TIMEOUTS });
+    let mut client = world.connect();
+    assert_eq!(client.ask(GET).header("connection"), None);
+    assert_eq!(client.rest(), b"");
+    wait_until(|| world.budget.count() == 0);
+}
+
+#[test]
+fn connection_without_keep_alive_has_one_request() {
+    let world = with(Timeouts { keep_alive: Duration::ZERO, ..TIMEOUTS });
+    let requests = [GET.to_vec(), world.request_of_new_player(), b"GET /a HTTP/1.1\r\n\r\n".to_vec()];
+    for request in requests {
+        let mut client = world.connect();
+        client.send(&[&request[..], GET].concat());
+        assert_eq!(client.read_answer().header("connection"), Some("close"));
+        assert_eq!(client.rest(), b"");
+    }
+    let mut client = world.connect();
+    client.send(PART);
+    world.connect().ask(GET);
+    client.send(b" a\r\n\r\n");
+    assert_eq!(client.read_answer().body, "/a");
+    assert_eq!(world.python.targets(3), ["/a"; 3]);
+    world.python.check_no_request();
+}
+
+#[test]
+fn partial_request_is_answered_after_a_second() {
+    let world = World::new();
+    for at in [1, 20] {
+        let request = world.request_of_new_player();
+        let mut client = world.connect();
+        client.send(&request[..at]);
+        pass(Duration::from_millis(1_100));
+        assert_eq!(client.ask(&request[at..]).body, "{}");
+    }
+    assert_eq!(world.players(), [0, 2]);
+}
+
+/// Each request has its own second for its rest.
+#[test]
+fn client_that_sends_requests_in_parts_is_answered() {
+    let world = World::new();
+    let request = world.refused_request();
+    let (first, rest) = request.split_at(1);
+    let (mut client, started) = (world.connect(), Instant::now());
+    client.send(first);
+    while started.elapsed() < Duration::from_millis(1_200) {
+        client.send(&[rest, first].concat());
+        assert_eq!(client.answer(), "PLAYER_TOKEN_INVALID");
+    }
+}
+
+const LARGE: usize = 24 << 20;
+
+/// Returns a client that waits for a large answer.
+fn large_answer(world: &World) -> Client {
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; LARGE])));
+    let mut client = world.connect();
+    client.send(GET);
+    world.python.request();
+    client
+}
+
+#[test]
+fn client_that_does_not_read_is_cut_off() {
+    let world = with(Timeouts { slow_reader: SHORT, ..TIMEOUTS });
+    let client = large_answer(&world);
+    wait_until(|| world.budget.count() == 0);
+    assert!(client.rest().len() < LARGE);
+    world.python.wait_for_close();
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+}
+
+#[test]
+fn slow_reader_gets_the_whole_answer() {
+    let world =
+        with(Timeouts { receive: SHORT, keep_alive: SHORT, slow_reader: Duration::from_millis(500), ..TIMEOUTS });
+    let mut client = large_answer(&world);
+    assert_eq!(client.read_head().header("content-length"), Some(&*LARGE.to_string()));
+    const STEPS: usize = 24;
+    for _ in 0..STEPS {
+        pass(Duration::from_millis(60));
+        assert!(client.bytes(LARGE / STEPS).iter().all(|byte| *byte == b'a'));
+    }
+    assert_eq!(client.rest(), b"");
+}
+
+#[test]
+fn client_that_sends_but_does_not_read_is_disconnected() {
+    let world = with(Timeouts { slow_reader: SHORT, ..TIMEOUTS });
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; 1 << 20])));
+    let mut client = world.connect();
+    client.send(&GET.repeat(40));
+    world.python.request();
+    wait_until(|| world.budget.count() == 0);
+    assert!(client.rest().len() < 40 << 20);
+}
+
+#[test]
+fn unread_data_of_a_disconnected_client_is_discarded() {
+    let world = World::new();
+    world.python.reply_by_test();
+    let mut client = world.connect();
+    client.send(GET);
+    let mut request = world.python.request();
+    client.send(&GET.repeat(2_000));
+    drop(client);
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", "")));
+    request.answer_ok("");
+    wait_until(|| world.budget.count() == 0);
+}
