@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod answering;
+mod budgets;
 mod client;
 mod cors;
 mod durability;
@@ -15,6 +16,7 @@ mod parking;
 mod passing;
 mod placing;
 mod plain_bodies;
+mod proxies;
 mod python;
 mod shard;
 mod sizes;

@@ -1,0 +1,116 @@
+//! Budgets of bodies, of unread answers, and of requests that are passed on at once.
+
+use crate::client::Client;
+use crate::proxies::edge_client;
+use crate::python::Reply;
+use crate::world::{FILE_BYTES_MAX, Setup, World, wait_until};
+
+fn upload(bytes: usize) -> String {
+    let head = "POST /cloud/files HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n";
+    format!("{head}Content-Length: {bytes}\r\n\r\n{}", "a".repeat(bytes))
+}
+
+/// Sends all but the last byte of a body.
+fn unfinished(world: &World, mut client: Client, bytes: usize) -> Client {
+    let (before, request) = (world.bodies.held_bytes(), upload(bytes));
+    client.send(&request.as_bytes()[..request.len() - 1]);
+    wait_until(|| world.bodies.held_bytes() == before + bytes - 1);
+    client
+}
+
+#[test]
+fn unfinished_bodies_stay_within_the_budget() {
+    let world = World::with(Setup { bodies_bytes_max: 2 * FILE_BYTES_MAX, ..Setup::default() });
+    let mut first = unfinished(&world, world.connect(), FILE_BYTES_MAX);
+    let refused = |mut client: Client| {
+        let answer = client.ask(upload(200_000));
+        let (status, name, is_last) = answer.problem();
+        assert!(is_last);
+        (status, name.to_owned())
+    };
+    assert_eq!(refused(world.connect()), (503, "overloaded_bodies".to_owned()));
+    let other = unfinished(&world, edge_client(&world, [192, 0, 2, 1]), FILE_BYTES_MAX);
+    assert_eq!(refused(edge_client(&world, [192, 0, 2, 2])), (503, "overloaded".to_owned()));
+    // Small bodies have room of their own.
+    for client in [&mut edge_client(&world, [192, 0, 2, 1]), &mut world.connect()] {
+        assert_eq!(client.ask(upload(60_000)).status, 200);
+    }
+    assert_eq!(first.ask("a").status, 200);
+    drop(other);
+    wait_until(|| world.bodies.held_bytes() == 0);
+    assert_eq!(world.connect().ask(upload(FILE_BYTES_MAX)).status, 200);
+}
+
+#[test]
+fn large_body_counts_until_its_answer() {
+    let world = World::new();
+    world.python.reply_by_test();
+    for (bytes, held) in [(100_000, 100_000), (60_000, 0)] {
+        let mut client = world.connect();
+        client.send(upload(bytes).as_bytes());
+        let mut request = world.python.request();
+        assert_eq!(world.bodies.held_bytes(), held);
+        request.answer_ok("");
+        assert_eq!(client.read_answer().status, 200);
+        wait_until(|| world.bodies.held_bytes() == 0);
+    }
+}
+
+#[test]
+fn unread_answers_of_a_client_are_limited() {
+    const BYTES: usize = 24 << 20;
+    let world = World::with(Setup { answers_bytes_max: 8 << 20, ..Setup::default() });
+    world.python.reply(|request| {
+        Reply::Answer(request.response("200 OK", "", vec![b'a'; if request.target == "/large" { BYTES } else { 1 }]))
+    });
+    let mut slow = world.connect();
+    slow.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until(|| world.unread_answers.held_bytes() > 1 << 20);
+    let other = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(world.connect().ask(other).problem(), (503, "overloaded", false));
+    assert_eq!(slow.read_answer().body.len(), BYTES);
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+    assert_eq!(world.connect().ask(other).body, "a");
+}
+
+/// Sends requests to the control plane with one token.
+fn wait_with(world: &World, token: &str, count: usize) -> Vec<Client> {
+    let request = format!("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: {token}\r\n\r\n");
+    let mut clients: Vec<_> = (0..count).map(|_| world.connect()).collect();
+    clients.iter_mut().for_each(|client| client.send(request.as_bytes()));
+    clients
+}
+
+#[test]
+fn token_has_a_quarter_and_an_address_half_of_the_requests() {
+    let world = World::with(Setup { budget: 2_000, ..Setup::default() });
+    world.control.reply_by_test();
+    let mut first = wait_with(&world, "Bearer env_a", 128);
+    let mut requests: Vec<_> = (0..128).map(|_| world.control.request()).collect();
+    let mut queued = wait_with(&world, "bearer  env_a", 2);
+    world.settle(&mut world.connect());
+    world.control.check_no_request();
+    // The first of those that wait gets the place of an answered one, or of the other that has left.
+    drop(queued.pop());
+    requests.pop().unwrap().answer_ok("first");
+    requests.push(world.control.request());
+    wait_until(|| first.iter().any(Client::has_answer));
+    let mut second = wait_with(&world, "Bearer env_b", 128);
+    requests.extend((0..128).map(|_| world.control.request()));
+    let refused = |mut clients: Vec<Client>| {
+        let answer = clients[0].read_answer();
+        let (status, name, is_last) = answer.problem();
+        assert!(!is_last);
+        (status, name.to_owned())
+    };
+    let waiting = ["Bearer env_a", "Bearer env_c", ""].map(|token| wait_with(&world, token, 1));
+    let names = ["overloaded_token", "overloaded_address", "overloaded_address"];
+    for (clients, name) in waiting.into_iter().zip(names) {
+        assert_eq!(refused(clients), (503, name.to_owned()));
+    }
+    assert_eq!(world.connect().ask("GET /a HTTP/1.1\r\nHost: a\r\n\r\n").body, "/a", "the data plane is not affected");
+    requests.iter_mut().for_each(|request| request.answer_ok("second"));
+    let all = first.iter_mut().chain(&mut second).chain(&mut queued);
+    let answered = all.map(|client| client.read_answer().body).filter(|body| body == "second").count();
+    assert_eq!(answered, 256);
+}
