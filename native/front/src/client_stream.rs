@@ -24,7 +24,7 @@ pub trait ClientSocket: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static {}
 
 impl<S: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static> ClientSocket for S {}
 
-/// What the client of one connection does, for its timeouts.
+/// Progress of the client of one connection, for its timeouts.
 pub struct Activity {
     context: Rc<ThreadContext>,
     descriptor: RawFd,

@@ -32,7 +32,7 @@ pub enum Overload {
     Tokenless,
 }
 
-/// What a request counts for, next to all requests.
+/// Counters of a request, next to that of all requests.
 #[derive(Clone, PartialEq, Eq)]
 struct Keys {
     address: ClientKey,

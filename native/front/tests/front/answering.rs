@@ -234,3 +234,51 @@ fn one_of_two_concurrent_confirmations_succeeds() {
         assert_eq!(world.players(), [0, round]);
     }
 }
+
+#[test]
+fn unusual_requests_are_left_to_python() {
+    let world = World::new();
+    let usual = String::from_utf8(world.request_of_new_player()).unwrap();
+    for request in [
+        usual.replace("players/connected", "lobbies/ready"),
+        usual.replace("POST", "PUT"),
+        usual.replace("Host:", "Idempotency-Key: 1\r\nHost:"),
+        usual.replace("Host:", "Cookie: a\r\nHost:"),
+        usual.replace("Bearer", "bearer"),
+    ] {
+        world.check_left_to_python(request.as_bytes());
+    }
+    assert_eq!(world.players(), [1, 0]);
+}
+
+#[test]
+fn wrong_lobby_token_is_left_to_python() {
+    let world = World::new();
+    let of_other_key = shard::keys(8).sign_lobby(1, world.lobby.lobby).unwrap();
+    let lobby_token = &world.lobby.lobby_token;
+    let tokens = [
+        of_other_key,
+        world.new_player(),
+        lobby_token[..lobby_token.len() - 1].into(),
+        format!("{lobby_token}A"),
+        format!(" {lobby_token}"),
+        "a".into(),
+    ];
+    for token in tokens {
+        world.check_left_to_python(&request_with(&token, format!(r#"{{"player_token":"{}"}}"#, world.new_player())));
+    }
+}
+
+/// Hyper reads such a request, and the engine still answers it.
+#[test]
+fn unusual_form_of_a_plain_request_is_answered() {
+    let world = World::new();
+    for (usual, other) in [("POST", "\r\nPOST"), ("Host: localhost\r\n", "Host: localhost\n"), ("Host: l", "Host:\tl")]
+    {
+        let request = String::from_utf8(world.request_of_new_player()).unwrap().replace(usual, other);
+        let answer = world.connect().ask(request);
+        assert_eq!((answer.status, &*answer.body), (200, "{}"), "{other:?}");
+    }
+    assert_eq!(world.players(), [0, 3]);
+    world.python.check_no_request();
+}

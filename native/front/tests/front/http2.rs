@@ -1,4 +1,4 @@
-//! Requests over HTTP/2, whose clients know that the front takes it.
+//! Requests over HTTP/2. The clients know without a negotiation that the front takes it.
 
 use std::time::Duration;
 

@@ -144,7 +144,7 @@ fn trusted_proxy_names_the_client_of_each_request() {
 }
 
 #[test]
-fn client_outside_the_networks_of_proxies_names_nobody() {
+fn client_outside_the_networks_of_proxies_names_no_other() {
     let networks = ["10.0.0.0/8", "127.0.0.2/32", "::/0"];
     let proxies = networks.map(|network| network.parse().unwrap()).to_vec();
     let world = World::with(Setup { proxies, ..Setup::default() });

@@ -7,7 +7,7 @@ use crate::world::{BODY_BYTES_MAX, FILE_BYTES_MAX, HEADERS_BYTES_MAX, URL_BYTES_
 const OVERHEAD: usize = 4;
 const HOST: &str = "Host: a\r\n";
 
-/// Sends a request whose answer is the last one of its connection. Returns its status and problem.
+/// Sends a request that ends its connection. Returns the status and the problem of the answer.
 fn last_problem(world: &World, request: impl AsRef<[u8]>) -> (u16, String) {
     let mut client = world.connect();
     let answer = client.ask(request);
