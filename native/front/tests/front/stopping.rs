@@ -68,6 +68,20 @@ fn stop_closes_idle_connections_after_a_second() {
 }
 
 #[test]
+fn idle_connection_with_passed_requests_is_closed_after_a_second() {
+    let world = World::new();
+    world.python.reply_by_test();
+    let mut idle = world.connect();
+    idle.send(GET);
+    world.python.request().answer_ok("passed");
+    assert_eq!(idle.read_answer().body, "passed");
+    let began = Instant::now();
+    world.front.stop(NEVER);
+    assert!((Duration::from_secs(1)..Duration::from_secs(5)).contains(&began.elapsed()));
+    assert_eq!(idle.rest(), b"");
+}
+
+#[test]
 fn idle_connection_gets_one_more_answer_during_the_stop() {
     let world = World::new();
     let mut clients = [world.connect(), world.connect()];
