@@ -860,7 +860,7 @@ class FrontPassing(Protocol):
 
     @property
     def routes(self) -> Sequence[tuple[str, str, str, bool, int, bool]]:
-        """HTTP method, path template, slug, whether it is of the control plane, largest body, whether it needs a token."""
+        """HTTP method, path template, slug, whether it is of the control plane, largest body, needs a token."""
     @property
     def codes(self) -> Sequence[str]:
         """All error codes."""
@@ -905,6 +905,7 @@ class Front:
         addresses: PlayerAddresses,
         duration_bounds_s: Sequence[float],
         trusted_proxies: Sequence[str],
+        edge_proxies: Sequence[str],
         has_proxy_headers: bool,
         game_servers: Sequence[tuple[int, int]],
         receive_timeout_ms: int,
@@ -915,7 +916,7 @@ class Front:
 
         `refusals` has the whole response of each of `SLUGS`, split where its ray id belongs. `client_limits` are
         buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
-        ids and display names. `trusted_proxies` are networks, and `game_servers` are ranges of user ids. Raises
+        ids and display names. `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user ids. Raises
         ValueError for a wrong route or problem, and OSError for an engine without a journal.
         """
     def take_changes(

@@ -312,6 +312,11 @@ impl PassingArgument {
     }
 }
 
+fn networks(texts: &[String]) -> PyResult<Vec<IpNet>> {
+    let network = |text: &String| text.parse().map_err(|error: ipnet::AddrParseError| error.to_string());
+    texts.iter().map(network).collect::<Result<_, _>>().map_err(PyValueError::new_err)
+}
+
 /// Returns a copy of a descriptor that the caller keeps open during the call.
 pub(crate) fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
     // SAFETY: see above.
@@ -325,7 +330,7 @@ pub struct Front(RunningFront);
 impl Front {
     #[staticmethod]
     #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, refusals, *, passing, connections_max,
-        client_limits, regions, addresses, duration_bounds_s, trusted_proxies, has_proxy_headers, game_servers,
+        client_limits, regions, addresses, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
         receive_timeout_ms, keep_alive_timeout_ms, grpc))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn start(
@@ -341,13 +346,13 @@ impl Front {
         addresses: &PlayerAddresses,
         duration_bounds_s: Vec<f64>,
         trusted_proxies: Vec<String>,
+        edge_proxies: Vec<String>,
         has_proxy_headers: bool,
         game_servers: Vec<(u32, u32)>,
         receive_timeout_ms: u64,
         keep_alive_timeout_ms: u64,
         grpc: Option<GrpcArgument>,
     ) -> PyResult<Front> {
-        let proxies = trusted_proxies.iter().map(|network| network.parse::<IpNet>()).collect::<Result<_, _>>();
         let (tokens, token_addresses, client_addresses, groups) = client_limits;
         let operations = Operations {
             shard: engine.shard.clone(),
@@ -376,7 +381,8 @@ impl Front {
             operations,
             duration_bounds: duration_bounds_s.into_iter().map(Duration::from_secs_f64).collect(),
             addresses: ClientAddresses {
-                proxies: proxies.map_err(|error| PyValueError::new_err(error.to_string()))?,
+                proxies: networks(&trusted_proxies)?,
+                edge_proxies: networks(&edge_proxies)?,
                 has_proxy_headers,
                 game_servers: game_servers.into_iter().map(|(first, last)| first..=last).collect(),
             },

@@ -1,7 +1,7 @@
 //! Addresses of clients: trusted proxies, `X-Forwarded-For`, and PROXY headers.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use ipnet::IpNet;
@@ -15,9 +15,12 @@ const FIXED_BYTES: usize = 16;
 const HEADER_BYTES_MAX: usize = 4_096;
 
 /// Rules that find the client of a connection and of a request.
+#[derive(Default)]
 pub struct ClientAddresses {
     /// Networks of trusted proxies. Their connections have requests of many clients.
     pub proxies: Vec<IpNet>,
+    /// Networks of proxies before edge-guard. Their connections have requests of many clients, too.
+    pub edge_proxies: Vec<IpNet>,
     /// Whether connections of trusted proxies begin with a PROXY header of version 2.
     pub has_proxy_headers: bool,
     /// Users of the game servers of this machine. They are never trusted proxies, also with the address of one.
@@ -48,6 +51,14 @@ impl ClientAddresses {
         if self.trusts(peer) { Peer::Proxy(peer) } else { Peer::Client(peer) }
     }
 
+    /// Returns the peer that a PROXY header of edge-guard names.
+    pub fn edge_peer(&self, named: Option<IpAddr>) -> Peer {
+        match self.named_peer(Ipv4Addr::LOCALHOST.into(), named) {
+            Peer::Client(peer) if contain(&self.edge_proxies, peer) => Peer::Proxy(peer),
+            peer => peer,
+        }
+    }
+
     /// Returns the client of a request: the rightmost forwarded address that is not a trusted proxy. An invalid entry and
     /// all entries left of it are ignored.
     pub fn client(&self, peer: Peer, forwarded_for: Option<&[u8]>) -> IpAddr {
@@ -68,7 +79,7 @@ impl ClientAddresses {
     }
 
     pub fn trusts(&self, address: IpAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(&address))
+        contain(&self.proxies, address)
     }
 
     fn is_game_server(&self, peer: SocketAddr, local: SocketAddr) -> bool {
@@ -81,6 +92,10 @@ impl ClientAddresses {
             None => peer.ip().is_loopback(),
         }
     }
+}
+
+fn contain(networks: &[IpNet], address: IpAddr) -> bool {
+    networks.iter().any(|network| network.contains(&address))
 }
 
 fn canonical(address: SocketAddr) -> SocketAddr {

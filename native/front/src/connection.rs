@@ -1,7 +1,7 @@
 //! One connection of a client. Its plain requests are answered here, until another one comes.
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
@@ -47,9 +47,10 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     if let Peer::Proxy(proxy) = peer
         && context.addresses.has_proxy_headers
     {
-        match named_peer(&context, &mut stream, proxy, &mut admission).await {
-            Some(named) => peer = named,
-            None => return,
+        let Some(named) = named_address(&context, &mut stream).await else { return };
+        peer = context.addresses.named_peer(proxy, named);
+        if !admission.introduce(peer) {
+            return;
         }
     }
     let deadline = Deadline::after(context.timeouts.receive);
@@ -64,22 +65,16 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
 
 /// Serves a connection of edge-guard, which names the client of each connection.
 pub async fn serve_edge_guard(context: Rc<ThreadContext>, mut stream: UnixStream, mut admission: Admission) {
-    let this_machine = IpAddr::from(Ipv4Addr::LOCALHOST);
-    if let Some(peer) = named_peer(&context, &mut stream, this_machine, &mut admission).await {
+    let Some(named) = named_address(&context, &mut stream).await else { return };
+    let peer = context.addresses.edge_peer(named);
+    if admission.introduce(peer) {
         hyper_connection::serve(context, stream, Vec::new(), peer, admission).await;
     }
 }
 
 /// Reads the PROXY header of a connection. Returns None if the connection must close.
-async fn named_peer(
-    context: &ThreadContext,
-    stream: &mut (impl AsyncRead + Unpin),
-    proxy: IpAddr,
-    admission: &mut Admission,
-) -> Option<Peer> {
-    let named = timeout(context.timeouts.receive, read_proxy_header(stream)).await.ok()?.ok()?;
-    let peer = context.addresses.named_peer(proxy, named);
-    admission.introduce(peer).then_some(peer)
+async fn named_address(context: &ThreadContext, stream: &mut (impl AsyncRead + Unpin)) -> Option<Option<IpAddr>> {
+    timeout(context.timeouts.receive, read_proxy_header(stream)).await.ok()?.ok()
 }
 
 impl Connection {

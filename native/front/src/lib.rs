@@ -6,6 +6,7 @@
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
+mod answer_body;
 mod answers;
 mod bearer_token;
 mod body_budget;
@@ -21,6 +22,7 @@ mod grpc;
 mod hot_request;
 mod hyper_connection;
 mod measurements;
+mod measuring;
 mod namespaces;
 mod operations;
 mod passing;

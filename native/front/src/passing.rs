@@ -3,11 +3,9 @@
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -17,21 +15,22 @@ use http::header::{
 };
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
-use http_body::{Body, Frame, SizeHint};
+use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
+use crate::answer_body::{AnswerBody, Content};
 use crate::bearer_token::{BearerProblem, bearer_token};
 use crate::body_budget::{self, BodyBudget, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
 use crate::client_stream::CountedRequest;
-use crate::codes::{CANCELLED, Codes};
+use crate::codes::Codes;
 use crate::connection_budget::ClientKey;
 use crate::cors::Cors;
-use crate::front::{Answering, Counted, ThreadContext};
+use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
-use crate::measurements::RequestRecord;
+use crate::measuring::Measuring;
 use crate::operations::Executed;
 use crate::permits::{self, Overload, Permits};
 use crate::plain_request::{Head, Operation};
@@ -191,7 +190,7 @@ pub async fn answer(
     // Otherwise hyper keeps a connection of HTTP/1.0 open if the client asks for it.
     *response.version_mut() = version;
     let counted = (counted, context.clone().begin_answer(), busy);
-    Ok(response.map(|content| AnswerBody { content, _counted: counted }))
+    Ok(response.map(|content| AnswerBody::new(content, counted)))
 }
 
 struct Exchange<'a> {
@@ -235,7 +234,7 @@ impl Exchange<'_> {
         if let Some(operation) = route.and_then(|route| Operation::ALL.get(route.operation))
             && let Some(executed) = self.execute(*operation, &parts, &body)
         {
-            return Ok(self.answer_executed(*operation, &executed).await);
+            return Ok(self.answer_executed(&executed).await);
         }
         let plane = route.map_or(Plane::Data, |route| route.plane);
         let headers = self.passed_headers(&parts.headers);
@@ -253,20 +252,10 @@ impl Exchange<'_> {
         self.context.operations().execute(&request, head.token, self.client)
     }
 
-    async fn answer_executed(&mut self, operation: Operation, executed: &Executed) -> Response<Content> {
+    async fn answer_executed(&mut self, executed: &Executed) -> Response<Content> {
         let run = std::time::Instant::now();
         self.context.waiters.wait(executed.wait).await;
-        let record = RequestRecord {
-            ray_id: self.ray_id,
-            operation: operation as usize,
-            caller: Some(executed.caller),
-            code: executed.code,
-            started: self.measuring.started,
-            executed: run,
-            ended: run,
-        };
-        self.measuring.is_counted = true;
-        self.context.measurer().count(&[record], std::time::Instant::now());
+        self.measuring.end_executed(executed, run);
         self.context.operations().answers.response(executed, self.ray_id).map(|body| Content::Whole(Some(body)))
     }
 
@@ -532,94 +521,4 @@ fn park_of(response: &Response<Incoming>) -> Result<Option<Park>, Problem> {
     let Some(park) = response.headers().get(PARK) else { return Ok(None) };
     let park = park.to_str().ok().and_then(Park::parse);
     park.map(Some).ok_or(Problem::Internal)
-}
-
-/// Counts one request when it is answered, or as cancelled when it is dropped before.
-struct Measuring {
-    context: Rc<ThreadContext>,
-    ray_id: RayId,
-    operation: usize,
-    started: std::time::Instant,
-    is_counted: bool,
-    _answering: Answering,
-}
-
-impl Measuring {
-    fn new(context: &Rc<ThreadContext>, ray_id: RayId, operation: usize) -> Measuring {
-        Measuring {
-            context: context.clone(),
-            ray_id,
-            operation,
-            started: std::time::Instant::now(),
-            is_counted: false,
-            _answering: context.clone().begin_answer(),
-        }
-    }
-
-    /// Counts a request that Python has answered.
-    fn end(&mut self, code: usize) {
-        self.is_counted = true;
-        self.context.measurer().count_passed(self.operation, code, self.started.elapsed());
-    }
-
-    /// Counts and records a request that the front has answered.
-    fn end_here(&mut self, code: usize) {
-        self.is_counted = true;
-        self.context.measurer().count_own(self.ray_id, self.operation, code, self.started);
-    }
-}
-
-impl Drop for Measuring {
-    fn drop(&mut self) {
-        if !self.is_counted {
-            let cancelled = self.context.passing.options.codes.number(CANCELLED);
-            self.end(cancelled.unwrap_or_default());
-        }
-    }
-}
-
-/// Content of a response.
-pub enum Content {
-    Whole(Option<Bytes>),
-    /// Response of Python, and its bytes that are not written yet.
-    Passed(Incoming, Reservation),
-}
-
-/// Body of a response. The request counts until it is written.
-pub struct AnswerBody {
-    content: Content,
-    _counted: (CountedRequest, Answering, Counted),
-}
-
-impl Body for AnswerBody {
-    type Data = Bytes;
-    type Error = hyper::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut self.content {
-            Content::Whole(content) => Poll::Ready(content.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Content::Passed(body, unwritten) => {
-                let frame = Pin::new(&mut *body).poll_frame(context);
-                unwritten.shrink_to(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
-                frame
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match &self.content {
-            Content::Whole(content) => content.is_none(),
-            Content::Passed(body, _) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match &self.content {
-            Content::Whole(content) => SizeHint::with_exact(content.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Content::Passed(body, _) => body.size_hint(),
-        }
-    }
 }

@@ -2,7 +2,7 @@ use super::*;
 
 fn rules() -> ClientAddresses {
     let proxies = ["10.0.0.0/8", "2001:db8::/32"].map(|network| network.parse().expect("a network")).to_vec();
-    ClientAddresses { proxies, has_proxy_headers: false, game_servers: Vec::new() }
+    ClientAddresses { proxies, ..ClientAddresses::default() }
 }
 
 fn address(text: &str) -> IpAddr {
@@ -75,7 +75,7 @@ fn game_server_is_never_a_proxy() {
         (vec![user..=user], Peer::Client(peer.ip())),
         (vec![user + 1..=user + 9], Peer::Proxy(peer.ip())),
     ] {
-        let rules = ClientAddresses { proxies: proxies.clone(), has_proxy_headers: false, game_servers };
+        let rules = ClientAddresses { proxies: proxies.clone(), game_servers, ..ClientAddresses::default() };
         assert_eq!(rules.peer(peer, local), expected);
     }
 }
@@ -110,4 +110,21 @@ async fn other_beginnings_are_no_proxy_headers() {
     for bytes in [&b"PROXY TCP4 192.0.2.1 192.0.2.2 1 2\r\n"[..], b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"", &long] {
         assert_eq!(read_header(bytes).await.0, None);
     }
+}
+
+#[test]
+fn proxies_before_edge_guard_name_their_clients() {
+    let networks = |text: &str| vec![text.parse().unwrap()];
+    let rules = ClientAddresses {
+        proxies: networks("10.0.0.0/8"),
+        edge_proxies: networks("192.0.2.0/24"),
+        ..ClientAddresses::default()
+    };
+    let [trusted, proxy, client] =
+        ["10.0.0.1", "192.0.2.1", "198.51.100.1"].map(|text| text.parse::<IpAddr>().unwrap());
+    assert_eq!(rules.edge_peer(Some(trusted)), Peer::Proxy(trusted));
+    assert_eq!(rules.edge_peer(Some(proxy)), Peer::Proxy(proxy));
+    assert_eq!(rules.edge_peer(Some(client)), Peer::Client(client));
+    assert_eq!(rules.edge_peer(None), Peer::Client(Ipv4Addr::LOCALHOST.into()));
+    assert_eq!(rules.named_peer(trusted, Some(proxy)), Peer::Client(proxy), "only edge-guard is behind these proxies");
 }

@@ -158,7 +158,7 @@ mod tests {
 
     fn addresses() -> ClientAddresses {
         let proxies = vec!["10.0.0.0/8".parse().expect("a network")];
-        ClientAddresses { proxies, has_proxy_headers: false, game_servers: Vec::new() }
+        ClientAddresses { proxies, ..ClientAddresses::default() }
     }
 
     fn headers(entries: &[(&str, &str)]) -> HeaderMap {

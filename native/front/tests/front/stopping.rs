@@ -28,7 +28,7 @@ fn front_without_a_journal_does_not_start() {
         budget: Arc::new(ConnectionBudget::new(10)),
         operations: operations(shard, Limits::default(), 0),
         duration_bounds: Vec::new(),
-        addresses: ClientAddresses { proxies: Vec::new(), has_proxy_headers: false, game_servers: Vec::new() },
+        addresses: ClientAddresses::default(),
         timeouts: TIMEOUTS,
         passing: passing(folder.path(), &Setup::default()),
         grpc: None,

@@ -162,7 +162,7 @@ impl World {
             addresses: ClientAddresses {
                 proxies: setup.proxies,
                 has_proxy_headers: setup.has_proxy_headers,
-                game_servers: Vec::new(),
+                ..ClientAddresses::default()
             },
             timeouts: setup.timeouts,
             passing,

@@ -105,7 +105,7 @@ impl World {
             budget: Arc::new(ConnectionBudget::new(100)),
             operations: operations(shard.clone()),
             duration_bounds: vec![Duration::from_secs(1)],
-            addresses: ClientAddresses { proxies: setup.proxies, has_proxy_headers: false, game_servers: Vec::new() },
+            addresses: ClientAddresses { proxies: setup.proxies, ..ClientAddresses::default() },
             timeouts: Timeouts { receive: setup.receive, keep_alive: NEVER, slow_reader: NEVER, parked: NEVER },
             passing,
             grpc: Some(GrpcOptions {

@@ -1,0 +1,64 @@
+//! Bodies of the responses that hyper writes.
+
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+
+use crate::body_budget::Reservation;
+use crate::client_stream::CountedRequest;
+use crate::front::{Answering, Counted};
+
+/// Content of a response.
+pub enum Content {
+    Whole(Option<Bytes>),
+    /// Response of Python, and its bytes that are not written yet.
+    Passed(Incoming, Reservation),
+}
+
+/// Body of a response. The request counts until it is written.
+pub struct AnswerBody {
+    content: Content,
+    _counted: (CountedRequest, Answering, Counted),
+}
+
+impl AnswerBody {
+    pub fn new(content: Content, counted: (CountedRequest, Answering, Counted)) -> AnswerBody {
+        AnswerBody { content, _counted: counted }
+    }
+}
+
+impl Body for AnswerBody {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+        match &mut self.content {
+            Content::Whole(content) => Poll::Ready(content.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Content::Passed(body, unwritten) => {
+                let frame = Pin::new(&mut *body).poll_frame(context);
+                unwritten.shrink_to(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+                frame
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.content {
+            Content::Whole(content) => content.is_none(),
+            Content::Passed(body, _) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.content {
+            Content::Whole(content) => SizeHint::with_exact(content.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Content::Passed(body, _) => body.size_hint(),
+        }
+    }
+}
