@@ -11,11 +11,20 @@ const ANY: HeaderValue = HeaderValue::from_static("*");
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-ray-id, retry-after");
 const REQUEST_HEADERS: HeaderValue =
     HeaderValue::from_static("authorization, content-type, idempotency-key, traceparent");
+const EXPOSED_OF_DOCUMENT: HeaderValue = HeaderValue::from_static("x-ray-id, etag");
+const DOCUMENT_REQUEST_HEADERS: HeaderValue = HeaderValue::from_static("authorization, if-none-match, traceparent");
 const MAX_AGE: HeaderValue = HeaderValue::from_static("7200");
 const ORIGIN: HeaderValue = HeaderValue::from_static("origin");
 /// Paths that web pages of all origins may use.
 const OPEN_PREFIXES: [&str; 2] = ["/matchmaker/", "/events/"];
 const OPEN_PATH: &str = "/cloud/bootstrap";
+/// Description of the API. Its responses are cached, so they are the same with and without an origin.
+const DOCUMENT: &str = "/openapi.json";
+pub const DOCUMENT_METHODS: [&str; 2] = ["GET", "HEAD"];
+
+pub fn is_document(path: &str) -> bool {
+    path == DOCUMENT
+}
 
 pub struct Cors {
     origins: HashSet<Vec<u8>>,
@@ -31,7 +40,13 @@ impl Cors {
     }
 
     /// Adds the headers of a response to a request of `origin`.
-    pub fn add(&self, path: &str, origin: &HeaderValue, headers: &mut HeaderMap) {
+    pub fn add(&self, path: &str, origin: Option<&HeaderValue>, headers: &mut HeaderMap) {
+        if is_document(path) {
+            headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
+            headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED_OF_DOCUMENT);
+            return;
+        }
+        let Some(origin) = origin else { return };
         if self.is_open(path) {
             headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, ANY);
             headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, EXPOSED);
@@ -46,11 +61,12 @@ impl Cors {
 
     /// Adds the headers of the response to a preflight request, with the methods of the path.
     pub fn add_preflight(&self, path: &str, origin: &HeaderValue, methods: &[&str], headers: &mut HeaderMap) {
-        self.add(path, origin, headers);
+        self.add(path, Some(origin), headers);
         if headers.contains_key(ACCESS_CONTROL_ALLOW_ORIGIN) {
             let methods = HeaderValue::try_from(methods.join(", ")).expect("methods are tokens");
             headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
-            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, REQUEST_HEADERS);
+            let names = if is_document(path) { DOCUMENT_REQUEST_HEADERS } else { REQUEST_HEADERS };
+            headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, names);
             headers.insert(ACCESS_CONTROL_MAX_AGE, MAX_AGE);
         }
     }

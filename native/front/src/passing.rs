@@ -27,7 +27,7 @@ use crate::client_address::Peer;
 use crate::client_stream::CountedRequest;
 use crate::codes::Codes;
 use crate::connection_budget::ClientKey;
-use crate::cors::Cors;
+use crate::cors::{self, Cors, DOCUMENT_METHODS};
 use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
 use crate::measuring::Measuring;
@@ -153,7 +153,8 @@ pub async fn answer(
     let busy = context.begin_request();
     let (parts, body) = request.into_parts();
     let origin = parts.headers.get(ORIGIN).cloned();
-    let path = origin.as_ref().map(|_| parts.uri.path().to_owned());
+    let path = parts.uri.path();
+    let path_of_cors = (origin.is_some() || cors::is_document(path)).then(|| path.to_owned());
     let options = context.passing.options.clone();
     let mut exchange = Exchange {
         measuring: Measuring::new(&context, ray_id, options.routes.unrouted()),
@@ -175,10 +176,10 @@ pub async fn answer(
         Ok(response) => response,
         Err(problem) => exchange.refuse(problem),
     };
-    if let (Some(origin), Some(path)) = (origin, path)
+    if let Some(path) = path_of_cors
         && !response.headers().contains_key(http::header::ACCESS_CONTROL_ALLOW_ORIGIN)
     {
-        options.cors.add(&path, &origin, response.headers_mut());
+        options.cors.add(&path, origin.as_ref(), response.headers_mut());
     }
     let is_last = version == Version::HTTP_10
         || !exchange.is_received
@@ -260,7 +261,8 @@ impl Exchange<'_> {
     }
 
     fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
-        let methods = self.options.routes.methods(path);
+        let methods =
+            if cors::is_document(path) { DOCUMENT_METHODS.to_vec() } else { self.options.routes.methods(path) };
         if methods.is_empty() {
             return Err(Problem::NotFound);
         }
