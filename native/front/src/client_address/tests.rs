@@ -128,3 +128,25 @@ fn proxies_before_edge_guard_name_their_clients() {
     assert_eq!(rules.edge_peer(None), Peer::Client(Ipv4Addr::LOCALHOST.into()));
     assert_eq!(rules.named_peer(trusted, Some(proxy)), Peer::Client(proxy), "only edge-guard is behind these proxies");
 }
+
+/// Returns a header for the client 192.0.2.1, with a version and command, a family, and further bytes.
+fn header(version: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
+    [PROTOCOL_PREFIX, &[version, family, 0, addresses.len() as u8], addresses].concat()
+}
+
+#[tokio::test(flavor = "current_thread")]
+async fn extensions_and_unix_addresses_of_proxy_headers() {
+    let addresses = b"\xc0\0\x02\x01\x7f\0\0\x01\0\x01\0\x02";
+    let extended = [&addresses[..], b"\x04\0\x01a"].concat();
+    let mapped = [&[0; 10], &b"\xff\xff\xc0\0\x02\x01"[..], &[0; 20]].concat();
+    for (bytes, expected) in [
+        (header(0x21, 0x11, &extended), Some(Some(address("192.0.2.1")))),
+        (header(0x21, 0x21, &mapped), Some(Some(address("192.0.2.1")))),
+        (header(0x21, 0x31, &[0; 216]), Some(None)),
+        (header(0x11, 0x11, addresses), None),
+        (header(0x22, 0x11, addresses), None),
+        (header(0x21, 0x11, &addresses[..11]), None),
+    ] {
+        assert_eq!(read_header(&bytes).await.0, expected, "{}", bytes.escape_ascii());
+    }
+}
