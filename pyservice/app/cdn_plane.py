@@ -51,13 +51,14 @@ class CdnPlane:
 
     def _wire(self, storage: ObjectStorage) -> None:
         domain, proxies = self._settings.domains.cdn, self._settings.trusted_proxies
+        backlog = self._settings.http_limits.backlog
         rays, counts = self._rays.rays, storage.objects.counts
         sites = SiteRecords(self._records)
         self._cdn = Cdn(sites, storage.objects, domain, proxies, rays=rays)
         uploads = None
         if storage.folder is not None:
             uploads = UploadReceiver(storage.folder, storage.signer, counts, domain, rays)
-        self._server = CdnServer(self._cdn, self._listeners, uploads, proxies)
+        self._server = CdnServer(self._cdn, self._listeners, uploads, proxies, backlog)
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
         cdn = self._cdn

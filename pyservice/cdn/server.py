@@ -23,6 +23,7 @@ class CdnServer:
         listeners: Sequence[socket.socket],
         uploads: UploadReceiver | None,
         trusted_proxies: Iterable[str | Network] = (),
+        backlog: int = 2048,
     ) -> None:
         self._config = Config(
             app,
@@ -37,6 +38,7 @@ class CdnServer:
             server_header=False,
         )
         self._listeners = tuple(listeners)
+        self._backlog = backlog
         self._uploads = uploads
         self._clients = CdnClients(TrustedProxies(trusted_proxies), connections_most())
         self._state = ServerState()
@@ -57,7 +59,9 @@ class CdnServer:
         for listener in self._listeners:
             is_unix = listener.family == socket.AF_UNIX
             listen = loop.create_unix_server if is_unix else loop.create_server
-            self._servers.append(await listen(self._connection, sock=listener))
+            self._servers.append(
+                await listen(self._connection, sock=listener, backlog=self._backlog)
+            )
         self._timer = loop.call_later(_CHECK_S, self.check)
 
     async def stop(self, grace_s: float = 5.0) -> None:
