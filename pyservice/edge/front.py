@@ -178,7 +178,7 @@ class FrontServer:
                     meter.codes[code] = meter.codes.get(code, 0) + count
                 meter.counts = list(map(add, meter.counts, counts.durations))
                 meter.sum_s += counts.duration_sum_s
-                self._metrics.passed[counts.operation] += counts.passed
+                self._metrics.passed[counts.operation, transport.name] += counts.passed
             for record in records:
                 self._end_trace(transport.name, record, now)
 

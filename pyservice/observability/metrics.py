@@ -109,8 +109,8 @@ class FrontMetrics:
     """State of the front when the metrics are read."""
 
     def __init__(self) -> None:
-        self.passed: Counter[str] = Counter()
-        """Number of requests that the front has passed on to Python, by operation."""
+        self.passed: Counter[tuple[str, str]] = Counter()
+        """Number of requests that the front has passed on to Python, by operation and door."""
         self.in_flight = 0
         self.parked = 0
         """Number of requests that wait for a change."""
@@ -248,10 +248,10 @@ def _front_families(front: FrontMetrics) -> Iterator[Metric]:
     passed = CounterMetricFamily(
         "hosting_front_passed",
         "Requests that the front has passed on to Python.",
-        labels=("operation",),
+        labels=("operation", "door"),
     )
-    for operation, count in front.passed.items():
-        passed.add_metric((operation,), count)
+    for labels, count in front.passed.items():
+        passed.add_metric(labels, count)
     yield passed
 
 

@@ -9,5 +9,5 @@ async def answers_of_front(plane: Plane, *operations: str) -> int:
     for operation in operations:
         labels = {"operation": operation, "door": "http"}
         count += await plane.metric("hosting_request_duration_seconds_count", **labels)
-        count -= await plane.metric("hosting_front_passed_total", operation=operation)
+        count -= await plane.metric("hosting_front_passed_total", **labels)
     return int(count)
