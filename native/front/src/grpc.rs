@@ -49,8 +49,8 @@ const METADATA_FACTOR: usize = 4;
 /// Idle time after which the front asks whether a client is there.
 const PING_INTERVAL: Duration = Duration::from_secs(75);
 /// Bytes of calls that one connection may send before the front reads them. The windows of all its calls share them.
-const CONNECTION_WINDOW_BYTES: u32 = 1024 * 1024;
-const STREAM_WINDOW_BYTES: u32 = 256 * 1024;
+const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
+const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// Bytes of a response that wait for a slow client.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// Calls that a client resets before the front has seen them. More end the connection.

@@ -30,6 +30,8 @@ use crate::ray_id::RayId;
 use crate::routes::Plane;
 use crate::trace_context::trace_id;
 
+/// Memory of a call that waits for its message, beside its metadata.
+const CALL_BYTES: usize = 16 * 1024;
 const TRACEPARENT: &str = "traceparent";
 const INTERNAL_RAY: &str = "x-hosting-ray";
 
@@ -80,9 +82,10 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     }
     let mut reservation = server.bodies.reserve(ClientKey::of(head.client));
     let until = started + server.context.timeouts.receive;
+    let waiting_bytes = CALL_BYTES + head.metadata_bytes;
     let read = tokio::select! {
         biased;
-        read = read_message(&mut body, method.message_bytes_max, until, &mut reservation) => read,
+        read = read_message(&mut body, method.message_bytes_max, until, waiting_bytes, &mut reservation) => read,
         () = server.context.end_of_grace() => Err(MessageFailure::Problem(CallProblem::ShuttingDown)),
     };
     let message = match read {
@@ -102,6 +105,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
         return Ok(response);
     }
     let passed = PassedCall::new(call, path, metadata(), token, method.plane);
+    drop(parts);
     if method.is_stream {
         return Ok(passed.pass_stream(CallBody::One(Some(message.framed))).await);
     }

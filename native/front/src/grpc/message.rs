@@ -1,6 +1,8 @@
 //! Reading of the one request message of a call, within limits of bytes and of time.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::time::Duration;
 
 use bytes::{Buf as _, Bytes, BytesMut};
 use http_body::Body as _;
@@ -14,6 +16,9 @@ use crate::grpc::errors::CallProblem;
 pub const PREFIX_BYTES: usize = 5;
 /// A message without fields.
 pub const EMPTY: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
+
+/// Time for which a call waits for its message without a part of the budget.
+const FREE_WAIT: Duration = Duration::from_millis(500);
 
 /// A complete message.
 pub struct Message {
@@ -45,20 +50,20 @@ impl From<Full> for MessageFailure {
     }
 }
 
-/// Reads the first message, and ignores further ones. A message that comes in one frame takes no bytes of the budget.
+/// Reads the first message, and ignores further ones. A call that waits longer than [`FREE_WAIT`] takes `waiting_bytes` of
+/// the budget, and a message in several frames takes its length.
 pub async fn read_message(
     body: &mut Incoming,
     bytes_max: usize,
     until: Instant,
+    waiting_bytes: usize,
     reservation: &mut Reservation,
 ) -> Result<Message, MessageFailure> {
     let mut received = BytesMut::new();
     loop {
-        let data = match timeout_at(until, next_data(body)).await {
-            Ok(Some(Ok(data))) => data,
-            Ok(Some(Err(_))) => return Err(MessageFailure::Gone),
-            Ok(None) => return Err(MessageFailure::Problem(CallProblem::NoMessage)),
-            Err(_) => return Err(MessageFailure::Problem(CallProblem::RequestTimeout)),
+        let data = match next_data_until(body, until, waiting_bytes, reservation).await? {
+            Some(data) => data,
+            None => return Err(MessageFailure::Problem(CallProblem::NoMessage)),
         };
         if received.is_empty()
             && let Some(length) = framed_length(&data, bytes_max)?
@@ -66,7 +71,7 @@ pub async fn read_message(
         {
             return Ok(message(data.slice(..length)));
         }
-        reservation.grow_to(received.len() + data.len())?;
+        reservation.grow_to(received.len() + data.len() + waiting_bytes)?;
         received.extend_from_slice(&data);
         if let Some(length) = framed_length(&received, bytes_max)?
             && received.len() >= length
@@ -75,6 +80,25 @@ pub async fn read_message(
             return Ok(message(received.freeze()));
         }
     }
+}
+
+/// Returns None at the end of the stream.
+async fn next_data_until(
+    body: &mut Incoming,
+    until: Instant,
+    waiting_bytes: usize,
+    reservation: &mut Reservation,
+) -> Result<Option<Bytes>, MessageFailure> {
+    let mut next = pin!(next_data(body));
+    let data = match timeout_at(until.min(Instant::now() + FREE_WAIT), next.as_mut()).await {
+        Ok(data) => data,
+        Err(_) => {
+            reservation.grow_to(waiting_bytes)?;
+            let late = MessageFailure::Problem(CallProblem::RequestTimeout);
+            timeout_at(until, next).await.map_err(|_| late)?
+        }
+    };
+    data.transpose().map_err(|_| MessageFailure::Gone)
 }
 
 fn message(framed: Bytes) -> Message {
@@ -92,7 +116,7 @@ fn framed_length(received: &[u8], bytes_max: usize) -> Result<Option<usize>, Mes
 /// Returns None at the end of the stream.
 async fn next_data(body: &mut Incoming) -> Option<Result<Bytes, hyper::Error>> {
     loop {
-        let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await?;
         match frame.map(|frame| frame.into_data()) {
             Ok(Ok(data)) if data.is_empty() => {}
             Ok(Ok(data)) => return Some(Ok(data)),

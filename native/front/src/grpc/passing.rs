@@ -2,7 +2,6 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
@@ -26,8 +25,6 @@ use crate::permits::{Overload, Permit};
 use crate::routes::Plane;
 use crate::watches::{Park, Wake};
 
-/// Time for a response of the control plane.
-const CONTROL_ANSWER: Duration = Duration::from_secs(60);
 /// Bound of the message and of the metadata of a call that waits for a change.
 const PARKED_BYTES: usize = 4 * 1024;
 /// Overhead of one metadata entry (RFC 9113, 6.5.2).
@@ -131,7 +128,7 @@ impl PassedCall {
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
         // Given back when the response begins, because a stream may last for long.
         let _permit = self.permit(false).await?;
-        let (headers, rest) = self.send(body, self.answer_deadline()).await?;
+        let (headers, rest) = self.send(body, self.call.deadline).await?;
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);
         }
@@ -186,9 +183,9 @@ impl PassedCall {
         acquired.map_err(|overload| Failure::Problem(overloaded(self.plane, overload)))
     }
 
-    fn answer_deadline(&self) -> Option<Instant> {
-        let latest = (self.plane == Plane::Control).then(|| Instant::now() + CONTROL_ANSWER);
-        [latest, self.call.deadline].into_iter().flatten().min()
+    fn answer_deadline(&self) -> Instant {
+        let latest = Instant::now() + self.call.server.context.passing.options.answer_timeout;
+        self.call.deadline.map_or(latest, |deadline| deadline.min(latest))
     }
 
     async fn send(&mut self, body: CallBody, deadline: Option<Instant>) -> Result<(HeaderMap, Incoming), Failure> {
@@ -205,7 +202,7 @@ impl PassedCall {
     }
 
     async fn send_unary(&mut self, message: Bytes) -> Result<UnaryResponse, Failure> {
-        let deadline = self.answer_deadline();
+        let deadline = Some(self.answer_deadline());
         let (headers, mut rest) = self.send(CallBody::One(Some(message)), deadline).await?;
         if headers.contains_key(GRPC_STATUS) {
             return Ok(UnaryResponse::Complete { headers: HeaderMap::new(), message: None, trailers: headers });

@@ -132,6 +132,11 @@ impl Client {
         head.headers
     }
 
+    /// Returns whether the response has begun.
+    pub fn has_begun(&self, call: &mut OpenCall) -> bool {
+        call.response.is_finished()
+    }
+
     pub fn next_data(&self, call: &mut OpenCall) -> Bytes {
         let frame = self.wait(next_frame(call.body.as_mut().unwrap())).unwrap().unwrap();
         frame.into_data().unwrap()

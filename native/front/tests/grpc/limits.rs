@@ -58,6 +58,19 @@ fn message_must_come_in_time() {
 }
 
 #[test]
+fn message_that_comes_in_drops_must_end_in_time() {
+    let world = World::with(Setup { receive: 4 * SHORT, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let mut call = client.open(DATA_METHOD, &[]);
+    call.send(&[0, 0, 1, 0, 0]);
+    while !client.has_begun(&mut call) {
+        call.send(b"x");
+        std::thread::yield_now();
+    }
+    assert_eq!(client.finish(call).code(), "REQUEST_TIMEOUT");
+}
+
+#[test]
 fn call_without_a_message_is_refused() {
     let world = World::new();
     let mut client = Client::connect(world.address);
@@ -180,4 +193,17 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
     let last = full.into_iter().next_back().unwrap();
     assert_eq!(client.finish(last).code(), "OVERLOADED_TOKEN");
     calls.drain(..).for_each(|call| client.cancel(call));
+}
+
+#[test]
+fn calls_that_wait_for_their_messages_are_limited_and_others_go_on() {
+    let world = World::with(Setup { bodies: 1_000_000, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let waiting: Vec<_> = (0..100).map(|_| client.open(DATA_METHOD, &[])).collect();
+    let last = client.open(DATA_METHOD, &[]);
+    assert_eq!(client.finish(last).code(), "OVERLOADED_BODIES");
+    let complete = client.start(DATA_METHOD, &[], MESSAGE);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(complete).status(), "0");
+    waiting.into_iter().for_each(|call| client.cancel(call));
 }

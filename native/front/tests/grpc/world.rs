@@ -43,6 +43,8 @@ pub struct Setup {
     pub receive: Duration,
     pub idle: Duration,
     pub streams_per_connection: u32,
+    /// Bytes of messages in memory.
+    pub bodies: usize,
     pub has_control: bool,
 }
 
@@ -54,6 +56,7 @@ impl Default for Setup {
             receive: NEVER,
             idle: NEVER,
             streams_per_connection: 1_000,
+            bodies: 100_000_000,
             has_control: true,
         }
     }
@@ -84,7 +87,7 @@ impl World {
         let (data, control) = (Python::start(&data_socket), setup.has_control.then(|| Python::start(&control_socket)));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
-        let bodies = BodyBudget::new(1_000_000, MESSAGE_BYTES_MAX);
+        let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
         let codes = Codes::new(["INTERNAL", "CLIENT_ERROR"].map(str::to_owned).into_iter().chain(problem_codes()));
         let passing = PassingOptions {
             routes: Routes::new(routes()).unwrap(),
