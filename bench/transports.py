@@ -1,7 +1,7 @@
 """Durable `connected` requests over HTTP and gRPC, and durable joins and finds over HTTP.
 
 Load: a closed loop for the rate, then an open loop at half of that rate for the latency. Both planes share one core.
-Baselines: nginx that answers the same HTTP request with a fixed body, and a bare grpcio server.
+Baselines: nginx that answers the same HTTP request with a fixed body, and a bare tonic server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.load import (
     window,
     write_placements,
 )
-from bench.machine import ROOT, SERVER_CORE, Bench, cpu_seconds, on_core, python
+from bench.machine import SERVER_CORE, Bench, cpu_seconds, on_core
 from bench.players import Players
 from bench.processes import end, wait_for
 from bench.results import Figure, Result, Run, interleaved, median
@@ -124,11 +124,11 @@ def _nginx(bench: Bench) -> Iterator[Peer]:
 
 
 @contextlib.contextmanager
-def _bare_grpc(bench: Bench) -> Iterator[Peer]:
-    ready: Path = bench.scratch("bare_grpc.ready")
+def _bare_tonic(bench: Bench) -> Iterator[Peer]:
+    ready: Path = bench.scratch("bare_tonic.ready")
     ready.unlink(missing_ok=True)
     process = subprocess.Popen(
-        python("-m", "bench.peers.bare_grpc", str(ready)), cwd=ROOT, preexec_fn=on_core(SERVER_CORE)
+        [bench.binaries / "bench-bare-grpc", ready], preexec_fn=on_core(SERVER_CORE)
     )
     try:
         wait_for(ready, process)
@@ -148,7 +148,7 @@ class Transport(NamedTuple):
 
 TRANSPORTS = (
     Transport(HTTP, _nginx, "nginx with a fixed body", 0.8),
-    Transport(GRPC, _bare_grpc, "bare grpcio", 0.7),
+    Transport(GRPC, _bare_tonic, "a bare tonic unary call", 0.6),
 )
 
 
