@@ -114,14 +114,13 @@ async fn other_beginnings_are_no_proxy_headers() {
 
 #[test]
 fn proxies_before_edge_guard_name_their_clients() {
-    let networks = |text: &str| vec![text.parse().unwrap()];
+    let networks = |text: &str| vec![text.parse().expect("a network")];
     let rules = ClientAddresses {
         proxies: networks("10.0.0.0/8"),
         edge_proxies: networks("192.0.2.0/24"),
         ..ClientAddresses::default()
     };
-    let [trusted, proxy, client] =
-        ["10.0.0.1", "192.0.2.1", "198.51.100.1"].map(|text| text.parse::<IpAddr>().unwrap());
+    let [trusted, proxy, client] = ["10.0.0.1", "192.0.2.1", "198.51.100.1"].map(address);
     assert_eq!(rules.edge_peer(Some(trusted)), Peer::Proxy(trusted));
     assert_eq!(rules.edge_peer(Some(proxy)), Peer::Proxy(proxy));
     assert_eq!(rules.edge_peer(Some(client)), Peer::Client(client));
