@@ -34,6 +34,7 @@ mod problems;
 pub mod proto;
 mod rate_limits;
 mod ray_id;
+mod repeats;
 mod routes;
 mod socket_owner;
 mod trace_context;

@@ -14,7 +14,7 @@ use http::header::{
     HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Method, Request, Response, StatusCode, Uri, Version, response};
 use http_body::Body as _;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -36,6 +36,7 @@ use crate::permits::{self, Overload, Permits};
 use crate::plain_request::{Head, Operation};
 use crate::problems::{Problem, Problems, RAY_ID, ray_id_value};
 use crate::ray_id::RayId;
+use crate::repeats::{RepeatKey, Repeats};
 use crate::routes::{Plane, Route, Routes};
 use crate::trace_context;
 use crate::upstream::{NoResponse, Upstream};
@@ -110,6 +111,7 @@ struct PassedPlane {
     permits: Rc<Permits>,
     upstream: Upstream,
     watches: Watches,
+    repeats: Repeats,
 }
 
 impl Passing {
@@ -118,6 +120,7 @@ impl Passing {
             permits: Permits::new(at_once, permits::WAIT),
             upstream: Upstream::new(socket.clone(), options.answer_timeout),
             watches: Watches::new(options.parked.clone()),
+            repeats: Repeats::default(),
         };
         Passing {
             data: plane(&options.data_socket, permits::DATA_PLANE_AT_ONCE),
@@ -342,8 +345,8 @@ impl Exchange<'_> {
         plane: Plane,
         mut passed: Passed,
         is_safe: bool,
-    ) -> Result<Response<Incoming>, Problem> {
-        let PassedPlane { permits, upstream, watches } = self.context.passing.plane(plane);
+    ) -> Result<Response<PassedBody>, Problem> {
+        let PassedPlane { permits, upstream, watches, repeats } = self.context.passing.plane(plane);
         let client = ClientKey::of(self.client);
         let unavailable = |reason| match reason {
             NoResponse::Late => Problem::DeadlineExceeded,
@@ -353,11 +356,12 @@ impl Exchange<'_> {
         };
         let until = Instant::now() + self.context.timeouts.parked;
         let mut stale_in = None;
+        let permit = permits.acquire(token(&passed.headers).ok(), client).await;
+        let permit = permit.map_err(|overload| overloaded(plane, overload))?;
+        let sent = upstream.send(passed.request(), is_safe).await;
+        drop(permit);
+        let mut response = sent.map_err(unavailable)?.map(PassedBody::Streamed);
         loop {
-            let permit = permits.acquire(token(&passed.headers).ok(), client).await;
-            let permit = permit.map_err(|overload| overloaded(plane, overload))?;
-            let response = upstream.send(passed.request(), is_safe).await.map_err(unavailable)?;
-            drop(permit);
             if !response.headers().contains_key(RAY_ID) {
                 // The answer of uvicorn itself. Its parser refuses some requests that hyper takes, such as unknown methods.
                 let is_refused = response.status() == StatusCode::BAD_REQUEST;
@@ -373,10 +377,12 @@ impl Exchange<'_> {
             };
             let is_over = wake == Wake::Expired || self.context.is_stopping.get();
             passed.headers.insert(HELD, if is_over { OVER } else { WOKEN });
+            let repeated = repeats.send(passed.key(is_over), || upstream.send(passed.request(), is_safe)).await;
+            response = repeated.map_err(unavailable)?.map(PassedBody::Whole);
         }
     }
 
-    fn answer_with(&mut self, response: Response<Incoming>, client: ClientKey) -> Response<Content> {
+    fn answer_with(&mut self, response: Response<PassedBody>, client: ClientKey) -> Response<Content> {
         let (mut parts, body) = response.into_parts();
         let codes = &self.options.codes;
         let named = parts.headers.get(CODE).and_then(|value| value.to_str().ok()).and_then(|code| codes.number(code));
@@ -389,15 +395,35 @@ impl Exchange<'_> {
                 parts.headers.remove(name);
             }
         }
-        let mut unwritten = self.options.answers.reserve(client);
-        unwritten.add(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
-        Response::from_parts(parts, Content::Passed(body, unwritten))
+        let content = match body {
+            PassedBody::Streamed(body) => {
+                let mut unwritten = self.options.answers.reserve(client);
+                unwritten.add(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
+                Content::Passed(body, unwritten)
+            }
+            PassedBody::Whole(body) => Content::Whole(Some(self.with_own_ray_id(&mut parts, body))),
+        };
+        Response::from_parts(parts, content)
+    }
+
+    /// Puts the ray id of this request in place of that in a shared response.
+    fn with_own_ray_id(&self, parts: &mut response::Parts, body: Bytes) -> Bytes {
+        let Some(shared) = parts.headers.insert(RAY_ID, ray_id_value(self.ray_id)) else { return body };
+        let at = memchr::memmem::find(&body, shared.as_bytes()).filter(|_| !parts.status.is_success());
+        let Some(at) = at else { return body };
+        Bytes::from([&body[..at], &self.ray_id.digits(), &body[at + shared.len()..]].concat())
     }
 
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
         self.measuring.end_here(self.options.problems.code(problem));
         self.options.problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(body)))
     }
+}
+
+enum PassedBody {
+    Streamed(Incoming),
+    /// Several requests may share it.
+    Whole(Bytes),
 }
 
 /// A request for Python.
@@ -420,6 +446,13 @@ impl Passed {
             .expect("the parts are valid");
         *request.headers_mut() = self.headers.clone();
         request
+    }
+
+    /// Returns the key of a repeat, which has no body.
+    fn key(&self, is_over: bool) -> RepeatKey {
+        let value = |name| self.headers.get(name).map(|value: &HeaderValue| value.as_bytes().to_vec());
+        let credentials = [value(AUTHORIZATION), value(ORIGIN)];
+        RepeatKey { method: self.method.clone(), path_and_query: self.path_and_query.clone(), credentials, is_over }
     }
 
     /// Drops the parts that a repeated request does not need. It may wait for long.
@@ -519,7 +552,7 @@ fn overloaded(plane: Plane, overload: Overload) -> Problem {
     }
 }
 
-fn park_of(response: &Response<Incoming>) -> Result<Option<Park>, Problem> {
+fn park_of(response: &Response<PassedBody>) -> Result<Option<Park>, Problem> {
     let Some(park) = response.headers().get(PARK) else { return Ok(None) };
     let park = park.to_str().ok().and_then(Park::parse);
     park.map(Some).ok_or(Problem::Internal)

@@ -1,0 +1,127 @@
+//! Repeats of long polls that have woken. Equal ones share one response, and a bounded number runs at a time.
+//!
+//! One change can wake ten thousand requests. Without this bound each would open a connection to Python at once.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Response};
+use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+
+use crate::upstream::NoResponse;
+
+const AT_ONCE: usize = 32;
+/// A repeat that takes longer lets another one run beside it, so that slow ones do not delay all others.
+const SLOW: Duration = Duration::from_millis(100);
+
+/// Requests with the same key get the same response.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct RepeatKey {
+    pub method: Method,
+    pub path_and_query: String,
+    /// Values of the headers `authorization` and `origin`.
+    pub credentials: [Option<Vec<u8>>; 2],
+    pub is_over: bool,
+}
+
+type Shared = Result<Response<Bytes>, NoResponse>;
+
+/// Repeats to one Python process.
+pub struct Repeats {
+    running: Semaphore,
+    /// Requests that wait for the response to an equal one that is not sent yet.
+    followers: RefCell<HashMap<RepeatKey, Vec<oneshot::Sender<Shared>>>>,
+}
+
+impl Default for Repeats {
+    fn default() -> Repeats {
+        Repeats { running: Semaphore::new(AT_ONCE), followers: RefCell::default() }
+    }
+}
+
+impl Repeats {
+    /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`.
+    pub async fn send<S>(&self, key: RepeatKey, send: impl Fn() -> S) -> Shared
+    where
+        S: Future<Output = Result<Response<Incoming>, NoResponse>>,
+    {
+        loop {
+            let Some(shared) = self.follow(&key) else { return self.lead(&key, send()).await };
+            // The client of the equal request may have left before the response.
+            if let Ok(shared) = shared.await {
+                return shared;
+            }
+        }
+    }
+
+    /// Returns None if the caller is the first with this key.
+    fn follow(&self, key: &RepeatKey) -> Option<oneshot::Receiver<Shared>> {
+        let mut followers = self.followers.borrow_mut();
+        let Some(equal) = followers.get_mut(key) else {
+            followers.insert(key.clone(), Vec::new());
+            return None;
+        };
+        let (sender, shared) = oneshot::channel();
+        equal.push(sender);
+        Some(shared)
+    }
+
+    async fn lead(
+        &self,
+        key: &RepeatKey,
+        sending: impl Future<Output = Result<Response<Incoming>, NoResponse>>,
+    ) -> Shared {
+        let leader = Leader { repeats: self, key };
+        let permit = self.running.acquire().await;
+        // A request that wakes from now on needs a response of its own: this one may be older than its change.
+        let followers = leader.end();
+        let mut sending = std::pin::pin!(async { whole(sending.await?).await });
+        let shared = match timeout(SLOW, sending.as_mut()).await {
+            Ok(shared) => shared,
+            Err(_) => {
+                drop(permit);
+                sending.await
+            }
+        };
+        for follower in followers {
+            let _ = follower.send(shared.clone());
+        }
+        shared
+    }
+}
+
+/// The first request with a key, until it is sent. Its followers try again if it is dropped before.
+struct Leader<'a> {
+    repeats: &'a Repeats,
+    key: &'a RepeatKey,
+}
+
+impl Leader<'_> {
+    /// Returns the followers.
+    fn end(self) -> Vec<oneshot::Sender<Shared>> {
+        let followers = self.take_followers();
+        std::mem::forget(self);
+        followers
+    }
+
+    fn take_followers(&self) -> Vec<oneshot::Sender<Shared>> {
+        self.repeats.followers.borrow_mut().remove(self.key).unwrap_or_default()
+    }
+}
+
+impl Drop for Leader<'_> {
+    fn drop(&mut self) {
+        self.take_followers();
+    }
+}
+
+async fn whole(response: Response<Incoming>) -> Shared {
+    let (parts, body) = response.into_parts();
+    let body = body.collect().await.map_err(|_| NoResponse::Lost)?;
+    Ok(Response::from_parts(parts, body.to_bytes()))
+}
