@@ -100,7 +100,7 @@ class UnretriedGrpcLoad(UnretriedLoad):
                 group.create_task(self._play_alone(lobby, is_slow=is_slow))
 
     async def _play_alone(self, lobby: LoadedLobby, *, is_slow: bool) -> None:
-        client = PlaneGrpcClient("{}:{}".format(*self.where), is_patient=True)
+        client = PlaneGrpcClient("{}:{}".format(*self.where), is_default=True)
         self.counts.connections += 1
         try:
             while not self.is_over:

@@ -246,11 +246,16 @@ def _http_answer(operation: str, response: RawResponse) -> TransportResponse:
 class PlaneGrpcClient:
     name = "grpc"
 
-    def __init__(self, address: str, channels: int = 1, *, is_patient: bool = False) -> None:
-        """A patient client waits for a connection for up to 20 s, as gRPC clients do by default."""
-        options = [("grpc.enable_retries", 0), ("grpc.use_local_subchannel_pool", 1)]
-        if not is_patient:
+    def __init__(self, address: str, channels: int = 1, *, is_default: bool = False) -> None:
+        """`is_default` leaves the options of gRPC as they are.
+
+        Such a client waits 20 s for a connection. It sends a call once more that it has not yet
+        sent when its connection ends, and no other call.
+        """
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        if not is_default:
             options += [
+                ("grpc.enable_retries", 0),
                 ("grpc.initial_reconnect_backoff_ms", 50),
                 ("grpc.min_reconnect_backoff_ms", 50),
                 ("grpc.max_reconnect_backoff_ms", 200),
