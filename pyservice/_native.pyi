@@ -837,8 +837,7 @@ class FrontGrpc(Protocol):
     def connections_max(self) -> int | None: ...
     @property
     def methods(self) -> Sequence[tuple[str, str, bool, int, bool, bool]]:
-        """Path, slug, whether it is of the control plane, largest message, whether it needs a token, whether it is a
-        stream."""
+        """Path, slug, is of the control plane, largest message, needs a token, is a stream."""
     @property
     def refusals(self) -> Mapping[str, tuple[str, int, str, bytes]]:
         """Error of each of `SLUGS`: code, number of the gRPC status, message, `google.rpc.Status` of the details."""

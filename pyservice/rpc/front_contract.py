@@ -13,10 +13,13 @@ from pyservice.errors import ServiceError
 from pyservice.rpc.error_status import DETAILS, trailers
 from pyservice.rpc.grpc_server import message_limit_bytes
 from pyservice.schema.methods import METHODS, STREAMS
-from pyservice.transport import TransportSettings
+from pyservice.transport import KIB, TransportSettings
 
 CALLS_AT_ONCE: Final = 512
 """Calls that the front passes on at a time. One address has half of them, and one token a quarter."""
+
+STREAM_MESSAGE_BYTES: Final = 64 * KIB
+"""Limit of the request message of a stream, which may last for long."""
 
 
 class FrontMethod(NamedTuple):
@@ -100,7 +103,9 @@ def methods(settings: TransportSettings, own: Set[str]) -> list[FrontMethod]:
         if name in STREAMS:
             service = method.grpc_path.rpartition("/")[0]
             path = f"{service}/{STREAMS[name].rpc_name}"
-            found.append(unary._replace(path=path, is_stream=True))
+            limit_bytes = min(unary.message_limit_bytes, STREAM_MESSAGE_BYTES)
+            stream = unary._replace(path=path, message_limit_bytes=limit_bytes, is_stream=True)
+            found.append(stream)
     return found
 
 

@@ -188,7 +188,7 @@ class _Calls:
         holds: bool,
     ) -> grpc.RpcMethodHandler[bytes, bytes]:
         """Returns the handler of a unary method. If it `holds` long polls, its response is the
-        change. Otherwise it tells the front what the call waits for.
+        change. Otherwise its trailing metadata names the change that the call waits for.
         """
         meter = self._metrics.meter(method.slug)
         run, authorize, read = operation.run, operation.authorize, self._reader(method)

@@ -165,7 +165,7 @@ def _without_tokens(data: bytes) -> bytes:
     return data
 
 
-async def test_calls_are_counted_once_whoever_answers_them(
+async def test_calls_of_both_ways_are_counted_once(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, channel: Channel
 ) -> None:
     labels = {"operation": "connected", **OVER_GRPC}

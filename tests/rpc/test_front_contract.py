@@ -22,6 +22,8 @@ def test_methods_contain_every_operation_and_stream() -> None:
     assert by_path["/hosting.v1.Groups/GetGroup"].is_control
     stream = by_path["/hosting.v1.Events/StreamLiveEvents"]
     assert (stream.slug, stream.is_control, stream.is_stream) == ("live_events", False, True)
+    large = methods(TransportSettings(message_limit_bytes=1_000_000), OWN)
+    assert {method.message_limit_bytes for method in large if method.is_stream} == {65_536}
 
 
 @pytest.mark.parametrize("name", problems())

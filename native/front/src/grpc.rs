@@ -254,7 +254,7 @@ impl GrpcServer {
     }
 }
 
-/// What the client of one connection does, for its timeouts.
+/// Activity of the client of one connection, for its timeouts.
 struct Activity {
     calls: Cell<usize>,
     idle_since: Cell<Instant>,

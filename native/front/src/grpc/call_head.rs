@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_front_says_who_the_client_is() {
+    fn only_the_front_names_the_client() {
         let client: IpAddr = "192.0.2.1".parse().expect("an address");
         let received = headers(&[
             ("authorization", "Bearer cloud_x"),

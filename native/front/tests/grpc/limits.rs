@@ -65,7 +65,7 @@ fn message_that_comes_in_drops_must_end_in_time() {
     call.send(&[0, 0, 1, 0, 0]);
     while !client.has_begun(&mut call) {
         call.send(b"x");
-        // Many small frames that nobody has read end a connection.
+        // Many small unread frames end a connection.
         assert_eq!(client.call(CONTROL_METHOD, &[], MESSAGE).code(), "TOKEN_MISSING");
     }
     assert_eq!(client.finish(call).code(), "REQUEST_TIMEOUT");

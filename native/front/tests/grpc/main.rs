@@ -1,5 +1,6 @@
-//! Tests of gRPC through the whole front: a listener on a free port, a shard with a journal, and two servers in place of
-//! the Python processes.
+//! Tests of gRPC through the whole front.
+//!
+//! Each has a listener on a free port, a shard with a journal, and two servers in place of the Python processes.
 //!
 //! No test sleeps.
 #![allow(clippy::unwrap_used)]
