@@ -14,9 +14,7 @@ from pyservice.rpc.error_status import DETAILS, trailers
 from pyservice.rpc.grpc_server import message_limit_bytes
 from pyservice.schema.methods import METHODS, STREAMS
 from pyservice.transport import KIB, TransportSettings
-
-CALLS_AT_ONCE: Final = 512
-"""Calls that the front passes on at a time. One address has half of them, and one token a quarter."""
+from pyservice.transport.front_errors import front_errors
 
 STREAM_MESSAGE_BYTES: Final = 64 * KIB
 """Limit of the request message of a stream, which may last for long."""
@@ -111,42 +109,7 @@ def methods(settings: TransportSettings, own: Set[str]) -> list[FrontMethod]:
 
 def problems() -> dict[str, FrontError]:
     """Returns the errors of the front by name."""
-    return {name: _described(error) for name, error in _errors().items()}
-
-
-def _errors() -> dict[str, ServiceError]:
-    of_all, of_address, of_token = CALLS_AT_ONCE, CALLS_AT_ONCE // 2, CALLS_AT_ONCE // 4
-    return {
-        "headers_too_large": ServiceError("HEADERS_TOO_LARGE"),
-        "body_too_large": ServiceError("BODY_TOO_LARGE"),
-        "no_message": ServiceError("BODY_INVALID", "Send one message."),
-        "request_timeout": ServiceError("REQUEST_TIMEOUT"),
-        "token_missing": ServiceError("TOKEN_MISSING"),
-        "token_invalid": ServiceError("TOKEN_INVALID"),
-        "token_not_bearer": ServiceError("TOKEN_INVALID", "Send Authorization: Bearer <token>."),
-        "overloaded": ServiceError("OVERLOADED"),
-        "overloaded_bodies": ServiceError(
-            "OVERLOADED",
-            "Your address sends too much at once. Try again after Retry-After, less at a time.",
-        ),
-        "overloaded_all": _overloaded(f"{of_all} requests of all clients"),
-        "overloaded_address": _overloaded(f"{of_address} requests of this client address"),
-        "overloaded_token": _overloaded(f"{of_token} requests of this token"),
-        "overloaded_tokenless": _overloaded(
-            f"{of_token} requests without a token from your address"
-        ),
-        "shutting_down": ServiceError("SHUTTING_DOWN"),
-        "internal": ServiceError("INTERNAL"),
-        "control_plane_unavailable": ServiceError("CONTROL_PLANE_UNAVAILABLE"),
-        "deadline_exceeded": ServiceError("DEADLINE_EXCEEDED"),
-    }
-
-
-def _overloaded(requests: str) -> ServiceError:
-    return ServiceError(
-        "OVERLOADED",
-        f"{requests} are being worked on. Try again after Retry-After, with growing pauses.",
-    )
+    return {name: _described(error) for name, error in front_errors().items() if error.grpc}
 
 
 def _described(error: ServiceError) -> FrontError:

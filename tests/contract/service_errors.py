@@ -76,8 +76,8 @@ CONDITIONS: Final[dict[str, tuple[SharedErrorTest, ...]]] = {
         ),
         SharedErrorTest(
             _any,
-            "tests/rpc/test_slow_message_limits.py"
-            "::test_slowest_message_of_the_busiest_address_is_dropped",
+            "tests/faults/test_hostile_grpc_clients.py"
+            "::test_calls_that_wait_for_their_messages_are_limited",
             "a request without a body is answered at once, so only gRPC can have too many of them",
         ),
     ),

@@ -17,8 +17,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.edge.front_contract import REQUESTS_AT_ONCE
 from pyservice.openapi import fill_example
+from pyservice.transport.front_errors import REQUESTS_AT_ONCE
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game

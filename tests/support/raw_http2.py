@@ -67,6 +67,9 @@ class RawCalls:
         self._windows[stream] = self._initial
         self._writer.write(_frame(_HEADERS, _END_HEADERS, stream, head))
 
+    def reset(self, stream: int) -> None:
+        self._writer.write(_frame(_RESET, 0, stream, (8).to_bytes(4, "big")))
+
     async def send(self, stream: int, data: bytes, *, is_last: bool = False) -> int:
         """Sends data until all is sent or the server ends the call. Returns the number of bytes
         sent.
