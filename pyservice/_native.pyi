@@ -11,7 +11,7 @@ The module calls no Python code. These methods release the GIL: `open`, `heartbe
 from collections.abc import Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Final, Protocol, Self, final
+from typing import Final, Protocol, Self, final, type_check_only
 
 __all__ = [
     "SLUGS",
@@ -828,6 +828,7 @@ class FrontMeasurements:
     def body_bytes(self) -> int:
         """Bytes of request bodies in memory."""
 
+@type_check_only
 class FrontGrpc(Protocol):
     """Attributes of the object that describes how the front serves gRPC."""
 
@@ -854,6 +855,7 @@ class FrontGrpc(Protocol):
     @property
     def idle_timeout_ms(self) -> int: ...
 
+@type_check_only
 class FrontPassing(Protocol):
     """Attributes of the object that describes how the front checks requests and passes them on."""
 

@@ -200,13 +200,10 @@ class ChangesPoll:
         while True:
             try:
                 changes = await self._ask(run, after)
-            except (Unreachable, ServiceError) as failure:
-                if not backoff.failures:
-                    log.warning("change poll failed", reason=str(failure))
+            except (Unreachable, ServiceError):
+                # `ControlPlaneMonitor` reports that the control plane does not answer.
                 await asyncio.sleep(backoff.next_s())
                 continue
-            if backoff.failures:
-                log.info("change poll succeeds again")
             backoff.reset()
             run, after = changes.run, changes.sequence
             self._take(changes)

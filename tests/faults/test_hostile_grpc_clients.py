@@ -52,6 +52,8 @@ async def test_calls_that_wait_for_their_messages_are_limited(
         calls.begin(2 * number + 1, JOIN)
     await calls.wait_ended(1)
     assert len(calls.ended) < WAITING_CALLS / 2
+    labels = {"operation": "join", "door": "grpc", "code": "OVERLOADED"}
+    assert await plane.metric("hosting_requests_total", **labels) >= 1
     assert await is_serving(plane)
     complete = 2 * WAITING_CALLS + 1
     calls.begin(complete, JOIN)

@@ -295,7 +295,7 @@ def check_problem(problem: dict[str, Any]) -> None:
 def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:
     """Returns TOML name, environment variable, flag and default of every setting."""
     flags = {"feed_file": "--feed", **{n: f"--{n}" for n in ("http", "grpc", "cdn", "metrics")}}
-    flags["data_dir"] = "--data-dir"
+    flags |= {"data_dir": "--data-dir", "front": "--front"}
     for name, setting in model.model_fields.items():
         full = prefix + name
         default = setting.get_default()

@@ -253,6 +253,15 @@ fn counts_of(names: &PassingOptions, operation: &str, counted: OperationCounts) 
 /// Buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups.
 type ClientLimitsArgument<'a> = (PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>);
 
+fn limits((tokens, token_addresses, client_addresses, groups): &ClientLimitsArgument<'_>) -> ClientLimits {
+    ClientLimits {
+        tokens: tokens.0.clone(),
+        token_addresses: token_addresses.0.clone(),
+        client_addresses: client_addresses.0.clone(),
+        groups: groups.0.clone(),
+    }
+}
+
 fn answers(refusals: HashMap<String, Vec<Vec<u8>>>) -> PyResult<Answers> {
     let templates = refusals.into_iter().map(|(code, parts)| (code, AnswerTemplate::new(parts))).collect();
     Answers::new(templates).map_err(|code| PyValueError::new_err(format!("{code} has no response")))
@@ -353,17 +362,11 @@ impl Front {
         keep_alive_timeout_ms: u64,
         grpc: Option<GrpcArgument>,
     ) -> PyResult<Front> {
-        let (tokens, token_addresses, client_addresses, groups) = client_limits;
         let operations = Operations {
             shard: engine.shard.clone(),
             hash: engine.hash.clone(),
             namespaces: namespaces.0.clone(),
-            limits: ClientLimits {
-                tokens: tokens.0.clone(),
-                token_addresses: token_addresses.0.clone(),
-                client_addresses: client_addresses.0.clone(),
-                groups: groups.0.clone(),
-            },
+            limits: limits(&client_limits),
             places: Places {
                 regions: regions.iter().map(|(id, _)| id.clone()).collect(),
                 region_names: regions.into_iter().collect(),
