@@ -16,8 +16,8 @@ from tests.support.server_back_end import ServerBackEnd
 from tests.support.waiting import eventually
 
 SOCKETS: Final = {
-    *("admin.sock", "data-http.sock", "control/grpc.sock", "control/http.sock"),
-    "edge/admin.sock",
+    *("admin.sock", "data-http.sock", "data-grpc.sock", "control/grpc.sock"),
+    *("control/http.sock", "edge/admin.sock"),
 }
 FILES: Final = {
     "keys.json",
