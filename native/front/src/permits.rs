@@ -33,7 +33,7 @@ pub enum Overload {
 }
 
 /// Counters of a request, next to that of all requests.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 struct Keys {
     address: ClientKey,
     tenant: Tenant,
@@ -52,18 +52,14 @@ struct Counts {
     by_tenant: HashMap<Tenant, usize>,
 }
 
-/// Waiting requests with the same keys, in order of arrival.
-struct Line {
-    keys: Keys,
-    turns: VecDeque<oneshot::Sender<Permit>>,
-}
-
 #[derive(Default)]
 struct State {
     running: Counts,
     waiting: Counts,
-    /// The first line that may run gets the next permit, and moves to the end.
-    lines: VecDeque<Line>,
+    /// Waiting requests with the same keys, in order of arrival.
+    lines: HashMap<Keys, VecDeque<oneshot::Sender<Permit>>>,
+    /// Keys of all lines. The first line that may run gets the next permit, and moves to the end.
+    turns: VecDeque<Keys>,
 }
 
 /// Permits of one thread.
@@ -153,28 +149,30 @@ impl Drop for Waiting<'_> {
 
 impl State {
     fn is_waiting(&self, keys: &Keys) -> bool {
-        self.lines.iter().any(|line| line.keys == *keys)
+        self.lines.contains_key(keys)
     }
 
     fn enqueue(&mut self, keys: &Keys) -> oneshot::Receiver<Permit> {
         let (sender, turn) = oneshot::channel();
         self.waiting.add(keys);
-        match self.lines.iter_mut().find(|line| line.keys == *keys) {
-            Some(line) => line.turns.push_back(sender),
-            None => self.lines.push_back(Line { keys: keys.clone(), turns: VecDeque::from([sender]) }),
+        if !self.is_waiting(keys) {
+            self.turns.push_back(keys.clone());
         }
+        self.lines.entry(keys.clone()).or_default().push_back(sender);
         turn
     }
 
     /// Counts the next request that may run as running.
     fn next_turn(&mut self, most: usize) -> Option<(Keys, oneshot::Sender<Permit>)> {
         let running = &self.running;
-        let at = self.lines.iter().position(|line| running.full_limit(&line.keys, most).is_none())?;
-        let mut line = self.lines.remove(at)?;
-        let turn = line.turns.pop_front()?;
-        let keys = line.keys.clone();
-        if !line.turns.is_empty() {
-            self.lines.push_back(line);
+        let at = self.turns.iter().position(|keys| running.full_limit(keys, most).is_none())?;
+        let keys = self.turns.remove(at)?;
+        let line = self.lines.get_mut(&keys)?;
+        let turn = line.pop_front()?;
+        if line.is_empty() {
+            self.lines.remove(&keys);
+        } else {
+            self.turns.push_back(keys.clone());
         }
         self.waiting.remove(&keys);
         self.running.add(&keys);
@@ -183,13 +181,13 @@ impl State {
 
     /// Removes the requests that no longer wait.
     fn remove_ended(&mut self, keys: &Keys) {
-        let Some(at) = self.lines.iter().position(|line| line.keys == *keys) else { return };
-        let turns = &mut self.lines[at].turns;
-        let before = turns.len();
-        turns.retain(|turn| !turn.is_closed());
-        let ended = before - turns.len();
-        if turns.is_empty() {
-            self.lines.remove(at);
+        let Some(line) = self.lines.get_mut(keys) else { return };
+        let before = line.len();
+        line.retain(|turn| !turn.is_closed());
+        let ended = before - line.len();
+        if line.is_empty() {
+            self.lines.remove(keys);
+            self.turns.retain(|waiting| waiting != keys);
         }
         (0..ended).for_each(|_| self.waiting.remove(keys));
     }
