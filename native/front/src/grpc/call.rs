@@ -73,7 +73,8 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     };
     let Some(method) = method else {
         let body = CallBody::Many(ClientMessages::new(body, server.context.timeouts.receive));
-        return Ok(PassedCall::new(call, path, metadata(), token, Plane::Data).pass_stream(body).await);
+        let passed = PassedCall::new(call, path, metadata(), token, Plane::Data);
+        return Ok(Box::pin(passed.pass_stream(body)).await);
     };
     if method.needs_token
         && let Err(problem) = token
@@ -106,10 +107,11 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     }
     let passed = PassedCall::new(call, path, metadata(), token, method.plane);
     drop(parts);
+    // Boxed, because the future of each call is moved several times.
     if method.is_stream {
-        return Ok(passed.pass_stream(CallBody::One(Some(message.framed))).await);
+        return Ok(Box::pin(passed.pass_stream(CallBody::One(Some(message.framed)))).await);
     }
-    Ok(passed.pass_unary(message.framed).await)
+    Ok(Box::pin(passed.pass_unary(message.framed)).await)
 }
 
 impl Call {
