@@ -917,8 +917,8 @@ class Front:
 
         `refusals` has the whole response of each of `SLUGS`, split where its ray id belongs. `client_limits` are
         buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
-        ids and display names. `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user ids. Raises
-        ValueError for a wrong route or problem, and OSError for an engine without a journal.
+        ids and display names. `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user
+        ids. Raises ValueError for a wrong route or problem, and OSError for an engine without a journal.
         """
     def take_changes(
         self,
