@@ -21,7 +21,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::{Request, Response};
 use http_body::{Body, Frame};
+use hyper::body::Incoming;
 use hyper::server::conn::http2;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -188,14 +190,7 @@ impl OpenConnection {
     async fn run(self, stream: TcpStream, peer: Peer) {
         let (server, activity) = (&self.server, &self.activity);
         let receive = server.context.timeouts.receive;
-        let service = service_fn(|request| {
-            let open = OpenCall::new(activity.clone());
-            let counted = (server.context.clone().begin_answer(), server.context.begin_request());
-            let answer = call::answer(server.clone(), peer, request);
-            async move {
-                answer.await.map(|response| response.map(|body| CountedBody { body, _counted: counted, _open: open }))
-            }
-        });
+        let service = service_fn(|request| answer_counted(server.clone(), activity.clone(), peer, request));
         let stream = TrackedStream { stream, activity: activity.clone() };
         let connection = server.http2().serve_connection(TokioIo::new(stream), service);
         let mut connection = pin!(connection);
@@ -222,6 +217,18 @@ impl OpenConnection {
             }
         }
     }
+}
+
+async fn answer_counted(
+    server: Rc<GrpcServer>,
+    activity: Rc<Activity>,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> io::Result<Response<CountedBody>> {
+    let open = OpenCall::new(activity);
+    let counted = (server.context.clone().begin_answer(), server.context.begin_request());
+    let response = call::answer(server, peer, request).await?;
+    Ok(response.map(|body| CountedBody { body, _counted: counted, _open: open }))
 }
 
 impl Drop for OpenConnection {

@@ -27,11 +27,9 @@ const IDLE_CONNECTIONS_MAX: usize = 128;
 #[derive(Clone, Copy)]
 pub struct LocalExecutor;
 
-impl<F: Future + 'static> Executor<F> for LocalExecutor {
+impl<F: Future<Output: 'static> + 'static> Executor<F> for LocalExecutor {
     fn execute(&self, task: F) {
-        spawn_local(async move {
-            task.await;
-        });
+        spawn_local(task);
     }
 }
 
