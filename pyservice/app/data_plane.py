@@ -389,6 +389,7 @@ class DataPlane:
         """
         was_serving = self._phase.is_serving
         self._phase.name = "stopping"
+        self._control.is_stopping = True
         _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
         if was_serving:
             self._servers.report_stopping()

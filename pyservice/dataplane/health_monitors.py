@@ -124,6 +124,8 @@ class ControlPlaneMonitor:
         self._was_up = False
         self.is_up = False
         self.database_problem = ""
+        self.is_stopping = False
+        """True while this process stops. The control plane may then stop first."""
 
     @property
     def is_starting(self) -> bool:
@@ -148,7 +150,7 @@ class ControlPlaneMonitor:
             if self.is_up and not is_logged_up:
                 is_logged_up = True
                 _log.info("control plane is up")
-            elif is_logged_up and missed == _MISSED_POLLS_DOWN:
+            elif is_logged_up and missed == _MISSED_POLLS_DOWN and not self.is_stopping:
                 is_logged_up = False
                 _log.error("control plane is down: its operations fail until it is up again")
             await asyncio.sleep(_POLL_INTERVAL_S if self._was_up else _START_POLL_INTERVAL_S)
