@@ -48,6 +48,7 @@ operator = {per_second = 0, burst = 1}
 client_group = {per_second = 0, burst = 1}
 operator_group = {per_second = 0, burst = 1}
 address = {per_second = 0, burst = 1}
+failed_authentication = {per_second = 0, burst = 1}
 [quotas]
 games = 1_000_000
 namespaces = 1_000_000

@@ -819,6 +819,11 @@ class FrontMeasurements:
     @property
     def dropped_records(self) -> int: ...
     @property
+    def limited_failures(self) -> int:
+        """Number of HTTP requests that were refused because of failed authentications."""
+    @property
+    def grpc_limited_failures(self) -> int: ...
+    @property
     def in_flight(self) -> int:
         """Number of requests that are not answered yet."""
     @property

@@ -22,6 +22,7 @@ from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.pb.errors import TABLE
 from pyservice.transport import MIB, TransportSettings
+from pyservice.transport.native import Buckets as NativeBuckets
 from pyservice.transport.native import Front, FrontRecord, Namespaces, PlayerAddresses
 from pyservice.transport.rate_limits import ClientBuckets, Limits
 from pyservice.watch import Changes, Topics
@@ -62,6 +63,7 @@ class Passing:
     body_bytes_max: int
     bodies_bytes_max: int
     unread_answers_bytes_max: int
+    failed_authentications: NativeBuckets
 
 
 class StartFront(Protocol):
@@ -127,7 +129,7 @@ class FrontServer:
             None if edge_listener is None else edge_listener.fileno(),
             config.namespaces,
             _responses(self._refusals),
-            passing=_passing(settings, config),
+            passing=_passing(settings, config, self._limits.failed_authentications),
             connections_max=settings.connections_max,
             client_limits=self._limits.of_clients,
             regions=config.regions,
@@ -168,10 +170,11 @@ class FrontServer:
         self._rays.count.dropped += measured.dropped_records
         now = perf_counter()
         http, grpc = self._transports
-        for transport, all_counts, records in (
-            (http, measured.counts, measured.records),
-            (grpc, measured.grpc_counts, measured.grpc_records),
+        for transport, all_counts, records, limited_failures in (
+            (http, measured.counts, measured.records, measured.limited_failures),
+            (grpc, measured.grpc_counts, measured.grpc_records, measured.grpc_limited_failures),
         ):
+            self._metrics.limited_failures[transport.name] += limited_failures
             for counts in all_counts:
                 meter = transport.meter(counts.operation)
                 for code, count in counts.codes.items():
@@ -207,7 +210,9 @@ def _take_changes(front: Front, changes: Changes, is_control: bool) -> None:
     )
 
 
-def _passing(settings: TransportSettings, config: FrontConfig) -> Passing:
+def _passing(
+    settings: TransportSettings, config: FrontConfig, failed_authentications: NativeBuckets
+) -> Passing:
     return Passing(
         routes(settings.body_limit_bytes),
         list(TABLE),
@@ -221,6 +226,7 @@ def _passing(settings: TransportSettings, config: FrontConfig) -> Passing:
         settings.body_limit_bytes,
         settings.bodies_limit_bytes,
         _UNREAD_ANSWERS_MAX,
+        failed_authentications,
     )
 
 

@@ -111,6 +111,8 @@ class FrontMetrics:
     def __init__(self) -> None:
         self.passed: Counter[tuple[str, str]] = Counter()
         """Number of requests that the front has passed on to Python, by operation and door."""
+        self.limited_failures: Counter[str] = Counter()
+        """Number of requests that were refused because of failed authentications, by door."""
         self.in_flight = 0
         self.parked = 0
         """Number of requests that wait for a change."""
@@ -239,6 +241,7 @@ def _request_families(
                 continue  # a histogram without observations is 17 lines without information
             buckets = list(zip(_DURATION_LABELS, accumulate(map(float, meter.counts)), strict=True))
             durations.add_metric((meter.operation, transport.name), buckets, meter.sum_s)
+        refusals["failed_authentication"] += front.limited_failures[transport.name]
         for limit, count in sorted(refusals.items()):
             by_limit.add_metric((limit, transport.name), count)
     return iter((requests, durations, limited, by_limit, in_flight, bodies))

@@ -230,6 +230,13 @@ class AddressRateLimit(RateLimit):
     burst: int = Field(default=1_000, ge=1, le=1_000_000)
 
 
+class FailedAuthenticationRateLimit(RateLimit):
+    """Rate limit of failed authentications, for each client address."""
+
+    per_second: float = Field(default=5, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=50, ge=1, le=1_000_000)
+
+
 class RateLimits(_Section):
     client: ClientRateLimit = ClientRateLimit()
     operator: OperatorRateLimit = OperatorRateLimit()
@@ -237,6 +244,7 @@ class RateLimits(_Section):
     client_group: ClientGroupRateLimit = ClientGroupRateLimit()
     operator_group: OperatorGroupRateLimit = OperatorGroupRateLimit()
     address: AddressRateLimit = AddressRateLimit()
+    failed_authentication: FailedAuthenticationRateLimit = FailedAuthenticationRateLimit()
 
 
 class HttpLimits(_Section):

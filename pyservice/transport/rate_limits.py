@@ -72,6 +72,7 @@ class Rates(NamedTuple):
     client_group: Rate = _rate(_SETTINGS.client_group)
     operator_group: Rate = _rate(_SETTINGS.operator_group)
     address: Rate = _rate(_SETTINGS.address)
+    failed_authentication: Rate = _rate(_SETTINGS.failed_authentication)
 
 
 DEFAULT_RATES: Final = Rates()
@@ -158,6 +159,7 @@ class Limits:
         self._control_groups = limit("operator_group")
         self._token_addresses = limit("address")
         self._anonymous_addresses = limit("anonymous")
+        self._failed_authentications = limit("failed_authentication")
 
     @property
     def of_clients(self) -> ClientBuckets:
@@ -168,6 +170,11 @@ class Limits:
             self._client_groups,
         )
         return ClientBuckets(*(limit.buckets.native for limit in limits))
+
+    @property
+    def failed_authentications(self) -> NativeBuckets:
+        """Buckets from which only the front takes."""
+        return self._failed_authentications.buckets.native
 
     def change(self, rates: Rates) -> None:
         for limit in vars(self).values():

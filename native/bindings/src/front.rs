@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use hosting_front::{
     AnswerTemplate, Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes,
-    ConnectionBudget as Budget, Cors, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers, OperationCounts,
-    Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, ProblemTemplate, Problems, RequestLimits,
-    RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
+    ConnectionBudget as Budget, Cors, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode,
+    LobbyAnswers, OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, ProblemTemplate,
+    Problems, RequestLimits, RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
 };
 use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;
@@ -215,6 +215,8 @@ pub struct FrontMeasurements {
     grpc_counts: Vec<Py<FrontCounts>>,
     grpc_records: Vec<Py<FrontRecord>>,
     dropped_records: u64,
+    limited_failures: u64,
+    grpc_limited_failures: u64,
     in_flight: usize,
     parked: usize,
     body_bytes: usize,
@@ -287,6 +289,7 @@ struct PassingArgument {
     body_bytes_max: usize,
     bodies_bytes_max: usize,
     unread_answers_bytes_max: usize,
+    failed_authentications: Py<Buckets>,
 }
 
 impl PassingArgument {
@@ -316,6 +319,7 @@ impl PassingArgument {
             },
             bodies: BodyBudget::new(self.bodies_bytes_max, largest),
             answers: BodyBudget::new(self.unread_answers_bytes_max, largest),
+            failed_authentications: FailedAuthentications::new(self.failed_authentications.get().0.clone()),
             parked: Arc::default(),
         })
     }
@@ -431,6 +435,8 @@ impl Front {
             grpc_records: records(&over_grpc.records)?,
             grpc_counts: counts(over_grpc.operations)?,
             dropped_records: measured.dropped_records + over_grpc.dropped_records,
+            limited_failures: measured.limited_failures,
+            grpc_limited_failures: over_grpc.limited_failures,
             in_flight: measured.in_flight,
             parked: names.parked.load(Ordering::Relaxed),
             body_bytes: names.bodies.held_bytes(),

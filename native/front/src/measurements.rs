@@ -45,6 +45,8 @@ pub struct Measurements {
     pub operations: Vec<OperationCounts>,
     pub records: Vec<RequestRecord>,
     pub dropped_records: u64,
+    /// Number of requests that were refused because of failed authentications of their client address.
+    pub limited_failures: u64,
     /// Number of requests that are not answered yet.
     pub in_flight: usize,
 }
@@ -101,6 +103,10 @@ impl Measurer {
         let mut current = self.current.lock();
         self.count_one(&mut current, operation, code, duration);
         current.operations[operation].passed += 1;
+    }
+
+    pub fn count_limited_failure(&self) {
+        self.current.lock().limited_failures += 1;
     }
 
     /// Counts and records a request that the front has answered without the engine.

@@ -28,6 +28,7 @@ use crate::client_stream::CountedRequest;
 use crate::codes::Codes;
 use crate::connection_budget::ClientKey;
 use crate::cors::{self, Cors, DOCUMENT_METHODS};
+use crate::failed_authentications::{FailedAuthentications, Outcome};
 use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
 use crate::measuring::Measuring;
@@ -88,6 +89,7 @@ pub struct PassingOptions {
     pub limits: RequestLimits,
     pub bodies: Arc<BodyBudget>,
     pub answers: Arc<BodyBudget>,
+    pub failed_authentications: FailedAuthentications,
     /// Number of parked requests of all threads.
     pub parked: Arc<AtomicUsize>,
 }
@@ -240,11 +242,11 @@ impl Exchange<'_> {
         {
             return Ok(self.answer_executed(&executed).await);
         }
-        let plane = route.map_or(Plane::Data, |route| route.plane);
+        let (plane, needs_token) = route.map_or((Plane::Data, false), |route| (route.plane, route.needs_token));
         let headers = self.passed_headers(&parts.headers);
         let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
         let passed = Passed { method: parts.method, path_and_query, headers, body };
-        let response = self.pass_until_answered(plane, passed, is_safe).await?;
+        let response = self.pass_until_answered(plane, passed, is_safe, needs_token).await?;
         Ok(self.answer_with(response, client))
     }
 
@@ -345,6 +347,7 @@ impl Exchange<'_> {
         plane: Plane,
         mut passed: Passed,
         is_safe: bool,
+        needs_token: bool,
     ) -> Result<Response<PassedBody>, Problem> {
         let PassedPlane { permits, upstream, watches, repeats } = self.context.passing.plane(plane);
         let client = ClientKey::of(self.client);
@@ -358,7 +361,14 @@ impl Exchange<'_> {
         let mut stale_in = None;
         let permit = permits.acquire(token(&passed.headers).ok(), client).await;
         let permit = permit.map_err(|overload| overloaded(plane, overload))?;
+        let attempt = self.options.failed_authentications.admit(client, &passed.headers).map_err(|_| {
+            self.context.measurer().count_limited_failure();
+            Problem::RateLimitedFailures
+        })?;
         let sent = upstream.send(passed.request(), is_safe).await;
+        if let Some(attempt) = attempt {
+            attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
+        }
         drop(permit);
         let mut response = sent.map_err(unavailable)?.map(PassedBody::Streamed);
         loop {
@@ -550,6 +560,11 @@ fn overloaded(plane: Plane, overload: Overload) -> Problem {
         Overload::Token => Problem::OverloadedToken,
         Overload::Tokenless => Problem::OverloadedTokenless,
     }
+}
+
+fn outcome(response: &Response<Incoming>, needs_token: bool) -> Outcome {
+    let (status, code) = (response.status(), response.headers().get(CODE).and_then(|code| code.to_str().ok()));
+    Outcome::of(status.is_success(), status == StatusCode::UNAUTHORIZED, code, needs_token)
 }
 
 fn park_of(response: &Response<PassedBody>) -> Result<Option<Park>, Problem> {

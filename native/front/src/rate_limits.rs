@@ -80,6 +80,12 @@ impl Buckets {
         0.0
     }
 
+    pub fn is_full(&self, key: &[u8], now: f64) -> bool {
+        let state = self.state.lock();
+        let full_at = state.young.get(key).or_else(|| state.old.get(key));
+        state.interval == 0.0 || full_at.is_none_or(|full_at| *full_at <= now + ROUNDING_S)
+    }
+
     pub fn put_back(&self, key: &[u8]) {
         let mut state = self.state.lock();
         let state = &mut *state;

@@ -73,7 +73,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     };
     let Some(method) = method else {
         let body = CallBody::Many(ClientMessages::new(body, server.context.timeouts.receive));
-        let passed = PassedCall::new(call, path, metadata(), token, Plane::Data);
+        let passed = PassedCall::new(call, path, metadata(), token, Plane::Data, false);
         return Ok(Box::pin(passed.pass_stream(body)).await);
     };
     if method.needs_token
@@ -105,7 +105,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     {
         return Ok(response);
     }
-    let passed = PassedCall::new(call, path, metadata(), token, method.plane);
+    let passed = PassedCall::new(call, path, metadata(), token, method.plane, method.needs_token);
     drop(parts);
     // Boxed, because the future of each call is moved several times.
     if method.is_stream {

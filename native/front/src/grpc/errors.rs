@@ -38,11 +38,12 @@ pub enum CallProblem {
     Internal,
     ControlPlaneUnavailable,
     DeadlineExceeded,
+    RateLimitedFailures,
 }
 
 impl CallProblem {
     /// All problems, with their names in the Python contract.
-    pub const ALL: [(CallProblem, &str); 17] = [
+    pub const ALL: [(CallProblem, &str); 18] = [
         (CallProblem::HeadersTooLarge, "headers_too_large"),
         (CallProblem::BodyTooLarge, "body_too_large"),
         (CallProblem::NoMessage, "no_message"),
@@ -60,6 +61,7 @@ impl CallProblem {
         (CallProblem::Internal, "internal"),
         (CallProblem::ControlPlaneUnavailable, "control_plane_unavailable"),
         (CallProblem::DeadlineExceeded, "deadline_exceeded"),
+        (CallProblem::RateLimitedFailures, "rate_limited_failures"),
     ];
 }
 

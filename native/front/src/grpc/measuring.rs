@@ -12,7 +12,7 @@ use crate::measurements::RequestRecord;
 use crate::operations::Executed;
 use crate::ray_id::RayId;
 
-const CODE: &str = "x-hosting-code";
+pub const CODE: &str = "x-hosting-code";
 const INTERNAL: &str = "INTERNAL";
 
 /// Counts one call of a known method when it is answered, or as cancelled when it is dropped before.

@@ -13,14 +13,15 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::bearer_token::BearerProblem;
 use crate::connection_budget::ClientKey;
-use crate::grpc::PassedPlane;
+use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::{remove_internal, set_deadline};
 use crate::grpc::errors::{CallProblem, GRPC_STATUS};
-use crate::grpc::measuring::Measuring;
+use crate::grpc::measuring::{CODE, Measuring};
 use crate::grpc::message::{self, PREFIX_BYTES};
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::{CallBody, NoResponse};
+use crate::grpc::{GrpcServer, PassedPlane};
 use crate::permits::{Overload, Permit};
 use crate::routes::Plane;
 use crate::watches::{Park, Wake};
@@ -36,6 +37,7 @@ const WOKEN: HeaderValue = HeaderValue::from_static("woken");
 const OVER: HeaderValue = HeaderValue::from_static("over");
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
+const UNAUTHENTICATED: &[u8] = b"16";
 
 /// A call for a Python process.
 pub struct PassedCall {
@@ -44,6 +46,7 @@ pub struct PassedCall {
     metadata: HeaderMap,
     token: Option<Box<str>>,
     plane: Plane,
+    needs_token: bool,
 }
 
 /// Why a call has no response of its Python process.
@@ -77,6 +80,15 @@ enum UnaryResponse {
     },
 }
 
+impl UnaryResponse {
+    fn trailers(&self) -> Option<&HeaderMap> {
+        match self {
+            UnaryResponse::Complete { trailers, .. } => Some(trailers),
+            UnaryResponse::Parked(_) | UnaryResponse::Begun { .. } => None,
+        }
+    }
+}
+
 impl PassedCall {
     pub fn new(
         call: Call,
@@ -84,8 +96,9 @@ impl PassedCall {
         metadata: HeaderMap,
         token: Result<&str, BearerProblem>,
         plane: Plane,
+        needs_token: bool,
     ) -> PassedCall {
-        PassedCall { call, path, metadata, token: token.ok().map(Box::from), plane }
+        PassedCall { call, path, metadata, token: token.ok().map(Box::from), plane, needs_token }
     }
 
     /// Passes on a call that may have many messages.
@@ -128,7 +141,14 @@ impl PassedCall {
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
         // Given back when the response begins, because a stream may last for long.
         let _permit = self.permit(false).await?;
-        let (headers, rest) = self.send(body, self.call.deadline).await?;
+        let server = self.call.server.clone();
+        let attempt = self.admit(&server)?;
+        let response = self.send(body, self.call.deadline).await;
+        end_attempt(
+            attempt,
+            self.outcome(response.as_ref().map(|(headers, _)| headers.get(GRPC_STATUS).map(|_| headers))),
+        );
+        let (headers, rest) = response?;
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);
         }
@@ -142,7 +162,10 @@ impl PassedCall {
         let (mut is_repeated, mut stale_in) = (false, None);
         loop {
             let permit = self.permit(is_repeated).await?;
-            let park = match self.send_unary(message.clone()).await? {
+            let attempt = self.admit(&server)?;
+            let response = self.send_unary(message.clone()).await;
+            end_attempt(attempt, self.outcome(response.as_ref().map(UnaryResponse::trailers)));
+            let park = match response? {
                 UnaryResponse::Parked(park) => park,
                 UnaryResponse::Complete { headers, message, trailers } => {
                     return Ok(complete(headers, message, self.checked(trailers)?));
@@ -181,6 +204,27 @@ impl PassedCall {
         let acquiring = permits.acquire(self.token.as_deref(), ClientKey::of(self.call.client));
         let acquired = until(self.call.deadline, acquiring).await?;
         acquired.map_err(|overload| Failure::Problem(overloaded(self.plane, overload)))
+    }
+
+    fn admit<'a>(&self, server: &'a GrpcServer) -> Result<Option<Attempt<'a>>, Failure> {
+        let (context, client) = (&server.context, ClientKey::of(self.call.client));
+        context.passing.options.failed_authentications.admit(client, &self.metadata).map_err(|_| {
+            context.grpc_measurer().count_limited_failure();
+            Failure::Problem(CallProblem::RateLimitedFailures)
+        })
+    }
+
+    /// Returns None if the call was given up while Python had it. `response` has the trailers, unless it goes on.
+    fn outcome(&self, response: Result<Option<&HeaderMap>, &Failure>) -> Option<Outcome> {
+        let trailers = match response {
+            Ok(trailers) => trailers,
+            Err(Failure::Unavailable) => return Some(Outcome::Unknown),
+            Err(_) => return None,
+        };
+        let status = trailers.and_then(|trailers| trailers.get(GRPC_STATUS)).map_or(OK, HeaderValue::as_bytes);
+        let code = trailers.and_then(|trailers| trailers.get(CODE)).and_then(|code| code.to_str().ok());
+        let outcome = Outcome::of(status == OK, status == UNAUTHENTICATED, code, self.needs_token);
+        (status != DEADLINE_EXCEEDED).then_some(outcome)
     }
 
     fn answer_deadline(&self) -> Instant {
@@ -282,6 +326,12 @@ impl PassedCall {
         let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
         *response.headers_mut() = headers;
         response
+    }
+}
+
+fn end_attempt(attempt: Option<Attempt<'_>>, outcome: Option<Outcome>) {
+    if let (Some(attempt), Some(outcome)) = (attempt, outcome) {
+        attempt.end(outcome);
     }
 }
 

@@ -8,6 +8,7 @@ mod budgets;
 mod client;
 mod cors;
 mod durability;
+mod failed_authentications;
 mod http2;
 mod limits;
 mod lobby_calls;

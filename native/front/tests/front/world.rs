@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
-    AnswerTemplate, Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, Front,
-    FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions, Places, Plane,
-    PlayerAddresses, Problem, ProblemTemplate, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
+    AnswerTemplate, Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors,
+    FailedAuthentications, Front, FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions,
+    Places, Plane, PlayerAddresses, Problem, ProblemTemplate, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -52,6 +52,8 @@ pub struct Setup {
     /// Budgets of the bytes of bodies and of unread answers.
     pub bodies_bytes_max: usize,
     pub answers_bytes_max: usize,
+    /// Burst of failed authentications, which does not refill during a test.
+    pub failures: u32,
 }
 
 impl Default for Setup {
@@ -68,6 +70,7 @@ impl Default for Setup {
             cors_origins: vec!["https://console.example".into()],
             bodies_bytes_max: 64 << 20,
             answers_bytes_max: 64 << 20,
+            failures: 1_000,
         }
     }
 }
@@ -323,6 +326,7 @@ pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
         },
         bodies: BodyBudget::new(setup.bodies_bytes_max, FILE_BYTES_MAX),
         answers: BodyBudget::new(setup.answers_bytes_max, 1),
+        failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
         parked: Arc::default(),
     }
 }

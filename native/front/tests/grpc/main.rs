@@ -7,6 +7,7 @@
 
 mod answering;
 mod client;
+mod failed_authentications;
 mod limits;
 #[path = "../front/namespace.rs"]
 #[allow(dead_code)]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
     AnswerTemplate, Answers, BodyBudget, Buckets, CallErrors, CallProblem, ClientAddresses, ClientLimits, Codes,
-    ConnectionBudget, Cors, ErrorTemplate, Front, FrontOptions, GrpcLimits, GrpcOptions, LobbyAnswers, MethodOptions,
-    Namespaces, Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, ProblemTemplate, Problems,
-    RequestLimits, RouteOptions, Routes, Timeouts,
+    ConnectionBudget, Cors, ErrorTemplate, FailedAuthentications, Front, FrontOptions, GrpcLimits, GrpcOptions,
+    LobbyAnswers, MethodOptions, Namespaces, Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem,
+    ProblemTemplate, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -46,6 +46,8 @@ pub struct Setup {
     /// Bytes of messages in memory.
     pub bodies: usize,
     pub has_control: bool,
+    /// Burst of failed authentications, which does not refill during a test.
+    pub failures: u32,
 }
 
 impl Default for Setup {
@@ -58,6 +60,7 @@ impl Default for Setup {
             streams_per_connection: 1_000,
             bodies: 100_000_000,
             has_control: true,
+            failures: 1_000,
         }
     }
 }
@@ -100,6 +103,7 @@ impl World {
             limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
             bodies: bodies.clone(),
             answers: BodyBudget::new(1_000_000, 1_000),
+            failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
             parked: Arc::default(),
         };
         let options = FrontOptions {

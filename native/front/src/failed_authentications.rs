@@ -1,0 +1,158 @@
+//! Limit of failed authentications: it bounds how many wrong tokens of one client address reach Python and its databases.
+//!
+//! Each failure takes a token from the bucket of its address. The bounded map of buckets is the only memory of failures.
+//! While a bucket is not full, each request takes its token before it is passed on, so that requests at the same time
+//! cannot exceed the rate. A request gets the token back unless its authentication fails.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, Hash, Hasher, RandomState};
+use std::sync::Arc;
+
+use http::header::{AUTHORIZATION, HeaderMap};
+use parking_lot::Mutex;
+
+use crate::connection_budget::ClientKey;
+use crate::rate_limits::{Buckets, monotonic_s};
+
+/// Bound on each of the two generations of remembered credentials.
+const GENERATION_MAX: usize = 10_000;
+/// Code of an answer that needed no look-up.
+const TOKEN_MISSING: &str = "TOKEN_MISSING";
+
+pub struct FailedAuthentications {
+    failures: Arc<Buckets>,
+    succeeded: Mutex<RecentCredentials>,
+    /// Its key is random. So no client finds credentials with the hash of other ones.
+    hash: RandomState,
+}
+
+/// Too many authentications of the client address have failed.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TooManyFailures;
+
+/// Result of the authentication of a passed request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    Succeeded,
+    Failed,
+    /// The answer does not tell whether the credentials are valid.
+    Unknown,
+}
+
+impl Outcome {
+    /// `is_ok` and `is_unauthenticated` are those of Python's answer, and `code` is its error code. The success of an
+    /// operation that needs no token does not tell whether its token is valid.
+    pub fn of(is_ok: bool, is_unauthenticated: bool, code: Option<&str>, needs_token: bool) -> Outcome {
+        if is_unauthenticated && code != Some(TOKEN_MISSING) {
+            Outcome::Failed
+        } else if is_ok && needs_token {
+            Outcome::Succeeded
+        } else {
+            Outcome::Unknown
+        }
+    }
+}
+
+impl FailedAuthentications {
+    pub fn new(failures: Arc<Buckets>) -> FailedAuthentications {
+        FailedAuthentications { failures, succeeded: Mutex::default(), hash: RandomState::new() }
+    }
+
+    /// Admits a request that is about to be passed on. Requests without credentials are always admitted, and have no
+    /// attempt.
+    pub fn admit(&self, client: ClientKey, headers: &HeaderMap) -> Result<Option<Attempt<'_>>, TooManyFailures> {
+        if !headers.contains_key(AUTHORIZATION) {
+            return Ok(None);
+        }
+        let mut hasher = self.hash.build_hasher();
+        // Python may read another one of several headers than the front.
+        headers.get_all(AUTHORIZATION).iter().for_each(|value| value.as_bytes().hash(&mut hasher));
+        let (credentials, now) = (hasher.finish(), monotonic_s());
+        let charge = if self.succeeded.lock().contains(credentials) {
+            Charge::None
+        } else if self.failures.is_full(client.as_bytes(), now) {
+            Charge::OnFailure
+        } else if self.failures.take(client.as_bytes(), now) > 0.0 {
+            return Err(TooManyFailures);
+        } else {
+            Charge::Taken
+        };
+        Ok(Some(Attempt { limit: self, client, credentials, charge }))
+    }
+}
+
+/// Credentials that were passed on to Python. If an attempt with unknown credentials is dropped before its end, it counts
+/// as failed, because Python may have looked them up.
+pub struct Attempt<'a> {
+    limit: &'a FailedAuthentications,
+    client: ClientKey,
+    credentials: u64,
+    charge: Charge,
+}
+
+/// How an attempt counts against its client address.
+enum Charge {
+    None,
+    /// It takes a token from the bucket if it fails.
+    OnFailure,
+    /// It has taken a token from the bucket.
+    Taken,
+}
+
+impl Attempt<'_> {
+    pub fn end(mut self, outcome: Outcome) {
+        if outcome == Outcome::Failed {
+            // A known token may be revoked or expired by now.
+            if self.limit.succeeded.lock().remove(self.credentials) {
+                self.charge = Charge::OnFailure;
+            }
+            return;
+        }
+        if outcome == Outcome::Succeeded {
+            self.limit.succeeded.lock().insert(self.credentials);
+        }
+        if matches!(self.charge, Charge::Taken) {
+            self.limit.failures.put_back(self.client.as_bytes());
+        }
+        self.charge = Charge::None;
+    }
+}
+
+impl Drop for Attempt<'_> {
+    fn drop(&mut self) {
+        if matches!(self.charge, Charge::OnFailure) {
+            self.limit.failures.take(self.client.as_bytes(), monotonic_s());
+        }
+    }
+}
+
+/// Hashes of credentials that have authenticated lately. If the young generation is full, the old one is forgotten.
+#[derive(Default)]
+struct RecentCredentials {
+    young: HashSet<u64>,
+    old: HashSet<u64>,
+}
+
+impl RecentCredentials {
+    fn contains(&self, credentials: u64) -> bool {
+        self.young.contains(&credentials) || self.old.contains(&credentials)
+    }
+
+    fn insert(&mut self, credentials: u64) {
+        if self.young.contains(&credentials) {
+            return;
+        }
+        if self.young.len() >= GENERATION_MAX {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(credentials);
+    }
+
+    fn remove(&mut self, credentials: u64) -> bool {
+        let was_young = self.young.remove(&credentials);
+        self.old.remove(&credentials) || was_young
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+//! Which requests are admitted after failures, and what is remembered.
+
+use http::header::HeaderValue;
+
+use super::*;
+
+const CLIENT: ClientKey = ClientKey::V4([192, 0, 2, 1]);
+const OTHER: ClientKey = ClientKey::V4([192, 0, 2, 2]);
+const BURST: u32 = 3;
+
+/// Returns a limit that does not refill during a test.
+fn limit() -> FailedAuthentications {
+    FailedAuthentications::new(Arc::new(Buckets::new(1e-3, BURST, 1_000)))
+}
+
+fn bearing(token: &str) -> HeaderMap {
+    HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::try_from(format!("Bearer {token}")).expect("a token"))])
+}
+
+/// Returns whether the request is admitted.
+fn attempt(limit: &FailedAuthentications, client: ClientKey, token: &str, outcome: Outcome) -> bool {
+    let attempt = limit.admit(client, &bearing(token));
+    attempt.map(|attempt| attempt.expect("has credentials").end(outcome)).is_ok()
+}
+
+fn fail_often(limit: &FailedAuthentications) {
+    for number in 0..BURST {
+        assert!(attempt(limit, CLIENT, &format!("wrong_{number}"), Outcome::Failed));
+    }
+}
+
+#[test]
+fn failures_of_an_address_are_limited() {
+    let limit = limit();
+    fail_often(&limit);
+    assert!(!attempt(&limit, CLIENT, "wrong_9", Outcome::Failed));
+    assert!(attempt(&limit, OTHER, "wrong_9", Outcome::Failed));
+}
+
+#[test]
+fn request_without_credentials_is_admitted() {
+    let limit = limit();
+    fail_often(&limit);
+    assert!(matches!(limit.admit(CLIENT, &HeaderMap::new()), Ok(None)));
+}
+
+#[test]
+fn credentials_that_succeeded_are_admitted_until_they_fail() {
+    let limit = limit();
+    assert!(attempt(&limit, CLIENT, "good", Outcome::Succeeded));
+    assert!(attempt(&limit, CLIENT, "undecided", Outcome::Unknown));
+    fail_often(&limit);
+    assert!(attempt(&limit, CLIENT, "good", Outcome::Unknown));
+    assert!(!attempt(&limit, CLIENT, "undecided", Outcome::Unknown));
+    assert!(attempt(&limit, CLIENT, "good", Outcome::Failed));
+    assert!(!attempt(&limit, CLIENT, "good", Outcome::Failed));
+}
+
+#[test]
+fn success_costs_nothing() {
+    let limit = limit();
+    assert!(attempt(&limit, CLIENT, "wrong", Outcome::Failed));
+    for number in 0..100 {
+        assert!(attempt(&limit, CLIENT, &format!("good_{number}"), Outcome::Succeeded));
+        assert!(attempt(&limit, CLIENT, &format!("undecided_{number}"), Outcome::Unknown));
+    }
+}
+
+#[test]
+fn requests_at_once_are_limited_after_a_failure() {
+    let limit = limit();
+    let first: Vec<_> = (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("first_{number}")))).collect();
+    assert!(first.iter().all(Result::is_ok));
+    first.into_iter().flatten().flatten().for_each(|attempt| attempt.end(Outcome::Unknown));
+    assert!(attempt(&limit, CLIENT, "wrong", Outcome::Failed));
+    let second: Vec<_> = (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("second_{number}")))).collect();
+    assert_eq!(second.iter().filter(|attempt| attempt.is_ok()).count(), BURST as usize - 1);
+}
+
+#[test]
+fn dropped_attempt_counts_as_failed() {
+    let limit = limit();
+    for number in 0..BURST {
+        drop(limit.admit(CLIENT, &bearing(&format!("wrong_{number}"))));
+    }
+    assert!(!attempt(&limit, CLIENT, "wrong_9", Outcome::Failed));
+}
+
+#[test]
+fn all_authorization_headers_are_the_credentials() {
+    let limit = limit();
+    assert!(attempt(&limit, CLIENT, "good", Outcome::Succeeded));
+    fail_often(&limit);
+    let mut headers = bearing("good");
+    headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer wrong"));
+    assert_eq!(limit.admit(CLIENT, &headers).err(), Some(TooManyFailures));
+}
+
+#[test]
+fn limit_of_zero_admits_all() {
+    let limit = FailedAuthentications::new(Arc::new(Buckets::new(0.0, 1, 1_000)));
+    assert!((0..100).all(|number| attempt(&limit, CLIENT, &format!("wrong_{number}"), Outcome::Failed)));
+}
+
+#[test]
+fn remembered_credentials_are_bounded() {
+    let mut recent = RecentCredentials::default();
+    for credentials in 0..5 * GENERATION_MAX as u64 {
+        recent.insert(credentials);
+        assert!(recent.contains(credentials));
+    }
+    assert!(recent.young.len() + recent.old.len() <= 2 * GENERATION_MAX);
+    assert!(!recent.contains(0));
+}
+
+#[test]
+fn outcomes_of_answers() {
+    for (is_ok, is_unauthenticated, code, needs_token, expected) in [
+        (true, false, None, true, Outcome::Succeeded),
+        (true, false, None, false, Outcome::Unknown),
+        (false, true, Some("TOKEN_INVALID"), true, Outcome::Failed),
+        (false, true, Some("TOKEN_INVALID"), false, Outcome::Failed),
+        (false, true, Some("TOKEN_MISSING"), true, Outcome::Unknown),
+        (false, false, Some("GAME_NOT_FOUND"), true, Outcome::Unknown),
+    ] {
+        assert_eq!(Outcome::of(is_ok, is_unauthenticated, code, needs_token), expected, "{code:?}");
+    }
+}

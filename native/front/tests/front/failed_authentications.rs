@@ -1,0 +1,112 @@
+//! Failed authentications count against the client address.
+
+use ipnet::IpNet;
+
+use crate::python::{Python, Reply};
+use crate::world::{Setup, World};
+
+const FAILURES: u32 = 3;
+
+fn world() -> World {
+    let proxies: Vec<IpNet> = vec!["127.0.0.1/32".parse().unwrap()];
+    let world = World::with(Setup { failures: FAILURES, proxies, ..Setup::default() });
+    for python in [&world.python, &world.control] {
+        answer_by_token(python);
+    }
+    world
+}
+
+fn answer_by_token(python: &Python) {
+    python.reply(|request| {
+        let failed = |code: &str| {
+            let code = format!("x-hosting-code: {code}\r\n");
+            request.response("401 Unauthorized", &code, "")
+        };
+        Reply::Answer(match request.header("authorization") {
+            Some("Bearer cloud_good" | "Bearer cloud_new") => request.response("200 OK", "", "good"),
+            Some("Bearer cloud_other") => request.response("404 Not Found", "x-hosting-code: NOT_FOUND\r\n", ""),
+            Some(_) => failed("TOKEN_INVALID"),
+            None => failed("TOKEN_MISSING"),
+        })
+    });
+}
+
+/// Returns the status for a token.
+fn status(world: &World, client: &str, target: &str, token: &str) -> u16 {
+    let authorization = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+    let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n{authorization}\r\n");
+    world.connect().ask(head).status
+}
+
+fn fail_often(world: &World) {
+    for number in 0..FAILURES {
+        assert_eq!(status(world, "192.0.2.1", "/cloud/games/1", &format!("cloud_wrong{number}")), 401);
+    }
+}
+
+#[test]
+fn tokens_of_an_address_are_refused_after_many_failures() {
+    let world = world();
+    fail_often(&world);
+    for target in ["/cloud/games/1", "/events/live", "/unknown"] {
+        let head = format!(
+            "GET {target} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nAuthorization: Bearer cloud_new\r\n\r\n"
+        );
+        let answer = world.connect().ask(head);
+        assert_eq!(answer.problem(), (429, "rate_limited_failures", false));
+    }
+    assert_eq!(world.control.targets(FAILURES as usize).len(), FAILURES as usize);
+    world.control.check_no_request();
+    world.python.check_no_request();
+    assert_eq!(world.front.take_measurements().1.limited_failures, 3);
+    assert_eq!(world.front.take_measurements().1.limited_failures, 0);
+    assert_eq!(status(&world, "192.0.2.2", "/cloud/games/1", "cloud_new"), 200);
+}
+
+#[test]
+fn token_that_succeeded_is_not_limited() {
+    let world = world();
+    assert_eq!(status(&world, "192.0.2.7", "/cloud/games/1", "cloud_good"), 200);
+    fail_often(&world);
+    assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_good"), 200);
+    // The answer of a path that needs no token does not tell whether the token is valid.
+    assert_eq!(status(&world, "192.0.2.7", "/unknown", "cloud_new"), 200);
+    assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_new"), 429);
+}
+
+#[test]
+fn request_without_a_token_is_not_limited_and_is_no_failure() {
+    let world = world();
+    for _ in 0..2 * FAILURES {
+        assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", ""), 401);
+    }
+    fail_often(&world);
+    assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", ""), 401);
+}
+
+#[test]
+fn other_errors_are_no_failures() {
+    let world = world();
+    for _ in 0..2 * FAILURES {
+        assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_other"), 404);
+    }
+    world.control.end();
+    for _ in 0..2 * FAILURES {
+        assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_other"), 503);
+    }
+}
+
+#[test]
+fn lost_request_with_a_token_counts() {
+    let world = world();
+    world.control.reply_by_test();
+    for _ in 0..FAILURES {
+        let mut client = world.connect();
+        client.send(b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer cloud_x\r\n\r\n");
+        world.control.request();
+        drop(client);
+        world.control.wait_for_close();
+    }
+    let answer = world.connect().ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer cloud_x\r\n\r\n");
+    assert_eq!(answer.problem(), (429, "rate_limited_failures", false));
+}

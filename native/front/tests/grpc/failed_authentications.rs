@@ -1,0 +1,55 @@
+//! Failed authentications count against the client address.
+
+use crate::client::{Client, bearer};
+use crate::world::{CONTROL_METHOD, Setup, World};
+
+const FAILURES: u32 = 3;
+const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+const WRONG: &[(&str, &str)] =
+    &[("grpc-status", "16"), ("grpc-status-details-bin", "AQ"), ("x-hosting-code", "TOKEN_INVALID")];
+
+fn world() -> World {
+    World::with(Setup { failures: FAILURES, ..Setup::default() })
+}
+
+fn fail(world: &World, client: &mut Client, token: &str) {
+    let call = client.start(CONTROL_METHOD, &[("authorization", &bearer(token))], MESSAGE);
+    world.control().next_call().answer_trailers_only(WRONG);
+    assert_eq!(client.finish(call).status(), "16");
+}
+
+fn succeed(world: &World, client: &mut Client, token: &str) {
+    let call = client.start(CONTROL_METHOD, &[("authorization", &bearer(token))], MESSAGE);
+    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(call).status(), "0");
+}
+
+#[test]
+fn tokens_of_an_address_are_refused_after_many_failures() {
+    let world = world();
+    let mut client = Client::connect(world.address);
+    succeed(&world, &mut client, "cloud_good");
+    for number in 0..FAILURES {
+        fail(&world, &mut client, &format!("cloud_wrong{number}"));
+    }
+    let answer = client.call(CONTROL_METHOD, &[("authorization", &bearer("cloud_new"))], MESSAGE);
+    assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
+    assert_eq!(world.front.take_grpc_measurements().limited_failures, 1);
+    succeed(&world, &mut client, "cloud_good");
+}
+
+#[test]
+fn call_that_its_client_gives_up_counts() {
+    let world = world();
+    let mut client = Client::connect(world.address);
+    for number in 0..FAILURES {
+        let token = bearer(&format!("cloud_{number}"));
+        let metadata = [("authorization", &*token), ("grpc-timeout", "100m")];
+        let call = client.start(CONTROL_METHOD, &metadata, MESSAGE);
+        let received = world.control().next_call();
+        assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
+        received.wait_cancelled();
+    }
+    let answer = client.call(CONTROL_METHOD, &[("authorization", &bearer("cloud_new"))], MESSAGE);
+    assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
+}
