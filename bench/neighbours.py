@@ -2,7 +2,7 @@
 
 Quotas and rate limits are the defaults. The greedy group creates records until its quotas refuse more. Then it repeats
 finds, lists, creations and calls with wrong tokens. The measured group calls `find` and `connected` at a fixed rate.
-Windows with and without the greedy calls alternate.
+Windows with and without the greedy calls alternate. At last, each address tries only wrong tokens, as fast as it can.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
 
+from bench.greedy_calls import ADDRESSES
 from bench.http_load import Request, send_all
 from bench.machine import LOAD_CORE, ROOT, Bench, loaded, on_core, python
 from bench.memory import large_config
@@ -44,6 +45,9 @@ _STATE_BYTES: Final = 600
 """State of each lobby, so that a full page has as many lobbies as its limit in bytes allows."""
 _HOUR_MS: Final = 3_600_000
 _ANY_NUMBER: Final = 0xFFFF_FFFF
+_WRONG_TOKENS: Final = 20_000
+_BURST_S: Final = 2.0
+"""Time in which each address uses up its burst of wrong tokens."""
 _MORE_NICE: Final = "15"
 """Both loads share a core. The measured one runs first, so that only the service delays its responses."""
 Fields = dict[str, Any]
@@ -57,6 +61,7 @@ def run(bench: Bench) -> Result:
         calls = bench.scratch("greedy.json")
         calls.write_text(json.dumps([call.raw.decode() for call in greedy.calls(bench.seed)]))
         runs = interleaved({"alone": measured.window, "beside": lambda: _beside(measured, calls)})
+        runs["wrong tokens"] = [_wrong_tokens(service, calls)]
         calls.unlink()
     return Result(NAME, _figures(runs, greedy.use), runs)
 
@@ -70,6 +75,22 @@ def _beside(measured: _Measured, calls: Path) -> Run:
         | {"greedy_per_s": greedy_per_s}
         | {f"status_{name}": n for name, n in responses().items()}
     )
+
+
+def _wrong_tokens(service: Service, calls: Path) -> Run:
+    def look_ups() -> float:
+        return service.metric("hosting_front_passed_total", operation="inspect_token")
+
+    tokens = (f"cloud_{number}" for number in range(_WRONG_TOKENS))
+    requests = [service.request("inspect_token", token=token).raw.decode() for token in tokens]
+    calls.write_text(json.dumps(requests))
+    with _calling(service.address, calls) as responses:
+        time.sleep(_BURST_S)
+        before = look_ups()
+        time.sleep(_WINDOW_S)
+        look_ups_per_s = (look_ups() - before) / _WINDOW_S / ADDRESSES
+    wrong_per_s = sum(responses().values()) / (_BURST_S + _WINDOW_S) / ADDRESSES
+    return {"wrong_per_s": wrong_per_s, "look_ups_per_s": look_ups_per_s}
 
 
 class _Measured:
@@ -303,4 +324,14 @@ def _figures(runs: Mapping[str, Sequence[Run]], use: Mapping[str, int]) -> list[
                 f"{statuses}; {dict(use)}",
             )
         )
+    (wrong,) = runs["wrong tokens"]
+    figures.append(
+        Figure(
+            "look-ups of wrong tokens of one client address",
+            wrong["look_ups_per_s"],
+            "/s",
+            at_most=10.0,
+            note=f"{wrong['wrong_per_s']:,.0f} wrong tokens/s from each of {ADDRESSES} addresses",
+        )
+    )
     return figures

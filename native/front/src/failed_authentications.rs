@@ -1,8 +1,8 @@
 //! Limit of failed authentications: it bounds how many wrong tokens of one client address reach Python and its databases.
 //!
 //! Each failure takes a token from the bucket of its address. The bounded map of buckets is the only memory of failures.
-//! While a bucket is not full, each request takes its token before it is passed on, so that requests at the same time
-//! cannot exceed the rate. A request gets the token back unless its authentication fails.
+//! While a bucket is not full, each request takes its token before it is passed on. So concurrent requests stay within the
+//! rate. A request gets the token back unless its authentication fails.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
