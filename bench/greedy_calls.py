@@ -1,7 +1,7 @@
-"""Closed loop of prepared calls, which accepts any response: `python -m bench.greedy_calls ADDRESS FILE`.
+"""Closed loop of prepared calls, which accepts any response: `python -m bench.greedy_calls ADDRESS FILE SOURCES`.
 
-Repeats the calls of a JSON file in random order on 64 connections from 8 addresses, until the end of standard input.
-Then prints the number of responses by status.
+Repeats the calls of a JSON file in random order on 64 connections from SOURCES addresses, until the end of standard
+input. Then prints the number of responses by status.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import uvloop
 from bench.http_load import ResponseReader
 
 CONNECTIONS: Final = 64
-ADDRESSES: Final = 8
 CLOSED: Final = "closed"
 """Status of a connection that the service closed. It is opened again."""
 
@@ -44,9 +43,10 @@ class _Caller(ResponseReader):
             self.ended.set_result(None)
 
 
-async def _repeat(address: str, number: int, calls: Sequence[bytes], counts: Counter[str]) -> None:
+async def _repeat(
+    address: str, source: tuple[str, int], calls: Sequence[bytes], counts: Counter[str]
+) -> None:
     host, _, port = address.rpartition(":")
-    source = (f"127.0.0.{2 + number % ADDRESSES}", 0)
     while True:
         _, caller = await asyncio.get_running_loop().create_connection(
             lambda: _Caller(calls, counts), host, int(port), local_addr=source
@@ -56,9 +56,12 @@ async def _repeat(address: str, number: int, calls: Sequence[bytes], counts: Cou
         counts[CLOSED] += 1
 
 
-async def _main(address: str, calls: Sequence[bytes]) -> None:
+async def _main(address: str, calls: Sequence[bytes], sources: int) -> None:
     counts = Counter[str]()
-    tasks = [asyncio.create_task(_repeat(address, n, calls, counts)) for n in range(CONNECTIONS)]
+    tasks = [
+        asyncio.create_task(_repeat(address, (f"127.0.0.{2 + number % sources}", 0), calls, counts))
+        for number in range(CONNECTIONS)
+    ]
     print("started", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
@@ -72,4 +75,4 @@ async def _main(address: str, calls: Sequence[bytes]) -> None:
 
 if __name__ == "__main__":
     prepared = json.loads(Path(sys.argv[2]).read_text())
-    uvloop.run(_main(sys.argv[1], [call.encode() for call in prepared]))
+    uvloop.run(_main(sys.argv[1], [call.encode() for call in prepared], int(sys.argv[3])))
