@@ -11,6 +11,7 @@ use http::{Method, Response};
 use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::sync::{Semaphore, oneshot};
+use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use crate::upstream::NoResponse;
@@ -77,6 +78,8 @@ impl Repeats {
         sending: impl Future<Output = Result<Response<Incoming>, NoResponse>>,
     ) -> Shared {
         let leader = Leader { repeats: self, key };
+        // Equal requests that were woken by the same change run before this one goes on.
+        yield_now().await;
         let permit = self.running.acquire().await;
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();

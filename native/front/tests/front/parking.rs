@@ -40,8 +40,18 @@ fn world(timeouts: Timeouts) -> World {
 
 /// Returns a client with a parked request.
 fn parked(world: &World) -> (Client, Request) {
+    park_request(world, WATCH)
+}
+
+/// Like [`parked`], but no other request has the same response.
+fn parked_alone(world: &World, number: usize) -> (Client, Request) {
+    let watch = String::from_utf8_lossy(WATCH).replace("after=", &format!("number={number}&after="));
+    park_request(world, watch.as_bytes())
+}
+
+fn park_request(world: &World, request: &[u8]) -> (Client, Request) {
     let (mut client, before) = (world.connect(), world.parked());
-    client.send(WATCH);
+    client.send(request);
     let request = world.python.request();
     wait_until(|| world.parked() == before + 1);
     (client, request)
@@ -135,7 +145,7 @@ fn disconnected_client_waits_no_more() {
 #[test]
 fn each_of_many_woken_requests_has_its_own_answer() {
     let world = world(TIMEOUTS);
-    let mut clients: Vec<_> = (0..45).map(|_| parked(&world)).collect();
+    let mut clients: Vec<_> = (0..45).map(|number| parked_alone(&world, number)).collect();
     let mut count = 0;
     world.python.reply(move |request| {
         count += 1;
@@ -156,10 +166,36 @@ fn each_of_many_woken_requests_has_its_own_answer() {
 }
 
 #[test]
+fn equal_requests_that_wake_together_share_one_response() {
+    let world = world(TIMEOUTS);
+    let mut clients: Vec<_> = (0..45).map(|_| parked(&world)).collect();
+    let mut count = 0;
+    world.python.reply(move |request| {
+        count += 1;
+        let (number, ray_id) = (count, request.ray_id());
+        Reply::Answer(request.response(
+            "401 Unauthorized",
+            "x-hosting-code: TOKEN_REVOKED\r\n",
+            format!("{number} {ray_id}"),
+        ))
+    });
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    let mut numbers: Vec<String> = Vec::new();
+    for (client, _) in &mut clients {
+        let answer = client.read_answer();
+        let (number, ray_id) = answer.body.split_once(' ').unwrap();
+        assert_eq!(ray_id, answer.ray_id, "the ray id is that of the client's own request");
+        numbers.push(number.to_owned());
+    }
+    numbers.dedup();
+    assert_eq!(numbers, ["1"]);
+}
+
+#[test]
 fn slow_repetition_of_one_request_delays_no_other() {
     let world = world(TIMEOUTS);
-    let (mut slow, slow_request) = parked(&world);
-    let (mut other, _) = parked(&world);
+    let (mut slow, slow_request) = parked_alone(&world, 1);
+    let (mut other, _) = parked_alone(&world, 2);
     let slow_ray = slow_request.ray_id().to_owned();
     world.python.reply(move |request| {
         if request.ray_id() == slow_ray { Reply::ByTest } else { Reply::Answer(request.response("200 OK", "", "fast")) }
