@@ -199,7 +199,10 @@ async def test_front_answers_while_python_is_stopped(
     bodies = [json.dumps({"player_token": token}).encode() for token in tokens]
     with stopped_thread(plane.pid):
         answers = [await ways.over_front(lobby.token, body) for body in bodies]
+        passed = await ways.front.request("GET", "/matchmaker/regions")
     assert [answer.status for answer in answers] == [200, 200]
+    assert (passed.status, json.loads(passed.body)["code"]) == (503, "OVERLOADED")
+    assert (await ways.front.request("GET", "/matchmaker/regions")).status != 503
     counted = await session.must("statistics", token=session.client_token)
     assert counted.body["player_count"] == 2
 

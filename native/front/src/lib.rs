@@ -32,6 +32,7 @@ mod placements;
 mod plain_request;
 mod player_addresses;
 mod problems;
+mod process_state;
 pub mod proto;
 mod rate_limits;
 mod ray_id;

@@ -353,9 +353,10 @@ impl Exchange<'_> {
         let client = ClientKey::of(self.client);
         let unavailable = |reason| match reason {
             NoResponse::Late => Problem::DeadlineExceeded,
+            NoResponse::Stopped if plane == Plane::Data => Problem::Overloaded,
             _ if plane == Plane::Data => Problem::Internal,
-            NoResponse::Lost if !is_safe => Problem::ControlPlaneUnavailableSent,
-            NoResponse::Lost | NoResponse::NotSent => Problem::ControlPlaneUnavailable,
+            NoResponse::Lost | NoResponse::Stopped if !is_safe => Problem::ControlPlaneUnavailableSent,
+            _ => Problem::ControlPlaneUnavailable,
         };
         let until = Instant::now() + self.context.timeouts.parked;
         let mut stale_in = None;

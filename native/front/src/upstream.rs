@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -17,6 +18,8 @@ use tokio::net::UnixStream;
 use tokio::task::spawn_local;
 use tokio::time::timeout;
 use tower_service::Service;
+
+use crate::process_state::{PeerProcess, ProcessState, Stopped};
 
 /// Time after which an idle connection is closed. It is shorter than that of uvicorn (5 s), because a request on a
 /// connection that closes has an unknown outcome.
@@ -40,22 +43,26 @@ pub enum NoResponse {
     /// The request was sent, perhaps only in part.
     Lost,
     Late,
+    /// The process is stopped.
+    Stopped,
 }
 
 /// Client of one Python process. Connections are reused.
 pub struct Upstream {
     client: Client<UnixConnector, Full<Bytes>>,
+    process: Rc<ProcessState>,
     answer_timeout: Duration,
 }
 
 impl Upstream {
     pub fn new(socket: PathBuf, answer_timeout: Duration) -> Upstream {
+        let process = ProcessState::new();
         let client = Client::builder(LocalExecutor)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
-            .build(UnixConnector(Arc::new(socket)));
-        Upstream { client, answer_timeout }
+            .build(UnixConnector { socket: Arc::new(socket), process: process.peer() });
+        Upstream { client, process, answer_timeout }
     }
 
     /// Sends a request to the process. The target needs a scheme and an authority, but both are ignored. A lost request is
@@ -68,7 +75,9 @@ impl Upstream {
                 (outcome, _) => outcome,
             }
         };
-        timeout(self.answer_timeout, sending).await.unwrap_or(Err(NoResponse::Late))
+        let sending = timeout(self.answer_timeout, sending);
+        let sent = self.process.unless_stopped(sending).await.map_err(|Stopped| NoResponse::Stopped)?;
+        sent.unwrap_or(Err(NoResponse::Late))
     }
 
     async fn send_once(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, NoResponse> {
@@ -80,7 +89,10 @@ impl Upstream {
 }
 
 #[derive(Clone)]
-struct UnixConnector(Arc<PathBuf>);
+struct UnixConnector {
+    socket: Arc<PathBuf>,
+    process: PeerProcess,
+}
 
 impl Service<Uri> for UnixConnector {
     type Response = TokioIo<UnixStream>;
@@ -92,7 +104,11 @@ impl Service<Uri> for UnixConnector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let socket = self.0.clone();
-        Box::pin(async move { Ok(TokioIo::new(UnixStream::connect(&*socket).await?)) })
+        let UnixConnector { socket, process } = self.clone();
+        Box::pin(async move {
+            let connection = UnixStream::connect(&*socket).await?;
+            process.set(&connection);
+            Ok(TokioIo::new(connection))
+        })
     }
 }

@@ -134,7 +134,8 @@ impl PassedCall {
     fn unavailable(&self) -> CallProblem {
         match self.plane {
             Plane::Control => CallProblem::ControlPlaneUnavailable,
-            Plane::Data => CallProblem::Internal,
+            // The data plane's server is in this process, so it is stopped or overloaded.
+            Plane::Data => CallProblem::Overloaded,
         }
     }
 

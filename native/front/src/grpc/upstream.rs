@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use crate::process_state::ProcessState;
 use crate::upstream::LocalExecutor;
 
 /// Window of one call. It bounds the bytes of a response that a slow client leaves in memory.
@@ -27,7 +29,7 @@ const HEADER_LIST_BYTES_MAX: u32 = 256 * 1024;
 /// Calls take turns on them.
 const CONNECTIONS: usize = 2;
 
-/// The server does not listen, or the connection ended before the response.
+/// The server does not listen, its process is stopped, or the connection ended before the response.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoResponse;
 
@@ -36,15 +38,20 @@ pub struct Upstream {
     socket: PathBuf,
     connections: [Mutex<Option<SendRequest<CallBody>>>; CONNECTIONS],
     next: Cell<usize>,
+    process: Rc<ProcessState>,
 }
 
 impl Upstream {
     pub fn new(socket: PathBuf) -> Upstream {
-        Upstream { socket, connections: Default::default(), next: Cell::new(0) }
+        Upstream { socket, connections: Default::default(), next: Cell::new(0), process: ProcessState::new() }
     }
 
     /// Sends a call. The target needs a scheme and an authority, which are ignored.
     pub async fn send(&self, request: Request<CallBody>) -> Result<Response<Incoming>, NoResponse> {
+        self.process.unless_stopped(self.send_anyway(request)).await.unwrap_or(Err(NoResponse))
+    }
+
+    async fn send_anyway(&self, request: Request<CallBody>) -> Result<Response<Incoming>, NoResponse> {
         let slot = self.next.replace((self.next.get() + 1) % CONNECTIONS);
         match self.sender(slot).await?.try_send_request(request).await {
             Ok(response) => Ok(response),
@@ -63,6 +70,7 @@ impl Upstream {
             return Ok(sender.clone());
         }
         let stream = UnixStream::connect(&self.socket).await.map_err(|_| NoResponse)?;
+        self.process.peer().set(&stream);
         let mut builder = Builder::new(LocalExecutor);
         builder
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
