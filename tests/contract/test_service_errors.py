@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -195,12 +197,41 @@ def test_hanging_control_plane_ends_in_deadline_exceeded(
 def _while_it_hangs(
     service: SupervisedService, story: Callable[[], Coroutine[Any, Any, None]]
 ) -> None:
+    """Runs a story without answers of the control plane.
+
+    The front recognizes a stopped process. So a silent server also has the place of its HTTP
+    server.
+    """
     pid = service.pid("control")
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        asyncio.run(story())
-    finally:
-        os.kill(pid, signal.SIGCONT)
+    with _silent_server(service.data_dir / "control" / "http.sock"):
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            asyncio.run(story())
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@contextmanager
+def _silent_server(path: Path) -> Iterator[None]:
+    """A server that takes requests and never answers."""
+    hidden = path.with_suffix(".hidden")
+    path.rename(hidden)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(2 * REQUESTS_AT_ONCE)
+        until(lambda: not _has_connections(path))
+        yield
+    path.unlink(missing_ok=True)
+    if hidden.exists():
+        hidden.rename(path)
+
+
+def _has_connections(path: Path) -> bool:
+    """Whether a server at this path has connections, also one that had it before (unix(7))."""
+    connected = "03"
+    lines = Path("/proc/net/unix").read_text().splitlines()
+    fields = (line.split() for line in lines if line.endswith(str(path)))
+    return any(state == connected for *_, state, _, _ in fields)
 
 
 def _waiting(scenario: Scenario, slug: str) -> bytes:

@@ -67,19 +67,24 @@ impl ProcessState {
 
     async fn stopped(&self) {
         let has_stopped = self.has_stopped.notified();
-        if !self.is_stopped.get() {
+        // The process may continue since the last check.
+        if !self.is_stopped.get() || !self.read() {
             has_stopped.await;
         }
+    }
+
+    fn read(&self) -> bool {
+        let is_stopped = is_stopped(self.pid.load(Ordering::Relaxed));
+        self.is_stopped.set(is_stopped);
+        is_stopped
     }
 
     async fn check(self: Rc<Self>) {
         while self.waiting.get() > 0 {
             sleep(CHECK_INTERVAL).await;
-            let is_stopped = is_stopped(self.pid.load(Ordering::Relaxed));
-            if is_stopped && !self.is_stopped.replace(true) {
+            if self.read() {
                 self.has_stopped.notify_waiters();
             }
-            self.is_stopped.set(is_stopped);
         }
         self.is_checking.set(false);
         self.is_stopped.set(false);
