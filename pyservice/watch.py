@@ -87,6 +87,7 @@ class Topics:
         # Topics in the order of their last change, oldest first.
         self._changed: dict[str, int] = {}
         self._change_waiters: list[asyncio.Future[None]] = []
+        self._is_ending = False
         self._listeners: list[Callable[[Changes], None]] = []
 
     def listen(self, listener: Callable[[Changes], None]) -> None:
@@ -104,14 +105,22 @@ class Topics:
             self._changed[topic] = self.sequence
         if len(self._changed) > self._capacity:
             self._forget()
-        waiters, self._change_waiters = self._change_waiters, []
-        for future in waiters:
-            if not future.done():
-                future.set_result(None)
+        self._end_waits()
         if self._listeners:
             changes = self._after(before)
             for listener in self._listeners:
                 listener(changes)
+
+    def end(self) -> None:
+        """Ends all waits of `changes_after`, now and later, so that a server can stop at once."""
+        self._is_ending = True
+        self._end_waits()
+
+    def _end_waits(self) -> None:
+        waiters, self._change_waiters = self._change_waiters, []
+        for future in waiters:
+            if not future.done():
+                future.set_result(None)
 
     def _forget(self) -> None:
         oldest = list(islice(self._changed, len(self._changed) - self._capacity // 2))
@@ -167,7 +176,7 @@ class Topics:
         """
         if run != self.run or not self._floor <= sequence <= self.sequence:
             return Changes(self.run, self.sequence, (), is_complete=False)
-        if sequence == self.sequence and wait_s > 0:
+        if sequence == self.sequence and wait_s > 0 and not self._is_ending:
             waiter = asyncio.get_running_loop().create_future()
             self._change_waiters.append(waiter)
             try:

@@ -97,6 +97,17 @@ async def test_poll_returns_changes_or_times_out() -> None:
     assert changes == Changes(topics.run, 3, (Change("a", 3), Change("b", 2)), is_complete=True)
 
 
+async def test_stop_ends_all_polls() -> None:
+    topics = Topics()
+    poll = asyncio.create_task(topics.changes_after(topics.run, 0, 60.0))
+    await asyncio.sleep(0)
+    topics.end()
+    nothing = Changes(topics.run, 0, (), is_complete=True)
+    async with asyncio.timeout(5):
+        assert await poll == nothing
+        assert await topics.changes_after(topics.run, 0, 60.0) == nothing
+
+
 @pytest.mark.parametrize(("run", "sequence"), [("another", 0), ("", 0), (None, 5), (None, 100)])
 async def test_other_run_or_evicted_number_is_incomplete(run: str | None, sequence: int) -> None:
     topics = Topics(capacity=4)
