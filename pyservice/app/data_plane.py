@@ -63,7 +63,12 @@ from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
-from pyservice.process.listening_sockets import LISTENERS_OF_ROLE, bound_address, open_listeners
+from pyservice.process.listening_sockets import (
+    LISTENERS_OF_ROLE,
+    bound_address,
+    close_listeners,
+    open_listeners,
+)
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
@@ -102,7 +107,9 @@ class DataPlane:
         # If a background task dies, the data plane continues to serve players and reports that it
         # is not ready.
         self._tasks = BackgroundTasks()
-        listeners = open_listeners(settings, LISTENERS_OF_ROLE["data"], inherited)
+        self._public_listeners = listeners = open_listeners(
+            settings, LISTENERS_OF_ROLE["data"], inherited
+        )
         self._http_socket = listeners["http"]
         self._http_address = bound_address(self._http_socket)
         self._probes_socket = listeners["metrics"]
@@ -170,6 +177,7 @@ class DataPlane:
                 await signals.unless_stopped(self._feed_file())
                 return True
         await self._probes.stop(_PROBES_GRACE_S)
+        close_listeners(self._public_listeners)
         return False
 
     def _wire_servers(self, regions: RegionCatalog) -> None:
@@ -405,6 +413,7 @@ class DataPlane:
         await self._internal.stop(0.0)
         await signals.unless_hung(self._engine.close())
         await self._probes.stop(_PROBES_GRACE_S)
+        close_listeners(self._public_listeners)
         _log.info("stopped")
 
 

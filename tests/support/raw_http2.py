@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final, Self
 
 from tests.support.waiting import PATIENCE_S
@@ -52,6 +53,8 @@ class RawCalls:
         self._listening.cancel()
         await asyncio.gather(self._listening, return_exceptions=True)
         self._writer.transport.abort()
+        with suppress(OSError):
+            await self._writer.wait_closed()
 
     def begin(self, stream: int, path: str, metadata: Mapping[str, str] | None = None) -> None:
         fields = {
