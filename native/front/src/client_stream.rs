@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use memchr::memchr;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep_until};
 
 use crate::front::{Counted, ThreadContext};
 use crate::problems::Problem;
 
 /// A client must read this many bytes a second.
 const READ_BYTES_PER_SECOND: u128 = 8 * 1024;
+/// Pause of a connection after a 429.
+const SLOWED_DOWN: Duration = Duration::from_millis(100);
 /// Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`.
 const BYTES_ACKED_AT: usize = 120;
 
@@ -34,6 +36,8 @@ pub struct Activity {
     read_window: Duration,
     /// Requests that the front works on.
     answering: Cell<usize>,
+    /// The next request waits until then.
+    slowed_until: Cell<Option<Instant>>,
     /// Since when the client has no request, or since when it sends the head of one.
     idle_since: Cell<Instant>,
     head_since: Cell<Option<Instant>>,
@@ -67,6 +71,7 @@ impl Activity {
             descriptor,
             has_heads,
             answering: Cell::new(0),
+            slowed_until: Cell::new(None),
             idle_since: Cell::new(Instant::now()),
             head_since: Cell::new(None),
             head: Cell::new(None),
@@ -172,6 +177,21 @@ impl Activity {
 }
 
 pub struct CountedRequest(Rc<Activity>);
+
+impl CountedRequest {
+    /// Makes the next request of the connection wait. Python then works for other clients, although this one ignores
+    /// `retry-after`.
+    pub fn slow_down_next(&self) {
+        self.0.slowed_until.set(Some(Instant::now() + SLOWED_DOWN));
+    }
+
+    /// Waits if the request before was too early.
+    pub async fn wait_if_slowed_down(&self) {
+        if let Some(until) = self.0.slowed_until.take() {
+            sleep_until(until).await;
+        }
+    }
+}
 
 impl Drop for CountedRequest {
     fn drop(&mut self) {

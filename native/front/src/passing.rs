@@ -156,6 +156,7 @@ pub async fn answer(
         None => context.ray_ids.next()?,
     };
     let busy = context.begin_request();
+    counted.wait_if_slowed_down().await;
     let (parts, body) = request.into_parts();
     let origin = parts.headers.get(ORIGIN).cloned();
     let path = parts.uri.path();
@@ -195,6 +196,9 @@ pub async fn answer(
     }
     // Otherwise hyper keeps a connection of HTTP/1.0 open if the client asks for it.
     *response.version_mut() = version;
+    if response.status() == StatusCode::TOO_MANY_REQUESTS && matches!(peer, Peer::Client(_)) {
+        counted.slow_down_next();
+    }
     let counted = (counted, context.clone().begin_answer(), busy);
     Ok(response.map(|content| AnswerBody::new(content, counted)))
 }

@@ -1,9 +1,10 @@
 //! Requests and responses between clients and Python.
 
 use std::fmt::Write as _;
+use std::time::{Duration, Instant};
 
 use crate::python::{Reply, Request};
-use crate::world::{World, wait_until};
+use crate::world::{Setup, World, wait_until};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
@@ -139,6 +140,20 @@ fn response_reaches_the_client_without_internal_headers() {
     let mut headers: Vec<_> = answer.headers.iter().map(|(name, value)| format!("{name}: {value}")).collect();
     headers.sort();
     assert_eq!(headers, ["content-length: 2", "content-type: application/json", "retry-after: 3"]);
+}
+
+#[test]
+fn client_that_ignores_retry_after_is_slowed_down_unless_it_is_a_proxy() {
+    let two = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n";
+    for (is_proxy, is_slow) in [(false, true), (true, false)] {
+        let proxies = if is_proxy { vec!["127.0.0.0/8".parse().unwrap()] } else { Vec::new() };
+        let world = World::with(Setup { proxies, ..Setup::default() });
+        world.python.reply_with("429 Too Many Requests", "x-hosting-code: RATE_LIMITED\r\n", "");
+        let (mut client, begun) = (world.connect(), Instant::now());
+        client.send(two);
+        assert_eq!([client.read_answer().status, client.read_answer().status], [429, 429]);
+        assert_eq!(begun.elapsed() >= Duration::from_millis(100), is_slow);
+    }
 }
 
 #[test]
