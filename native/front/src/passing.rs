@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderMap,
     HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -75,6 +75,9 @@ const HOP_BY_HOP: [HeaderName; 10] = [
 ];
 /// Bound on the number of headers. Each costs memory and time, however short it is.
 pub const HEADERS_MAX: usize = 128;
+/// A body in memory grows by this part of its bytes, or by some bytes.
+const GROWTH_PART: usize = 8;
+const GROWTH_BYTES_MIN: usize = 16 * 1024;
 /// Overhead of a header beside its name and value.
 const HEADER_OVERHEAD_BYTES: usize = 4;
 
@@ -539,7 +542,7 @@ async fn collect(
     reservation: &mut Reservation,
     check: impl Fn(usize) -> Result<(), Problem>,
 ) -> Result<Bytes, Problem> {
-    let mut collected = BytesMut::new();
+    let mut collected = Vec::new();
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|_| Problem::NotHttp)?;
         let Ok(data) = frame.into_data() else { continue };
@@ -552,9 +555,13 @@ async fn collect(
         if collected.is_empty() && body.is_end_stream() {
             return Ok(data);
         }
+        if collected.capacity() < bytes {
+            // Doubling would take up to twice the memory that the budget counts.
+            collected.reserve_exact(data.len() + (bytes / GROWTH_PART).max(GROWTH_BYTES_MIN));
+        }
         collected.extend_from_slice(&data);
     }
-    Ok(collected.freeze())
+    Ok(collected.into())
 }
 
 fn overloaded(plane: Plane, overload: Overload) -> Problem {
