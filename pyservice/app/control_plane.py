@@ -487,7 +487,9 @@ class ControlPlane:
         grace_s = self._settings.stop_grace_ms / 1000
         await signals.end_all([self._http.stop, self._cdn.stop], grace_s)
         # The CDN stores its last rays over this server.
-        await signals.end_all([self._rpc.stop, self._end_change_polls], grace_s)
+        # Otherwise the server would wait for the data plane's poll during its whole grace.
+        asyncio.get_running_loop().call_soon(self._topics.end)
+        await signals.end_all([self._rpc.stop], grace_s)
         await self._runtime.stop(is_ordered=not self._is_orphan(), forced=signals.forced)
         await self._uploading.stop()
         await self._exports.stop()
@@ -502,10 +504,6 @@ class ControlPlane:
         _log.info("stopped")
         if self._tasks.problem is not None:
             raise BackgroundTaskDied(self._tasks.problem)
-
-    async def _end_change_polls(self, _: float) -> None:
-        # Otherwise the server waits for the data plane's poll until its grace is over.
-        self._topics.end()
 
 
 def _transport_settings(settings: Settings) -> TransportSettings:
