@@ -59,7 +59,8 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     let end = connection.answer_plain_requests().await;
     let (context, stream, received) = connection.into_parts();
     if let Ok(End::NotPlain) = end {
-        hyper_connection::serve(context, stream, received, peer, admission).await;
+        // Boxed, so that a connection with plain requests takes little memory.
+        Box::pin(hyper_connection::serve(context, stream, received, peer, admission)).await;
     }
 }
 

@@ -28,6 +28,8 @@ const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
 /// Time for a refused client to send the rest of its request. Closing at once would discard the response.
 const LINGER: Duration = Duration::from_secs(2);
+/// Bytes that are discarded at once.
+const DISCARDED_BYTES: usize = 4096;
 
 /// Serves a connection until it ends. `unread` are the bytes that the caller has read.
 pub async fn serve<S: ClientSocket>(
@@ -41,7 +43,7 @@ pub async fn serve<S: ClientSocket>(
     let is_http2 = unread.len() > 1 && unread.starts_with(&HTTP2_PREFACE[..HTTP2_PREFACE.len().min(unread.len())]);
     let (stream, activity) = ClientStream::new(context.clone(), socket, unread, !is_http2);
     if is_http2 {
-        serve_http2(&context, stream, &activity, peer).await;
+        Box::pin(serve_http2(&context, stream, &activity, peer)).await;
     } else {
         serve_http1(&context, stream, &activity, peer).await;
     }
@@ -155,7 +157,7 @@ async fn linger<S: ClientSocket>(mut socket: S) {
         return;
     }
     let discard = async {
-        let mut buffer = [0; 4096];
+        let mut buffer = vec![0; DISCARDED_BYTES];
         while socket.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
     };
     let _ = timeout(LINGER, discard).await;

@@ -242,7 +242,8 @@ impl Exchange<'_> {
         if !options.answers.has_room(client) {
             return Err(Problem::Overloaded);
         }
-        let (body, _reservation) = self.receive(&parts.headers, route, client, body).await?;
+        let receiving = Box::pin(self.receive(&parts.headers, route, client, body));
+        let (body, _reservation) = receiving.await?;
         self.is_received = true;
         if let Some(operation) = route.and_then(|route| Operation::ALL.get(route.operation))
             && let Some(executed) = self.execute(*operation, &parts, &body)
@@ -373,7 +374,8 @@ impl Exchange<'_> {
             self.context.measurer().count_limited_failure();
             Problem::RateLimitedFailures
         })?;
-        let sent = upstream.send(passed.request(), is_safe).await;
+        // Boxed, like each large part of a request, so that a parked one takes little memory.
+        let sent = Box::pin(upstream.send(passed.request(), is_safe)).await;
         if let Some(attempt) = attempt {
             attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
         }
@@ -395,7 +397,8 @@ impl Exchange<'_> {
             };
             let is_over = wake == Wake::Expired || self.context.is_stopping.get();
             passed.headers.insert(HELD, if is_over { OVER } else { WOKEN });
-            let repeated = repeats.send(passed.key(is_over), || upstream.send(passed.request(), is_safe)).await;
+            let sending = || upstream.send(passed.request(), is_safe);
+            let repeated = Box::pin(repeats.send(passed.key(is_over), sending)).await;
             response = repeated.map_err(unavailable)?.map(PassedBody::Whole);
         }
     }
