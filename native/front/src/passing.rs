@@ -253,7 +253,9 @@ impl Exchange<'_> {
         let (plane, needs_token) = route.map_or((Plane::Data, false), |route| (route.plane, route.needs_token));
         let headers = self.passed_headers(&parts.headers);
         let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
-        let passed = Passed { method: parts.method, path_and_query, headers, body };
+        let passed = Passed { method: parts.method.clone(), path_and_query, headers, body };
+        // Its values keep the buffer of the connection in memory.
+        drop(parts);
         let response = self.pass_until_answered(plane, passed, is_safe, needs_token).await?;
         Ok(self.answer_with(response, client))
     }
