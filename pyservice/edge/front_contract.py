@@ -21,14 +21,11 @@ _OWN_HEADERS: Final = frozenset({b"x-ray-id", b"content-length"})
 class FrontRoute(NamedTuple):
     """One operation, in the form that the front matches.
 
-    The front splits the raw path of a request at `/`. It then percent-decodes each segment once
-    and compares the bytes:
+    The front percent-decodes the path of a request before it matches:
 
     - A segment `{name}` of the template matches any segment that is not empty.
     - An encoded slash (`%2f`) belongs to its segment. It never separates two segments.
-    - An escape without two hexadecimal digits stands for itself.
-    - A fixed segment takes precedence over a parameter, segment by segment from the left. If that
-      template lacks the HTTP method, the next template that matches counts.
+    - A fixed segment takes precedence over a parameter.
     """
 
     http_method: str

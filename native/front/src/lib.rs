@@ -22,6 +22,7 @@ mod front;
 mod grpc;
 mod hot_request;
 mod hyper_connection;
+mod internal_headers;
 mod measurements;
 mod measuring;
 mod namespaces;

@@ -31,27 +31,20 @@ use crate::cors::{self, Cors, DOCUMENT_METHODS};
 use crate::failed_authentications::{FailedAuthentications, Outcome};
 use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
+use crate::internal_headers::{
+    self, CLIENT, CODE, HELD, OVER, PARK, RAY, RAY_ID, WOKEN, ray_id_value, remove_internal,
+};
 use crate::measuring::Measuring;
 use crate::operations::Executed;
 use crate::permits::{self, Overload, Permits};
 use crate::plain_request::{Head, Operation};
-use crate::problems::{Problem, Problems, RAY_ID, ray_id_value};
+use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
 use crate::repeats::{RepeatKey, Repeats};
 use crate::routes::{Plane, Route, Routes};
 use crate::trace_context;
 use crate::upstream::{NoResponse, Upstream};
 use crate::watches::{Park, Wake, Watches};
-
-/// Headers between the front and Python. A client cannot send them, and does not get them.
-const INTERNAL_PREFIX: &str = "x-hosting-";
-const CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
-const RAY: HeaderName = HeaderName::from_static("x-hosting-ray");
-const HELD: HeaderName = HeaderName::from_static("x-hosting-held");
-const CODE: HeaderName = HeaderName::from_static("x-hosting-code");
-const PARK: HeaderName = HeaderName::from_static("x-hosting-park");
-const WOKEN: HeaderValue = HeaderValue::from_static("woken");
-const OVER: HeaderValue = HeaderValue::from_static("over");
 
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -330,18 +323,14 @@ impl Exchange<'_> {
         let mut passed = HeaderMap::with_capacity(headers.len() + 2);
         for (name, value) in headers {
             let is_dropped = HOP_BY_HOP.contains(name)
-                || [CONTENT_LENGTH, FORWARDED, FORWARDED_FOR, ORIGIN].contains(name)
-                || name.as_str().starts_with(INTERNAL_PREFIX)
+                || [CONTENT_LENGTH, FORWARDED, FORWARDED_FOR].contains(name)
+                || name.as_str().starts_with(internal_headers::PREFIX)
                 || (*name == COORDINATES && !trusts_peer)
                 || (*name == TRACEPARENT && !self.is_traced)
                 || is_of_connection(name);
             if !is_dropped {
                 passed.append(name.clone(), value.clone());
             }
-        }
-        // Public tokens of a game may be limited to some web pages.
-        if let Some(origin) = headers.get(ORIGIN) {
-            passed.insert(ORIGIN, origin.clone());
         }
         let client = HeaderValue::try_from(self.client.to_string()).expect("an address is a valid header value");
         passed.insert(CLIENT, client);
@@ -412,12 +401,8 @@ impl Exchange<'_> {
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
         let internal = self.options.problems.code(Problem::Internal);
         self.measuring.end(named.unwrap_or(if is_error { internal } else { 0 }));
-        let names: Vec<HeaderName> = parts.headers.keys().cloned().collect();
-        for name in names {
-            if HOP_BY_HOP.contains(&name) || name.as_str().starts_with(INTERNAL_PREFIX) {
-                parts.headers.remove(name);
-            }
-        }
+        HOP_BY_HOP.iter().for_each(|name| drop(parts.headers.remove(name)));
+        remove_internal(&mut parts.headers);
         let content = match body {
             PassedBody::Streamed(body) => {
                 let mut unwritten = self.options.answers.reserve(client);

@@ -7,9 +7,8 @@ use http::header::{HeaderName, HeaderValue};
 use http::{Response, StatusCode};
 
 use crate::codes::Codes;
+use crate::internal_headers::{RAY_ID, ray_id_value};
 use crate::ray_id::RayId;
-
-pub const RAY_ID: HeaderName = HeaderName::from_static("x-ray-id");
 
 /// Error that the front finds itself, without the engine and without Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,8 +138,4 @@ impl Template {
             body: template.body,
         })
     }
-}
-
-pub fn ray_id_value(ray_id: RayId) -> HeaderValue {
-    HeaderValue::from_bytes(&ray_id.digits()).expect("digits are a valid header value")
 }

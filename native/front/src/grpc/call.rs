@@ -17,13 +17,14 @@ use crate::client_address::Peer;
 use crate::connection_budget::ClientKey;
 use crate::grpc::GrpcServer;
 use crate::grpc::call_head::{self, CallHead};
-use crate::grpc::errors::{CallProblem, ray_id_value};
+use crate::grpc::errors::CallProblem;
 use crate::grpc::measuring::Measuring;
 use crate::grpc::message::{self, Message, MessageFailure, read_message};
 use crate::grpc::passing::PassedCall;
 use crate::grpc::reply::{self, ReplyBody};
 use crate::grpc::upstream::{CallBody, ClientMessages};
 use crate::hot_request::HotRequest;
+use crate::internal_headers::{RAY, ray_id_value};
 use crate::operations::{Executed, Reply};
 use crate::plain_request::{Operation, REQUEST_BYTES_MAX};
 use crate::ray_id::RayId;
@@ -33,7 +34,6 @@ use crate::trace_context::trace_id;
 /// Memory of a call that waits for its message, beside its metadata.
 const CALL_BYTES: usize = 16 * 1024;
 const TRACEPARENT: &str = "traceparent";
-const INTERNAL_RAY: &str = "x-hosting-ray";
 
 /// A call that has no answer yet.
 pub struct Call {
@@ -67,7 +67,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     let metadata = || {
         let mut metadata = call_head::passed_metadata(&parts.headers, peer, head.client, trace.is_some());
         if trace.is_none() {
-            metadata.insert(INTERNAL_RAY, ray_id_value(ray_id));
+            metadata.insert(RAY, ray_id_value(ray_id));
         }
         metadata
     };

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::bearer_token::{BearerProblem, bearer_token};
 use crate::client_address::{ClientAddresses, Peer};
+use crate::internal_headers;
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_PROTO: &[u8] = b"application/grpc+proto";
@@ -16,9 +17,6 @@ pub const BEARER: &[u8] = b"Bearer ";
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
 const X_COORDS: &str = "x-coords";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// Prefix of metadata between the processes of the service.
-const INTERNAL: &str = "x-hosting-";
-const INTERNAL_CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
 /// Overhead of one entry, as in the HTTP server.
 const ENTRY_BYTES: usize = 4;
 /// Metadata that changes no answer.
@@ -128,26 +126,19 @@ pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, has_vali
             X_FORWARDED_FOR | "forwarded" | "grpc-timeout" | "content-length" | "host" => true,
             X_COORDS => !matches!(peer, Peer::Proxy(_)),
             "traceparent" => !has_valid_trace,
-            name => name.starts_with(INTERNAL),
+            name => name.starts_with(internal_headers::PREFIX),
         };
         if !is_dropped {
             passed.append(name, value.clone());
         }
     }
     let client = HeaderValue::from_str(&client.to_string()).expect("an address is a header value");
-    passed.insert(INTERNAL_CLIENT, client);
+    passed.insert(internal_headers::CLIENT, client);
     passed
 }
 
 pub fn set_deadline(metadata: &mut HeaderMap, deadline: Instant) {
     metadata.insert(GRPC_TIMEOUT, timeout_value(deadline));
-}
-
-/// Removes the entries between processes from the metadata of a response.
-pub fn remove_internal(metadata: &mut HeaderMap) {
-    let internal: Vec<HeaderName> =
-        metadata.keys().filter(|name| name.as_str().starts_with(INTERNAL)).cloned().collect();
-    internal.iter().for_each(|name| drop(metadata.remove(name)));
 }
 
 #[cfg(test)]

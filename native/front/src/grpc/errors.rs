@@ -7,9 +7,9 @@ use hosting_core::Refusal;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use prost::encoding;
 
+use crate::internal_headers::{RAY_ID, ray_id_value};
 use crate::ray_id::RayId;
 
-pub const RAY_ID: HeaderName = HeaderName::from_static("x-ray-id");
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
@@ -145,10 +145,6 @@ impl CallError {
         trailers.insert(DETAILS, details);
         trailers
     }
-}
-
-pub fn ray_id_value(ray_id: RayId) -> HeaderValue {
-    HeaderValue::from_bytes(&ray_id.digits()).expect("digits are a header value")
 }
 
 fn message_and_details(template: &ErrorTemplate, message: &str) -> (HeaderValue, HeaderValue) {

@@ -8,11 +8,11 @@ use http::header::HeaderMap;
 use crate::codes::CANCELLED;
 use crate::grpc::GrpcServer;
 use crate::grpc::errors::GRPC_STATUS;
+use crate::internal_headers::CODE;
 use crate::measurements::RequestRecord;
 use crate::operations::Executed;
 use crate::ray_id::RayId;
 
-pub const CODE: &str = "x-hosting-code";
 const INTERNAL: &str = "INTERNAL";
 
 /// Counts one call of a known method when it is answered, or as cancelled when it is dropped before.

@@ -8,8 +8,9 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::grpc::errors::{GRPC_STATUS, RAY_ID, ray_id_value};
+use crate::grpc::errors::GRPC_STATUS;
 use crate::grpc::passing::PassedResponse;
+use crate::internal_headers::{RAY_ID, ray_id_value};
 use crate::ray_id::RayId;
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
