@@ -33,6 +33,7 @@ class Journal:
         self._durable = 0
         self._ended: list[Ended] = []
         self.released: list[int] = []
+        self.wake_ups = 0
 
     def wake_fd(self) -> int:
         return self._descriptor
@@ -41,6 +42,7 @@ class Journal:
         return self._durable
 
     def take_resolved(self) -> list[Ended]:
+        self.wake_ups += 1
         resolved, self._ended = self._ended, []
         return resolved
 
@@ -100,6 +102,24 @@ async def test_waiters_resume_at_their_lsn(scene: Scene) -> None:
     assert not tasks[5].done()
     scene.journal.advance(5)
     await asyncio.wait_for(asyncio.gather(*tasks.values()), PATIENCE_S)
+
+
+async def test_batches_wake_the_event_loop_only_while_a_request_waits(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_commands, "_PAUSE_S", 3_600)
+    for lsn in range(1, 50):
+        scene.journal.advance(lsn)
+        await _turns()
+    assert scene.journal.wake_ups == 1
+    for task, ended in ((scene.settle(49), ()), (scene.hold(7), (Ended(7, "placed"),))):
+        await _turns()
+        scene.journal.advance(50, *ended)
+        await asyncio.wait_for(task, PATIENCE_S)
+    last = scene.settle(51)
+    await _turns()
+    scene.journal.advance(51)
+    await asyncio.wait_for(last, PATIENCE_S)
 
 
 async def test_deadline_ends_one_wait(scene: Scene) -> None:
