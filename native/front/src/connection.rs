@@ -93,10 +93,8 @@ impl Connection {
             if self.busy.is_none() {
                 self.busy = Some(self.context.begin_request());
             }
-            self.turn.run(&self.context, &self.received, self.peer)?;
-            if !self.turn.requests.is_empty() {
-                self.answer().await?;
-            }
+            let executed = self.turn.run(&self.context, &self.received, self.peer)?;
+            let ended = if self.turn.requests.is_empty() { executed } else { self.answer().await? };
             self.received.drain(..self.turn.length);
             if !self.turn.is_rest_plain {
                 return Ok(End::NotPlain);
@@ -108,10 +106,10 @@ impl Connection {
             }
             if self.received.is_empty() {
                 self.busy = None;
-                self.deadline.set(self.context.timeouts.keep_alive);
+                self.deadline.set(ended + self.context.timeouts.keep_alive);
             } else if !was_partial || self.turn.length > 0 {
                 // Further bytes of the same request give no more time.
-                self.deadline.set(REST_WAIT);
+                self.deadline.set(ended + REST_WAIT);
             }
         }
     }
@@ -142,21 +140,22 @@ impl Connection {
         let _ = timeout(self.context.timeouts.receive, discard).await;
     }
 
-    async fn answer(&mut self) -> io::Result<()> {
+    /// Returns the time at which the answers were durable.
+    async fn answer(&mut self) -> io::Result<Instant> {
         let Connection { context, turn, .. } = self;
         let _answering = context.clone().begin_answers(turn.requests.len());
         context.waiters.wait(turn.wait).await;
-        let ended = Instant::now().into_std();
-        context.measurer().count(&turn.requests, ended);
+        let ended = Instant::now();
+        context.measurer().count(&turn.requests, ended.into_std());
         let written = match self.stream.try_write(&turn.answers) {
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if written == turn.answers.len() {
-            return Ok(());
+        if written < turn.answers.len() {
+            timeout(context.timeouts.receive, self.stream.write_all(&turn.answers[written..])).await??;
         }
-        timeout(context.timeouts.receive, self.stream.write_all(&turn.answers[written..])).await?
+        Ok(ended)
     }
 }
 
@@ -177,8 +176,10 @@ struct Turn {
 }
 
 impl Turn {
-    fn run(&mut self, context: &ThreadContext, received: &[u8], peer: Peer) -> io::Result<()> {
-        let started = Instant::now().into_std();
+    /// Returns the time after the last request.
+    fn run(&mut self, context: &ThreadContext, received: &[u8], peer: Peer) -> io::Result<Instant> {
+        let mut now = Instant::now();
+        let started = now.into_std();
         let turn = self;
         turn.requests.clear();
         turn.answers.clear();
@@ -206,7 +207,8 @@ impl Turn {
             operations.answers.write(&done, ray_id, &mut turn.answers);
             turn.wait = turn.wait.max(done.wait);
             turn.length += request.length;
-            let executed = Instant::now().into_std();
+            now = Instant::now();
+            let executed = now.into_std();
             let (operation, caller, code) = (request.operation as usize, Some(done.caller), done.code);
             turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
         }
@@ -214,7 +216,7 @@ impl Turn {
         if turn.length > 0 && (has_one_request || context.is_stopping.get() && turn.length == received.len()) {
             turn.say_last(last_answer);
         }
-        Ok(())
+        Ok(now)
     }
 
     /// Adds a header to the answer that begins at `begin`.
@@ -238,8 +240,8 @@ impl Deadline {
         Deadline { at, timer: Box::pin(sleep_until(at)) }
     }
 
-    fn set(&mut self, wait: Duration) {
-        self.at = Instant::now() + wait;
+    fn set(&mut self, at: Instant) {
+        self.at = at;
         if self.at < self.timer.deadline() {
             self.timer.as_mut().reset(self.at);
         }

@@ -83,7 +83,7 @@ pub enum Received<'a> {
 impl<'a> Received<'a> {
     /// `bytes_max` is the length of the longest plain request.
     pub fn read(bytes: &'a [u8], bytes_max: usize) -> Received<'a> {
-        let is_possible = |line: &[u8]| line.iter().zip(bytes).all(|(one, other)| one == other);
+        let is_possible = |line: &[u8]| bytes.starts_with(line) || line.starts_with(bytes);
         let Some((line, operation)) = LINES.into_iter().find(|(line, _)| is_possible(line)) else {
             return Received::Other;
         };

@@ -180,7 +180,7 @@ impl Engine {
     ///
     /// The tokens of a dropped lobby stay refused, because the engine no longer knows the lobby.
     fn surplus_tombstones_up_to(&self) -> Option<Ms> {
-        let surplus = self.lobbies.tombstone_count().saturating_sub(self.config.tombstones_max as usize);
+        let surplus = self.lobbies.tombstone_count().checked_sub(self.config.tombstones_max as usize)?;
         self.lobbies.unreferenced_tombstones_up_to(surplus.min(MAX_DROPPED_PER_EVENT))
     }
 }
