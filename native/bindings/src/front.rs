@@ -2,11 +2,13 @@
 
 use std::collections::HashMap;
 use std::net::TcpListener;
+use std::num::NonZero;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use hosting_front::{
@@ -24,6 +26,8 @@ use crate::convert::{IdBytes, KeyBytes};
 use crate::engine::Engine;
 use crate::grpc_front::GrpcArgument;
 use crate::servers::LeasedPort;
+
+const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
 
 fn client_key(bytes: &[u8]) -> PyResult<ClientKey> {
     ClientKey::from_bytes(bytes).ok_or_else(|| PyValueError::new_err("a client has 4 or 8 bytes"))
@@ -330,6 +334,11 @@ fn networks(texts: &[String]) -> PyResult<Vec<IpNet>> {
     texts.iter().map(network).collect::<Result<_, _>>().map_err(PyValueError::new_err)
 }
 
+/// One thread for each core of the process. One shard feeds no more than this limit.
+fn thread_count() -> NonZero<usize> {
+    available_parallelism().unwrap_or(NonZero::<usize>::MIN).min(THREADS_MAX)
+}
+
 /// Returns a copy of a descriptor that the caller keeps open during the call.
 pub(crate) fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
     // SAFETY: see above.
@@ -382,6 +391,7 @@ impl Front {
         let passing = passing.into_options()?;
         let grpc = grpc.map(|grpc| grpc.into_options(passing.bodies.clone())).transpose()?;
         let options = FrontOptions {
+            threads: thread_count(),
             listener: TcpListener::from(copied(listener_fd)?),
             edge_listener: edge_listener_fd.map(copied).transpose()?.map(UnixListener::from),
             budget: Arc::new(Budget::new(connections_max.unwrap_or(usize::MAX))),

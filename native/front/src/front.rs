@@ -1,8 +1,13 @@
-//! Thread and listening socket of the front.
+//! Threads and listening sockets of the front.
+//!
+//! All threads accept connections from the same listening sockets. Sockets of their own (`SO_REUSEPORT`) would have queues
+//! of their own: connections in the queue of a busy thread would wait although others are idle, and a restart with fewer
+//! threads would reset those of a queue without a thread.
 
 use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::num::NonZero;
 use std::os::unix::net::UnixListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -29,6 +34,7 @@ use crate::grpc::{GrpcOptions, GrpcServer};
 use crate::measurements::{Measurements, Measurer};
 use crate::operations::Operations;
 use crate::passing::{Passing, PassingOptions};
+use crate::permits::PlanePermits;
 use crate::plain_request::REQUEST_BYTES_MAX;
 use crate::ray_id::RayIds;
 use crate::routes::Plane;
@@ -62,6 +68,7 @@ impl Timeouts {
 }
 
 pub struct FrontOptions {
+    pub threads: NonZero<usize>,
     pub listener: TcpListener,
     /// Socket of edge-guard.
     pub edge_listener: Option<UnixListener>,
@@ -77,17 +84,27 @@ pub struct FrontOptions {
 /// A running front.
 pub struct Front {
     shared: Arc<Shared>,
-    changes: UnboundedSender<(Plane, Changes)>,
+    changes: Vec<UnboundedSender<(Plane, Changes)>>,
     stop: watch::Sender<Option<Duration>>,
-    thread: Mutex<Option<JoinHandle<()>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// State that the thread shares with the owner of the front.
+/// State that the threads and the owner of the front share.
 struct Shared {
     operations: Operations,
+    budget: Arc<ConnectionBudget>,
+    addresses: Arc<ClientAddresses>,
+    timeouts: Timeouts,
     passing: Arc<PassingOptions>,
-    measurer: Measurer,
-    grpc_measurer: Measurer,
+    permits: Arc<PlanePermits>,
+    grpc_permits: PlanePermits,
+    /// Those of each thread.
+    measurers: Vec<Measurers>,
+}
+
+struct Measurers {
+    http: Measurer,
+    grpc: Measurer,
 }
 
 /// State that all connections of a thread share.
@@ -97,10 +114,12 @@ pub(crate) struct ThreadContext {
     pub waiters: Rc<DurableWaiters>,
     pub ray_ids: RayIds,
     pub is_stopping: Cell<bool>,
-    pub addresses: ClientAddresses,
+    pub addresses: Arc<ClientAddresses>,
     pub budget: Arc<ConnectionBudget>,
     pub passing: Passing,
     shared: Arc<Shared>,
+    /// Number of the thread.
+    thread: usize,
     answering: Cell<usize>,
     stop_begun: Notify,
     is_grace_over: Cell<bool>,
@@ -116,6 +135,7 @@ impl Front {
     /// Starts to serve. Fails if the shard has no journal, or without a free descriptor or thread.
     pub fn start(options: FrontOptions) -> io::Result<Front> {
         let FrontOptions {
+            threads,
             listener,
             edge_listener,
             budget,
@@ -127,58 +147,83 @@ impl Front {
             grpc,
         } = options;
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
-        let signal = operations.shard.journal().ok_or_else(no_journal)?.subscribe()?;
+        let shard = operations.shard.clone();
+        let journal = shard.journal().ok_or_else(no_journal)?;
+        let new_measurer =
+            || Measurer::new(passing.routes.slugs().len(), passing.codes.names().len(), duration_bounds.clone());
+        let new_measurers = || Measurers { http: new_measurer(), grpc: new_measurer() };
+        let measurers = std::iter::repeat_with(new_measurers).take(threads.get()).collect();
+        let shared = Arc::new(Shared {
+            operations,
+            budget,
+            addresses: Arc::new(addresses),
+            timeouts,
+            passing: Arc::new(passing),
+            permits: Arc::default(),
+            grpc_permits: PlanePermits::default(),
+            measurers,
+        });
+        let (stop, stopped) = watch::channel(None);
+        let mut front = Front { shared, changes: Vec::new(), stop, threads: Mutex::default() };
         listener.set_nonblocking(true)?;
         if let Some(listener) = &edge_listener {
             listener.set_nonblocking(true)?;
         }
-        let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
-        let (stop, stopped) = watch::channel(None);
-        let (changes, changed) = unbounded_channel();
-        let new_measurer =
-            || Measurer::new(passing.routes.slugs().len(), passing.codes.names().len(), duration_bounds.clone());
-        let (measurer, grpc_measurer) = (new_measurer(), new_measurer());
-        let shared = Arc::new(Shared { operations, passing: Arc::new(passing), measurer, grpc_measurer });
-        let of_thread = shared.clone();
-        let run = move || {
-            let context = Rc::new(ThreadContext::new(budget, addresses, timeouts, of_thread));
-            let sockets = Sockets { listener, edge_listener, signal, grpc };
-            LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
-        };
-        let run = || {
-            if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                eprintln!("front: the thread panicked; ending the process so that a new one serves");
-                std::process::abort();
-            }
-        };
-        let thread = Builder::new().name("front".into()).spawn(run)?;
-        Ok(Front { shared, changes, stop, thread: Mutex::new(Some(thread)) })
+        for number in 0..threads.get() {
+            let (changes, changed) = unbounded_channel();
+            let sockets = Sockets {
+                listener: listener.try_clone()?,
+                edge_listener: edge_listener.as_ref().map(UnixListener::try_clone).transpose()?,
+                signal: journal.subscribe()?,
+                grpc: grpc.as_ref().map(GrpcOptions::try_clone).transpose()?,
+            };
+            front.changes.push(changes);
+            front.threads.get_mut().push(start_thread(
+                number,
+                front.shared.clone(),
+                sockets,
+                changed,
+                stopped.clone(),
+            )?);
+        }
+        Ok(front)
     }
 
     /// Wakes the parked requests that wait for these changes.
     pub fn take_changes(&self, plane: Plane, changes: Changes) {
-        let _ = self.changes.send((plane, changes));
+        for thread in &self.changes {
+            let _ = thread.send((plane, changes.clone()));
+        }
     }
 
     /// Returns what happened over gRPC since the last call.
     pub fn take_grpc_measurements(&self) -> Measurements {
-        self.shared.grpc_measurer.take()
+        self.take_all(|measurers| &measurers.grpc)
     }
 
     /// Returns the names of operations and codes, and what happened over HTTP since the last call.
     pub fn take_measurements(&self) -> (&PassingOptions, Measurements) {
-        (&self.shared.passing, self.shared.measurer.take())
+        (&self.shared.passing, self.take_all(|measurers| &measurers.http))
     }
 
-    /// Closes the listener, and serves the open connections on. Each gets one more answer, with `connection: close`. The
+    fn take_all(&self, measurer: impl Fn(&Measurers) -> &Measurer) -> Measurements {
+        let taken = self.shared.measurers.iter().map(|measurers| measurer(measurers).take());
+        let sum = |mut sum: Measurements, other| {
+            sum.add(other);
+            sum
+        };
+        taken.reduce(sum).unwrap_or_default()
+    }
+
+    /// Closes the listener, and serves the open connections on. Each gets one more answer, with `connection: close`. A
     /// thread ends without connections, after [`IDLE_GRACE`] if all are idle, or after `grace`. A second call only changes
     /// the time of the first.
     ///
     /// Connections that the front has not accepted stay in the backlog if another process has the listener too.
     pub fn stop(&self, grace: Duration) {
         let _ = self.stop.send(Some(grace));
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
+        let threads = std::mem::take(&mut *self.threads.lock());
+        for thread in threads {
             let _ = thread.join();
         }
     }
@@ -191,24 +236,19 @@ impl Drop for Front {
 }
 
 impl ThreadContext {
-    fn new(
-        budget: Arc<ConnectionBudget>,
-        addresses: ClientAddresses,
-        timeouts: Timeouts,
-        shared: Arc<Shared>,
-    ) -> ThreadContext {
-        let waiters = DurableWaiters::new(shared.operations.shard.durable());
+    fn new(shared: Arc<Shared>, thread: usize) -> ThreadContext {
         let limits = shared.passing.limits;
         ThreadContext {
-            budget,
-            timeouts,
+            timeouts: shared.timeouts,
             request_bytes_max: limits.headers_bytes_max.min(limits.body_bytes_max).min(REQUEST_BYTES_MAX),
-            passing: Passing::new(shared.passing.clone()),
-            waiters,
+            passing: Passing::new(shared.passing.clone(), shared.permits.clone()),
+            waiters: DurableWaiters::new(shared.operations.shard.durable()),
             ray_ids: RayIds::new(),
             is_stopping: Cell::new(false),
-            addresses,
+            addresses: shared.addresses.clone(),
+            budget: shared.budget.clone(),
             shared,
+            thread,
             answering: Cell::new(0),
             stop_begun: Notify::new(),
             is_grace_over: Cell::new(false),
@@ -224,11 +264,15 @@ impl ThreadContext {
     }
 
     pub fn measurer(&self) -> &Measurer {
-        &self.shared.measurer
+        &self.shared.measurers[self.thread].http
     }
 
     pub fn grpc_measurer(&self) -> &Measurer {
-        &self.shared.grpc_measurer
+        &self.shared.measurers[self.thread].grpc
+    }
+
+    pub fn grpc_permits(&self) -> &PlanePermits {
+        &self.shared.grpc_permits
     }
 
     /// Waits until the front stops.
@@ -307,6 +351,27 @@ impl Drop for Answering {
         self.context.answering.set(left);
         self.context.measurer().set_in_flight(left);
     }
+}
+
+fn start_thread(
+    number: usize,
+    shared: Arc<Shared>,
+    sockets: Sockets,
+    changed: UnboundedReceiver<(Plane, Changes)>,
+    stopped: watch::Receiver<Option<Duration>>,
+) -> io::Result<JoinHandle<()>> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
+    let run = move || {
+        let context = Rc::new(ThreadContext::new(shared, number));
+        LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
+    };
+    let run = || {
+        if catch_unwind(AssertUnwindSafe(run)).is_err() {
+            eprintln!("front: a thread panicked; ending the process so that a new one serves");
+            std::process::abort();
+        }
+    };
+    Builder::new().name(format!("front-{number}")).spawn(run)
 }
 
 struct Sockets {

@@ -37,7 +37,8 @@ use crate::body_budget::BodyBudget;
 use crate::client_address::Peer;
 use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
-use crate::permits::{AT_ONCE, DATA_PLANE_AT_ONCE, Permits, WAIT};
+use crate::permits::Permits;
+use crate::routes::Plane;
 use crate::upstream::LocalExecutor;
 
 pub use errors::{CallErrors, CallProblem, ErrorTemplate};
@@ -66,6 +67,7 @@ const WOKEN_AT_ONCE: usize = 256;
 /// Time for the last answers at the stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
+#[derive(Clone, Copy)]
 pub struct GrpcLimits {
     pub streams_per_connection: u32,
     pub metadata_bytes: usize,
@@ -85,6 +87,22 @@ pub struct GrpcOptions {
     pub limits: GrpcLimits,
 }
 
+impl GrpcOptions {
+    /// Returns the options of another thread, for the same listening socket.
+    pub fn try_clone(&self) -> io::Result<GrpcOptions> {
+        Ok(GrpcOptions {
+            listener: self.listener.try_clone()?,
+            budget: self.budget.clone(),
+            methods: self.methods.clone(),
+            errors: self.errors.clone(),
+            data_socket: self.data_socket.clone(),
+            control_socket: self.control_socket.clone(),
+            bodies: self.bodies.clone(),
+            limits: self.limits,
+        })
+    }
+}
+
 /// State that all gRPC connections of a thread share.
 pub(crate) struct GrpcServer {
     context: Rc<ThreadContext>,
@@ -102,15 +120,14 @@ pub(crate) struct GrpcServer {
 /// A Python process that gets calls.
 struct PassedPlane {
     upstream: Upstream,
-    permits: Rc<Permits>,
+    permits: Arc<Permits>,
     /// Permits of calls that a change has woken.
-    woken: Rc<Permits>,
+    woken: Arc<Permits>,
 }
 
 impl PassedPlane {
-    fn new(socket: PathBuf, at_once: usize) -> PassedPlane {
-        let (permits, woken) = (Permits::new(at_once, WAIT), Permits::patient(WOKEN_AT_ONCE));
-        PassedPlane { upstream: Upstream::new(socket), permits, woken }
+    fn new(socket: PathBuf, permits: Arc<Permits>) -> PassedPlane {
+        PassedPlane { upstream: Upstream::new(socket), permits, woken: Permits::patient(WOKEN_AT_ONCE) }
     }
 }
 
@@ -120,15 +137,16 @@ impl GrpcServer {
         let GrpcOptions { listener, budget, methods, errors, data_socket, control_socket, bodies, limits } = options;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
+        let permits = context.grpc_permits();
         let server = Rc::new(GrpcServer {
+            data: PassedPlane::new(data_socket, permits.of(Plane::Data).clone()),
+            control: PassedPlane::new(control_socket, permits.of(Plane::Control).clone()),
             methods: Methods::new(methods, &context.passing.options.routes),
             context,
             errors,
             budget,
             bodies,
             limits,
-            data: PassedPlane::new(data_socket, DATA_PLANE_AT_ONCE),
-            control: PassedPlane::new(control_socket, AT_ONCE),
             connections: Cell::new(0),
             all_closed: Notify::new(),
         });

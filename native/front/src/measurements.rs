@@ -51,6 +51,18 @@ pub struct Measurements {
     pub in_flight: usize,
 }
 
+impl Measurements {
+    /// Adds the measurements of another thread.
+    pub fn add(&mut self, other: Measurements) {
+        let Measurements { operations, records, dropped_records, limited_failures, in_flight } = other;
+        self.operations.iter_mut().zip(operations).for_each(|(sum, counts)| sum.add(counts));
+        self.records.extend(records);
+        self.dropped_records += dropped_records;
+        self.limited_failures += limited_failures;
+        self.in_flight += in_flight;
+    }
+}
+
 #[derive(Default, Clone)]
 pub struct OperationCounts {
     /// Number of requests by the number of their code.
@@ -62,6 +74,17 @@ pub struct OperationCounts {
     pub passed: u64,
 }
 
+impl OperationCounts {
+    fn add(&mut self, other: OperationCounts) {
+        let OperationCounts { codes, durations, duration_sum, passed } = other;
+        self.codes.iter_mut().zip(codes).for_each(|(sum, count)| *sum += count);
+        self.durations.iter_mut().zip(durations).for_each(|(sum, count)| *sum += count);
+        self.duration_sum += duration_sum;
+        self.passed += passed;
+    }
+}
+
+/// Counts and records of one thread.
 pub struct Measurer {
     bounds: Vec<Duration>,
     empty: Measurements,
@@ -127,6 +150,7 @@ impl Measurer {
         self.in_flight.store(count, Ordering::Relaxed);
     }
 
+    /// Returns what happened since the last call.
     pub fn take(&self) -> Measurements {
         let taken = std::mem::replace(&mut *self.current.lock(), self.empty.clone());
         Measurements { in_flight: self.in_flight.load(Ordering::Relaxed), ..taken }

@@ -36,7 +36,7 @@ use crate::internal_headers::{
 };
 use crate::measuring::Measuring;
 use crate::operations::Executed;
-use crate::permits::{self, Overload, Permits};
+use crate::permits::{Overload, PlanePermits};
 use crate::plain_request::{Head, Operation};
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
@@ -101,30 +101,25 @@ pub struct RequestLimits {
 /// State of a thread that concerns passed requests.
 pub struct Passing {
     pub options: Arc<PassingOptions>,
+    permits: Arc<PlanePermits>,
     data: PassedPlane,
     control: PassedPlane,
 }
 
 struct PassedPlane {
-    permits: Rc<Permits>,
     upstream: Upstream,
     watches: Watches,
     repeats: Repeats,
 }
 
 impl Passing {
-    pub fn new(options: Arc<PassingOptions>) -> Passing {
-        let plane = |socket: &PathBuf, at_once| PassedPlane {
-            permits: Permits::new(at_once, permits::WAIT),
+    pub fn new(options: Arc<PassingOptions>, permits: Arc<PlanePermits>) -> Passing {
+        let plane = |socket: &PathBuf| PassedPlane {
             upstream: Upstream::new(socket.clone(), options.answer_timeout),
             watches: Watches::new(options.parked.clone()),
             repeats: Repeats::default(),
         };
-        Passing {
-            data: plane(&options.data_socket, permits::DATA_PLANE_AT_ONCE),
-            control: plane(&options.control_socket, permits::AT_ONCE),
-            options,
-        }
+        Passing { data: plane(&options.data_socket), control: plane(&options.control_socket), options, permits }
     }
 
     pub fn watches(&self, plane: Plane) -> &Watches {
@@ -348,7 +343,7 @@ impl Exchange<'_> {
         is_safe: bool,
         needs_token: bool,
     ) -> Result<Response<PassedBody>, Problem> {
-        let PassedPlane { permits, upstream, watches, repeats } = self.context.passing.plane(plane);
+        let PassedPlane { upstream, watches, repeats } = self.context.passing.plane(plane);
         let client = ClientKey::of(self.client);
         let unavailable = |reason| match reason {
             NoResponse::Late => Problem::DeadlineExceeded,
@@ -359,7 +354,7 @@ impl Exchange<'_> {
         };
         let until = Instant::now() + self.context.timeouts.parked;
         let mut stale_in = None;
-        let permit = permits.acquire(token(&passed.headers).ok(), client).await;
+        let permit = self.context.passing.permits.of(plane).acquire(token(&passed.headers).ok(), client).await;
         let permit = permit.map_err(|overload| overloaded(plane, overload))?;
         let attempt = self.options.failed_authentications.admit(client, &passed.headers).map_err(|_| {
             self.context.measurer().count_limited_failure();

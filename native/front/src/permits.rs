@@ -1,22 +1,23 @@
 //! Limit on the requests that the front passes on at once. One client address and one token have only a share of it.
 
-use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::hash::Hash;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::connection_budget::ClientKey;
+use crate::routes::Plane;
 
 /// Requests of all clients to the control plane.
-pub const AT_ONCE: usize = 512;
+const CONTROL_PLANE_AT_ONCE: usize = 512;
 /// Requests of all clients to the data plane. Many of them wait for a lobby that starts.
-pub const DATA_PLANE_AT_ONCE: usize = 4_096;
+const DATA_PLANE_AT_ONCE: usize = 4_096;
 /// Time that a request waits for its permit.
-pub const WAIT: Duration = Duration::from_secs(2);
+const WAIT: Duration = Duration::from_secs(2);
 const ADDRESS_PART: usize = 2;
 const TOKEN_PART: usize = 4;
 /// Limit of waiting requests, as a multiple of the permits.
@@ -41,7 +42,7 @@ struct Keys {
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Tenant {
-    Token(Rc<str>),
+    Token(Arc<str>),
     Tokenless(ClientKey),
 }
 
@@ -62,37 +63,60 @@ struct State {
     turns: VecDeque<Keys>,
 }
 
-/// Permits of one thread.
+/// Permits of one protocol, by plane. All threads share them.
+pub struct PlanePermits {
+    data: Arc<Permits>,
+    control: Arc<Permits>,
+}
+
+impl Default for PlanePermits {
+    fn default() -> PlanePermits {
+        PlanePermits {
+            data: Permits::new(DATA_PLANE_AT_ONCE, WAIT),
+            control: Permits::new(CONTROL_PLANE_AT_ONCE, WAIT),
+        }
+    }
+}
+
+impl PlanePermits {
+    pub fn of(&self, plane: Plane) -> &Arc<Permits> {
+        match plane {
+            Plane::Data => &self.data,
+            Plane::Control => &self.control,
+        }
+    }
+}
+
 pub struct Permits {
     most: usize,
     /// None: any number of requests waits, for any time.
     wait: Option<Duration>,
-    state: RefCell<State>,
+    state: Mutex<State>,
 }
 
 /// Right to run a request until the permit is dropped.
 pub struct Permit {
-    permits: Rc<Permits>,
+    permits: Arc<Permits>,
     keys: Keys,
 }
 
 impl Permits {
     /// A request waits for `wait`, and twice as many requests as permits wait.
-    pub fn new(most: usize, wait: Duration) -> Rc<Permits> {
-        Rc::new(Permits { most, wait: Some(wait), state: RefCell::default() })
+    pub fn new(most: usize, wait: Duration) -> Arc<Permits> {
+        Arc::new(Permits { most, wait: Some(wait), state: Mutex::default() })
     }
 
     /// Any number of requests waits, for any time.
-    pub fn patient(most: usize) -> Rc<Permits> {
-        Rc::new(Permits { most, wait: None, state: RefCell::default() })
+    pub fn patient(most: usize) -> Arc<Permits> {
+        Arc::new(Permits { most, wait: None, state: Mutex::default() })
     }
 
     /// Waits for a permit. `token` has the form of a token.
-    pub async fn acquire(self: &Rc<Self>, token: Option<&str>, client: ClientKey) -> Result<Permit, Overload> {
+    pub async fn acquire(self: &Arc<Self>, token: Option<&str>, client: ClientKey) -> Result<Permit, Overload> {
         let tenant = token.map_or(Tenant::Tokenless(client), |token| Tenant::Token(token.into()));
         let keys = Keys { address: client, tenant };
         let turn = {
-            let mut state = self.state.borrow_mut();
+            let mut state = self.state.lock();
             if !state.is_waiting(&keys) && state.running.full_limit(&keys, self.most).is_none() {
                 state.running.add(&keys);
                 return Ok(Permit { permits: self.clone(), keys });
@@ -109,11 +133,11 @@ impl Permits {
             None => turn.await.ok(),
         };
         waiting.has_turn = granted.is_some();
-        granted.ok_or_else(|| self.state.borrow().running.full_limit(&keys, self.most).unwrap_or(Overload::All))
+        granted.ok_or_else(|| self.state.lock().running.full_limit(&keys, self.most).unwrap_or(Overload::All))
     }
 
-    fn release(self: &Rc<Self>, keys: &Keys) {
-        self.state.borrow_mut().running.remove(keys);
+    fn release(self: &Arc<Self>, keys: &Keys) {
+        self.state.lock().running.remove(keys);
         // One permit can free both a token and an address.
         while let Some((keys, turn)) = self.take_turn() {
             // If the request has given up meanwhile, its permit is dropped, which runs the next one.
@@ -122,7 +146,7 @@ impl Permits {
     }
 
     fn take_turn(&self) -> Option<(Keys, oneshot::Sender<Permit>)> {
-        self.state.borrow_mut().next_turn(self.most)
+        self.state.lock().next_turn(self.most)
     }
 }
 
@@ -142,7 +166,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.has_turn {
-            self.permits.state.borrow_mut().remove_ended(self.keys);
+            self.permits.state.lock().remove_ended(self.keys);
         }
     }
 }

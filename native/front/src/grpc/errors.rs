@@ -66,6 +66,7 @@ impl CallProblem {
 }
 
 /// One error, as Python describes it.
+#[derive(Clone)]
 pub struct ErrorTemplate {
     /// Error code of the service.
     pub code: String,
@@ -77,6 +78,7 @@ pub struct ErrorTemplate {
 }
 
 /// All errors of the front.
+#[derive(Clone)]
 pub struct CallErrors {
     /// In the order of [`Refusal::SLUGS`].
     refusals: Vec<CallError>,
@@ -108,6 +110,7 @@ impl CallErrors {
     }
 }
 
+#[derive(Clone)]
 pub struct CallError {
     code: String,
     template: ErrorTemplate,

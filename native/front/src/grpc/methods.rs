@@ -6,6 +6,7 @@ use crate::plain_request::Operation;
 use crate::routes::{Plane, Routes};
 
 /// One method with a single request message, as Python describes it.
+#[derive(Clone)]
 pub struct MethodOptions {
     /// `/<service>/<method>`.
     pub path: String,

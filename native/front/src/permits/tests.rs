@@ -22,7 +22,7 @@ fn run(test: impl Future<Output = ()>) {
 }
 
 /// Returns the permit of a request that needs not wait.
-async fn permit(permits: &Rc<Permits>, token: &str, number: u8) -> Permit {
+async fn permit(permits: &Arc<Permits>, token: &str, number: u8) -> Permit {
     let token = Some(token).filter(|token| !token.is_empty());
     poll_fn(|context| match pin!(permits.acquire(token, address(number))).as_mut().poll(context) {
         Poll::Ready(Ok(permit)) => Poll::Ready(permit),
@@ -32,13 +32,13 @@ async fn permit(permits: &Rc<Permits>, token: &str, number: u8) -> Permit {
     .await
 }
 
-async fn refusal(permits: &Rc<Permits>, token: &str, number: u8) -> Overload {
+async fn refusal(permits: &Arc<Permits>, token: &str, number: u8) -> Overload {
     let token = Some(token).filter(|token| !token.is_empty());
     permits.acquire(token, address(number)).await.err().expect("a limit is reached")
 }
 
 /// Returns a request that waits.
-async fn waiter(permits: &Rc<Permits>, token: &'static str, number: u8) -> Waiter {
+async fn waiter(permits: &Arc<Permits>, token: &'static str, number: u8) -> Waiter {
     let permits = permits.clone();
     let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(token), address(number)).await });
     assert!(poll_once(&mut waiter).await.is_none());
@@ -54,7 +54,7 @@ async fn poll_once(waiter: &mut Waiter) -> Option<Permit> {
 }
 
 fn counts(permits: &Permits) -> (usize, usize) {
-    let state = permits.state.borrow();
+    let state = permits.state.lock();
     (state.running.all, state.waiting.all)
 }
 

@@ -23,5 +23,6 @@ mod shard;
 mod sizes;
 mod slow_clients;
 mod stopping;
+mod threads;
 mod upstream;
 mod world;

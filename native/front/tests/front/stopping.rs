@@ -2,6 +2,7 @@
 
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
+use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,6 +24,7 @@ fn front_without_a_journal_does_not_start() {
     let folder = tempfile::tempdir().unwrap();
     let shard = Shard::new(Engine::new(EngineConfig::new(1, shard::keys(7))), None);
     let options = FrontOptions {
+        threads: NonZero::<usize>::MIN,
         listener: TcpListener::bind("127.0.0.1:0").unwrap(),
         edge_listener: None,
         budget: Arc::new(ConnectionBudget::new(10)),

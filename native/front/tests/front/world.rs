@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::num::NonZero;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -38,6 +39,7 @@ pub const BODY_BYTES_MAX: usize = 100_000;
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 pub struct Setup {
+    pub threads: usize,
     pub budget: usize,
     pub proxies: Vec<IpNet>,
     pub has_proxy_headers: bool,
@@ -59,6 +61,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            threads: 1,
             budget: 100,
             proxies: Vec::new(),
             has_proxy_headers: false,
@@ -157,6 +160,7 @@ impl World {
             (passing.parked.clone(), passing.bodies.clone(), passing.answers.clone());
         let (python, control) = (Python::start(&passing.data_socket), Python::start(&passing.control_socket));
         let options = FrontOptions {
+            threads: NonZero::new(setup.threads).unwrap(),
             listener,
             edge_listener: Some(UnixListener::bind(&edge_socket).unwrap()),
             budget: budget.clone(),

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -107,6 +108,7 @@ impl World {
             parked: Arc::default(),
         };
         let options = FrontOptions {
+            threads: NonZero::<usize>::MIN,
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
             edge_listener: None,
             budget: Arc::new(ConnectionBudget::new(100)),
