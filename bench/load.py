@@ -27,6 +27,8 @@ class Shape:
     transport: str
     connections: int
     streams: int = 1
+    latency_from: str = "planned"
+    """`planned` or `sent`: start of the latency in an open loop."""
 
 
 HTTP: Final = Shape("http", 256)
@@ -73,7 +75,7 @@ def run_load(
         shape.transport,
         *("--address", address, "--plan", str(plan)),
         *("--connections", str(shape.connections), "--streams", str(shape.streams)),
-        *("--rate", str(rate)),
+        *("--rate", str(rate), "--latency-from", shape.latency_from),
         core=LOAD_CORE,
     )
     run["server_cpu_us_per_answer"] = (cpu_s() - before_s) / run["answers"] * 1e6
@@ -101,7 +103,12 @@ def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float
 
 
 def placement_window(
-    bench: Bench, players: Players, operation: str, count: int, rate: float = 0.0
+    bench: Bench,
+    players: Players,
+    operation: str,
+    count: int,
+    rate: float = 0.0,
+    shape: Shape = HTTP,
 ) -> Run:
     """Attaches 1,000 lobbies, runs one window of joins or finds, and checks the reserved slots."""
     service = players.service
@@ -110,7 +117,7 @@ def placement_window(
         write_placements(service.folder / "plan", operation, lobbies, count)
         syncs_before = service.metric("hosting_journal_syncs_total")
         run = run_load(
-            bench, HTTP, service.ready["http"], service.folder / "plan", service.cpu_s, rate
+            bench, shape, service.ready["http"], service.folder / "plan", service.cpu_s, rate
         )
         run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
         if run["rays"] != run["answers"]:

@@ -18,6 +18,7 @@ from bench import (
     changes,
     core,
     edge,
+    front,
     isolation,
     journal,
     lists,
@@ -38,7 +39,7 @@ from bench.results import Figure, keep, show
 
 _PLAYERS = (
     *(core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge),
-    *(neighbours, silence),
+    *(front, neighbours, silence),
 )
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}

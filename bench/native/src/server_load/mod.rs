@@ -1,6 +1,7 @@
 //! Load for the HTTP and gRPC servers, in a closed loop or at a fixed rate (open loop).
 //!
-//! Each worker sends one request at a time and checks the response. Open-loop latency begins at the planned time.
+//! Each worker sends one request at a time and checks the response. Open-loop latency begins at the planned time, or
+//! when a request is sent.
 
 mod grpc;
 mod http;
@@ -46,7 +47,7 @@ impl WorkerResult {
     }
 }
 
-/// Runs `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S]`.
+/// Runs `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S] [--latency-from planned|sent]`.
 pub fn run(transport: &str, flags: &Flags) -> Result<Measurement, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure(transport, flags))
@@ -59,7 +60,7 @@ async fn measure(transport: &str, flags: &Flags) -> Result<Measurement, Failure>
     let rate: f64 = flags.get("rate", 0.0)?;
     let plan = Arc::new(RequestPlan::read(flags.text("plan")?, connections * streams)?);
     let request_count = plan.len() as u64;
-    let schedule = Arc::new(SendSchedule::new(rate));
+    let schedule = Arc::new(SendSchedule::new(rate, flags.text("latency-from").is_ok_and(|from| from == "sent")));
     let cpu_before_ns = cpu_ns();
     let workers = match transport {
         "http" => http::start(&address, connections, &plan, &schedule).await?,

@@ -7,6 +7,8 @@ use tokio::sync::{Mutex, Notify};
 
 pub struct SendSchedule {
     interval: Option<Duration>,
+    /// Whether latency begins when a request is sent, also in an open loop.
+    is_from_sent: bool,
     /// Number of scheduled requests. One worker at a time waits for its planned time under this lock.
     scheduled_count: Mutex<u32>,
     started_at: OnceLock<Instant>,
@@ -15,10 +17,11 @@ pub struct SendSchedule {
 
 impl SendSchedule {
     /// Creates a schedule. Rate 0 means a closed loop.
-    pub fn new(rate_per_s: f64) -> SendSchedule {
+    pub fn new(rate_per_s: f64, is_from_sent: bool) -> SendSchedule {
         let interval = (rate_per_s > 0.0).then(|| Duration::from_secs_f64(1.0 / rate_per_s));
         SendSchedule {
             interval,
+            is_from_sent,
             scheduled_count: Mutex::new(0),
             started_at: OnceLock::new(),
             start_signal: Notify::new(),
@@ -57,6 +60,6 @@ impl SendSchedule {
                 tokio::task::yield_now().await;
             }
         }
-        planned_start
+        if self.is_from_sent { Instant::now() } else { planned_start }
     }
 }

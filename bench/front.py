@@ -1,0 +1,126 @@
+"""Time that the front adds to a passed request, and joins and confirmations at three times their peak rate.
+
+A passed request is sent to the front and to the socket of Python behind it in turn. For the overload, the peak is that
+of 256 connections in a closed loop. Then 4,096 connections send at three times this rate, or as fast as the load's core
+can. Their latency counts from when a request was sent, because most of them wait for their connection before.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from bench.load import HTTP, Shape, placement_window, window
+from bench.machine import LOAD_CORE, Bench, staying_on
+from bench.players import Players
+from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.service import Service, running
+
+NAME: Final = "front"
+_PASSED: Final = 2_000
+_OVER: Final = Shape("http", 4_096, latency_from="sent")
+_TIMES: Final = 3
+_JOINS: Final = 64_000
+_TOKENS: Final = 49_152
+
+
+def run(bench: Bench) -> Result:
+    with running(bench.scratch("front")) as service:
+        players = Players(service)
+        with staying_on(LOAD_CORE):
+            runs = _passed(service, players)
+        join = partial(placement_window, bench, players, "join", _JOINS)
+        confirm = partial(window, bench, players, count=_TOKENS)
+        figures = [_added(runs)]
+        for operation, measure in (("join", join), ("connected", confirm)):
+            of_operation = _overload(operation, measure)
+            runs |= of_operation
+            figures += _overload_figures(operation, of_operation)
+    return Result(NAME, figures, runs)
+
+
+def _passed(service: Service, players: Players) -> dict[str, list[Run]]:
+    request = service.request("statistics", token=players.namespaces[0].service_token).raw
+    host, _, port = service.address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port))) as to_front,
+        socket.socket(socket.AF_UNIX) as to_python,
+    ):
+        to_python.connect(str(service.data_dir / "data-http.sock"))
+        return interleaved(
+            {
+                "passed": lambda: _ask(to_front, request),
+                "python": lambda: _ask(to_python, request),
+            }
+        )
+
+
+def _ask(connection: socket.socket, request: bytes) -> Run:
+    times_s = []
+    for _ in range(_PASSED):
+        began_s = time.perf_counter()
+        connection.sendall(request)
+        response = b""
+        while not response.endswith(b"}"):
+            response += connection.recv(65_536)
+        times_s.append(time.perf_counter() - began_s)
+        if not response.startswith(b"HTTP/1.1 200 ") or b'"player_count"' not in response:
+            raise WrongAnswer(f"statistics: {response[:200]!r}")
+    return {"p50_us": 1e6 * statistics.median(times_s), "requests": _PASSED}
+
+
+def _added(runs: dict[str, list[Run]]) -> Figure:
+    passed, python = median(runs["passed"], "p50_us"), median(runs["python"], "p50_us")
+    return Figure(
+        "a request that the front passes on, added p50",
+        passed - python,
+        "µs",
+        at_most=150.0,
+        note=f"{passed:.0f} µs through the front, {python:.0f} µs at Python's socket, one at a time",
+    )
+
+
+def _overload(operation: str, measure: Callable[..., Run]) -> dict[str, list[Run]]:
+    peak_name = f"{operation} peak"
+    runs = interleaved({peak_name: lambda: measure(shape=HTTP)})
+    peak = median(runs[peak_name], "answers_per_s")
+    half = partial(measure, shape=HTTP, rate=round(peak / 2))
+    return runs | interleaved(
+        {
+            f"{operation} before": half,
+            f"{operation} overload": lambda: measure(shape=_OVER, rate=round(_TIMES * peak)),
+            f"{operation} after": half,
+        }
+    )
+
+
+def _overload_figures(operation: str, runs: dict[str, list[Run]]) -> list[Figure]:
+    peak, over, before, after = (
+        runs[f"{operation} {name}"] for name in ("peak", "overload", "before", "after")
+    )
+    rate, peak_rate = median(over, "answers_per_s"), median(peak, "answers_per_s")
+    return [
+        Figure(
+            f"`{operation}` at three times its peak rate over 4,096 connections, of its peak rate",
+            rate / peak_rate,
+            "of its rate",
+            at_least=0.9,
+            note=f"{rate:,.0f}/s of {peak_rate:,.0f}/s; none is refused",
+        ),
+        Figure(
+            "the same, p99 from when a request was sent",
+            median(over, "p99_us") / 1e3,
+            "ms",
+            at_most=50.0,
+        ),
+        Figure(
+            "at half of the peak rate right after it, p99",
+            median(after, "p99_us") / 1e3,
+            "ms",
+            note=f"before it {median(before, 'p99_us') / 1e3:.1f} ms",
+        ),
+    ]
