@@ -19,6 +19,8 @@ use crate::problems::Problem;
 const READ_BYTES_PER_SECOND: u128 = 8 * 1024;
 /// Pause of a connection after a 429.
 const SLOWED_DOWN: Duration = Duration::from_millis(100);
+/// Bytes of the preface of HTTP/2 with the client's settings.
+const PREFACE_BYTES: usize = 33;
 /// Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`.
 const BYTES_ACKED_AT: usize = 120;
 
@@ -38,6 +40,8 @@ pub struct Activity {
     answering: Cell<usize>,
     /// The next request waits until then.
     slowed_until: Cell<Option<Instant>>,
+    /// Bytes of the preface of HTTP/2 that have not come. Until then, the timeout of a head applies.
+    preface_left: Cell<usize>,
     /// Since when the client has no request, or since when it sends the head of one.
     idle_since: Cell<Instant>,
     head_since: Cell<Option<Instant>>,
@@ -65,6 +69,7 @@ pub enum Progress {
 
 impl Activity {
     fn new(context: Rc<ThreadContext>, descriptor: RawFd, has_heads: bool) -> Activity {
+        let now = Instant::now();
         Activity {
             read_window: context.timeouts.slow_reader,
             context,
@@ -72,8 +77,9 @@ impl Activity {
             has_heads,
             answering: Cell::new(0),
             slowed_until: Cell::new(None),
-            idle_since: Cell::new(Instant::now()),
-            head_since: Cell::new(None),
+            preface_left: Cell::new(if has_heads { 0 } else { PREFACE_BYTES }),
+            idle_since: Cell::new(now),
+            head_since: Cell::new((!has_heads).then_some(now)),
             head: Cell::new(None),
             has_line: Cell::new(false),
             unread_since: Cell::new(None),
@@ -104,7 +110,7 @@ impl Activity {
                 return Progress::Fine(since + self.read_window);
             }
             let acked = self.acked_bytes();
-            if u128::from(acked.saturating_sub(read)) * 1_000 < READ_BYTES_PER_SECOND * (now - since).as_millis() {
+            if is_slow(acked.saturating_sub(read), now - since) {
                 return Progress::SlowReader;
             }
             self.unread_since.set(Some((now, acked)));
@@ -121,6 +127,12 @@ impl Activity {
     }
 
     fn received(&self, bytes: &[u8]) {
+        if self.preface_left.get() > 0 {
+            self.preface_left.update(|left| left.saturating_sub(bytes.len()));
+            if self.preface_left.get() == 0 {
+                self.head_since.set(None);
+            }
+        }
         if self.answering.get() > 0 || !self.has_heads {
             return;
         }
@@ -174,6 +186,10 @@ impl Activity {
         acked.copy_from_slice(&info[BYTES_ACKED_AT..]);
         u64::from_ne_bytes(acked)
     }
+}
+
+fn is_slow(read_bytes: u64, time: Duration) -> bool {
+    u128::from(read_bytes) * 1_000 < READ_BYTES_PER_SECOND * time.as_millis()
 }
 
 pub struct CountedRequest(Rc<Activity>);
@@ -301,5 +317,19 @@ impl<S: ClientSocket> AsyncWrite for ClientStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.socket).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reader_needs_8_kib_a_second() {
+        for (read_bytes, time_ms, expected) in
+            [(81_919, 10_000, true), (81_920, 10_000, false), (81_920, 10_001, true), (0, 0, false)]
+        {
+            assert_eq!(is_slow(read_bytes, Duration::from_millis(time_ms)), expected, "{read_bytes} in {time_ms}");
+        }
     }
 }

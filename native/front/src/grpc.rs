@@ -24,22 +24,19 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
 use tokio::task::spawn_local;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use crate::body_budget::BodyBudget;
 use crate::client_address::Peer;
+use crate::client_stream::{ClientSocket, ClientStream, CountedRequest};
 use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
+use crate::http2_connection::{self, Http2Options};
 use crate::permits::Permits;
 use crate::routes::Plane;
-use crate::upstream::LocalExecutor;
 
 pub use errors::{CallErrors, CallProblem, ErrorTemplate};
 pub use methods::MethodOptions;
@@ -49,19 +46,8 @@ use upstream::Upstream;
 
 /// Metadata above the limit, up to this multiple, gets an error of the service. HTTP/2 refuses more.
 const METADATA_FACTOR: usize = 4;
-/// Idle time after which the front asks whether a client is there.
-const PING_INTERVAL: Duration = Duration::from_secs(75);
-/// Bytes of calls that one connection may send before the front reads them. The windows of all its calls share them.
-const CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
-const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 /// Bytes of a response that wait for a slow client.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Calls that a client resets before the front has seen them. More end the connection.
-const RESETS_MAX: usize = 100;
-/// Violations of the protocol by one connection. More end it.
-const STREAM_ERRORS_MAX: usize = 256;
-/// Bytes of a client's preface with its settings.
-const HANDSHAKE_BYTES: usize = 33;
 /// Calls that a change has woken and that Python answers at a time.
 const WOKEN_AT_ONCE: usize = 256;
 /// Time for the last answers at the stop.
@@ -195,58 +181,30 @@ impl GrpcServer {
 /// A connection that counts until it is dropped.
 struct OpenConnection {
     server: Rc<GrpcServer>,
-    activity: Rc<Activity>,
     _admission: Admission,
 }
 
 impl OpenConnection {
     fn new(server: Rc<GrpcServer>, admission: Admission) -> OpenConnection {
         server.connections.set(server.connections.get() + 1);
-        OpenConnection { server, activity: Rc::new(Activity::new()), _admission: admission }
+        OpenConnection { server, _admission: admission }
     }
 
-    async fn run(self, stream: TcpStream, peer: Peer) {
-        let (server, activity) = (&self.server, &self.activity);
-        let receive = server.context.timeouts.receive;
-        let service = service_fn(|request| answer_counted(server.clone(), activity.clone(), peer, request));
-        let stream = TrackedStream { stream, activity: activity.clone() };
-        let connection = server.http2().serve_connection(TokioIo::new(stream), service);
-        let mut connection = pin!(connection);
-        let mut timer = pin!(sleep(receive.min(server.limits.idle)));
-        let mut stopping = pin!(server.context.stopping());
-        let mut is_leaving = false;
-        loop {
-            tokio::select! {
-                biased;
-                _ = connection.as_mut() => return,
-                () = timer.as_mut() => match activity.check(receive, server.limits.idle, is_leaving) {
-                    Progress::Fine(until) => timer.as_mut().reset(until),
-                    Progress::Stuck => return,
-                    Progress::Idle => {
-                        is_leaving = true;
-                        connection.as_mut().graceful_shutdown();
-                        timer.as_mut().reset(Instant::now() + receive);
-                    }
-                },
-                () = stopping.as_mut(), if !is_leaving => {
-                    is_leaving = true;
-                    connection.as_mut().graceful_shutdown();
-                }
-            }
-        }
+    async fn run(self, socket: impl ClientSocket, peer: Peer) {
+        let server = &self.server;
+        let (stream, activity) = ClientStream::new(server.context.clone(), socket, Vec::new(), false);
+        let answer = {
+            let (server, activity) = (server.clone(), activity.clone());
+            move |request| answer_counted(server.clone(), activity.begin_request(), peer, request)
+        };
+        let options = Http2Options {
+            streams_max: server.limits.streams_per_connection,
+            header_list_bytes: METADATA_FACTOR * server.limits.metadata_bytes,
+            send_buffer_bytes: SEND_BUFFER_BYTES,
+            idle: server.limits.idle,
+        };
+        http2_connection::serve(&server.context, stream, &activity, options, answer).await;
     }
-}
-
-async fn answer_counted(
-    server: Rc<GrpcServer>,
-    activity: Rc<Activity>,
-    peer: Peer,
-    request: Request<Incoming>,
-) -> io::Result<Response<CountedBody>> {
-    let open = OpenCall::new(activity);
-    let counted = (server.context.clone().begin_answer(), server.context.begin_request());
-    let response = call::answer(server, peer, request).await?;
-    Ok(response.map(|body| CountedBody { body, _counted: counted, _open: open }))
 }
 
 impl Drop for OpenConnection {
@@ -259,92 +217,21 @@ impl Drop for OpenConnection {
     }
 }
 
-impl GrpcServer {
-    fn http2(&self) -> http2::Builder<LocalExecutor> {
-        let header_list = u32::try_from(METADATA_FACTOR * self.limits.metadata_bytes).unwrap_or(u32::MAX);
-        let mut builder = http2::Builder::new(LocalExecutor);
-        builder
-            .timer(TokioTimer::new())
-            .max_concurrent_streams(self.limits.streams_per_connection)
-            .max_header_list_size(header_list)
-            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-            .initial_stream_window_size(STREAM_WINDOW_BYTES)
-            .max_send_buf_size(SEND_BUFFER_BYTES)
-            .keep_alive_interval(PING_INTERVAL)
-            .keep_alive_timeout(self.context.timeouts.receive)
-            .max_pending_accept_reset_streams(RESETS_MAX)
-            .max_local_error_reset_streams(STREAM_ERRORS_MAX)
-            .auto_date_header(false);
-        builder
-    }
-}
-
-/// Activity of the client of one connection, for its timeouts.
-struct Activity {
-    calls: Cell<usize>,
-    idle_since: Cell<Instant>,
-    received_bytes: Cell<usize>,
-    /// Since when the client reads nothing of what is written.
-    unread_since: Cell<Option<Instant>>,
-}
-
-enum Progress {
-    /// Nothing times out before.
-    Fine(Instant),
-    Idle,
-    Stuck,
-}
-
-impl Activity {
-    fn new() -> Activity {
-        Activity {
-            calls: Cell::new(0),
-            idle_since: Cell::new(Instant::now()),
-            received_bytes: Cell::new(0),
-            unread_since: Cell::new(None),
-        }
-    }
-
-    fn check(&self, receive: Duration, idle: Duration, is_leaving: bool) -> Progress {
-        let now = Instant::now();
-        let is_unread = self.unread_since.get().is_some_and(|since| now >= since + receive);
-        if is_unread || self.received_bytes.get() < HANDSHAKE_BYTES {
-            return Progress::Stuck;
-        }
-        if self.calls.get() > 0 {
-            return Progress::Fine(now + receive.min(idle));
-        }
-        let end = self.idle_since.get() + idle;
-        match (now >= end, is_leaving) {
-            (true, true) => Progress::Stuck,
-            (true, false) => Progress::Idle,
-            (false, _) => Progress::Fine(end.min(now + receive)),
-        }
-    }
-}
-
-/// A call that counts until its response is written.
-struct OpenCall(Rc<Activity>);
-
-impl OpenCall {
-    fn new(activity: Rc<Activity>) -> OpenCall {
-        activity.calls.set(activity.calls.get() + 1);
-        OpenCall(activity)
-    }
-}
-
-impl Drop for OpenCall {
-    fn drop(&mut self) {
-        self.0.calls.set(self.0.calls.get() - 1);
-        self.0.idle_since.set(Instant::now());
-    }
+async fn answer_counted(
+    server: Rc<GrpcServer>,
+    counted: CountedRequest,
+    peer: Peer,
+    request: Request<Incoming>,
+) -> io::Result<Response<CountedBody>> {
+    let counted = (counted, server.context.clone().begin_answer(), server.context.begin_request());
+    let response = call::answer(server, peer, request).await?;
+    Ok(response.map(|body| CountedBody { body, _counted: counted }))
 }
 
 /// Body of a response, which counts until it is written.
 struct CountedBody {
     body: ReplyBody,
-    _counted: (Answering, Counted),
-    _open: OpenCall,
+    _counted: (CountedRequest, Answering, Counted),
 }
 
 impl Body for CountedBody {
@@ -360,65 +247,5 @@ impl Body for CountedBody {
 
     fn is_end_stream(&self) -> bool {
         self.body.is_end_stream()
-    }
-}
-
-struct TrackedStream {
-    stream: TcpStream,
-    activity: Rc<Activity>,
-}
-
-impl TrackedStream {
-    fn wrote(&self, outcome: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
-        match outcome {
-            Poll::Ready(_) => self.activity.unread_since.set(None),
-            Poll::Pending if self.activity.unread_since.get().is_none() => {
-                self.activity.unread_since.set(Some(Instant::now()));
-            }
-            Poll::Pending => {}
-        }
-        outcome
-    }
-}
-
-impl AsyncRead for TrackedStream {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buffer.filled().len();
-        let outcome = Pin::new(&mut self.stream).poll_read(context, buffer);
-        let received = self.activity.received_bytes.get().saturating_add(buffer.filled().len() - before);
-        self.activity.received_bytes.set(received);
-        outcome
-    }
-}
-
-impl AsyncWrite for TrackedStream {
-    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.wrote(outcome)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let outcome = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
-        self.wrote(outcome)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::time::Duration;
 
-use hyper::server::conn::{http1, http2};
+use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -14,15 +14,12 @@ use crate::client_address::Peer;
 use crate::client_stream::{Activity, ClientSocket, ClientStream, Progress};
 use crate::connection_budget::Admission;
 use crate::front::ThreadContext;
+use crate::http2_connection::{self, Http2Options};
 use crate::passing::{self, HEADERS_MAX};
 use crate::problems::Problem;
-use crate::upstream::LocalExecutor;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HTTP2_STREAMS_MAX: u32 = 100;
-/// Bytes of request bodies that one HTTP/2 connection may send before the front has read them.
-const HTTP2_CONNECTION_WINDOW_BYTES: u32 = 256 * 1024;
-const HTTP2_STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 /// Smallest buffer that hyper takes.
 const BUFFER_BYTES_MIN: usize = 8 * 1024;
@@ -105,50 +102,18 @@ async fn serve_http2<S: ClientSocket>(
     activity: &Rc<Activity>,
     peer: Peer,
 ) {
-    let service = {
+    let answer = {
         let (context, activity) = (context.clone(), activity.clone());
-        service_fn(move |request| passing::answer(context.clone(), peer, activity.begin_request(), request))
+        move |request| passing::answer(context.clone(), peer, activity.begin_request(), request)
     };
-    let head_bytes_max = context.passing.options.limits.headers_bytes_max;
-    let connection = http2::Builder::new(LocalExecutor)
-        .timer(TokioTimer::new())
-        .max_concurrent_streams(HTTP2_STREAMS_MAX)
-        .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
-        .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
-        .max_header_list_size(u32::try_from(head_bytes_max).unwrap_or(u32::MAX))
-        .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES)
-        .auto_date_header(false)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = std::pin::pin!(connection);
     let timeouts = context.timeouts;
-    let idle = if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive };
-    let mut check_at = Instant::now() + idle.min(timeouts.slow_reader);
-    let mut is_stopping = false;
-    loop {
-        tokio::select! {
-            biased;
-            _ = connection.as_mut() => return,
-            () = context.stopping(), if !is_stopping => {
-                is_stopping = true;
-                connection.as_mut().graceful_shutdown();
-            }
-            () = sleep_until(check_at) => {
-                // Frames are no heads of requests: a client may only be idle for long.
-                match activity.check(idle, idle, Instant::now()) {
-                    Progress::Fine(next) => check_at = next,
-                    Progress::SlowReader => return,
-                    Progress::Idle | Progress::SlowHead => {
-                        if is_stopping {
-                            return;
-                        }
-                        is_stopping = true;
-                        connection.as_mut().graceful_shutdown();
-                        check_at = Instant::now() + timeouts.receive;
-                    }
-                }
-            }
-        }
-    }
+    let options = Http2Options {
+        streams_max: HTTP2_STREAMS_MAX,
+        header_list_bytes: context.passing.options.limits.headers_bytes_max,
+        send_buffer_bytes: HTTP2_SEND_BUFFER_BYTES,
+        idle: if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive },
+    };
+    http2_connection::serve(context, stream, activity, options, answer).await;
 }
 
 /// Ends a connection without losing the last response: a reset would discard it if the client still sends.

@@ -21,6 +21,7 @@ mod failed_authentications;
 mod front;
 mod grpc;
 mod hot_request;
+mod http2_connection;
 mod hyper_connection;
 mod internal_headers;
 mod measurements;

@@ -201,6 +201,19 @@ fn idle_connection_is_closed() {
 }
 
 #[test]
+fn preface_times_out_and_a_later_pause_does_not() {
+    let world = World::with(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, ..Setup::default() });
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        assert_eq!(ask(&mut sender, get("/a")).await.0, 200);
+        let mut silent = world.connect();
+        silent.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        silent.rest();
+        assert_eq!(ask(&mut sender, get("/a")).await.0, 200);
+    });
+}
+
+#[test]
 fn many_streams_of_one_connection_are_answered() {
     let world = World::new();
     run(async {

@@ -13,6 +13,7 @@ mod http2;
 mod limits;
 mod lobby_calls;
 mod namespace;
+mod paced_reader;
 mod parking;
 mod passing;
 mod placing;

@@ -1,12 +1,14 @@
 //! Clients that send or read slowly, and idle connections.
 
+use std::io::Write as _;
 use std::time::{Duration, Instant};
 
 use hosting_front::Timeouts;
 
 use crate::client::Client;
+use crate::paced_reader;
 use crate::python::Reply;
-use crate::world::{SHORT, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 const PART: &[u8] = b"GET /a HTTP/1.1\r\nHost:";
@@ -45,7 +47,7 @@ fn head_that_comes_slowly_times_out() {
     let (mut client, started) = (world.connect(), Instant::now());
     client.send(PART);
     while !client.has_answer() {
-        assert!(started.elapsed() < crate::world::LIMIT);
+        assert!(started.elapsed() < LIMIT);
         client.send(b"a");
         pass(SHORT / 10);
     }
@@ -166,6 +168,27 @@ fn slow_reader_gets_the_whole_answer() {
         assert!(client.bytes(LARGE / STEPS).iter().all(|byte| *byte == b'a'));
     }
     assert_eq!(client.rest(), b"");
+}
+
+/// Returns whether a client that reads a large answer at this rate is cut off within some windows.
+fn is_cut_off(bytes_per_second: usize, windows: u32) -> bool {
+    let window = Duration::from_secs(1);
+    let world = with(Timeouts { slow_reader: window, ..TIMEOUTS });
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; LARGE])));
+    let mut stream = paced_reader::connect(world.address);
+    stream.write_all(GET).unwrap();
+    world.python.request();
+    !paced_reader::read(&mut stream, bytes_per_second, windows * window, || world.budget.count() > 0)
+}
+
+#[test]
+fn reader_below_8_kib_a_second_is_cut_off() {
+    assert!(is_cut_off(6 << 10, 10));
+}
+
+#[test]
+fn reader_above_8_kib_a_second_is_not_cut_off() {
+    assert!(!is_cut_off(12 << 10, 3));
 }
 
 #[test]

@@ -12,10 +12,13 @@ mod limits;
 #[path = "../front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
+#[path = "../front/paced_reader.rs"]
+mod paced_reader;
 mod passing;
 mod python;
 #[path = "../front/shard.rs"]
 #[allow(dead_code)]
 mod shard;
+mod slow_clients;
 mod stopping;
 mod world;

@@ -43,6 +43,7 @@ pub struct Setup {
     pub proxies: Vec<IpNet>,
     pub receive: Duration,
     pub idle: Duration,
+    pub slow_reader: Duration,
     pub streams_per_connection: u32,
     /// Bytes of messages in memory.
     pub bodies: usize,
@@ -58,6 +59,7 @@ impl Default for Setup {
             proxies: Vec::new(),
             receive: NEVER,
             idle: NEVER,
+            slow_reader: NEVER,
             streams_per_connection: 1_000,
             bodies: 100_000_000,
             has_control: true,
@@ -74,6 +76,7 @@ pub struct World {
     pub address: SocketAddr,
     pub data: Python,
     pub control: Option<Python>,
+    pub budget: Arc<ConnectionBudget>,
     pub codes: Vec<String>,
     pub slugs: Vec<String>,
     _folder: tempfile::TempDir,
@@ -91,6 +94,7 @@ impl World {
         let (data, control) = (Python::start(&data_socket), setup.has_control.then(|| Python::start(&control_socket)));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
+        let budget = Arc::new(ConnectionBudget::new(setup.connections));
         let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
         let codes = Codes::new(["INTERNAL", "CLIENT_ERROR"].map(str::to_owned).into_iter().chain(problem_codes()));
         let passing = PassingOptions {
@@ -115,11 +119,16 @@ impl World {
             operations: operations(shard.clone()),
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses { proxies: setup.proxies, ..ClientAddresses::default() },
-            timeouts: Timeouts { receive: setup.receive, keep_alive: NEVER, slow_reader: NEVER, parked: NEVER },
+            timeouts: Timeouts {
+                receive: setup.receive,
+                keep_alive: NEVER,
+                slow_reader: setup.slow_reader,
+                parked: NEVER,
+            },
             passing,
             grpc: Some(GrpcOptions {
                 listener,
-                budget: Arc::new(ConnectionBudget::new(setup.connections)),
+                budget: budget.clone(),
                 methods: methods(),
                 errors: CallErrors::new(refusals(), call_problems()).unwrap(),
                 data_socket,
@@ -136,7 +145,7 @@ impl World {
         let front = Front::start(options).unwrap();
         let names = front.take_measurements().0;
         let (codes, slugs) = (names.codes.names().to_vec(), names.routes.slugs().to_vec());
-        World { front, shard, lobby, address, data, control, codes, slugs, _folder: folder }
+        World { front, shard, lobby, address, data, control, budget, codes, slugs, _folder: folder }
     }
 
     pub fn control(&self) -> &Python {
