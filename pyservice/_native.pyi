@@ -845,11 +845,6 @@ class FrontGrpc(Protocol):
     def methods(self) -> Sequence[tuple[str, str, bool, int, bool, bool]]:
         """Path, slug, is of the control plane, largest message, needs a token, is a stream."""
     @property
-    def refusals(self) -> Mapping[str, tuple[str, int, str, bytes]]:
-        """Error of each of `SLUGS`: code, number of the gRPC status, message, `google.rpc.Status` of the details."""
-    @property
-    def problems(self) -> Mapping[str, tuple[str, int, str, bytes]]: ...
-    @property
     def data_socket(self) -> Path: ...
     @property
     def control_socket(self) -> Path: ...
@@ -870,9 +865,6 @@ class FrontPassing(Protocol):
     @property
     def codes(self) -> Sequence[str]:
         """All error codes."""
-    @property
-    def problems(self) -> Mapping[str, tuple[str, int, list[tuple[str, str]], list[bytes]]]:
-        """Code, status, headers, and the body split where the ray id belongs, by the problem's name."""
     @property
     def cors_origins(self) -> Sequence[str]: ...
     @property
@@ -902,7 +894,7 @@ class Front:
         listener_fd: int,
         edge_listener_fd: int | None,
         namespaces: Namespaces,
-        refusals: Mapping[str, Sequence[bytes]],
+        errors: Mapping[str, tuple[str, int, list[tuple[str, str]], list[bytes], int, str, bytes]],
         *,
         passing: FrontPassing,
         connections_max: int | None,
@@ -920,10 +912,10 @@ class Front:
     ) -> Front:
         """Start to accept connections. The front uses copies of the descriptors.
 
-        `refusals` has the whole response of each of `SLUGS`, split where its ray id belongs. `client_limits` are
+        `errors` has each of `SLUGS` and each problem by name, in the form of `FrontError`. `client_limits` are
         buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
         ids and display names. `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user
-        ids. Raises ValueError for a wrong route or problem, and OSError for an engine without a journal.
+        ids. Raises ValueError for a wrong route or error, and OSError for an engine without a journal.
         """
     def take_changes(
         self,

@@ -12,19 +12,22 @@ from pyservice import openapi
 from pyservice.calls import Operation
 from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine
 from pyservice.edge.front import FrontConfig, FrontServer
+from pyservice.edge.front_contract import http_form
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.static_document import StaticDocument
+from pyservice.errors import ServiceError
 from pyservice.observability import health
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grpc_front
+from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grpc_form, grpc_front
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
 from pyservice.transport import TransportSettings
+from pyservice.transport.front_errors import FrontError, front_errors
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import Changes, LongPolls, Topics
 
@@ -91,7 +94,7 @@ class PublicServers:
             self._http = HttpServer(app, [listen_unix(settings.data_http_socket)])
             self._front = FrontServer(
                 engine.start_front,
-                REFUSAL_SLUGS,
+                {name: _described(error) for name, error in front_errors(REFUSAL_SLUGS).items()},
                 context.metrics,
                 context.limits,
                 rays,
@@ -152,9 +155,7 @@ class PublicServers:
         return port
 
     def _grpc_front(self, listener: socket.socket) -> GrpcFront:
-        return grpc_front(
-            self._transport, self._own_methods, REFUSAL_SLUGS, listener.fileno(), self._sockets
-        )
+        return grpc_front(self._transport, self._own_methods, listener.fileno(), self._sockets)
 
     def report_stopping(self) -> None:
         """Makes the gRPC health service report NOT_SERVING."""
@@ -165,6 +166,10 @@ class PublicServers:
         if self._front is not None:
             await signals.end_all([self._front.stop], self._grace_s)
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
+
+
+def _described(error: ServiceError) -> FrontError:
+    return FrontError(error.code, *http_form(error), *grpc_form(error))
 
 
 def open_http_server(

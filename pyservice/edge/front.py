@@ -9,19 +9,17 @@ import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from http import HTTPStatus
 from operator import add
 from pathlib import Path
 from time import perf_counter
 from typing import Final, Protocol
 
-from pyservice.edge.front_contract import FrontProblem, FrontRoute, problems, routes
-from pyservice.edge.http_messages import problem
-from pyservice.errors import ServiceError
+from pyservice.edge.front_contract import FrontRoute, routes
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.pb.errors import TABLE
 from pyservice.transport import MIB, TransportSettings
+from pyservice.transport.front_errors import FrontError
 from pyservice.transport.native import Buckets as NativeBuckets
 from pyservice.transport.native import Front, FrontRecord, Namespaces, PlayerAddresses
 from pyservice.transport.rate_limits import ClientBuckets, Limits
@@ -31,8 +29,6 @@ _RAYS_EVERY_S: Final = 0.2
 _ANSWER_TIMEOUT_MS: Final = 60_000
 _UNREAD_ANSWERS_MAX: Final = 64 * MIB
 """Bytes of responses that clients have not read yet. A client address has a share of them."""
-_RAY_ID: Final = "f" * 32
-"""Stands for the ray id in the responses that the front gets."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +49,6 @@ class Passing:
 
     routes: list[FrontRoute]
     codes: list[str]
-    problems: dict[str, FrontProblem]
     cors_origins: list[str]
     data_socket: Path
     control_socket: Path
@@ -72,7 +67,7 @@ class StartFront(Protocol):
         listener_fd: int,
         edge_listener_fd: int | None,
         namespaces: Namespaces,
-        refusals: dict[str, list[bytes]],
+        errors: dict[str, FrontError],
         *,
         passing: Passing,
         connections_max: int | None,
@@ -96,16 +91,16 @@ class FrontServer:
     def __init__(
         self,
         start_front: StartFront,
-        refusals: tuple[str, ...],
+        errors: dict[str, FrontError],
         metrics: RequestMetrics,
         limits: Limits,
         rays: Rays,
         namespace_of_lobby: Callable[[bytes], bytes | None],
     ) -> None:
-        """`refusals` are the error codes of the engine."""
+        """`errors` are those of `front_errors`."""
         self._limits = limits
         self._start_front = start_front
-        self._refusals = refusals
+        self._errors = errors
         self._transports = metrics.http, metrics.grpc
         self._metrics = metrics.front
         self._rays = rays
@@ -128,7 +123,7 @@ class FrontServer:
             listener.fileno(),
             None if edge_listener is None else edge_listener.fileno(),
             config.namespaces,
-            _responses(self._refusals),
+            self._errors,
             passing=_passing(settings, config, self._limits.failed_authentications),
             connections_max=settings.connections_max,
             client_limits=self._limits.of_clients,
@@ -216,7 +211,6 @@ def _passing(
     return Passing(
         routes(settings.body_limit_bytes),
         list(TABLE),
-        problems(),
         list(settings.cors_origins),
         config.data_socket,
         config.control_socket,
@@ -228,16 +222,3 @@ def _passing(
         _UNREAD_ANSWERS_MAX,
         failed_authentications,
     )
-
-
-def _responses(refusals: tuple[str, ...]) -> dict[str, list[bytes]]:
-    """Returns the response of each code, split where its ray id belongs."""
-    return {code: _response(ServiceError(code)).split(_RAY_ID.encode()) for code in refusals}
-
-
-def _response(error: ServiceError) -> bytes:
-    response = problem(error, _RAY_ID)
-    phrase = HTTPStatus(error.http).phrase
-    lines = [b"%b: %b\r\n" % field for field in response.header_list(_RAY_ID)]
-    head = f"HTTP/1.1 {error.http} {phrase}\r\n".encode()
-    return b"".join((head, *lines, b"\r\n", response.body))

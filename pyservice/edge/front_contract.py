@@ -1,4 +1,4 @@
-"""Routes and error responses that the front (`native/front`) gets from Python at its start.
+"""Routes and HTTP error responses that the front (`native/front`) gets from Python at its start.
 
 The protos define the routes and `proto/errors.toml` the errors. So the front needs no copy of them.
 """
@@ -10,7 +10,6 @@ from typing import Final, NamedTuple
 from pyservice.edge.http_messages import problem
 from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
-from pyservice.transport.front_errors import front_errors
 
 _DATA_PLANE_SERVICES: Final = frozenset({"hosting.v1.Matchmaker", "hosting.v1.Events"})
 _RAY_ID: Final = "f" * 32
@@ -39,16 +38,6 @@ class FrontRoute(NamedTuple):
     a body above 64 KiB."""
 
 
-class FrontProblem(NamedTuple):
-    """One error response of the front. `headers` contains neither length nor ray id."""
-
-    code: str
-    status: int
-    headers: list[tuple[str, str]]
-    body_parts: list[bytes]
-    """The body, split where the 32 digits of the ray id belong."""
-
-
 def routes(body_limit_bytes: int) -> list[FrontRoute]:
     """Returns all operations of both planes. `body_limit_bytes` applies to operations without
     their own limit.
@@ -66,16 +55,12 @@ def routes(body_limit_bytes: int) -> list[FrontRoute]:
     ]
 
 
-def problems() -> dict[str, FrontProblem]:
-    """Returns the error responses of the front by name."""
-    return {name: _split(error) for name, error in front_errors().items()}
-
-
-def _split(error: ServiceError) -> FrontProblem:
+def http_form(error: ServiceError) -> tuple[int, list[tuple[str, str]], list[bytes]]:
+    """Returns the status, the headers, and the parts of the body (`FrontError`)."""
     response = problem(error, _RAY_ID)
     headers = [
         (name.decode(), value.decode())
         for name, value in response.header_list(_RAY_ID)
         if name not in _OWN_HEADERS
     ]
-    return FrontProblem(error.code, error.http, headers, response.body.split(_RAY_ID.encode()))
+    return error.http, headers, response.body.split(_RAY_ID.encode())

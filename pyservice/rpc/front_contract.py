@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -14,7 +14,6 @@ from pyservice.rpc.error_status import DETAILS, trailers
 from pyservice.rpc.grpc_server import message_limit_bytes
 from pyservice.schema.methods import METHODS, STREAMS
 from pyservice.transport import KIB, TransportSettings
-from pyservice.transport.front_errors import front_errors
 
 STREAM_MESSAGE_BYTES: Final = 64 * KIB
 """Limit of the request message of a stream, which may last for long."""
@@ -33,15 +32,6 @@ class FrontMethod(NamedTuple):
     """Whether the method has many response messages."""
 
 
-class FrontError(NamedTuple):
-    code: str
-    status: int
-    """Number of the gRPC status."""
-    message: str
-    details: bytes
-    """A `google.rpc.Status` with the details alone."""
-
-
 @dataclass(frozen=True, slots=True)
 class GrpcFront:
     """How the front serves gRPC. Native code reads the attributes."""
@@ -49,10 +39,6 @@ class GrpcFront:
     listener_fd: int
     connections_max: int | None
     methods: list[FrontMethod]
-    refusals: dict[str, FrontError]
-    """Errors of the engine by code."""
-    problems: dict[str, FrontError]
-    """Errors of the front by name."""
     data_socket: Path
     control_socket: Path
     streams_per_connection: int
@@ -63,7 +49,6 @@ class GrpcFront:
 def grpc_front(
     settings: TransportSettings,
     own: Set[str],
-    refusals: Iterable[str],
     listener_fd: int,
     sockets: tuple[Path, Path],
 ) -> GrpcFront:
@@ -75,8 +60,6 @@ def grpc_front(
         listener_fd,
         settings.rpc_connections_max,
         methods(settings, own),
-        {code: _described(ServiceError(code)) for code in refusals},
-        problems(),
         data_socket,
         control_socket,
         settings.streams_per_connection,
@@ -107,12 +90,8 @@ def methods(settings: TransportSettings, own: Set[str]) -> list[FrontMethod]:
     return found
 
 
-def problems() -> dict[str, FrontError]:
-    """Returns the errors of the front by name."""
-    return {name: _described(error) for name, error in front_errors().items() if error.grpc}
-
-
-def _described(error: ServiceError) -> FrontError:
+def grpc_form(error: ServiceError) -> tuple[int, str, bytes]:
+    """Returns the number of the status, the message, and the details (`FrontError`)."""
     status = status_pb2.Status.FromString(dict(trailers(error, ""))[DETAILS])
     details = status_pb2.Status(details=status.details)
-    return FrontError(error.code, status.code, status.message, details.SerializeToString())
+    return status.code, status.message, details.SerializeToString()

@@ -1,8 +1,9 @@
-"""Errors that the front (`native/front`) finds itself."""
+"""Errors that the front (`native/front`) answers itself."""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, NamedTuple
 
 from pyservice.errors import ServiceError
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
@@ -11,8 +12,28 @@ REQUESTS_AT_ONCE: Final = 512
 """Requests that the front passes on at a time. One address has half of them, and one token a quarter."""
 
 
-def front_errors() -> dict[str, ServiceError]:
-    """Returns the errors by name. Each transport describes them to the front in its own form."""
+class FrontError(NamedTuple):
+    """One error in the forms of both transports. The front fills in the ray id."""
+
+    code: str
+    http_status: int
+    headers: list[tuple[str, str]]
+    """Without length and ray id."""
+    body_parts: list[bytes]
+    """The body, split where the 32 digits of the ray id belong."""
+    grpc_status: int
+    """Number of the gRPC status."""
+    message: str
+    details: bytes
+    """A `google.rpc.Status` with the details alone."""
+
+
+def front_errors(refusals: Iterable[str]) -> dict[str, ServiceError]:
+    """Returns the errors of the engine by code, and those that the front finds by name."""
+    return {code: ServiceError(code) for code in refusals} | _problems()
+
+
+def _problems() -> dict[str, ServiceError]:
     of_all, of_address, of_token = REQUESTS_AT_ONCE, REQUESTS_AT_ONCE // 2, REQUESTS_AT_ONCE // 4
     return {
         "not_http": ServiceError("HEADER_INVALID", "The request is not valid HTTP/1.1."),

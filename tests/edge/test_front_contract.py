@@ -3,9 +3,11 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from pyservice.edge.front_contract import problems, routes
+from pyservice.edge.front_contract import http_form, routes
 from pyservice.schema.methods import METHODS
+from pyservice.transport.front_errors import front_errors
 
+ERRORS = front_errors(["PLAYER_TOKEN_INVALID"])
 RAY_ID = b"0af7651916cd43dd8448eb211c80319c"
 
 
@@ -27,22 +29,22 @@ def test_routes_name_the_plane_of_each_operation() -> None:
     }
 
 
-@pytest.mark.parametrize("name", problems())
-def test_problem_body_is_complete_with_a_ray_id(name: str) -> None:
-    problem = problems()[name]
-    assert len(problem.body_parts) == 2
-    body = orjson.loads(RAY_ID.join(problem.body_parts))
-    assert (body["code"], body["status"]) == (problem.code, problem.status)
+@pytest.mark.parametrize("name", ERRORS)
+def test_error_body_is_complete_with_a_ray_id(name: str) -> None:
+    status, headers, body_parts = http_form(ERRORS[name])
+    assert len(body_parts) == 2
+    body = orjson.loads(RAY_ID.join(body_parts))
+    assert (body["code"], body["status"]) == (ERRORS[name].code, status)
     assert body["ray_id"] == RAY_ID.decode()
-    assert ("content-type", "application/problem+json") in problem.headers
-    names = {name for name, _ in problem.headers}
+    assert ("content-type", "application/problem+json") in headers
+    names = {name for name, _ in headers}
     assert names.isdisjoint({"content-length", "x-ray-id"})
-    assert ("www-authenticate" in names) == (problem.status == 401)
+    assert ("www-authenticate" in names) == (status == 401)
 
 
 def test_failed_authentications_are_limited_by_name() -> None:
-    problem = problems()["rate_limited_failures"]
-    assert problem.status == 429
-    assert ("retry-after", "1") in problem.headers
-    body = orjson.loads(RAY_ID.join(problem.body_parts))
+    status, headers, body_parts = http_form(ERRORS["rate_limited_failures"])
+    assert status == 429
+    assert ("retry-after", "1") in headers
+    body = orjson.loads(RAY_ID.join(body_parts))
     assert body["metadata"] == {"limit": "failed_authentication"}

@@ -4,10 +4,12 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from pyservice.pb.errors import TABLE
-from pyservice.rpc.front_contract import methods, problems
+from pyservice.rpc.front_contract import grpc_form, methods
 from pyservice.schema.methods import METHODS, STREAMS
 from pyservice.transport import TransportSettings
+from pyservice.transport.front_errors import front_errors
 
+ERRORS = front_errors(["PLAYER_TOKEN_INVALID"])
 OWN = {"hosting.v1.Matchmaker.PlayerConnected", "hosting.v1.Matchmaker.SetLobbyState", *STREAMS}
 
 
@@ -26,11 +28,12 @@ def test_methods_contain_every_operation_and_stream() -> None:
     assert {method.message_limit_bytes for method in large if method.is_stream} == {65_536}
 
 
-@pytest.mark.parametrize("name", problems())
+@pytest.mark.parametrize("name", ERRORS)
 def test_details_complete_the_status(name: str) -> None:
-    error = problems()[name]
-    status = status_pb2.Status(code=error.status, message=error.message)
-    status.MergeFromString(error.details)
+    error = ERRORS[name]
+    code, message, details = grpc_form(error)
+    status = status_pb2.Status(code=code, message=message)
+    status.MergeFromString(details)
     info = error_details_pb2.ErrorInfo()
     assert status.details[0].Unpack(info)
     assert (info.reason, info.domain) == (error.code, "hosting")

@@ -12,10 +12,10 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use hosting_front::{
-    AnswerTemplate, Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes,
-    ConnectionBudget as Budget, Cors, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode,
-    LobbyAnswers, OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, ProblemTemplate,
-    Problems, RequestLimits, RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
+    Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes, ConnectionBudget as Budget,
+    Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers,
+    OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, Problems, RequestLimits,
+    RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
 };
 use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;
@@ -268,22 +268,20 @@ fn limits((tokens, token_addresses, client_addresses, groups): &ClientLimitsArgu
     }
 }
 
-fn answers(refusals: HashMap<String, Vec<Vec<u8>>>) -> PyResult<Answers> {
-    let templates = refusals.into_iter().map(|(code, parts)| (code, AnswerTemplate::new(parts))).collect();
-    Answers::new(templates).map_err(|code| PyValueError::new_err(format!("{code} has no response")))
-}
-
 /// HTTP method, path template, slug, whether the control plane serves it, largest body, and whether it needs a token.
 type RouteArgument = (String, String, String, bool, usize, bool);
-/// Code, status, headers, and the body split where the ray id belongs.
-type ProblemArgument = (String, u16, Vec<(String, String)>, Vec<Vec<u8>>);
+/// Code; HTTP status, headers, and the body split where the ray id belongs; gRPC status, message and details.
+type ErrorArgument = (String, u16, Vec<(String, String)>, Vec<Vec<u8>>, i32, String, Vec<u8>);
+
+fn error_template((code, http_status, headers, body, grpc_status, message, details): ErrorArgument) -> ErrorTemplate {
+    ErrorTemplate { code, http_status, headers, body, grpc_status, message, details }
+}
 
 /// Attributes of the Python object that describes how the front passes requests on.
 #[derive(FromPyObject)]
 struct PassingArgument {
     routes: Vec<RouteArgument>,
     codes: Vec<String>,
-    problems: HashMap<String, ProblemArgument>,
     cors_origins: Vec<String>,
     data_socket: PathBuf,
     control_socket: PathBuf,
@@ -297,20 +295,16 @@ struct PassingArgument {
 }
 
 impl PassingArgument {
-    fn into_options(self) -> PyResult<PassingOptions> {
+    fn into_options(self, errors: &mut HashMap<String, ErrorTemplate>) -> PyResult<PassingOptions> {
         let largest = self.routes.iter().map(|route| route.4).max().unwrap_or_default();
         let route = |(method, template, slug, is_control, body_bytes_max, needs_token): RouteArgument| {
             let plane = if is_control { Plane::Control } else { Plane::Data };
             RouteOptions { method, template, slug, plane, body_bytes_max, needs_token }
         };
-        let problem = |(name, (code, status, headers, body)): (String, ProblemArgument)| {
-            (name, ProblemTemplate { code, status, headers, body })
-        };
         let codes = Codes::new(self.codes);
-        let problems = self.problems.into_iter().map(problem).collect();
         Ok(PassingOptions {
             routes: Routes::new(self.routes.into_iter().map(route)).map_err(PyValueError::new_err)?,
-            problems: Problems::new(problems, &codes).map_err(PyValueError::new_err)?,
+            problems: Problems::new(errors, &codes).map_err(PyValueError::new_err)?,
             codes,
             cors: Cors::new(self.cors_origins),
             data_socket: self.data_socket,
@@ -351,7 +345,7 @@ pub struct Front(RunningFront);
 #[pymethods]
 impl Front {
     #[staticmethod]
-    #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, refusals, *, passing, connections_max,
+    #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, errors, *, passing, connections_max,
         client_limits, regions, addresses, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
         receive_timeout_ms, keep_alive_timeout_ms, grpc))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
@@ -360,7 +354,7 @@ impl Front {
         listener_fd: RawFd,
         edge_listener_fd: Option<RawFd>,
         namespaces: &Namespaces,
-        refusals: HashMap<String, Vec<Vec<u8>>>,
+        errors: HashMap<String, ErrorArgument>,
         passing: PassingArgument,
         connections_max: Option<usize>,
         client_limits: ClientLimitsArgument<'_>,
@@ -375,6 +369,7 @@ impl Front {
         keep_alive_timeout_ms: u64,
         grpc: Option<GrpcArgument>,
     ) -> PyResult<Front> {
+        let mut errors = errors.into_iter().map(|(name, error)| (name, error_template(error))).collect();
         let operations = Operations {
             shard: engine.shard.clone(),
             hash: engine.hash.clone(),
@@ -385,10 +380,10 @@ impl Front {
                 region_names: regions.into_iter().collect(),
                 addresses: addresses.0.clone(),
             },
-            answers: answers(refusals)?,
+            answers: Answers::new(&mut errors).map_err(PyValueError::new_err)?,
             lobby_answers: LobbyAnswers::default(),
         };
-        let passing = passing.into_options()?;
+        let passing = passing.into_options(&mut errors)?;
         let grpc = grpc.map(|grpc| grpc.into_options(passing.bodies.clone())).transpose()?;
         let options = FrontOptions {
             threads: thread_count(),

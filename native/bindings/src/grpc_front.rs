@@ -1,16 +1,12 @@
 //! Description of how the front serves gRPC, as Python gives it.
 
-use std::collections::HashMap;
 use std::net::TcpListener;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hosting_front::{
-    BodyBudget, CallErrors, ConnectionBudget, ErrorTemplate, GrpcLimits, GrpcOptions, MethodOptions, Plane,
-};
-use pyo3::exceptions::PyValueError;
+use hosting_front::{BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, MethodOptions, Plane};
 use pyo3::prelude::*;
 
 use crate::front::copied;
@@ -18,8 +14,6 @@ use crate::front::copied;
 /// Path, slug, whether the control plane serves it, largest message, whether it needs a token, and whether it has many
 /// response messages.
 type MethodArgument = (String, String, bool, usize, bool, bool);
-/// Code, number of the gRPC status, message, and a `google.rpc.Status` with the details alone.
-type ErrorArgument = (String, i32, String, Vec<u8>);
 
 /// Attributes of the Python object.
 #[derive(FromPyObject)]
@@ -27,8 +21,6 @@ pub struct GrpcArgument {
     listener_fd: RawFd,
     connections_max: Option<usize>,
     methods: Vec<MethodArgument>,
-    refusals: HashMap<String, ErrorArgument>,
-    problems: HashMap<String, ErrorArgument>,
     data_socket: PathBuf,
     control_socket: PathBuf,
     streams_per_connection: u32,
@@ -42,12 +34,10 @@ impl GrpcArgument {
             let plane = if is_control { Plane::Control } else { Plane::Data };
             MethodOptions { path, slug, plane, message_bytes_max, needs_token, is_stream }
         };
-        let errors = CallErrors::new(templates(self.refusals), templates(self.problems));
         Ok(GrpcOptions {
             listener: TcpListener::from(copied(self.listener_fd)?),
             budget: Arc::new(ConnectionBudget::new(self.connections_max.unwrap_or(usize::MAX))),
             methods: self.methods.into_iter().map(method).collect(),
-            errors: errors.map_err(|name| PyValueError::new_err(format!("{name} has no status")))?,
             data_socket: self.data_socket,
             control_socket: self.control_socket,
             bodies,
@@ -58,11 +48,4 @@ impl GrpcArgument {
             },
         })
     }
-}
-
-fn templates(errors: HashMap<String, ErrorArgument>) -> HashMap<String, ErrorTemplate> {
-    let template = |(name, (code, status, message, details)): (String, ErrorArgument)| {
-        (name, ErrorTemplate { code, status, message, details })
-    };
-    errors.into_iter().map(template).collect()
 }

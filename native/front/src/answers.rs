@@ -1,51 +1,44 @@
-//! HTTP/1.1 responses to plain requests. Python writes each error response once, before the front starts.
+//! Responses to plain requests: the bytes of HTTP/1.1, and those of hyper.
 
 use std::collections::HashMap;
 use std::io::Write as _;
 
 use bytes::Bytes;
 use hosting_core::Refusal;
-use http::header::{HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::Response;
+use http::header::{CONTENT_TYPE, HeaderValue};
 
+use crate::error_response::{ErrorResponse, ErrorTemplate};
+use crate::internal_headers::{RAY_ID, ray_id_value};
 use crate::operations::{Executed, Reply};
 use crate::ray_id::RayId;
 
 const OK: &str = "OK";
-/// Bound of the headers of a response.
-const HEADERS_MAX: usize = 16;
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_MESSAGE: &[u8] = b"{}";
-
-/// Bytes of a whole HTTP response, without the ray ids between its parts.
-pub struct AnswerTemplate(Vec<Vec<u8>>);
-
-impl AnswerTemplate {
-    pub fn new(parts: Vec<Vec<u8>>) -> AnswerTemplate {
-        AnswerTemplate(parts)
-    }
-
-    fn write(&self, ray_id: &[u8], out: &mut Vec<u8>) {
-        for (number, part) in self.0.iter().enumerate() {
-            if number > 0 {
-                out.extend_from_slice(ray_id);
-            }
-            out.extend_from_slice(part);
-        }
-    }
-}
 
 /// The response to each refusal of the engine. The number of a code is its place in [`Answers::codes`].
 pub struct Answers {
     /// `OK`, then the codes of the refusals.
     codes: Vec<&'static str>,
-    refusals: Vec<AnswerTemplate>,
+    refusals: Vec<Refused>,
+}
+
+struct Refused {
+    response: ErrorResponse,
+    /// Bytes of the whole HTTP/1.1 response, split where the ray id belongs.
+    http1: Vec<Vec<u8>>,
 }
 
 impl Answers {
-    /// Returns an error with the code that has no template.
-    pub fn new(mut templates: HashMap<String, AnswerTemplate>) -> Result<Answers, &'static str> {
-        let take = |code: &&'static str| templates.remove(*code).ok_or(*code);
-        let refusals = Refusal::SLUGS.iter().map(take).collect::<Result<_, _>>()?;
+    /// Takes the templates of all refusals. Returns an error that names the missing or wrong one.
+    pub fn new(templates: &mut HashMap<String, ErrorTemplate>) -> Result<Answers, String> {
+        let take = |code: &&'static str| {
+            let template = templates.remove(*code).ok_or_else(|| format!("{code} has no response"))?;
+            let response = ErrorResponse::new(template).map_err(|problem| format!("{code}: {problem}"))?;
+            Ok(Refused { http1: response.http1(""), response })
+        };
+        let refusals = Refusal::SLUGS.iter().map(take).collect::<Result<_, String>>()?;
         Ok(Answers { codes: [OK].into_iter().chain(Refusal::SLUGS.iter().copied()).collect(), refusals })
     }
 
@@ -68,28 +61,30 @@ impl Answers {
                 placement.lobby.write_json(&placement.tokens, &mut body);
                 write_ok(ray_id, &body, out);
             }
-            Reply::Refused => self.refusals[executed.code - 1].write(&ray_id.digits(), out),
+            Reply::Refused => out.extend(self.refusals[executed.code - 1].http1.join(&ray_id.digits()[..])),
         }
     }
-}
 
-impl Answers {
     /// Returns the response to an executed request in the form of hyper.
     pub fn response(&self, executed: &Executed, ray_id: RayId) -> Response<Bytes> {
-        let mut bytes = Vec::new();
-        self.write(executed, ray_id, &mut bytes);
-        let mut fields = [httparse::EMPTY_HEADER; HEADERS_MAX];
-        let mut head = httparse::Response::new(&mut fields);
-        let parsed = head.parse(&bytes);
-        let Ok(httparse::Status::Complete(length)) = parsed else { unreachable!("the front has written a response") };
-        let mut response = Response::new(Bytes::copy_from_slice(&bytes[length..]));
-        *response.status_mut() =
-            head.code.and_then(|code| StatusCode::from_u16(code).ok()).expect("a status was written");
-        for field in head.headers {
-            let name = HeaderName::from_bytes(field.name.as_bytes()).expect("a header was written");
-            response.headers_mut().append(name, HeaderValue::from_bytes(field.value).expect("a value was written"));
-        }
+        let body = match &executed.reply {
+            Reply::Empty => Bytes::from_static(NO_MESSAGE),
+            Reply::Placed(placement) => {
+                let mut body = Vec::new();
+                placement.lobby.write_json(&placement.tokens, &mut body);
+                body.into()
+            }
+            Reply::Refused => return self.refusal(executed.code).response(ray_id),
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, JSON);
+        response.headers_mut().insert(RAY_ID, ray_id_value(ray_id));
         response
+    }
+
+    /// `code` is the number of a refusal.
+    pub fn refusal(&self, code: usize) -> &ErrorResponse {
+        &self.refusals[code - 1].response
     }
 }
 

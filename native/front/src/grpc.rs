@@ -36,9 +36,10 @@ use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
 use crate::http2_connection::{self, Http2Options};
 use crate::permits::Permits;
+use crate::problems::Problems;
 use crate::routes::Plane;
 
-pub use errors::{CallErrors, CallProblem, ErrorTemplate};
+pub use errors::CallError;
 pub use methods::MethodOptions;
 use methods::Methods;
 use reply::ReplyBody;
@@ -65,7 +66,6 @@ pub struct GrpcOptions {
     pub listener: TcpListener,
     pub budget: Arc<ConnectionBudget>,
     pub methods: Vec<MethodOptions>,
-    pub errors: CallErrors,
     pub data_socket: PathBuf,
     pub control_socket: PathBuf,
     /// Limit on the bytes of messages in memory.
@@ -80,7 +80,6 @@ impl GrpcOptions {
             listener: self.listener.try_clone()?,
             budget: self.budget.clone(),
             methods: self.methods.clone(),
-            errors: self.errors.clone(),
             data_socket: self.data_socket.clone(),
             control_socket: self.control_socket.clone(),
             bodies: self.bodies.clone(),
@@ -93,7 +92,6 @@ impl GrpcOptions {
 pub(crate) struct GrpcServer {
     context: Rc<ThreadContext>,
     methods: Methods,
-    errors: CallErrors,
     limits: GrpcLimits,
     budget: Arc<ConnectionBudget>,
     bodies: Arc<BodyBudget>,
@@ -120,7 +118,7 @@ impl PassedPlane {
 impl GrpcServer {
     /// Starts to serve at the listener, until the front stops.
     pub fn start(context: Rc<ThreadContext>, options: GrpcOptions) -> io::Result<Rc<GrpcServer>> {
-        let GrpcOptions { listener, budget, methods, errors, data_socket, control_socket, bodies, limits } = options;
+        let GrpcOptions { listener, budget, methods, data_socket, control_socket, bodies, limits } = options;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let permits = context.grpc_permits();
@@ -129,7 +127,6 @@ impl GrpcServer {
             control: PassedPlane::new(control_socket, permits.of(Plane::Control).clone()),
             methods: Methods::new(methods, &context.passing.options.routes),
             context,
-            errors,
             budget,
             bodies,
             limits,
@@ -162,6 +159,10 @@ impl GrpcServer {
             }
         };
         let _ = timeout(LAST_ANSWERS, all_closed).await;
+    }
+
+    fn problems(&self) -> &Problems {
+        &self.context.passing.options.problems
     }
 
     fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {

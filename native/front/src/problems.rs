@@ -1,13 +1,13 @@
-//! Error responses of the front itself. Python writes each of them once, before the front starts.
+//! Errors that the front finds itself, over HTTP and gRPC.
 
 use std::collections::HashMap;
 
 use bytes::Bytes;
-use http::header::{HeaderName, HeaderValue};
-use http::{Response, StatusCode};
+use http::Response;
 
 use crate::codes::Codes;
-use crate::internal_headers::{RAY_ID, ray_id_value};
+use crate::error_response::{ErrorResponse, ErrorTemplate};
+use crate::grpc::CallError;
 use crate::ray_id::RayId;
 
 /// Error that the front finds itself, without the engine and without Python.
@@ -19,6 +19,8 @@ pub enum Problem {
     UriTooLong,
     HeadersTooLarge,
     BodyTooLarge,
+    /// A gRPC call has no message.
+    NoMessage,
     RequestTimeout,
     ShuttingDown,
     Internal,
@@ -41,13 +43,14 @@ pub enum Problem {
 
 impl Problem {
     /// All problems, with their names in the Python contract.
-    pub const ALL: [(Problem, &str); 23] = [
+    pub const ALL: [(Problem, &str); 24] = [
         (Problem::NotHttp, "not_http"),
         (Problem::TwoHosts, "two_hosts"),
         (Problem::NoHost, "no_host"),
         (Problem::UriTooLong, "uri_too_long"),
         (Problem::HeadersTooLarge, "headers_too_large"),
         (Problem::BodyTooLarge, "body_too_large"),
+        (Problem::NoMessage, "no_message"),
         (Problem::RequestTimeout, "request_timeout"),
         (Problem::ShuttingDown, "shutting_down"),
         (Problem::Internal, "internal"),
@@ -68,74 +71,68 @@ impl Problem {
     ];
 }
 
-/// Response to one problem.
-pub struct ProblemTemplate {
-    pub code: String,
-    pub status: u16,
-    pub headers: Vec<(String, String)>,
-    /// The body, split where the ray id belongs.
-    pub body: Vec<Vec<u8>>,
-}
-
-/// The responses to all problems.
-pub struct Problems(Vec<Template>);
-
-struct Template {
-    code: usize,
-    status: StatusCode,
-    headers: Vec<(HeaderName, HeaderValue)>,
-    body: Vec<Vec<u8>>,
-}
+/// The responses to all problems, with the numbers of their codes.
+pub struct Problems(Vec<(usize, ErrorResponse)>);
 
 impl Problems {
-    /// Returns an error that names the missing or wrong template.
-    pub fn new(mut templates: HashMap<String, ProblemTemplate>, codes: &Codes) -> Result<Problems, String> {
+    /// Takes the templates of all problems. Returns an error that names the missing or wrong one.
+    pub fn new(templates: &mut HashMap<String, ErrorTemplate>, codes: &Codes) -> Result<Problems, String> {
         let take = |(_, name): &(Problem, &str)| {
             let template = templates.remove(*name).ok_or_else(|| format!("{name} has no response"))?;
-            Template::new(template, codes).map_err(|problem| format!("{name}: {problem}"))
+            let code = codes.number(&template.code).ok_or_else(|| format!("unknown code {}", template.code))?;
+            Ok((code, ErrorResponse::new(template).map_err(|problem| format!("{name}: {problem}"))?))
         };
         Problem::ALL.iter().map(take).collect::<Result<_, _>>().map(Problems)
     }
 
+    fn get(&self, problem: Problem) -> &ErrorResponse {
+        &self.0[problem as usize].1
+    }
+
     pub fn code(&self, problem: Problem) -> usize {
-        self.0[problem as usize].code
+        self.0[problem as usize].0
+    }
+
+    pub fn over_grpc(&self, problem: Problem) -> &CallError {
+        &self.get(problem).over_grpc
     }
 
     pub fn response(&self, problem: Problem, ray_id: RayId) -> Response<Bytes> {
-        let template = &self.0[problem as usize];
-        let mut response = Response::new(Bytes::from(template.body.join(&ray_id.digits()[..])));
-        *response.status_mut() = template.status;
-        response.headers_mut().extend(template.headers.iter().cloned());
-        response.headers_mut().insert(RAY_ID, ray_id_value(ray_id));
-        response
+        self.get(problem).response(ray_id)
     }
 
     /// Returns the bytes of a whole HTTP/1.1 response, after which the connection closes.
     pub fn last_response(&self, problem: Problem, ray_id: RayId) -> Vec<u8> {
-        let response = self.response(problem, ray_id);
-        let reason = response.status().canonical_reason().unwrap_or_default();
-        let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", response.status().as_str()).into_bytes();
-        for (name, value) in response.headers() {
-            bytes.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
-        }
-        let length = response.body().len();
-        bytes.extend_from_slice(format!("content-length: {length}\r\nconnection: close\r\n\r\n").as_bytes());
-        bytes.extend_from_slice(response.body());
-        bytes
+        self.get(problem).http1("connection: close\r\n").join(&ray_id.digits()[..])
     }
 }
 
-impl Template {
-    fn new(template: ProblemTemplate, codes: &Codes) -> Result<Template, String> {
-        let header = |(name, value): (String, String)| {
-            let name = HeaderName::try_from(name).map_err(|error| error.to_string())?;
-            Ok((name, HeaderValue::try_from(value).map_err(|error| error.to_string())?))
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn templates() -> HashMap<String, ErrorTemplate> {
+        let template = |(_, name): &(Problem, &str)| ErrorTemplate {
+            code: name.to_uppercase(),
+            http_status: 400,
+            headers: Vec::new(),
+            body: Vec::new(),
+            grpc_status: 3,
+            message: String::new(),
+            details: Vec::new(),
         };
-        Ok(Template {
-            code: codes.number(&template.code).ok_or_else(|| format!("unknown code {}", template.code))?,
-            status: StatusCode::from_u16(template.status).map_err(|error| error.to_string())?,
-            headers: template.headers.into_iter().map(header).collect::<Result<_, String>>()?,
-            body: template.body,
-        })
+        Problem::ALL.iter().map(|row| (row.1.to_owned(), template(row))).collect()
+    }
+
+    #[test]
+    fn each_problem_has_the_template_of_its_name() {
+        let codes = Codes::new(Problem::ALL.iter().map(|(_, name)| name.to_uppercase()));
+        let problems = Problems::new(&mut templates(), &codes).unwrap_or_else(|problem| panic!("{problem}"));
+        for (problem, name) in Problem::ALL {
+            assert_eq!(codes.names()[problems.code(problem)], name.to_uppercase());
+        }
+        let mut templates = templates();
+        templates.remove("internal");
+        assert_eq!(Problems::new(&mut templates, &codes).err().as_deref(), Some("internal has no response"));
     }
 }

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::io;
 
 const ID_BYTES: usize = 16;
+pub const DIGITS: usize = 2 * ID_BYTES;
 /// Ids for each read of random bytes, because a system call for each request would cost more than the rest.
 const IDS_AT_ONCE: usize = 256;
 
@@ -19,7 +20,7 @@ impl RayId {
     /// Returns None unless these are 32 hexadecimal digits in lower case.
     pub fn from_digits(digits: &[u8]) -> Option<RayId> {
         let mut bytes = [0; ID_BYTES];
-        if digits.len() != 2 * ID_BYTES {
+        if digits.len() != DIGITS {
             return None;
         }
         for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
@@ -32,8 +33,8 @@ impl RayId {
         &self.0
     }
 
-    pub fn digits(&self) -> [u8; 2 * ID_BYTES] {
-        let mut digits = [0; 2 * ID_BYTES];
+    pub fn digits(&self) -> [u8; DIGITS] {
+        let mut digits = [0; DIGITS];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
             pair.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
         }

@@ -17,7 +17,6 @@ use crate::client_address::Peer;
 use crate::connection_budget::ClientKey;
 use crate::grpc::GrpcServer;
 use crate::grpc::call_head::{self, CallHead};
-use crate::grpc::errors::CallProblem;
 use crate::grpc::measuring::Measuring;
 use crate::grpc::message::{self, Message, MessageFailure, read_message};
 use crate::grpc::passing::PassedCall;
@@ -27,6 +26,7 @@ use crate::hot_request::HotRequest;
 use crate::internal_headers::{RAY, ray_id_value};
 use crate::operations::{Executed, Reply};
 use crate::plain_request::{Operation, REQUEST_BYTES_MAX};
+use crate::problems::Problem;
 use crate::ray_id::RayId;
 use crate::routes::Plane;
 use crate::trace_context::trace_id;
@@ -61,7 +61,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     let deadline = head.timeout.and_then(|timeout| started.checked_add(timeout));
     let mut call = Call { server: server.clone(), client: head.client, ray_id, deadline, measuring };
     if head.metadata_bytes > server.limits.metadata_bytes {
-        return Ok(call.refuse(CallProblem::HeadersTooLarge));
+        return Ok(call.refuse(Problem::HeadersTooLarge));
     }
     let token = call_head::token(&parts.headers);
     let metadata = || {
@@ -87,14 +87,14 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     let read = tokio::select! {
         biased;
         read = read_message(&mut body, method.message_bytes_max, until, waiting_bytes, &mut reservation) => read,
-        () = server.context.end_of_grace() => Err(MessageFailure::Problem(CallProblem::ShuttingDown)),
+        () = server.context.end_of_grace() => Err(MessageFailure::Problem(Problem::ShuttingDown)),
     };
     let message = match read {
         Ok(message) => message,
         Err(MessageFailure::Problem(problem)) => return Ok(call.refuse(problem)),
         Err(MessageFailure::TooLarge(length)) => {
             let sentence = format!("Send at most {} bytes, not {length}.", method.message_bytes_max);
-            return Ok(call.refuse_with(CallProblem::BodyTooLarge, &sentence));
+            return Ok(call.refuse_with(Problem::BodyTooLarge, sentence));
         }
         Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
     };
@@ -140,7 +140,7 @@ impl Call {
             }
         };
         if !in_time {
-            return Some(self.refuse(CallProblem::DeadlineExceeded));
+            return Some(self.refuse(Problem::DeadlineExceeded));
         }
         self.measuring.end_executed(&executed, executed_at);
         Some(self.reply(&executed))
@@ -153,29 +153,33 @@ impl Call {
                 let write = |bytes: &mut Vec<u8>| placement.lobby.write_proto(&placement.tokens, bytes);
                 reply::message(message::framed(write), self.ray_id)
             }
-            Reply::Refused => reply::trailers_only(self.server.errors.refusal(executed.code).trailers(self.ray_id)),
+            Reply::Refused => reply::trailers_only(self.refusal(executed.code)),
         }
     }
 
-    pub fn refuse(&mut self, problem: CallProblem) -> Response<ReplyBody> {
-        let error = self.server.errors.problem(problem);
-        self.measuring.end_refused(error.code());
-        reply::trailers_only(error.trailers(self.ray_id))
+    fn refusal(&self, code: usize) -> HeaderMap {
+        self.server.context.operations().answers.refusal(code).over_grpc.trailers(self.ray_id)
     }
 
-    pub fn refuse_with(&mut self, problem: CallProblem, sentence: &str) -> Response<ReplyBody> {
-        let error = self.server.errors.problem(problem);
-        self.measuring.end_refused(error.code());
-        reply::trailers_only(error.trailers_with_message(sentence, self.ray_id))
+    pub fn refuse(&mut self, problem: Problem) -> Response<ReplyBody> {
+        let problems = self.server.problems();
+        self.measuring.end_refused(problems.code(problem));
+        reply::trailers_only(problems.over_grpc(problem).trailers(self.ray_id))
+    }
+
+    pub fn refuse_with(&mut self, problem: Problem, sentence: String) -> Response<ReplyBody> {
+        let problems = self.server.problems();
+        self.measuring.end_refused(problems.code(problem));
+        reply::trailers_only(problems.over_grpc(problem).trailers_with_message(sentence, self.ray_id))
     }
 }
 
-impl From<BearerProblem> for CallProblem {
-    fn from(problem: BearerProblem) -> CallProblem {
+impl From<BearerProblem> for Problem {
+    fn from(problem: BearerProblem) -> Problem {
         match problem {
-            BearerProblem::Missing => CallProblem::TokenMissing,
-            BearerProblem::OtherScheme => CallProblem::TokenNotBearer,
-            BearerProblem::Malformed => CallProblem::TokenInvalid,
+            BearerProblem::Missing => Problem::TokenMissing,
+            BearerProblem::OtherScheme => Problem::TokenNotBearer,
+            BearerProblem::Malformed => Problem::TokenInvalid,
         }
     }
 }

@@ -58,10 +58,9 @@ impl Measuring {
         self.count_passed(named.unwrap_or(if is_ok { crate::codes::OK } else { INTERNAL }));
     }
 
-    /// Counts a call that the front refuses.
-    pub fn end_refused(&mut self, code: &str) {
+    /// Counts a call that the front refuses. `code` is the number of its code.
+    pub fn end_refused(&mut self, code: usize) {
         let Some(operation) = self.operation.take() else { return };
-        let code = self.code_number(code);
         self.server.context.grpc_measurer().count_own(self.ray_id, operation, code, self.started);
     }
 

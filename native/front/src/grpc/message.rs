@@ -10,7 +10,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use crate::body_budget::{Full, Reservation};
-use crate::grpc::errors::CallProblem;
+use crate::problems::Problem;
 
 /// Flag for compression, and the length of the message.
 pub const PREFIX_BYTES: usize = 5;
@@ -34,7 +34,7 @@ impl Message {
 }
 
 pub enum MessageFailure {
-    Problem(CallProblem),
+    Problem(Problem),
     /// The message has this length.
     TooLarge(usize),
     /// The client has reset the call or the connection.
@@ -44,8 +44,8 @@ pub enum MessageFailure {
 impl From<Full> for MessageFailure {
     fn from(full: Full) -> MessageFailure {
         MessageFailure::Problem(match full {
-            Full::Client => CallProblem::OverloadedBodies,
-            Full::Total => CallProblem::Overloaded,
+            Full::Client => Problem::OverloadedBodies,
+            Full::Total => Problem::Overloaded,
         })
     }
 }
@@ -63,7 +63,7 @@ pub async fn read_message(
     loop {
         let data = match next_data_until(body, until, waiting_bytes, reservation).await? {
             Some(data) => data,
-            None => return Err(MessageFailure::Problem(CallProblem::NoMessage)),
+            None => return Err(MessageFailure::Problem(Problem::NoMessage)),
         };
         if received.is_empty()
             && let Some(length) = framed_length(&data, bytes_max)?
@@ -94,7 +94,7 @@ async fn next_data_until(
         Ok(data) => data,
         Err(_) => {
             reservation.grow_to(waiting_bytes)?;
-            let late = MessageFailure::Problem(CallProblem::RequestTimeout);
+            let late = MessageFailure::Problem(Problem::RequestTimeout);
             timeout_at(until, next).await.map_err(|_| late)?
         }
     };

@@ -16,7 +16,7 @@ use crate::connection_budget::ClientKey;
 use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
-use crate::grpc::errors::{CallProblem, GRPC_STATUS};
+use crate::grpc::errors::GRPC_STATUS;
 use crate::grpc::measuring::Measuring;
 use crate::grpc::message::{self, PREFIX_BYTES};
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
@@ -24,6 +24,7 @@ use crate::grpc::upstream::{CallBody, NoResponse};
 use crate::grpc::{GrpcServer, PassedPlane};
 use crate::internal_headers::{CODE, HELD, OVER, PARK, WOKEN, remove_internal};
 use crate::permits::{Overload, Permit};
+use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::watches::{Park, Wake};
 
@@ -48,9 +49,9 @@ pub struct PassedCall {
 
 /// Why a call has no response of its Python process.
 enum Failure {
-    Problem(CallProblem),
+    Problem(Problem),
     /// A problem with a sentence of its own.
-    Explained(CallProblem, String),
+    Explained(Problem, String),
     Unavailable,
 }
 
@@ -104,7 +105,7 @@ impl PassedCall {
         let outcome = tokio::select! {
             biased;
             outcome = self.stream_response(body) => outcome,
-            () = server.context.end_of_grace() => Err(Failure::Problem(CallProblem::ShuttingDown)),
+            () = server.context.end_of_grace() => Err(Failure::Problem(Problem::ShuttingDown)),
         };
         outcome.unwrap_or_else(|failure| self.refuse(failure))
     }
@@ -115,7 +116,7 @@ impl PassedCall {
         let outcome = tokio::select! {
             biased;
             outcome = self.unary_response(message) => outcome,
-            () = server.context.end_of_grace() => Err(Failure::Problem(CallProblem::ShuttingDown)),
+            () = server.context.end_of_grace() => Err(Failure::Problem(Problem::ShuttingDown)),
         };
         outcome.unwrap_or_else(|failure| self.refuse(failure))
     }
@@ -123,16 +124,16 @@ impl PassedCall {
     fn refuse(&mut self, failure: Failure) -> Response<ReplyBody> {
         match failure {
             Failure::Problem(problem) => self.call.refuse(problem),
-            Failure::Explained(problem, sentence) => self.call.refuse_with(problem, &sentence),
+            Failure::Explained(problem, sentence) => self.call.refuse_with(problem, sentence),
             Failure::Unavailable => self.call.refuse(self.unavailable()),
         }
     }
 
-    fn unavailable(&self) -> CallProblem {
+    fn unavailable(&self) -> Problem {
         match self.plane {
-            Plane::Control => CallProblem::ControlPlaneUnavailable,
+            Plane::Control => Problem::ControlPlaneUnavailable,
             // The data plane's server is in this process, so it is stopped or overloaded.
-            Plane::Data => CallProblem::Overloaded,
+            Plane::Data => Problem::Overloaded,
         }
     }
 
@@ -208,7 +209,7 @@ impl PassedCall {
         let (context, client) = (&server.context, ClientKey::of(self.call.client));
         context.passing.options.failed_authentications.admit(client, &self.metadata).map_err(|_| {
             context.grpc_measurer().count_limited_failure();
-            Failure::Problem(CallProblem::RateLimitedFailures)
+            Failure::Problem(Problem::RateLimitedFailures)
         })
     }
 
@@ -264,7 +265,7 @@ impl PassedCall {
             return Ok(UnaryResponse::Complete { headers, message, trailers });
         };
         let park = park.to_str().ok().and_then(Park::parse);
-        park.map(UnaryResponse::Parked).ok_or(Failure::Problem(CallProblem::Internal))
+        park.map(UnaryResponse::Parked).ok_or(Failure::Problem(Problem::Internal))
     }
 
     fn request(&self, body: CallBody) -> Request<CallBody> {
@@ -282,13 +283,13 @@ impl PassedCall {
         let length = message.len() - PREFIX_BYTES;
         if length > PARKED_BYTES {
             let sentence = format!("Send at most {PARKED_BYTES} bytes with watch_index, not {length}.");
-            return Err(Failure::Explained(CallProblem::BodyTooLarge, sentence));
+            return Err(Failure::Explained(Problem::BodyTooLarge, sentence));
         }
         let sizes = self.metadata.iter().map(|(name, value)| name.as_str().len() + value.len() + ENTRY_BYTES);
         let length: usize = sizes.sum();
         if length > PARKED_BYTES {
             let sentence = format!("Send at most {PARKED_BYTES} bytes of metadata with watch_index, not {length}.");
-            return Err(Failure::Explained(CallProblem::HeadersTooLarge, sentence));
+            return Err(Failure::Explained(Problem::HeadersTooLarge, sentence));
         }
         Ok(())
     }
@@ -299,7 +300,7 @@ impl PassedCall {
         let status = trailers.get(GRPC_STATUS).map_or(&b""[..], HeaderValue::as_bytes);
         if self.plane == Plane::Control && status != OK && !trailers.contains_key(DETAILS) {
             return Err(match status {
-                DEADLINE_EXCEEDED => Failure::Problem(CallProblem::DeadlineExceeded),
+                DEADLINE_EXCEEDED => Failure::Problem(Problem::DeadlineExceeded),
                 _ => Failure::Unavailable,
             });
         }
@@ -318,7 +319,7 @@ impl PassedCall {
         remove_internal(&mut headers);
         let problem = self.unavailable();
         let Call { server, ray_id, measuring, .. } = &mut self.call;
-        let unavailable = server.errors.problem(problem).trailers(*ray_id);
+        let unavailable = server.problems().over_grpc(problem).trailers(*ray_id);
         let passed =
             PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), _permit: permit };
         let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
@@ -333,13 +334,13 @@ fn end_attempt(attempt: Option<Attempt<'_>>, outcome: Option<Outcome>) {
     }
 }
 
-fn overloaded(plane: Plane, overload: Overload) -> CallProblem {
+fn overloaded(plane: Plane, overload: Overload) -> Problem {
     match overload {
-        _ if plane == Plane::Data => CallProblem::Overloaded,
-        Overload::All => CallProblem::OverloadedAll,
-        Overload::Address => CallProblem::OverloadedAddress,
-        Overload::Token => CallProblem::OverloadedToken,
-        Overload::Tokenless => CallProblem::OverloadedTokenless,
+        _ if plane == Plane::Data => Problem::Overloaded,
+        Overload::All => Problem::OverloadedAll,
+        Overload::Address => Problem::OverloadedAddress,
+        Overload::Token => Problem::OverloadedToken,
+        Overload::Tokenless => Problem::OverloadedTokenless,
     }
 }
 
@@ -355,9 +356,7 @@ fn complete(mut headers: HeaderMap, message: Option<Bytes>, trailers: HeaderMap)
 
 async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) -> Result<T, Failure> {
     match deadline {
-        Some(deadline) => {
-            timeout_at(deadline, future).await.map_err(|_| Failure::Problem(CallProblem::DeadlineExceeded))
-        }
+        Some(deadline) => timeout_at(deadline, future).await.map_err(|_| Failure::Problem(Problem::DeadlineExceeded)),
         None => Ok(future.await),
     }
 }

@@ -12,7 +12,7 @@ use crate::world::{LIMIT, is_readable};
 
 pub struct Answer {
     pub status: u16,
-    /// Reason phrase. That of a refusal by the engine is its code.
+    /// Reason phrase, or the code of a refusal by the engine.
     pub code: String,
     pub ray_id: String,
     /// Without the ray id.
@@ -98,7 +98,8 @@ impl Client {
         let ray_id = headers.remove("x-ray-id").expect("a ray id");
         assert!(ray_id.len() == 32 && ray_id.bytes().all(|digit| b"0123456789abcdef".contains(&digit)), "{ray_id}");
         let is_last = headers.get("connection").is_some_and(|value| value == "close");
-        let (status, code, body) = (status.parse().unwrap(), code.into(), String::new());
+        let code = headers.remove("x-code").unwrap_or(code.into());
+        let (status, body) = (status.parse().unwrap(), String::new());
         Answer { status, code, ray_id, headers, body, is_last }
     }
 

@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
-    AnswerTemplate, Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors,
+    Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
     FailedAuthentications, Front, FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions,
-    Places, Plane, PlayerAddresses, Problem, ProblemTemplate, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
+    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -308,16 +308,21 @@ fn routes() -> Routes {
 }
 
 /// The body of each problem is its name, and its code is the name in upper case.
+fn problem((_, name): (Problem, &str)) -> (String, ErrorTemplate) {
+    let headers = vec![("content-type".to_owned(), "text/plain".to_owned())];
+    let body = vec![format!("{name} ").into_bytes(), Vec::new()];
+    (name.to_owned(), error_template(name.to_uppercase(), status(name), headers, body))
+}
+
+fn error_template(code: String, http_status: u16, headers: Vec<(String, String)>, body: Vec<Vec<u8>>) -> ErrorTemplate {
+    ErrorTemplate { code, http_status, headers, body, grpc_status: 2, message: String::new(), details: Vec::new() }
+}
+
 pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
-    let template = |(_, name): (Problem, &str)| {
-        let headers = vec![("content-type".to_owned(), "text/plain".to_owned())];
-        let body = vec![format!("{name} ").into_bytes(), Vec::new()];
-        (name.to_owned(), ProblemTemplate { code: name.to_uppercase(), status: status(name), headers, body })
-    };
     let codes = Codes::new(Problem::ALL.iter().map(|(_, name)| name.to_uppercase()));
     PassingOptions {
         routes: routes(),
-        problems: Problems::new(Problem::ALL.map(template).into(), &codes).unwrap(),
+        problems: Problems::new(&mut Problem::ALL.map(problem).into(), &codes).unwrap(),
         codes,
         cors: Cors::new(setup.cors_origins.clone()),
         data_socket: folder.join("data.sock"),
@@ -374,15 +379,14 @@ pub fn operations(shard: Arc<Shard>, limits: Limits, code_bytes: usize) -> Opera
     }
 }
 
-/// Returns a response for each refusal, with its code as the reason.
+/// Returns a response for each refusal, with its code in a header.
 fn answers(code_bytes: usize) -> Answers {
     let template = |code: &str| {
         let padding = "_".repeat(code_bytes.saturating_sub(code.len()));
-        let start = format!("HTTP/1.1 400 {code}{padding}\r\nx-ray-id: ");
-        AnswerTemplate::new(vec![start.into_bytes(), b"\r\ncontent-length: 0\r\n\r\n".to_vec()])
+        error_template(code.to_owned(), 400, vec![("x-code".to_owned(), format!("{code}{padding}"))], Vec::new())
     };
-    let templates: HashMap<_, _> = Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template(code))).collect();
-    Answers::new(templates).unwrap_or_else(|code| panic!("{code}"))
+    let mut templates = Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template(code))).collect();
+    Answers::new(&mut templates).unwrap_or_else(|problem| panic!("{problem}"))
 }
 
 pub fn request_with(lobby_token: &str, body: impl AsRef<[u8]>) -> Vec<u8> {

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
-    AnswerTemplate, Answers, BodyBudget, Buckets, CallErrors, CallProblem, ClientAddresses, ClientLimits, Codes,
-    ConnectionBudget, Cors, ErrorTemplate, FailedAuthentications, Front, FrontOptions, GrpcLimits, GrpcOptions,
-    LobbyAnswers, MethodOptions, Namespaces, Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem,
-    ProblemTemplate, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
+    Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
+    FailedAuthentications, Front, FrontOptions, GrpcLimits, GrpcOptions, LobbyAnswers, MethodOptions, Namespaces,
+    Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes,
+    Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -96,10 +96,12 @@ impl World {
         let address = listener.local_addr().unwrap();
         let budget = Arc::new(ConnectionBudget::new(setup.connections));
         let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
-        let codes = Codes::new(["INTERNAL", "CLIENT_ERROR"].map(str::to_owned).into_iter().chain(problem_codes()));
+        let codes = Codes::new(
+            ["CLIENT_ERROR".to_owned()].into_iter().chain(Problem::ALL.iter().map(|(_, name)| name.to_uppercase())),
+        );
         let passing = PassingOptions {
             routes: Routes::new(routes()).unwrap(),
-            problems: Problems::new(problems(), &codes).unwrap(),
+            problems: Problems::new(&mut Problem::ALL.map(problem).into(), &codes).unwrap(),
             codes,
             cors: Cors::new(Vec::new()),
             data_socket: folder.path().join("http.sock"),
@@ -130,7 +132,6 @@ impl World {
                 listener,
                 budget: budget.clone(),
                 methods: methods(),
-                errors: CallErrors::new(refusals(), call_problems()).unwrap(),
                 data_socket,
                 control_socket,
                 bodies,
@@ -176,7 +177,8 @@ fn operations(shard: Arc<Shard>) -> Operations {
     let buckets = || Arc::new(Buckets::new(1e-3, 1_000, 1_000));
     let namespaces = Namespaces::default();
     namespaces.put(Arc::new(namespace()));
-    let template = |code: &&str| ((*code).to_owned(), AnswerTemplate::new(vec![Vec::new()]));
+    let mut refusals =
+        Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template((*code).to_owned(), 9))).collect();
     Operations {
         shard,
         hash: Arc::new(HashKey::new([9; 32])),
@@ -197,7 +199,7 @@ fn operations(shard: Arc<Shard>) -> Operations {
                 has_certificate: false,
             },
         },
-        answers: Answers::new(Refusal::SLUGS.iter().map(template).collect()).unwrap_or_else(|code| panic!("{code}")),
+        answers: Answers::new(&mut refusals).unwrap(),
         lobby_answers: LobbyAnswers::default(),
     }
 }
@@ -234,28 +236,12 @@ fn routes() -> Vec<RouteOptions> {
     ["list", "get"].map(route).into()
 }
 
-fn problem_codes() -> impl Iterator<Item = String> {
-    CallProblem::ALL.iter().map(|(_, name)| name.to_uppercase())
-}
-
-fn problems() -> HashMap<String, ProblemTemplate> {
-    let template = |(_, name): &(Problem, &str)| {
-        let template =
-            ProblemTemplate { code: "INTERNAL".into(), status: 500, headers: Vec::new(), body: vec![Vec::new()] };
-        ((*name).to_owned(), template)
-    };
-    Problem::ALL.iter().map(template).collect()
-}
-
-fn template(code: &str, status: i32) -> ErrorTemplate {
-    ErrorTemplate { code: code.into(), status, message: format!("{code}."), details: vec![0x1a, 0] }
-}
-
-fn refusals() -> HashMap<String, ErrorTemplate> {
-    Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template(code, 9))).collect()
-}
-
 /// The code of each problem is its name in upper case.
-fn call_problems() -> HashMap<String, ErrorTemplate> {
-    CallProblem::ALL.iter().map(|(_, name)| ((*name).to_owned(), template(&name.to_uppercase(), 14))).collect()
+fn problem((_, name): (Problem, &str)) -> (String, ErrorTemplate) {
+    (name.to_owned(), template(name.to_uppercase(), 14))
+}
+
+fn template(code: String, grpc_status: i32) -> ErrorTemplate {
+    let (headers, body, message) = (Vec::new(), Vec::new(), format!("{code}."));
+    ErrorTemplate { code, http_status: 500, headers, body, grpc_status, message, details: vec![0x1a, 0] }
 }
