@@ -31,13 +31,13 @@ const DISCARDED_BYTES: usize = 4096;
 /// Serves a connection until it ends. `unread` are the bytes that the caller has read.
 pub async fn serve<S: ClientSocket>(
     context: Rc<ThreadContext>,
-    socket: S,
-    unread: Vec<u8>,
+    mut socket: S,
+    mut unread: Vec<u8>,
     peer: Peer,
     admission: Admission,
 ) {
-    // The first byte alone may begin a slow POST.
-    let is_http2 = unread.len() > 1 && unread.starts_with(&HTTP2_PREFACE[..HTTP2_PREFACE.len().min(unread.len())]);
+    let _ = timeout(context.timeouts.receive, read_preface(&mut socket, &mut unread)).await;
+    let is_http2 = unread.starts_with(HTTP2_PREFACE);
     let (stream, activity) = ClientStream::new(context.clone(), socket, unread, !is_http2);
     if is_http2 {
         Box::pin(serve_http2(&context, stream, &activity, peer)).await;
@@ -45,6 +45,13 @@ pub async fn serve<S: ClientSocket>(
         serve_http1(&context, stream, &activity, peer).await;
     }
     drop(admission);
+}
+
+/// Reads on while the bytes may become the preface of HTTP/2, and more than the first byte, which may begin a slow POST.
+async fn read_preface<S: ClientSocket>(socket: &mut S, unread: &mut Vec<u8>) {
+    let is_partial =
+        |unread: &[u8]| unread.len() > 1 && unread.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(unread);
+    while is_partial(unread) && socket.read_buf(unread).await.is_ok_and(|count| count > 0) {}
 }
 
 async fn serve_http1<S: ClientSocket>(

@@ -11,6 +11,7 @@ use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::JoinHandle;
 
+use crate::client::Client;
 use crate::world::{FILE_BYTES_MAX, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
 use hosting_front::Timeouts;
 
@@ -211,6 +212,23 @@ fn preface_times_out_and_a_later_pause_does_not() {
         silent.rest();
         assert_eq!(ask(&mut sender, get("/a")).await.0, 200);
     });
+}
+
+#[test]
+fn protocol_is_known_after_the_whole_preface() {
+    let world = World::new();
+    let (mut client, mut prober) = (world.connect(), world.connect());
+    let mut send_in_parts = |client: &mut Client, first: &[u8], second: &[u8]| {
+        client.send(first);
+        world.settle(&mut prober);
+        client.send(second);
+    };
+    send_in_parts(&mut client, b"PR", b"OPFIND /a HTTP/1.1\r\nhost: a\r\n\r\n");
+    assert_eq!(client.read_answer().body, "/a");
+    let mut client = world.connect();
+    send_in_parts(&mut client, b"PRI * HTT", b"P/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    let settings = client.bytes(9);
+    assert_eq!((settings[3], &settings[4..]), (4, &[0; 5][..]));
 }
 
 #[test]
