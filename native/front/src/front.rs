@@ -1,8 +1,8 @@
 //! Threads and listening sockets of the front.
 //!
-//! All threads accept connections from the same listening sockets. Sockets of their own (`SO_REUSEPORT`) would have queues
-//! of their own: connections in the queue of a busy thread would wait although others are idle, and a restart with fewer
-//! threads would reset those of a queue without a thread.
+//! All threads accept connections from the same listening sockets. With `SO_REUSEPORT` each thread would have a queue of
+//! connections, which would wait while the thread is busy and others are idle. A restart with fewer threads would reset the
+//! connections of a queue without a thread.
 
 use std::cell::Cell;
 use std::io;
@@ -98,7 +98,7 @@ struct Shared {
     passing: Arc<PassingOptions>,
     permits: Arc<PlanePermits>,
     grpc_permits: PlanePermits,
-    /// Those of each thread.
+    /// One entry for each thread.
     measurers: Vec<Measurers>,
 }
 
