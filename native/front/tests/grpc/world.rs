@@ -121,12 +121,7 @@ impl World {
             operations: operations(shard.clone()),
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses { proxies: setup.proxies, ..ClientAddresses::default() },
-            timeouts: Timeouts {
-                receive: setup.receive,
-                keep_alive: NEVER,
-                slow_reader: setup.slow_reader,
-                parked: NEVER,
-            },
+            timeouts: Timeouts { slow_reader: setup.slow_reader, parked: NEVER, ..Timeouts::new(setup.receive, NEVER) },
             passing,
             grpc: Some(GrpcOptions {
                 listener,
