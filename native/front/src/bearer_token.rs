@@ -1,5 +1,7 @@
 //! Form of the token in an `authorization` header. Only Python knows whether a token is valid.
 
+use http::header::{AUTHORIZATION, HeaderMap, HeaderValue};
+
 const SCHEME: &[u8] = b"bearer ";
 const TOKEN_BYTES_MAX: usize = 160;
 const KINDS: [&str; 7] = ["cloud", "env", "pub", "dev", "lobby", "player", "link"];
@@ -11,8 +13,14 @@ pub enum BearerProblem {
     Malformed,
 }
 
-/// Returns the token in the value of the header.
-pub fn bearer_token(header: Option<&[u8]>) -> Result<&str, BearerProblem> {
+/// Returns the token of a request. Python reads several headers as one, which has no token.
+pub fn bearer_token(headers: &HeaderMap) -> Result<&str, BearerProblem> {
+    let mut values = headers.get_all(AUTHORIZATION).iter().map(HeaderValue::as_bytes);
+    let token = token_of(values.next())?;
+    if values.next().is_some() { Err(BearerProblem::Malformed) } else { Ok(token) }
+}
+
+fn token_of(header: Option<&[u8]>) -> Result<&str, BearerProblem> {
     let header = header.filter(|header| !header.is_empty()).ok_or(BearerProblem::Missing)?;
     let (scheme, token) = header.split_at_checked(SCHEME.len()).ok_or(BearerProblem::OtherScheme)?;
     if !scheme.eq_ignore_ascii_case(SCHEME) {
@@ -51,8 +59,18 @@ mod tests {
             ("Bearer env_\u{e4}", Err(BearerProblem::Malformed)),
         ];
         for (header, expected) in rows {
-            assert_eq!(bearer_token(Some(header.as_bytes())), expected, "{header}");
+            assert_eq!(token_of(Some(header.as_bytes())), expected, "{header}");
         }
-        assert_eq!(bearer_token(None), Err(BearerProblem::Missing));
+    }
+
+    #[test]
+    fn token_of_one_header() {
+        let value = HeaderValue::from_static("Bearer env_x");
+        let mut headers = HeaderMap::new();
+        assert_eq!(bearer_token(&headers), Err(BearerProblem::Missing));
+        headers.append(AUTHORIZATION, value.clone());
+        assert_eq!(bearer_token(&headers), Ok("env_x"));
+        headers.append(AUTHORIZATION, value);
+        assert_eq!(bearer_token(&headers), Err(BearerProblem::Malformed));
     }
 }

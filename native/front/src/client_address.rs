@@ -4,12 +4,14 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use ppp::v2::{Addresses, Command, Header, PROTOCOL_PREFIX};
 use tokio::io::{AsyncRead, AsyncReadExt as _};
 
 use crate::socket_owner;
 
+pub const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// Bytes of a PROXY header before its addresses.
 const FIXED_BYTES: usize = 16;
 const HEADER_BYTES_MAX: usize = 4_096;
@@ -57,6 +59,13 @@ impl ClientAddresses {
             Peer::Client(peer) if contain(&self.edge_proxies, peer) => Peer::Proxy(peer),
             peer => peer,
         }
+    }
+
+    /// Returns the client of a request with these headers.
+    pub fn client_of(&self, peer: Peer, headers: &HeaderMap) -> IpAddr {
+        let Peer::Proxy(_) = peer else { return self.client(peer, None) };
+        let lines: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
+        self.client(peer, (!lines.is_empty()).then(|| lines.join(&b',')).as_deref())
     }
 
     /// Returns the client of a request: the rightmost forwarded address that is not a trusted proxy. An invalid entry and

@@ -1,10 +1,15 @@
 //! Headers between the front and Python, which are also metadata of gRPC. A client cannot send them, and does not get them.
 
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use std::net::IpAddr;
 
+use http::header::{CONTENT_LENGTH, FORWARDED, HeaderMap, HeaderName, HeaderValue};
+
+use crate::client_address::FORWARDED_FOR;
 use crate::ray_id::RayId;
+use crate::trace_context::TRACEPARENT;
 
-pub const PREFIX: &str = "x-hosting-";
+const COORDINATES: HeaderName = HeaderName::from_static("x-coords");
+const PREFIX: &str = "x-hosting-";
 pub const CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
 /// Ray id that the front chose.
 pub const RAY: HeaderName = HeaderName::from_static("x-hosting-ray");
@@ -13,7 +18,7 @@ pub const HELD: HeaderName = HeaderName::from_static("x-hosting-held");
 pub const WOKEN: HeaderValue = HeaderValue::from_static("woken");
 pub const OVER: HeaderValue = HeaderValue::from_static("over");
 /// Error code of a response.
-pub const CODE: HeaderName = HeaderName::from_static("x-hosting-code");
+const CODE: HeaderName = HeaderName::from_static("x-hosting-code");
 /// Wait of a parked request, in place of a response.
 pub const PARK: HeaderName = HeaderName::from_static("x-hosting-park");
 /// The ray id of a response. Clients get it.
@@ -21,6 +26,29 @@ pub const RAY_ID: HeaderName = HeaderName::from_static("x-ray-id");
 
 pub fn ray_id_value(ray_id: RayId) -> HeaderValue {
     HeaderValue::from_bytes(&ray_id.digits()).expect("digits are a valid header value")
+}
+
+/// Returns whether Python does not get a header of a client: the front itself says what it means. `trusts_peer` is whether
+/// the client is a trusted proxy, and `is_traced` whether the header `traceparent` is valid.
+pub fn is_of_front(name: &HeaderName, trusts_peer: bool, is_traced: bool) -> bool {
+    name.as_str().starts_with(PREFIX)
+        || [CONTENT_LENGTH, FORWARDED, FORWARDED_FOR].contains(name)
+        || (*name == COORDINATES && !trusts_peer)
+        || (*name == TRACEPARENT && !is_traced)
+}
+
+/// Adds the headers of the front to a request for Python.
+pub fn add_internal(headers: &mut HeaderMap, client: IpAddr, ray_id: RayId, is_traced: bool) {
+    let client = HeaderValue::try_from(client.to_string()).expect("an address is a valid header value");
+    headers.insert(CLIENT, client);
+    if !is_traced {
+        headers.insert(RAY, ray_id_value(ray_id));
+    }
+}
+
+/// Returns the error code of a response of Python.
+pub fn code(headers: &HeaderMap) -> Option<&str> {
+    headers.get(CODE).and_then(|code| code.to_str().ok())
 }
 
 /// Removes the headers that clients do not get.

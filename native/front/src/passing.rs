@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONNECTION, CONTENT_LENGTH, EXPECT, FORWARDED, HOST, HeaderMap,
-    HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Uri, Version, response};
@@ -21,8 +21,8 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
 use crate::answer_body::{AnswerBody, Content};
-use crate::bearer_token::{BearerProblem, bearer_token};
-use crate::body_budget::{self, BodyBudget, Reservation, SMALL_BYTES};
+use crate::bearer_token::bearer_token;
+use crate::body_budget::{BodyBudget, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
 use crate::client_stream::CountedRequest;
 use crate::codes::Codes;
@@ -31,24 +31,19 @@ use crate::cors::{self, Cors, DOCUMENT_METHODS};
 use crate::failed_authentications::{FailedAuthentications, Outcome};
 use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
-use crate::internal_headers::{
-    self, CLIENT, CODE, HELD, OVER, PARK, RAY, RAY_ID, WOKEN, ray_id_value, remove_internal,
-};
+use crate::internal_headers::{self, CLIENT, HELD, OVER, PARK, RAY, RAY_ID, WOKEN, ray_id_value, remove_internal};
 use crate::measuring::Measuring;
 use crate::operations::Executed;
-use crate::permits::{Overload, PlanePermits};
+use crate::permits::PlanePermits;
 use crate::plain_request::{Head, Operation};
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
 use crate::repeats::{RepeatKey, Repeats};
 use crate::routes::{Plane, Route, Routes};
-use crate::trace_context;
+use crate::trace_context::{TRACEPARENT, trace_id_of};
 use crate::upstream::{NoResponse, Upstream};
 use crate::watches::{Park, Wake, Watches};
 
-const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
-const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-const COORDINATES: HeaderName = HeaderName::from_static("x-coords");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 const CLOSE: HeaderValue = HeaderValue::from_static("close");
@@ -141,7 +136,7 @@ pub async fn answer(
     counted: CountedRequest,
     request: Request<Incoming>,
 ) -> io::Result<Response<AnswerBody>> {
-    let traced = single(request.headers(), &TRACEPARENT).and_then(|value| trace_context::trace_id(value.as_bytes()));
+    let traced = trace_id_of(request.headers());
     let ray_id = match traced {
         Some(ray_id) => ray_id,
         None => context.ray_ids.next()?,
@@ -160,7 +155,7 @@ pub async fn answer(
         ray_id,
         is_traced: traced.is_some(),
         peer,
-        client: context.addresses.client(peer, forwarded_for(&parts.headers).as_deref()),
+        client: context.addresses.client_of(peer, &parts.headers),
         is_received: body.is_end_stream(),
     };
     let version = parts.version;
@@ -294,7 +289,8 @@ impl Exchange<'_> {
             if bytes > limit {
                 return Err(Problem::BodyTooLarge);
             }
-            if bytes > SMALL_BYTES && needs_token { check_token(headers) } else { Ok(()) }
+            // A large body is only received with a token of the usual form.
+            if bytes > SMALL_BYTES && needs_token { Ok(bearer_token(headers).map(drop)?) } else { Ok(()) }
         };
         check(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX))?;
         let mut reservation = self.options.bodies.reserve(client);
@@ -318,20 +314,13 @@ impl Exchange<'_> {
         let mut passed = HeaderMap::with_capacity(headers.len() + 2);
         for (name, value) in headers {
             let is_dropped = HOP_BY_HOP.contains(name)
-                || [CONTENT_LENGTH, FORWARDED, FORWARDED_FOR].contains(name)
-                || name.as_str().starts_with(internal_headers::PREFIX)
-                || (*name == COORDINATES && !trusts_peer)
-                || (*name == TRACEPARENT && !self.is_traced)
+                || internal_headers::is_of_front(name, trusts_peer, self.is_traced)
                 || is_of_connection(name);
             if !is_dropped {
                 passed.append(name.clone(), value.clone());
             }
         }
-        let client = HeaderValue::try_from(self.client.to_string()).expect("an address is a valid header value");
-        passed.insert(CLIENT, client);
-        if !self.is_traced {
-            passed.insert(RAY, ray_id_value(self.ray_id));
-        }
+        internal_headers::add_internal(&mut passed, self.client, self.ray_id, self.is_traced);
         passed
     }
 
@@ -354,8 +343,8 @@ impl Exchange<'_> {
         };
         let until = Instant::now() + self.context.timeouts.parked;
         let mut stale_in = None;
-        let permit = self.context.passing.permits.of(plane).acquire(token(&passed.headers).ok(), client).await;
-        let permit = permit.map_err(|overload| overloaded(plane, overload))?;
+        let permit = self.context.passing.permits.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await;
+        let permit = permit.map_err(|overload| Problem::overloaded(plane, overload))?;
         let attempt = self.options.failed_authentications.admit(client, &passed.headers).map_err(|_| {
             self.context.measurer().count_limited_failure();
             Problem::RateLimitedFailures
@@ -392,7 +381,7 @@ impl Exchange<'_> {
     fn answer_with(&mut self, response: Response<PassedBody>, client: ClientKey) -> Response<Content> {
         let (mut parts, body) = response.into_parts();
         let codes = &self.options.codes;
-        let named = parts.headers.get(CODE).and_then(|value| value.to_str().ok()).and_then(|code| codes.number(code));
+        let named = internal_headers::code(&parts.headers).and_then(|code| codes.number(code));
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
         let internal = self.options.problems.code(Problem::Internal);
         self.measuring.end(named.unwrap_or(if is_error { internal } else { 0 }));
@@ -479,12 +468,6 @@ fn target(uri: &Uri) -> Option<&str> {
     (target.starts_with('/') && target.is_ascii()).then_some(target)
 }
 
-/// Returns the value of a header that occurs once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a HeaderValue> {
-    let mut values = headers.get_all(name).iter();
-    values.next().filter(|_| values.next().is_none())
-}
-
 fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
     let headers = &mut parts.headers;
     let bytes: usize =
@@ -503,25 +486,6 @@ fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
     }
 }
 
-/// Returns the addresses of all headers `x-forwarded-for` in their order.
-fn forwarded_for(headers: &HeaderMap) -> Option<Vec<u8>> {
-    let lines: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-    (!lines.is_empty()).then(|| lines.join(&b','))
-}
-
-/// A large body is only received with a token of the usual form.
-fn check_token(headers: &HeaderMap) -> Result<(), Problem> {
-    token(headers).map(|_| ()).map_err(|problem| match problem {
-        BearerProblem::Missing => Problem::TokenMissing,
-        BearerProblem::OtherScheme => Problem::TokenNotBearer,
-        BearerProblem::Malformed => Problem::TokenInvalid,
-    })
-}
-
-fn token(headers: &HeaderMap) -> Result<&str, BearerProblem> {
-    bearer_token(headers.get(AUTHORIZATION).map(HeaderValue::as_bytes))
-}
-
 async fn collect(
     mut body: Incoming,
     reservation: &mut Reservation,
@@ -533,10 +497,7 @@ async fn collect(
         let Ok(data) = frame.into_data() else { continue };
         let bytes = collected.len() + data.len();
         check(bytes)?;
-        reservation.grow_to(bytes).map_err(|full| match full {
-            body_budget::Full::Client => Problem::OverloadedBodies,
-            body_budget::Full::Total => Problem::Overloaded,
-        })?;
+        reservation.grow_to(bytes)?;
         if collected.is_empty() && body.is_end_stream() {
             return Ok(data);
         }
@@ -549,18 +510,8 @@ async fn collect(
     Ok(collected.into())
 }
 
-fn overloaded(plane: Plane, overload: Overload) -> Problem {
-    match overload {
-        _ if plane == Plane::Data => Problem::Overloaded,
-        Overload::All => Problem::OverloadedAll,
-        Overload::Address => Problem::OverloadedAddress,
-        Overload::Token => Problem::OverloadedToken,
-        Overload::Tokenless => Problem::OverloadedTokenless,
-    }
-}
-
 fn outcome(response: &Response<Incoming>, needs_token: bool) -> Outcome {
-    let (status, code) = (response.status(), response.headers().get(CODE).and_then(|code| code.to_str().ok()));
+    let (status, code) = (response.status(), internal_headers::code(response.headers()));
     Outcome::of(status.is_success(), status == StatusCode::UNAUTHORIZED, code, needs_token)
 }
 

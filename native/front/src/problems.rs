@@ -5,10 +5,14 @@ use std::collections::HashMap;
 use bytes::Bytes;
 use http::Response;
 
+use crate::bearer_token::BearerProblem;
+use crate::body_budget::Full;
 use crate::codes::Codes;
 use crate::error_response::{ErrorResponse, ErrorTemplate};
 use crate::grpc::CallError;
+use crate::permits::Overload;
 use crate::ray_id::RayId;
+use crate::routes::Plane;
 
 /// Error that the front finds itself, without the engine and without Python.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +73,37 @@ impl Problem {
         (Problem::RateLimitedFailures, "rate_limited_failures"),
         (Problem::NotFound, "not_found"),
     ];
+}
+
+impl Problem {
+    pub fn overloaded(plane: Plane, overload: Overload) -> Problem {
+        match overload {
+            _ if plane == Plane::Data => Problem::Overloaded,
+            Overload::All => Problem::OverloadedAll,
+            Overload::Address => Problem::OverloadedAddress,
+            Overload::Token => Problem::OverloadedToken,
+            Overload::Tokenless => Problem::OverloadedTokenless,
+        }
+    }
+}
+
+impl From<BearerProblem> for Problem {
+    fn from(problem: BearerProblem) -> Problem {
+        match problem {
+            BearerProblem::Missing => Problem::TokenMissing,
+            BearerProblem::OtherScheme => Problem::TokenNotBearer,
+            BearerProblem::Malformed => Problem::TokenInvalid,
+        }
+    }
+}
+
+impl From<Full> for Problem {
+    fn from(full: Full) -> Problem {
+        match full {
+            Full::Client => Problem::OverloadedBodies,
+            Full::Total => Problem::Overloaded,
+        }
+    }
 }
 
 /// The responses to all problems, with the numbers of their codes.

@@ -1,11 +1,21 @@
 //! The header `traceparent` of W3C Trace Context.
 
+use http::header::{HeaderMap, HeaderName};
+
 use crate::ray_id::RayId;
+
+pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 const VERSION_00_BYTES: usize = 55;
 
-/// Returns the trace id of a valid header. A request continues that trace: the trace id is its ray id.
-pub fn trace_id(traceparent: &[u8]) -> Option<RayId> {
+/// Returns the trace id of a request with one valid header. A request continues that trace: the trace id is its ray id.
+pub fn trace_id_of(headers: &HeaderMap) -> Option<RayId> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    trace_id(value.as_bytes())
+}
+
+fn trace_id(traceparent: &[u8]) -> Option<RayId> {
     let fixed = traceparent.get(..VERSION_00_BYTES)?;
     let rest = &traceparent[VERSION_00_BYTES..];
     let [version, id, parent, flags] = split(fixed)?;

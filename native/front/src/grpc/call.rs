@@ -12,7 +12,7 @@ use http::{Method as HttpMethod, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::bearer_token::BearerProblem;
+use crate::bearer_token::bearer_token;
 use crate::client_address::Peer;
 use crate::connection_budget::ClientKey;
 use crate::grpc::GrpcServer;
@@ -23,17 +23,15 @@ use crate::grpc::passing::PassedCall;
 use crate::grpc::reply::{self, ReplyBody};
 use crate::grpc::upstream::{CallBody, ClientMessages};
 use crate::hot_request::HotRequest;
-use crate::internal_headers::{RAY, ray_id_value};
 use crate::operations::{Executed, Reply};
 use crate::plain_request::{Operation, REQUEST_BYTES_MAX};
 use crate::problems::Problem;
 use crate::ray_id::RayId;
 use crate::routes::Plane;
-use crate::trace_context::trace_id;
+use crate::trace_context::trace_id_of;
 
 /// Memory of a call that waits for its message, beside its metadata.
 const CALL_BYTES: usize = 16 * 1024;
-const TRACEPARENT: &str = "traceparent";
 
 /// A call that has no answer yet.
 pub struct Call {
@@ -53,7 +51,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     }
     let started = Instant::now();
     let head = CallHead::read(&parts.headers, &server.context.addresses, peer);
-    let trace = parts.headers.get(TRACEPARENT).and_then(|traceparent| trace_id(traceparent.as_bytes()));
+    let trace = trace_id_of(&parts.headers);
     let ray_id = trace.map_or_else(|| server.context.ray_ids.next(), Ok)?;
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let method = server.methods.get(path.as_str());
@@ -63,14 +61,8 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     if head.metadata_bytes > server.limits.metadata_bytes {
         return Ok(call.refuse(Problem::HeadersTooLarge));
     }
-    let token = call_head::token(&parts.headers);
-    let metadata = || {
-        let mut metadata = call_head::passed_metadata(&parts.headers, peer, head.client, trace.is_some());
-        if trace.is_none() {
-            metadata.insert(RAY, ray_id_value(ray_id));
-        }
-        metadata
-    };
+    let token = bearer_token(&parts.headers);
+    let metadata = || call_head::passed_metadata(&parts.headers, peer, head.client, ray_id, trace.is_some());
     let Some(method) = method else {
         let body = CallBody::Many(ClientMessages::new(body, server.context.timeouts.receive));
         let passed = PassedCall::new(call, path, metadata(), token, Plane::Data, false);
@@ -171,15 +163,5 @@ impl Call {
         let problems = self.server.problems();
         self.measuring.end_refused(problems.code(problem));
         reply::trailers_only(problems.over_grpc(problem).trailers_with_message(sentence, self.ray_id))
-    }
-}
-
-impl From<BearerProblem> for Problem {
-    fn from(problem: BearerProblem) -> Problem {
-        match problem {
-            BearerProblem::Missing => Problem::TokenMissing,
-            BearerProblem::OtherScheme => Problem::TokenNotBearer,
-            BearerProblem::Malformed => Problem::TokenInvalid,
-        }
     }
 }

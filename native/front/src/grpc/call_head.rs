@@ -7,20 +7,18 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use crate::bearer_token::{BearerProblem, bearer_token};
 use crate::client_address::{ClientAddresses, Peer};
 use crate::internal_headers;
+use crate::ray_id::RayId;
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_PROTO: &[u8] = b"application/grpc+proto";
 pub const BEARER: &[u8] = b"Bearer ";
-const X_FORWARDED_FOR: &str = "x-forwarded-for";
-const X_COORDS: &str = "x-coords";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 /// Overhead of one entry, as in the HTTP server.
 const ENTRY_BYTES: usize = 4;
 /// Metadata that changes no answer.
-const WITHOUT_EFFECT: [&str; 14] = [
+const WITHOUT_EFFECT: [&str; 15] = [
     "user-agent",
     "te",
     "grpc-accept-encoding",
@@ -32,6 +30,7 @@ const WITHOUT_EFFECT: [&str; 14] = [
     "forwarded",
     "pragma",
     "via",
+    "x-forwarded-for",
     "x-forwarded-host",
     "x-forwarded-proto",
     "x-real-ip",
@@ -67,29 +66,13 @@ impl CallHead {
                     timeout.is_some()
                 }
                 "grpc-encoding" => value.as_bytes() == b"identity",
-                X_FORWARDED_FOR => true,
                 name => WITHOUT_EFFECT.contains(&name),
             };
         }
         // A repeated name occurs once among the names.
         is_plain &= headers.keys_len() == headers.len();
-        CallHead { metadata_bytes, client: client(headers, addresses, peer), timeout, is_plain }
+        CallHead { metadata_bytes, client: addresses.client_of(peer, headers), timeout, is_plain }
     }
-}
-
-/// Returns the token in a call's metadata.
-pub fn token(headers: &HeaderMap) -> Result<&str, BearerProblem> {
-    let mut values = headers.get_all(header::AUTHORIZATION).iter();
-    let token = bearer_token(values.next().map(HeaderValue::as_bytes))?;
-    // Python reads several values as one.
-    if values.next().is_some() { Err(BearerProblem::Malformed) } else { Ok(token) }
-}
-
-fn client(headers: &HeaderMap, addresses: &ClientAddresses, peer: Peer) -> IpAddr {
-    let Peer::Proxy(_) = peer else { return addresses.client(peer, None) };
-    let values: Vec<_> = headers.get_all(X_FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-    let forwarded_for = values.join(&b","[..]);
-    addresses.client(peer, Some(&forwarded_for).filter(|_| !values.is_empty()).map(Vec::as_slice))
 }
 
 /// Reads a `grpc-timeout`: at most 8 digits and a unit.
@@ -119,21 +102,17 @@ fn timeout_value(deadline: Instant) -> HeaderValue {
 }
 
 /// Returns the metadata for Python: the client's, without what the front alone may say.
-pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, has_valid_trace: bool) -> HeaderMap {
+pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, ray_id: RayId, is_traced: bool) -> HeaderMap {
+    let trusts_peer = matches!(peer, Peer::Proxy(_));
     let mut passed = HeaderMap::with_capacity(headers.len() + 3);
     for (name, value) in headers {
-        let is_dropped = match name.as_str() {
-            X_FORWARDED_FOR | "forwarded" | "grpc-timeout" | "content-length" | "host" => true,
-            X_COORDS => !matches!(peer, Peer::Proxy(_)),
-            "traceparent" => !has_valid_trace,
-            name => name.starts_with(internal_headers::PREFIX),
-        };
+        let is_dropped =
+            [GRPC_TIMEOUT, header::HOST].contains(name) || internal_headers::is_of_front(name, trusts_peer, is_traced);
         if !is_dropped {
             passed.append(name, value.clone());
         }
     }
-    let client = HeaderValue::from_str(&client.to_string()).expect("an address is a header value");
-    passed.insert(internal_headers::CLIENT, client);
+    internal_headers::add_internal(&mut passed, client, ray_id, is_traced);
     passed
 }
 
@@ -146,6 +125,8 @@ mod tests {
     use super::*;
 
     const CLIENT: Peer = Peer::Client(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
+
+    const RAY: RayId = RayId::from_bytes([0x12; 16]);
 
     fn addresses() -> ClientAddresses {
         let proxies = vec!["10.0.0.0/8".parse().expect("a network")];
@@ -250,24 +231,18 @@ mod tests {
             ("data-bin", "AA"),
             ("data-bin", "AQ"),
         ]);
-        let passed = passed_metadata(&received, CLIENT, client, false);
+        let passed = passed_metadata(&received, CLIENT, client, RAY, false);
         let expected = headers(&[
             ("authorization", "Bearer cloud_x"),
             ("data-bin", "AA"),
             ("data-bin", "AQ"),
             ("x-hosting-client", "192.0.2.1"),
+            ("x-hosting-ray", "12121212121212121212121212121212"),
         ]);
         assert_eq!(passed, expected);
-        let of_proxy = passed_metadata(&received, Peer::Proxy(client), client, true);
+        let of_proxy = passed_metadata(&received, Peer::Proxy(client), client, RAY, true);
         assert!(of_proxy.contains_key("x-coords") && of_proxy.contains_key("traceparent"));
-    }
-
-    #[test]
-    fn token_of_one_entry() {
-        assert_eq!(token(&headers(&[("authorization", "Bearer env_x")])), Ok("env_x"));
-        assert_eq!(token(&headers(&[])), Err(BearerProblem::Missing));
-        let twice = headers(&[("authorization", "Bearer env_x"), ("authorization", "Bearer env_x")]);
-        assert_eq!(token(&twice), Err(BearerProblem::Malformed));
+        assert!(!of_proxy.contains_key("x-hosting-ray"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use http::header::HeaderMap;
 use crate::codes::CANCELLED;
 use crate::grpc::GrpcServer;
 use crate::grpc::errors::GRPC_STATUS;
-use crate::internal_headers::CODE;
+use crate::internal_headers;
 use crate::measurements::RequestRecord;
 use crate::operations::Executed;
 use crate::ray_id::RayId;
@@ -53,7 +53,7 @@ impl Measuring {
 
     /// Counts a call that Python has answered with these trailers.
     pub fn end_passed(&mut self, trailers: &HeaderMap) {
-        let named = trailers.get(CODE).and_then(|code| code.to_str().ok());
+        let named = internal_headers::code(trailers);
         let is_ok = trailers.get(GRPC_STATUS).is_some_and(|status| status == "0");
         self.count_passed(named.unwrap_or(if is_ok { crate::codes::OK } else { INTERNAL }));
     }

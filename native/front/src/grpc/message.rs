@@ -43,10 +43,7 @@ pub enum MessageFailure {
 
 impl From<Full> for MessageFailure {
     fn from(full: Full) -> MessageFailure {
-        MessageFailure::Problem(match full {
-            Full::Client => Problem::OverloadedBodies,
-            Full::Total => Problem::Overloaded,
-        })
+        MessageFailure::Problem(full.into())
     }
 }
 

@@ -22,8 +22,8 @@ use crate::grpc::message::{self, PREFIX_BYTES};
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::{CallBody, NoResponse};
 use crate::grpc::{GrpcServer, PassedPlane};
-use crate::internal_headers::{CODE, HELD, OVER, PARK, WOKEN, remove_internal};
-use crate::permits::{Overload, Permit};
+use crate::internal_headers::{self, HELD, OVER, PARK, WOKEN, remove_internal};
+use crate::permits::Permit;
 use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::watches::{Park, Wake};
@@ -202,7 +202,7 @@ impl PassedCall {
         let permits = if is_repeated { woken } else { permits };
         let acquiring = permits.acquire(self.token.as_deref(), ClientKey::of(self.call.client));
         let acquired = until(self.call.deadline, acquiring).await?;
-        acquired.map_err(|overload| Failure::Problem(overloaded(self.plane, overload)))
+        acquired.map_err(|overload| Failure::Problem(Problem::overloaded(self.plane, overload)))
     }
 
     fn admit<'a>(&self, server: &'a GrpcServer) -> Result<Option<Attempt<'a>>, Failure> {
@@ -221,7 +221,7 @@ impl PassedCall {
             Err(_) => return None,
         };
         let status = trailers.and_then(|trailers| trailers.get(GRPC_STATUS)).map_or(OK, HeaderValue::as_bytes);
-        let code = trailers.and_then(|trailers| trailers.get(CODE)).and_then(|code| code.to_str().ok());
+        let code = trailers.and_then(internal_headers::code);
         let outcome = Outcome::of(status == OK, status == UNAUTHENTICATED, code, self.needs_token);
         (status != DEADLINE_EXCEEDED).then_some(outcome)
     }
@@ -331,16 +331,6 @@ impl PassedCall {
 fn end_attempt(attempt: Option<Attempt<'_>>, outcome: Option<Outcome>) {
     if let (Some(attempt), Some(outcome)) = (attempt, outcome) {
         attempt.end(outcome);
-    }
-}
-
-fn overloaded(plane: Plane, overload: Overload) -> Problem {
-    match overload {
-        _ if plane == Plane::Data => Problem::Overloaded,
-        Overload::All => Problem::OverloadedAll,
-        Overload::Address => Problem::OverloadedAddress,
-        Overload::Token => Problem::OverloadedToken,
-        Overload::Tokenless => Problem::OverloadedTokenless,
     }
 }
 
