@@ -44,7 +44,7 @@ fn call_that_its_client_gives_up_counts() {
     let mut client = Client::connect(world.address);
     for number in 0..FAILURES {
         let token = bearer(&format!("cloud_{number}"));
-        let metadata = [("authorization", &*token), ("grpc-timeout", "100m")];
+        let metadata = [("authorization", &*token), ("grpc-timeout", "500m")];
         let call = client.start(CONTROL_METHOD, &metadata, MESSAGE);
         let received = world.control().next_call();
         assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
