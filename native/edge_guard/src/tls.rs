@@ -2,20 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
-use std::path::Path;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use rustls::ServerConfig;
+use hosting_tls::Pair;
 use rustls::crypto::{CryptoProvider, ring};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio_rustls::TlsAcceptor;
-use x509_parser::extensions::GeneralName;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
-use crate::config::{Certificate, Config};
+use crate::config::Config;
 use crate::host_routes::find_name;
 
 pub struct Certificates {
@@ -90,16 +85,8 @@ struct CertificateResolver {
 
 impl CertificateResolver {
     fn acceptor(self: &Arc<Self>, protocols: &[&[u8]]) -> Result<TlsAcceptor, Vec<String>> {
-        let problem = |error: rustls::Error| vec![format!("certificates: {error}")];
-        let mut config = ServerConfig::builder_with_provider(self.provider.clone())
-            .with_safe_default_protocol_versions()
-            .map_err(problem)?
-            .with_no_client_auth()
-            .with_cert_resolver(self.clone());
-        config.alpn_protocols = protocols.iter().map(|protocol| protocol.to_vec()).collect();
-        config.ticketer = ring::Ticketer::new().map_err(problem)?;
-        config.send_tls13_tickets = 1;
-        Ok(TlsAcceptor::from(Arc::new(config)))
+        hosting_tls::acceptor(self.clone(), self.provider.clone(), protocols)
+            .map_err(|error| vec![format!("certificates: {error}")])
     }
 }
 
@@ -128,15 +115,14 @@ impl CertificateNames {
         let mut problems = Vec::new();
         for (index, certificate) in config.certificates.iter().enumerate() {
             let path = format!("certificates.{index}");
-            match read_pair(certificate, provider) {
-                Ok((pair, content)) => {
-                    let pair = Arc::new(pair);
-                    names.unnamed.get_or_insert_with(|| pair.clone());
+            match Pair::read(&certificate.cert, &certificate.key, provider) {
+                Ok(Pair { key, content }) => {
+                    names.unnamed.get_or_insert_with(|| key.clone());
                     if certificate.server_names.contains(&config.advertised.to_ascii_lowercase()) {
-                        names.unnamed = Some(pair.clone());
+                        names.unnamed = Some(key.clone());
                     }
                     for name in &certificate.server_names {
-                        names.named.insert(name.clone(), pair.clone());
+                        names.named.insert(name.clone(), key.clone());
                     }
                     names.missing.extend(content.missing(&certificate.server_names).map(|name| {
                         format!(
@@ -151,63 +137,5 @@ impl CertificateNames {
             }
         }
         if problems.is_empty() { Ok(names) } else { Err(problems) }
-    }
-}
-
-/// Parts of a certificate that clients check.
-struct CertificateContent {
-    /// DNS names in lower case, and IP addresses.
-    names: Vec<String>,
-    end_s: i64,
-}
-
-impl CertificateContent {
-    fn read(certificate: &CertificateDer<'_>) -> Result<Self, String> {
-        let (_, certificate) = X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
-        let alternative = certificate.subject_alternative_name().map_err(|error| error.to_string())?;
-        let names = alternative.iter().flat_map(|extension| &extension.value.general_names).filter_map(name_of);
-        Ok(Self { names: names.collect(), end_s: certificate.validity().not_after.timestamp() })
-    }
-
-    fn missing<'a>(&self, server_names: &'a [String]) -> impl Iterator<Item = &'a String> {
-        server_names.iter().filter(|name| !self.has(name))
-    }
-
-    fn has(&self, name: &str) -> bool {
-        let is_covered = |parent: &str| self.names.iter().any(|own| own.strip_prefix("*.") == Some(parent));
-        self.names.iter().any(|own| own == name) || name.split_once('.').is_some_and(|(_, parent)| is_covered(parent))
-    }
-}
-
-fn name_of(name: &GeneralName<'_>) -> Option<String> {
-    match name {
-        GeneralName::DNSName(name) => Some(name.to_ascii_lowercase()),
-        GeneralName::IPAddress(octets) => match octets.len() {
-            4 => <[u8; 4]>::try_from(*octets).ok().map(|octets| IpAddr::from(octets).to_string()),
-            _ => <[u8; 16]>::try_from(*octets).ok().map(|octets| IpAddr::from(octets).to_string()),
-        },
-        _ => None,
-    }
-}
-
-fn read_pair(
-    certificate: &Certificate,
-    provider: &CryptoProvider,
-) -> Result<(CertifiedKey, CertificateContent), String> {
-    let of_file = |error: String| format!("{}: {error}", certificate.cert.display());
-    let chain = chain(&certificate.cert).map_err(of_file)?;
-    let content = CertificateContent::read(&chain[0]).map_err(of_file)?;
-    let key = PrivateKeyDer::from_pem_file(&certificate.key)
-        .map_err(|error| format!("{}: {error}", certificate.key.display()))?;
-    let pair = CertifiedKey::from_der(chain, key, provider).map_err(|error| error.to_string())?;
-    Ok((pair, content))
-}
-
-fn chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path).map_err(|error| error.to_string())?.collect();
-    match chain {
-        Ok(chain) if chain.is_empty() => Err("has no certificate".to_owned()),
-        Ok(chain) => Ok(chain),
-        Err(error) => Err(error.to_string()),
     }
 }
