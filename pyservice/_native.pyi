@@ -37,6 +37,7 @@ __all__ = [
     "Placed",
     "PlayerAddresses",
     "Port",
+    "PublicCertificate",
     "Refused",
     "Resolved",
     "Route",
@@ -885,6 +886,18 @@ class FrontPassing(Protocol):
     def unread_answers_bytes_max(self) -> int: ...
 
 @final
+class PublicCertificate:
+    """Certificate of the public listeners, which changes while they serve."""
+
+    @staticmethod
+    def read(cert: PathLike[str] | str, key: PathLike[str] | str) -> PublicCertificate:
+        """Read PEM files with the chain and with the key. Raises ValueError, which names the file with the problem."""
+    def reload(self, cert: PathLike[str] | str, key: PathLike[str] | str) -> None:
+        """Read the files for new connections. Raises ValueError, and then the old certificate stays."""
+    def end_s(self) -> int | None:
+        """End of the validity in seconds of Unix time. None without a certificate."""
+
+@final
 class Front:
     """HTTP server in front of the API. It answers plain requests on a thread of its own, without the GIL."""
 
@@ -909,13 +922,15 @@ class Front:
         receive_timeout_ms: int,
         keep_alive_timeout_ms: int,
         grpc: FrontGrpc | None,
+        certificate: PublicCertificate | None,
     ) -> Front:
         """Start to accept connections. The front uses copies of the descriptors.
 
         `errors` has each of `SLUGS` and each problem by name, in the form of `FrontError`. `client_limits` are
         buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
         ids and display names. `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user
-        ids. Raises ValueError for a wrong route or error, and OSError for an engine without a journal.
+        ids. With a `certificate`, both listeners take TLS only. Raises ValueError for a wrong route or error, and
+        OSError for an engine without a journal.
         """
     def take_changes(
         self,

@@ -182,7 +182,7 @@ class ControlPlane:
 
         def set_public_url(address: str) -> None:
             if settings.public_base is None:
-                links.public_url = f"http://{reachable_address(address)}"
+                links.public_url = f"{settings.http_scheme}://{reachable_address(address)}"
 
         data_plane = self._data_plane = DataPlaneClient(self._client, set_public_url)
         self._feeder = Feeder(
@@ -518,7 +518,8 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> PublicUrls:
-    public_url = settings.public_base or f"http://{reachable_address(str(settings.http))}"
+    listener_url = f"{settings.http_scheme}://{reachable_address(str(settings.http))}"
+    public_url = settings.public_base or listener_url
     hub_url = settings.hub_url
     return PublicUrls(
         cdn_url=cdn_url,

@@ -57,6 +57,11 @@ from pyservice.durable_files import is_disk_full
 from pyservice.edge.front import FrontConfig
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.metrics_listener import create_probes
+from pyservice.edge.public_certificate import (
+    CertificateUnusable,
+    open_certificate,
+    reload_certificate,
+)
 from pyservice.errors import ServiceError
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from pyservice.observability.health import DescriptorMonitor
@@ -76,7 +81,9 @@ from pyservice.settings.database_url import database_location
 from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
 
-START_FAILURES: Final = (keyring.KeyringError, FeedFileError, engine.OpenFailed)
+START_FAILURES: Final = (
+    *(keyring.KeyringError, FeedFileError, engine.OpenFailed, CertificateUnusable),
+)
 """Logged without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
@@ -101,6 +108,7 @@ class DataPlane:
         If `is_control_awaited`, the control plane counts as starting until its first response.
         """
         self._settings = settings
+        self._certificate = open_certificate(settings)
         self._tiers = settings.tiers
         self._phase = Phase()
         self._readiness: Readiness | None = None
@@ -243,6 +251,7 @@ class DataPlane:
             addresses.native,
             settings.data_http_socket,
             settings.control_http_socket,
+            self._certificate,
         )
 
     def _listeners(self) -> PublicListeners:
@@ -374,12 +383,13 @@ class DataPlane:
     def reload(self, reread: Callable[[], Settings]) -> None:
         """Reads the settings again after SIGHUP, and applies changed rate limits, quotas and tiers.
 
-        Also loads the feed file (`--feed`) again.
+        Also reads the certificate and the feed file (`--feed`) again.
         """
         settings = reread_settings(reread, self._settings, names_unapplied=True)
         if settings is None:
             return
         self._limits.change(rates_of(settings.rate_limits))
+        reload_certificate(self._certificate, settings)
         self._tiers = settings.tiers
         self._feed.group_bytes_max = settings.quotas.configuration_bytes
         if self._readiness is not None:

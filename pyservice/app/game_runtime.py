@@ -365,8 +365,10 @@ class GameRuntime:
         return TierSize(Resources(tier.millicores, tier.memory), tier.cpu, tier.disk)
 
     def _api_url(self, http_address: str) -> str:
-        url = self._settings.lobby_api_url or f"http://{reachable_address(http_address)}"
-        return url.rstrip("/")
+        settings = self._settings
+        # A certificate has no name for the address of the listener.
+        given = settings.lobby_api_url or (settings.public_base if settings.has_tls else None)
+        return (given or f"{settings.http_scheme}://{reachable_address(http_address)}").rstrip("/")
 
     def _reported_capacity(self) -> runtime_pb2.Capacity:
         cpu_millicores, memory_mb = self._capacity

@@ -12,6 +12,7 @@ from pyservice.app.edge_guard import edge_guard_problems
 from pyservice.dataplane import static_feed
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.edge.public_certificate import certificate_problems
 from pyservice.errors import ServiceError
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
@@ -49,6 +50,8 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
         if error.usable is not None:
             if wrong.isdisjoint(("edge", "domains", "data_dir")):
                 problems += edge_guard_problems(error.usable)
+            if "tls" not in wrong:
+                problems += certificate_problems(error.usable)
             problems += _feed_problems(error.usable, wrong)
         return ConfigurationReport(problems, warnings)
     hosts = lobby_hosts_without_certificate(settings)
@@ -60,7 +63,8 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
     for warning in (ephemeral_public_ports(settings), configuration_memory_warning(settings)):
         if warning is not None:
             warnings.append(warning)
-    problems = edge_guard_problems(settings) + _feed_problems(settings)
+    problems = edge_guard_problems(settings) + certificate_problems(settings)
+    problems += _feed_problems(settings)
     return ConfigurationReport(problems + _activation_problems(settings), warnings)
 
 

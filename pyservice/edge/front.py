@@ -21,7 +21,13 @@ from pyservice.pb.errors import TABLE
 from pyservice.transport import MIB, TransportSettings
 from pyservice.transport.front_errors import FrontError
 from pyservice.transport.native import Buckets as NativeBuckets
-from pyservice.transport.native import Front, FrontRecord, Namespaces, PlayerAddresses
+from pyservice.transport.native import (
+    Front,
+    FrontRecord,
+    Namespaces,
+    PlayerAddresses,
+    PublicCertificate,
+)
 from pyservice.transport.rate_limits import ClientBuckets, Limits
 from pyservice.watch import Changes, Topics
 
@@ -41,6 +47,8 @@ class FrontConfig:
     addresses: PlayerAddresses
     data_socket: Path
     control_socket: Path
+    certificate: PublicCertificate | None = None
+    """With it, the public listeners take TLS only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +90,7 @@ class StartFront(Protocol):
         receive_timeout_ms: int,
         keep_alive_timeout_ms: int,
         grpc: object | None,
+        certificate: PublicCertificate | None,
     ) -> Front: ...
 
 
@@ -106,6 +115,7 @@ class FrontServer:
         self._rays = rays
         self._namespace_of_lobby = namespace_of_lobby
         self._front: Front | None = None
+        self._certificate: PublicCertificate | None = None
 
     def start(
         self,
@@ -119,6 +129,7 @@ class FrontServer:
         """`topics` are those of the operations of this process. `grpc` describes how the front
         serves gRPC.
         """
+        self._certificate = config.certificate
         self._front = front = self._start_front(
             listener.fileno(),
             None if edge_listener is None else edge_listener.fileno(),
@@ -137,6 +148,7 @@ class FrontServer:
             receive_timeout_ms=settings.receive_timeout_ms,
             keep_alive_timeout_ms=settings.keep_alive_timeout_ms,
             grpc=grpc,
+            certificate=config.certificate,
         )
         listener.close()
         if edge_listener is not None:
@@ -158,6 +170,8 @@ class FrontServer:
     def take_measurements(self) -> None:
         if self._front is None:
             return
+        if self._certificate is not None:
+            self._metrics.certificate_end_s = self._certificate.end_s()
         measured = self._front.take_measurements()
         self._metrics.in_flight = measured.in_flight
         self._metrics.parked = measured.parked

@@ -117,6 +117,8 @@ class FrontMetrics:
         self.parked = 0
         """Number of requests that wait for a change."""
         self.body_bytes = 0
+        self.certificate_end_s: int | None = None
+        """End of the validity of the certificate in Unix time. None: no certificate."""
 
 
 class RequestMetrics:
@@ -256,6 +258,14 @@ def _front_families(front: FrontMetrics) -> Iterator[Metric]:
     for labels, count in front.passed.items():
         passed.add_metric(labels, count)
     yield passed
+    end = GaugeMetricFamily(
+        "hosting_certificate_end_timestamp_seconds",
+        "End of the validity of the certificate of the public listeners, in Unix time.",
+        labels=(),
+    )
+    if front.certificate_end_s is not None:
+        end.add_metric((), front.certificate_end_s)
+    yield end
 
 
 def _feed_families(feed: FeedMetrics) -> Iterator[Metric]:

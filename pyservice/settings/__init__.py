@@ -63,14 +63,8 @@ def edge_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
         )
     for number, certificate in enumerate(edge.certificates):
         for name in ("cert", "key"):
-            path = getattr(certificate, name)
-            try:
-                path.read_bytes()
-            except OSError as error:
-                yield (
-                    ["edge", "certificates", str(number), name],
-                    f"{path} cannot be read: {error.strerror}",
-                )
+            location = ["edge", "certificates", str(number), name]
+            yield from _unreadable(location, getattr(certificate, name))
 
 
 def _https_hosts(settings: Settings) -> Iterator[tuple[list[str], str]]:
@@ -182,7 +176,7 @@ def _services(settings: Settings, wrong: Set[str]) -> Iterator[_UrlSetting]:
     if settings.public_url is not None:
         yield from _url_setting(("public_url",), settings.public_url)
     elif wrong.isdisjoint(("http", "public_url")):
-        yield from _listener_url(("public_url",), settings.http)
+        yield from _listener_url(("public_url",), settings.http, settings.http_scheme)
     yield from _url_setting(("hub_url",), settings.hub_url)
     if settings.domains.main is not None:
         yield from _url_setting(("domains", "main"), f"https://{settings.domains.main}")
@@ -208,9 +202,11 @@ def _url_setting(location: tuple[str, ...], url: str | None) -> Iterator[_UrlSet
         yield _UrlSetting(location, parts)
 
 
-def _listener_url(location: tuple[str, ...], address: ListenAddress) -> Iterator[_UrlSetting]:
+def _listener_url(
+    location: tuple[str, ...], address: ListenAddress, scheme: str = "http"
+) -> Iterator[_UrlSetting]:
     host = "127.0.0.1" if address.host in ANY_HOST else address.host
-    for url_setting in _url_setting(location, f"http://{ListenAddress(host, address.port)}"):
+    for url_setting in _url_setting(location, f"{scheme}://{ListenAddress(host, address.port)}"):
         yield url_setting._replace(is_given=False)
 
 
@@ -394,12 +390,10 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     longest = max(sockets, key=lambda path: len(str(path)))
     if len(os.fsencode(longest)) > _SOCKET_PATH_MAX:
         yield ["data_dir"], f"is too long: {longest} may have {_SOCKET_PATH_MAX} bytes"
-    boot_id_path = settings.journal.boot_id_path
-    try:
-        boot_id_path.read_bytes()
-    except OSError as error:
-        yield ["journal", "boot_id_path"], f"{boot_id_path} cannot be read: {error.strerror}"
+    yield from _unreadable(["journal", "boot_id_path"], settings.journal.boot_id_path)
     yield from _conflicts_without_front(settings)
+    if "tls" not in wrong:
+        yield from _tls_conflicts(settings)
     yield from origin_conflicts(settings, wrong)
     yield from _unreachable_urls(settings, wrong)
     if wrong.isdisjoint(("edge", "domains")):
@@ -421,6 +415,27 @@ def _conflicts_without_front(settings: Settings) -> Iterator[tuple[list[str], st
         yield ["front"], "off cannot serve domains.main: edge-guard forwards to the front"
     if settings.proxy_protocol:
         yield ["front"], "off cannot read PROXY headers: set proxy_protocol to false"
+    if settings.has_tls:
+        yield ["front"], "off cannot serve TLS: remove the settings of tls"
+
+
+def _tls_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    files = {"cert": settings.tls.cert, "key": settings.tls.key}
+    for (name, path), (other, other_path) in itertools.permutations(files.items(), 2):
+        if path is None and other_path is not None:
+            yield (
+                ["tls", name],
+                f"must be set beside tls.{other}: TLS needs a certificate and its key",
+            )
+        elif path is not None:
+            yield from _unreadable(["tls", name], path)
+
+
+def _unreadable(location: list[str], path: Path) -> Iterator[tuple[list[str], str]]:
+    try:
+        path.read_bytes()
+    except OSError as error:
+        yield location, f"{path} cannot be read: {error.strerror}"
 
 
 def _user_id_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:

@@ -29,6 +29,7 @@ from pyservice.settings.sections import (
     RuntimeSettings,
     S3Settings,
     Tier,
+    TlsSettings,
     distinct_regions,
     from_text,
 )
@@ -50,6 +51,7 @@ class Settings(BaseSettings):
     data_dir: Path = Path("data")
     http: Listen = ListenAddress("127.0.0.1", 8080)
     grpc: Listen = ListenAddress("127.0.0.1", 8081)
+    tls: TlsSettings = TlsSettings()
     front: Literal["on", "off"] = "on"
     """`off` serves clients without the front. It is for development and not for the public
     internet.
@@ -134,6 +136,16 @@ class Settings(BaseSettings):
     @property
     def admin_socket(self) -> Path:
         return self.data_dir / "admin.sock"
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether the HTTP and gRPC listeners take TLS only."""
+        return self.tls.cert is not None
+
+    @property
+    def http_scheme(self) -> str:
+        """Scheme of URLs with the address of the HTTP listener."""
+        return "https" if self.has_tls else "http"
 
     @property
     def public_base(self) -> str | None:

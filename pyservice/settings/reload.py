@@ -9,13 +9,19 @@ from pydantic import BaseModel
 
 from pyservice.settings.model import Settings
 
-_APPLIED: Final = frozenset({"rate_limits", "quotas", "tiers", "edge.certificates", "edge.limits"})
+_APPLIED: Final = frozenset(
+    {
+        *("rate_limits", "quotas", "tiers", "tls.cert", "tls.key"),
+        *("edge.certificates", "edge.limits"),
+    }
+)
 """Settings and sections that the planes and edge-guard apply without a restart."""
 
 
 def unapplied_changes(started: Settings, current: Settings) -> list[str]:
     """Returns the names of settings that differ and need a restart, such as `http_limits.backlog`."""
-    return sorted(_changes(started, current, ""))
+    names = sorted(_changes(started, current, ""))
+    return names if started.has_tls == current.has_tls else [*names, "tls"]
 
 
 def _changes(before: BaseModel, after: BaseModel, prefix: str) -> Iterator[str]:

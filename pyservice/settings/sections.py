@@ -261,6 +261,14 @@ class HttpLimits(_Section):
     backlog: int = Field(default=2048, ge=1, le=65_535)
 
 
+class TlsSettings(_Section):
+    """TLS of the HTTP and gRPC listeners. With a certificate, they take TLS only."""
+
+    cert: Path | None = None
+    """Path of a PEM file with the certificate and its chain. SIGHUP reads both files again."""
+    key: Path | None = None
+
+
 class GrpcLimits(_Section):
     message_bytes: int = Field(default=1 << 20, ge=1024, le=64 << 20)
     streams_per_connection: int = Field(default=1024, ge=1, le=100_000)

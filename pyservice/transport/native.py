@@ -8,6 +8,7 @@ from pyservice._native import (
     Namespace,
     Namespaces,
     PlayerAddresses,
+    PublicCertificate,
 )
 
 __all__ = [
@@ -18,4 +19,5 @@ __all__ = [
     "Namespace",
     "Namespaces",
     "PlayerAddresses",
+    "PublicCertificate",
 ]

@@ -59,7 +59,8 @@ LOBBY_SERVERS = _how_to(
 OPERATORS = _how_to(
     "run-the-service manage-developers set-quotas read-the-audit-log rotate-keys run-game-servers "
     "isolate-game-servers "
-    "operate-edge-guard use-s3 serve-files-of-games set-up-domains run-behind-a-proxy monitor "
+    "operate-edge-guard use-s3 serve-files-of-games set-up-domains run-behind-a-proxy serve-tls "
+    "monitor "
     "handle-failures back-up restore use-a-feed-file"
 )
 TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
@@ -332,6 +333,7 @@ def metrics_of_all(url: str) -> str:
 
 
 LABELS_WITHOUT_SAMPLES: Final = {
+    "hosting_certificate_end_timestamp_seconds": set(),
     "hosting_edge_certificate_end_timestamp_seconds": {"server_name"},
     "hosting_namespace_traffic_bytes_total": {"namespace", "way"},
     "hosting_namespace_traffic_packets_total": {"namespace", "way"},

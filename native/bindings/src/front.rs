@@ -25,6 +25,7 @@ use pyo3::types::PyBytes;
 use crate::convert::{IdBytes, KeyBytes};
 use crate::engine::Engine;
 use crate::grpc_front::GrpcArgument;
+use crate::public_certificate::PublicCertificate;
 use crate::servers::LeasedPort;
 
 const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
@@ -347,7 +348,7 @@ impl Front {
     #[staticmethod]
     #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, errors, *, passing, connections_max,
         client_limits, regions, addresses, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
-        receive_timeout_ms, keep_alive_timeout_ms, grpc))]
+        receive_timeout_ms, keep_alive_timeout_ms, grpc, certificate))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn start(
         engine: &Engine,
@@ -368,6 +369,7 @@ impl Front {
         receive_timeout_ms: u64,
         keep_alive_timeout_ms: u64,
         grpc: Option<GrpcArgument>,
+        certificate: Option<&PublicCertificate>,
     ) -> PyResult<Front> {
         let mut errors = errors.into_iter().map(|(name, error)| (name, error_template(error))).collect();
         let operations = Operations {
@@ -404,6 +406,7 @@ impl Front {
             ),
             passing,
             grpc,
+            certificate: certificate.map(|certificate| certificate.certificate.clone()),
         };
         Ok(Front(RunningFront::start(options)?))
     }

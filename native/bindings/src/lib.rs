@@ -13,6 +13,7 @@ mod front;
 mod grpc_front;
 mod lobby_list;
 mod metrics;
+mod public_certificate;
 mod servers;
 
 use hosting_core::Refusal;
@@ -53,6 +54,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<front::FrontRecord>()?;
     module.add_class::<front::FrontMeasurements>()?;
     module.add_class::<front::Front>()?;
+    module.add_class::<public_certificate::PublicCertificate>()?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
     Ok(())

@@ -8,8 +8,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use hosting_tls::TlsStream;
 use memchr::memchr;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until};
 
 use crate::front::{Counted, ThreadContext};
@@ -24,9 +26,21 @@ const PREFACE_BYTES: usize = 33;
 /// Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`.
 const BYTES_ACKED_AT: usize = 120;
 
-pub trait ClientSocket: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static {}
+pub trait ClientSocket: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static {
+    /// Whether the client has agreed on HTTP/2 in its handshake.
+    fn has_agreed_http2(&self) -> bool {
+        false
+    }
+}
 
-impl<S: AsyncRead + AsyncWrite + AsRawFd + Unpin + 'static> ClientSocket for S {}
+impl ClientSocket for TcpStream {}
+impl ClientSocket for UnixStream {}
+
+impl ClientSocket for TlsStream<TcpStream> {
+    fn has_agreed_http2(&self) -> bool {
+        self.get_ref().1.alpn_protocol() == Some(b"h2")
+    }
+}
 
 /// Progress of the client of one connection, for its timeouts.
 pub struct Activity {
@@ -148,18 +162,26 @@ impl Activity {
 
     fn wrote(&self, outcome: &Poll<io::Result<usize>>) {
         match outcome {
-            Poll::Pending if self.unread_since.get().is_none() => {
-                self.unread_since.set(Some((Instant::now(), self.acked_bytes())));
-            }
+            Poll::Pending => self.begin_unread(),
             Poll::Ready(Ok(count)) => self.written.set(self.written.get() + *count as u64),
-            _ => {}
+            Poll::Ready(Err(_)) => {}
         }
     }
 
-    fn flushed(&self) {
+    /// TLS takes bytes that the socket does not take, so that they wait for a flush.
+    fn flushed(&self, is_pending: bool) {
+        if is_pending {
+            return self.begin_unread();
+        }
         self.unread_since.set(None);
         if self.answering.get() == 0 {
             self.has_response.set(false);
+        }
+    }
+
+    fn begin_unread(&self) {
+        if self.unread_since.get().is_none() {
+            self.unread_since.set(Some((Instant::now(), self.acked_bytes())));
         }
     }
 
@@ -309,9 +331,7 @@ impl<S: ClientSocket> AsyncWrite for ClientStream<S> {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outcome = Pin::new(&mut self.socket).poll_flush(context);
-        if outcome.is_ready() {
-            self.activity.flushed();
-        }
+        self.activity.flushed(outcome.is_pending());
         outcome
     }
 

@@ -18,6 +18,7 @@ use crate::hot_request::HotRequest;
 use crate::hyper_connection;
 use crate::measurements::RequestRecord;
 use crate::plain_request::Received;
+use crate::tls;
 
 /// Time for the rest of a plain request. Hyper then gets the connection, and waits longer.
 const REST_WAIT: Duration = Duration::from_secs(1);
@@ -52,6 +53,9 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
         if !admission.introduce(peer) {
             return;
         }
+    }
+    if let Some(tls) = context.tls() {
+        return Box::pin(tls::serve(tls.http.clone(), context.clone(), stream, peer, admission)).await;
     }
     let deadline = Deadline::after(context.timeouts.receive);
     let received = Vec::new();

@@ -38,6 +38,7 @@ use crate::permits::PlanePermits;
 use crate::plain_request::REQUEST_BYTES_MAX;
 use crate::ray_id::RayIds;
 use crate::routes::Plane;
+use crate::tls::{ServerCertificate, TlsAcceptors};
 use crate::watches::Changes;
 
 /// Pause after a failed `accept`, for example because the process is out of file descriptors.
@@ -79,6 +80,8 @@ pub struct FrontOptions {
     pub timeouts: Timeouts,
     pub passing: PassingOptions,
     pub grpc: Option<GrpcOptions>,
+    /// With a certificate, the listeners of HTTP and gRPC take TLS only.
+    pub certificate: Option<Arc<ServerCertificate>>,
 }
 
 /// A running front.
@@ -98,6 +101,7 @@ struct Shared {
     passing: Arc<PassingOptions>,
     permits: Arc<PlanePermits>,
     grpc_permits: PlanePermits,
+    tls: Option<TlsAcceptors>,
     /// One entry for each thread.
     measurers: Vec<Measurers>,
 }
@@ -145,6 +149,7 @@ impl Front {
             timeouts,
             passing,
             grpc,
+            certificate,
         } = options;
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
         let shard = operations.shard.clone();
@@ -161,6 +166,7 @@ impl Front {
             passing: Arc::new(passing),
             permits: Arc::default(),
             grpc_permits: PlanePermits::default(),
+            tls: certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,
             measurers,
         });
         let (stop, stopped) = watch::channel(None);
@@ -269,6 +275,10 @@ impl ThreadContext {
 
     pub fn grpc_measurer(&self) -> &Measurer {
         &self.shared.measurers[self.thread].grpc
+    }
+
+    pub fn tls(&self) -> Option<&TlsAcceptors> {
+        self.shared.tls.as_ref()
     }
 
     pub fn grpc_permits(&self) -> &PlanePermits {

@@ -38,6 +38,7 @@ use crate::http2_connection::{self, Http2Options};
 use crate::permits::Permits;
 use crate::problems::Problems;
 use crate::routes::Plane;
+use crate::tls::{self, TlsAcceptor};
 
 pub use errors::CallError;
 pub use methods::MethodOptions;
@@ -174,7 +175,11 @@ impl GrpcServer {
             Peer::Proxy(_) => None,
         };
         if let Some(admission) = self.budget.admit(client) {
-            serve_open(&self.context, OpenConnection::new(self.clone(), admission).run(stream, peer));
+            let connection = OpenConnection::new(self.clone(), admission);
+            match self.context.tls() {
+                Some(tls) => serve_open(&self.context, connection.run_tls(tls.grpc.clone(), stream, peer)),
+                None => serve_open(&self.context, connection.run(stream, peer)),
+            }
         }
     }
 }
@@ -189,6 +194,12 @@ impl OpenConnection {
     fn new(server: Rc<GrpcServer>, admission: Admission) -> OpenConnection {
         server.connections.set(server.connections.get() + 1);
         OpenConnection { server, _admission: admission }
+    }
+
+    async fn run_tls(self, acceptor: TlsAcceptor, stream: TcpStream, peer: Peer) {
+        if let Some(stream) = tls::accept(&acceptor, &self.server.context, stream).await {
+            self.run(stream, peer).await;
+        }
     }
 
     async fn run(self, socket: impl ClientSocket, peer: Peer) {

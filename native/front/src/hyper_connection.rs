@@ -37,7 +37,7 @@ pub async fn serve<S: ClientSocket>(
     admission: Admission,
 ) {
     let _ = timeout(context.timeouts.receive, read_preface(&mut socket, &mut unread)).await;
-    let is_http2 = unread.starts_with(HTTP2_PREFACE);
+    let is_http2 = unread.starts_with(HTTP2_PREFACE) || socket.has_agreed_http2();
     let (stream, activity) = ClientStream::new(context.clone(), socket, unread, !is_http2);
     if is_http2 {
         Box::pin(serve_http2(&context, stream, &activity, peer)).await;
@@ -125,10 +125,10 @@ async fn serve_http2<S: ClientSocket>(
 
 /// Ends a connection without losing the last response: a reset would discard it if the client still sends.
 async fn linger<S: ClientSocket>(mut socket: S) {
-    if socket.shutdown().await.is_err() {
-        return;
-    }
     let discard = async {
+        if socket.shutdown().await.is_err() {
+            return;
+        }
         let mut buffer = vec![0; DISCARDED_BYTES];
         while socket.read(&mut buffer).await.is_ok_and(|count| count > 0) {}
     };

@@ -42,6 +42,7 @@ mod ray_id;
 mod repeats;
 mod routes;
 mod socket_owner;
+mod tls;
 mod trace_context;
 mod upstream;
 mod watches;
@@ -66,4 +67,5 @@ pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort
 pub use problems::{Problem, Problems};
 pub use rate_limits::{Buckets, ClientLimits};
 pub use routes::{Plane, RouteOptions, Routes};
+pub use tls::ServerCertificate;
 pub use watches::Changes;

@@ -79,7 +79,7 @@ fn bound_is_the_longest_duration_of_its_count() {
     let durations = [Duration::ZERO, MS, longer(MS), 10 * MS, longer(10 * MS), 50 * MS];
     let measured = measure(0, &durations, UNRECORDED);
     assert_eq!(of_connected(&measured).durations, [2, 2, 2]);
-    assert_eq!(of_connected(&measured).duration_sum, durations.iter().sum());
+    assert_eq!(of_connected(&measured).duration_sum, durations.iter().sum::<Duration>());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::JoinHandle;
@@ -15,15 +16,18 @@ use crate::client::Client;
 use crate::world::{FILE_BYTES_MAX, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
 use hosting_front::Timeouts;
 
-type Sender = SendRequest<Full<Bytes>>;
+pub type Sender = SendRequest<Full<Bytes>>;
 
-fn run<T>(test: impl Future<Output = T>) -> T {
+pub fn run<T>(test: impl Future<Output = T>) -> T {
     runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
 /// Returns a connection, and the task that ends with it.
 async fn connect(world: &World) -> (Sender, JoinHandle<()>) {
-    let stream = TcpStream::connect(world.address).await.unwrap();
+    connect_over(TcpStream::connect(world.address).await.unwrap()).await
+}
+
+pub async fn connect_over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> (Sender, JoinHandle<()>) {
     let (sender, connection) = Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
     let task = tokio::spawn(async {
         let _ = connection.await;
@@ -31,7 +35,7 @@ async fn connect(world: &World) -> (Sender, JoinHandle<()>) {
     (sender, task)
 }
 
-fn request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
+pub fn request(method: Method, path: &str, body: impl Into<Bytes>) -> Request<Full<Bytes>> {
     let uri = format!("http://host.example{path}");
     Request::builder().method(method).uri(uri).body(Full::new(body.into())).unwrap()
 }
@@ -59,7 +63,7 @@ async fn passed(world: &World) -> crate::python::Request {
     }
 }
 
-async fn ask(sender: &mut Sender, request: Request<Full<Bytes>>) -> (u16, String) {
+pub async fn ask(sender: &mut Sender, request: Request<Full<Bytes>>) -> (u16, String) {
     read(sender.send_request(request).await.unwrap()).await
 }
 

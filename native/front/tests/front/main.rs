@@ -5,6 +5,7 @@
 
 mod answering;
 mod budgets;
+mod certificates;
 mod client;
 mod cors;
 mod durability;
@@ -25,5 +26,6 @@ mod sizes;
 mod slow_clients;
 mod stopping;
 mod threads;
+mod tls;
 mod upstream;
 mod world;

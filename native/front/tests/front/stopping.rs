@@ -34,6 +34,7 @@ fn front_without_a_journal_does_not_start() {
         timeouts: TIMEOUTS,
         passing: passing(folder.path(), &Setup::default()),
         grpc: None,
+        certificate: None,
     };
     let error = Front::start(options).err().expect("it needs a journal");
     assert_eq!(error.kind(), std::io::ErrorKind::InvalidInput);

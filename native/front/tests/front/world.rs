@@ -13,7 +13,8 @@ use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
     Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
     FailedAuthentications, Front, FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions,
-    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes, Timeouts,
+    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes, ServerCertificate,
+    Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -56,6 +57,7 @@ pub struct Setup {
     pub answers_bytes_max: usize,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
+    pub certificate: Option<Arc<ServerCertificate>>,
 }
 
 impl Default for Setup {
@@ -74,6 +76,7 @@ impl Default for Setup {
             bodies_bytes_max: 64 << 20,
             answers_bytes_max: 64 << 20,
             failures: 1_000,
+            certificate: None,
         }
     }
 }
@@ -174,6 +177,7 @@ impl World {
             timeouts: setup.timeouts,
             passing,
             grpc: None,
+            certificate: setup.certificate,
         };
         let lobby = shard::new_lobby(&shard, 1);
         let front = Front::start(options).unwrap();

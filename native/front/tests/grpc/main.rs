@@ -6,6 +6,8 @@
 #![allow(clippy::unwrap_used)]
 
 mod answering;
+#[path = "../front/certificates.rs"]
+mod certificates;
 mod client;
 mod failed_authentications;
 mod limits;
@@ -21,4 +23,5 @@ mod python;
 mod shard;
 mod slow_clients;
 mod stopping;
+mod tls;
 mod world;

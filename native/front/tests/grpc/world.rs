@@ -11,7 +11,7 @@ use hosting_front::{
     Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
     FailedAuthentications, Front, FrontOptions, GrpcLimits, GrpcOptions, LobbyAnswers, MethodOptions, Namespaces,
     Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes,
-    Timeouts,
+    ServerCertificate, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -50,6 +50,7 @@ pub struct Setup {
     pub has_control: bool,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
+    pub certificate: Option<Arc<ServerCertificate>>,
 }
 
 impl Default for Setup {
@@ -64,6 +65,7 @@ impl Default for Setup {
             bodies: 100_000_000,
             has_control: true,
             failures: 1_000,
+            certificate: None,
         }
     }
 }
@@ -136,6 +138,7 @@ impl World {
                     idle: setup.idle,
                 },
             }),
+            certificate: setup.certificate,
         };
         let lobby = shard::new_lobby(&shard, 1);
         let front = Front::start(options).unwrap();
