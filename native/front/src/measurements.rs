@@ -152,7 +152,9 @@ impl Measurer {
 
     /// Returns what happened since the last call.
     pub fn take(&self) -> Measurements {
-        let taken = std::mem::replace(&mut *self.current.lock(), self.empty.clone());
+        // Cloned before the thread of the front may wait for the lock.
+        let empty = self.empty.clone();
+        let taken = std::mem::replace(&mut *self.current.lock(), empty);
         Measurements { in_flight: self.in_flight.load(Ordering::Relaxed), ..taken }
     }
 }
