@@ -220,19 +220,19 @@ impl Operations {
         }
         let placed = self.shard.run(|engine, context| {
             let (reservation, wait) = reserve(engine, context)?;
-            let answer = self.lobby_answers.get(reservation.lobby).or_else(|| {
-                let answer = Arc::new(LobbyAnswer::new(&self.places, &engine.lobby(reservation.lobby)?));
-                self.lobby_answers.put(reservation.lobby, answer.clone());
-                Some(answer)
-            })?;
-            let reply = Reply::Placed(Placement { lobby: answer, tokens: reservation.tokens });
-            Some(Executed { caller: Caller::Namespace(player.client.namespace.id), code: 0, wait, reply })
+            let known = self.lobby_answers.get(reservation.lobby);
+            let lobby = known.map_or_else(|| engine.lobby(reservation.lobby).map(Err), |answer| Some(Ok(answer)))?;
+            Some((lobby, reservation.tokens, wait))
         });
-        if placed.is_none() {
+        let Some((lobby, tokens, wait)) = placed else {
             // Python counts the request.
             self.limits.put_back(identity, peer, group);
-        }
-        placed
+            return None;
+        };
+        // Written without the engine's lock.
+        let lobby = lobby.unwrap_or_else(|view| self.lobby_answers.add(view.id, LobbyAnswer::new(&self.places, &view)));
+        let reply = Reply::Placed(Placement { lobby, tokens });
+        Some(Executed { caller: Caller::Namespace(player.client.namespace.id), code: 0, wait, reply })
     }
 }
 

@@ -214,8 +214,10 @@ impl LobbyAnswers {
         Some(answer)
     }
 
-    pub fn put(&self, lobby: Id, answer: Arc<LobbyAnswer>) {
-        self.0.lock().put(lobby, answer);
+    pub fn add(&self, lobby: Id, answer: LobbyAnswer) -> Arc<LobbyAnswer> {
+        let answer = Arc::new(answer);
+        self.0.lock().put(lobby, answer.clone());
+        answer
     }
 }
 

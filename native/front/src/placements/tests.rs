@@ -160,12 +160,8 @@ fn id(number: usize) -> Id {
     Id((number as u128).to_be_bytes())
 }
 
-fn answer(number: usize) -> Arc<LobbyAnswer> {
-    Arc::new(LobbyAnswer {
-        json: vec![number.to_be_bytes().to_vec()],
-        proto_lobby: Vec::new(),
-        proto_ports: Vec::new(),
-    })
+fn answer(number: usize) -> LobbyAnswer {
+    LobbyAnswer { json: vec![number.to_be_bytes().to_vec()], proto_lobby: Vec::new(), proto_ports: Vec::new() }
 }
 
 fn cached_number(answers: &LobbyAnswers, number: usize) -> Option<Vec<u8>> {
@@ -176,8 +172,8 @@ fn cached_number(answers: &LobbyAnswers, number: usize) -> Option<Vec<u8>> {
 fn cache_returns_the_answer_of_the_lobby() {
     let answers = LobbyAnswers::default();
     assert_eq!(cached_number(&answers, 1), None);
-    answers.put(id(1), answer(1));
-    answers.put(id(2), answer(2));
+    answers.add(id(1), answer(1));
+    answers.add(id(2), answer(2));
     assert_eq!(cached_number(&answers, 1), Some(1_usize.to_be_bytes().to_vec()));
     assert_eq!(cached_number(&answers, 2), Some(2_usize.to_be_bytes().to_vec()));
     assert_eq!(cached_number(&answers, 3), None);
@@ -187,7 +183,7 @@ fn cache_returns_the_answer_of_the_lobby() {
 fn cache_is_bounded_and_keeps_recent_lobbies() {
     let answers = LobbyAnswers::default();
     for number in 0..5 * CACHED_MAX {
-        answers.put(id(number), answer(number));
+        answers.add(id(number), answer(number));
         assert_eq!(cached_number(&answers, 0), Some(0_usize.to_be_bytes().to_vec()), "a lobby in use, {number}");
         let halves = answers.0.lock();
         assert!(halves.young.len() <= CACHED_MAX && halves.old.len() <= CACHED_MAX);
