@@ -23,7 +23,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, watch};
-use tokio::task::{LocalSet, spawn_local, yield_now};
+use tokio::task::{JoinSet, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::client_address::{ClientAddresses, Peer};
@@ -400,14 +400,21 @@ async fn serve(
     // SAFETY: a signal has one descriptor, which stays open until the signal is dropped.
     let signal = unsafe { AsyncFd::register_with_interest(sockets.signal, Interest::READABLE) };
     let signal = signal.expect("without the signal no answer is ever sent");
-    let waking = spawn_local(context.waiters.clone().run(context.operations().shard.clone(), signal));
+    // None of these tasks ends before the stop, unless it panics.
+    let mut background = JoinSet::new();
+    background.spawn_local(context.waiters.clone().run(context.operations().shard.clone(), signal));
     let of_changes = context.clone();
-    let taking_changes = spawn_local(async move {
+    background.spawn_local(async move {
         while let Some((plane, changes)) = changed.recv().await {
             of_changes.passing.watches(plane).take(changes);
         }
+        Ok(())
     });
-    let grpc = sockets.grpc.map(|options| GrpcServer::start(context.clone(), options).expect("the socket is valid"));
+    let grpc = sockets.grpc.map(|options| GrpcServer::new(context.clone(), options).expect("the socket is valid"));
+    let grpc = grpc.map(|(server, listener)| {
+        background.spawn_local(server.clone().accept(listener));
+        server
+    });
     let has_driver = "the runtime has its I/O driver";
     let listener = tokio::net::TcpListener::from_std(sockets.listener).expect(has_driver);
     let edge = sockets.edge_listener.map(|listener| tokio::net::UnixListener::from_std(listener).expect(has_driver));
@@ -415,6 +422,7 @@ async fn serve(
         tokio::select! {
             biased;
             _ = stopped.changed() => break,
+            Some(ended) = background.join_next() => panic!("a task of the front has ended: {ended:?}"),
             accepted = listener.accept() => match accepted {
                 Ok((stream, peer)) => admit(&context, stream, peer),
                 Err(_) => sleep(ACCEPT_PAUSE).await,
@@ -434,8 +442,6 @@ async fn serve(
     if let Some(grpc) = grpc {
         grpc.closed().await;
     }
-    waking.abort();
-    taking_changes.abort();
 }
 
 async fn drain(context: &ThreadContext, mut stopped: watch::Receiver<Option<Duration>>) {

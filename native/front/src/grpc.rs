@@ -26,7 +26,6 @@ use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::net::TcpStream;
 use tokio::sync::Notify;
-use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use crate::body_budget::BodyBudget;
@@ -117,8 +116,11 @@ impl PassedPlane {
 }
 
 impl GrpcServer {
-    /// Starts to serve at the listener, until the front stops.
-    pub fn start(context: Rc<ThreadContext>, options: GrpcOptions) -> io::Result<Rc<GrpcServer>> {
+    /// Returns the server and the listener for [`GrpcServer::accept`].
+    pub fn new(
+        context: Rc<ThreadContext>,
+        options: GrpcOptions,
+    ) -> io::Result<(Rc<GrpcServer>, tokio::net::TcpListener)> {
         let GrpcOptions { listener, budget, methods, data_socket, control_socket, bodies, limits } = options;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -134,16 +136,16 @@ impl GrpcServer {
             connections: Cell::new(0),
             all_closed: Notify::new(),
         });
-        spawn_local(server.clone().accept(listener));
-        Ok(server)
+        Ok((server, listener))
     }
 
-    async fn accept(self: Rc<Self>, listener: tokio::net::TcpListener) {
+    /// Serves connections until the front stops.
+    pub async fn accept(self: Rc<Self>, listener: tokio::net::TcpListener) -> io::Result<()> {
         let mut stopping = pin!(self.context.stopping());
         loop {
             tokio::select! {
                 biased;
-                () = stopping.as_mut() => return,
+                () = stopping.as_mut() => return Ok(()),
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => self.admit(stream, peer),
                     Err(_) => sleep(ACCEPT_PAUSE).await,
