@@ -3,7 +3,6 @@
 mod call;
 mod call_head;
 mod errors;
-mod measuring;
 mod message;
 mod methods;
 mod passing;

@@ -141,7 +141,7 @@ pub async fn answer(
         Some(ray_id) => ray_id,
         None => context.ray_ids.next()?,
     };
-    let busy = context.begin_request();
+    let (answering, busy) = (context.clone().begin_answer(), context.begin_request());
     counted.wait_if_slowed_down().await;
     let (parts, body) = request.into_parts();
     let origin = parts.headers.get(ORIGIN).cloned();
@@ -149,7 +149,7 @@ pub async fn answer(
     let path_of_cors = (origin.is_some() || cors::is_document(path)).then(|| path.to_owned());
     let options = context.passing.options.clone();
     let mut exchange = Exchange {
-        measuring: Measuring::new(&context, ray_id, options.routes.unrouted()),
+        measuring: Measuring::new(&context, ThreadContext::measurer, ray_id, Some(options.routes.unrouted())),
         context: &context,
         options: &options,
         ray_id,
@@ -185,7 +185,7 @@ pub async fn answer(
     if response.status() == StatusCode::TOO_MANY_REQUESTS && matches!(peer, Peer::Client(_)) {
         counted.slow_down_next();
     }
-    let counted = (counted, context.clone().begin_answer(), busy);
+    let counted = (counted, answering, busy);
     Ok(response.map(|content| AnswerBody::new(content, counted)))
 }
 
@@ -219,7 +219,7 @@ impl Exchange<'_> {
         }
         let route = options.routes.find(&parts.method, path);
         if let Some(route) = route {
-            self.measuring.operation = route.operation;
+            self.measuring.operation = Some(route.operation);
         }
         let client = ClientKey::of(self.client);
         if !options.answers.has_room(client) {
@@ -380,11 +380,8 @@ impl Exchange<'_> {
 
     fn answer_with(&mut self, response: Response<PassedBody>, client: ClientKey) -> Response<Content> {
         let (mut parts, body) = response.into_parts();
-        let codes = &self.options.codes;
-        let named = internal_headers::code(&parts.headers).and_then(|code| codes.number(code));
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
-        let internal = self.options.problems.code(Problem::Internal);
-        self.measuring.end(named.unwrap_or(if is_error { internal } else { 0 }));
+        self.measuring.end_passed(&parts.headers, !is_error);
         HOP_BY_HOP.iter().for_each(|name| drop(parts.headers.remove(name)));
         remove_internal(&mut parts.headers);
         let content = match body {

@@ -15,14 +15,15 @@ use tokio::time::{Instant, timeout_at};
 use crate::bearer_token::bearer_token;
 use crate::client_address::Peer;
 use crate::connection_budget::ClientKey;
+use crate::front::ThreadContext;
 use crate::grpc::GrpcServer;
 use crate::grpc::call_head::{self, CallHead};
-use crate::grpc::measuring::Measuring;
 use crate::grpc::message::{self, Message, MessageFailure, read_message};
 use crate::grpc::passing::PassedCall;
 use crate::grpc::reply::{self, ReplyBody};
 use crate::grpc::upstream::{CallBody, ClientMessages};
 use crate::hot_request::HotRequest;
+use crate::measuring::Measuring;
 use crate::operations::{Executed, Reply};
 use crate::plain_request::{Operation, REQUEST_BYTES_MAX};
 use crate::problems::Problem;
@@ -55,7 +56,8 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     let ray_id = trace.map_or_else(|| server.context.ray_ids.next(), Ok)?;
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let method = server.methods.get(path.as_str());
-    let measuring = Measuring::new(server.clone(), ray_id, method.map(|method| method.number));
+    let measuring =
+        Measuring::new(&server.context, ThreadContext::grpc_measurer, ray_id, method.map(|method| method.number));
     let deadline = head.timeout.and_then(|timeout| started.checked_add(timeout));
     let mut call = Call { server: server.clone(), client: head.client, ray_id, deadline, measuring };
     if head.metadata_bytes > server.limits.metadata_bytes {
@@ -155,13 +157,13 @@ impl Call {
 
     pub fn refuse(&mut self, problem: Problem) -> Response<ReplyBody> {
         let problems = self.server.problems();
-        self.measuring.end_refused(problems.code(problem));
+        self.measuring.end_here(problems.code(problem));
         reply::trailers_only(problems.over_grpc(problem).trailers(self.ray_id))
     }
 
     pub fn refuse_with(&mut self, problem: Problem, sentence: String) -> Response<ReplyBody> {
         let problems = self.server.problems();
-        self.measuring.end_refused(problems.code(problem));
+        self.measuring.end_here(problems.code(problem));
         reply::trailers_only(problems.over_grpc(problem).trailers_with_message(sentence, self.ray_id))
     }
 }

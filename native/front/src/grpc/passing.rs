@@ -17,12 +17,12 @@ use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
 use crate::grpc::errors::GRPC_STATUS;
-use crate::grpc::measuring::Measuring;
 use crate::grpc::message::{self, PREFIX_BYTES};
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::{CallBody, NoResponse};
 use crate::grpc::{GrpcServer, PassedPlane};
 use crate::internal_headers::{self, HELD, OVER, PARK, WOKEN, remove_internal};
+use crate::measuring::Measuring;
 use crate::permits::Permit;
 use crate::problems::Problem;
 use crate::routes::Plane;
@@ -304,7 +304,7 @@ impl PassedCall {
                 _ => Failure::Unavailable,
             });
         }
-        self.call.measuring.end_passed(&trailers);
+        self.call.measuring.end_passed(&trailers, status == OK);
         remove_internal(&mut trailers);
         Ok(trailers)
     }
@@ -376,12 +376,13 @@ impl PassedResponse {
         let trailers = match frame.and_then(Result::ok).map(Frame::into_trailers) {
             Some(Err(data)) => return Poll::Ready(Some(data)),
             Some(Ok(mut trailers)) => {
-                self.measuring.end_passed(&trailers);
+                let is_ok = trailers.get(GRPC_STATUS).is_some_and(|status| status == OK);
+                self.measuring.end_passed(&trailers, is_ok);
                 remove_internal(&mut trailers);
                 trailers
             }
             None => {
-                self.measuring.end_passed(&self.unavailable);
+                self.measuring.end_passed(&self.unavailable, false);
                 std::mem::take(&mut self.unavailable)
             }
         };
