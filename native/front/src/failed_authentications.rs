@@ -2,7 +2,8 @@
 //!
 //! Each failure takes a token from the bucket of its address. The bounded map of buckets is the only memory of failures.
 //! While a bucket is not full, each request takes its token before it is passed on. So concurrent requests stay within the
-//! rate. A request gets the token back unless its authentication fails.
+//! rate. A request gets the token back unless its authentication fails. With a full bucket any number of concurrent requests
+//! may fail. The refill then takes longer by as many tokens.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -121,7 +122,7 @@ impl Attempt<'_> {
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
         if matches!(self.charge, Charge::OnFailure) {
-            self.limit.failures.take(self.client.as_bytes(), monotonic_s());
+            self.limit.failures.charge(self.client.as_bytes(), monotonic_s());
         }
     }
 }

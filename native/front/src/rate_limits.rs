@@ -33,6 +33,8 @@ struct State {
     young: HashMap<Box<[u8]>, f64>,
     old: HashMap<Box<[u8]>, f64>,
     young_since: f64,
+    /// Whether a bucket may have less than no token.
+    has_debts: bool,
 }
 
 impl Buckets {
@@ -44,6 +46,7 @@ impl Buckets {
             young: HashMap::new(),
             old: HashMap::new(),
             young_since: f64::NEG_INFINITY,
+            has_debts: false,
         };
         Buckets { keys_max: (keys_max / 2).max(1), state: Mutex::new(state) }
     }
@@ -61,23 +64,24 @@ impl Buckets {
         if state.interval == 0.0 {
             return 0.0;
         }
-        if now - state.young_since >= state.burst * state.interval || state.young.len() >= self.keys_max {
-            state.old = std::mem::take(&mut state.young);
-            state.young_since = now;
-        }
-        let full_at = state.young.get(key).or_else(|| state.old.get(key)).map_or(now, |full_at| full_at.max(now));
+        let full_at = state.full_at(key, now, self.keys_max);
         // A bucket that is full later than this has no whole token left.
         let wait = full_at - now - (state.burst - 1.0) * state.interval;
         if wait > ROUNDING_S {
             return wait;
         }
-        match state.young.get_mut(key) {
-            Some(known) => *known = full_at + state.interval,
-            None => {
-                state.young.insert(key.into(), full_at + state.interval);
-            }
-        }
+        state.set(key, full_at + state.interval);
         0.0
+    }
+
+    /// Takes one token from the bucket of `key`, also if it is empty. It then takes longer to refill.
+    pub fn charge(&self, key: &[u8], now: f64) {
+        let mut state = self.state.lock();
+        if state.interval > 0.0 {
+            let full_at = state.full_at(key, now, self.keys_max) + state.interval;
+            state.has_debts |= full_at > now + state.burst * state.interval;
+            state.set(key, full_at);
+        }
     }
 
     pub fn is_full(&self, key: &[u8], now: f64) -> bool {
@@ -97,6 +101,39 @@ impl Buckets {
     pub fn count(&self) -> usize {
         let state = self.state.lock();
         state.young.len() + state.old.len()
+    }
+}
+
+impl State {
+    /// Returns when the bucket of a key is full, after it has dropped old ones.
+    fn full_at(&mut self, key: &[u8], now: f64, keys_max: usize) -> f64 {
+        if now - self.young_since >= self.burst * self.interval || self.young.len() >= keys_max {
+            self.drop_old(now, keys_max);
+        }
+        self.young.get(key).or_else(|| self.old.get(key)).map_or(now, |full_at| full_at.max(now))
+    }
+
+    fn set(&mut self, key: &[u8], full_at: f64) {
+        match self.young.get_mut(key) {
+            Some(known) => *known = full_at,
+            None => {
+                self.young.insert(key.into(), full_at);
+            }
+        }
+    }
+
+    fn drop_old(&mut self, now: f64, keys_max: usize) {
+        let dropped = std::mem::replace(&mut self.old, std::mem::take(&mut self.young));
+        self.young_since = now;
+        if !std::mem::take(&mut self.has_debts) {
+            return;
+        }
+        for (key, full_at) in dropped.into_iter().filter(|(_, full_at)| *full_at > now) {
+            if self.old.len() < keys_max {
+                self.old.entry(key).or_insert(full_at);
+            }
+        }
+        self.has_debts = self.old.values().any(|full_at| *full_at > now + self.burst * self.interval);
     }
 }
 

@@ -67,6 +67,16 @@ fn success_costs_nothing() {
 }
 
 #[test]
+fn failures_at_once_delay_all_later_ones() {
+    let buckets = Arc::new(Buckets::new(1.0, BURST, 1_000));
+    let limit = FailedAuthentications::new(buckets.clone());
+    let at_once: Vec<_> = (0..100).map(|number| limit.admit(CLIENT, &bearing(&format!("wrong_{number}")))).collect();
+    at_once.into_iter().for_each(|attempt| attempt.ok().flatten().expect("is admitted").end(Outcome::Failed));
+    let wait = buckets.take(CLIENT.as_bytes(), monotonic_s());
+    assert!((90.0..100.0).contains(&wait), "{wait} s");
+}
+
+#[test]
 fn requests_at_once_are_limited_after_a_failure() {
     let limit = limit();
     let first: Vec<_> = (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("first_{number}")))).collect();

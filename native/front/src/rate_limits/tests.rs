@@ -157,6 +157,29 @@ fn returned_tokens_do_not_exceed_the_burst() {
 }
 
 #[test]
+fn charges_above_the_burst_delay_the_refill() {
+    let buckets = Buckets::new(1.0, 3, 100);
+    (0..10).for_each(|_| buckets.charge(KEY, 0.0));
+    for now in 1..8 {
+        assert_near(buckets.take(KEY, f64::from(now)), 8.0 - f64::from(now));
+        // Other keys make the older half leave the memory several times.
+        buckets.charge(OTHER, f64::from(now));
+    }
+    assert_eq!(count_tokens(&buckets, KEY, 8.0), 1);
+    assert_eq!(count_tokens(&buckets, KEY, 100.0), 3);
+}
+
+#[test]
+fn charged_keys_are_bounded() {
+    let buckets = Buckets::new(1.0, 1, 100);
+    for number in 0..1_000_u32 {
+        let key = number.to_be_bytes();
+        (0..50).for_each(|_| buckets.charge(&key, f64::from(number)));
+        assert!(buckets.count() <= 100, "{number}");
+    }
+}
+
+#[test]
 fn number_of_keys_is_bounded() {
     for keys_max in [0, 1, 2, 7, 100] {
         let buckets = Buckets::new(1.0, 10_000, keys_max);
