@@ -252,7 +252,7 @@ class HttpLimits(_Section):
     header_bytes: int = Field(default=32 << 10, ge=1024, le=1 << 20)
     url_bytes: int = Field(default=8 << 10, ge=256, le=1 << 20)
     bodies_bytes: int = Field(default=128 << 20, ge=1 << 20, le=1 << 40)
-    """Memory for all request and response bodies. One address may use half, and an eighth once half
+    """Memory for all request bodies and messages. One address may use half, and an eighth once half
     is used.
     """
     slow_client_ms: int = Field(default=15_000, ge=100, le=600_000)

@@ -36,7 +36,7 @@ class TransportSettings:
     """
     url_limit_bytes: int = 8 * KIB
     bodies_limit_bytes: int = 128 * MIB
-    """Limit of all request bodies of an HTTP server together."""
+    """Limit of all request bodies and gRPC messages together."""
     receive_timeout_ms: int = 15_000
     """Timeout for the head of a request, and again for its body."""
     keep_alive_timeout_ms: int = 75_000

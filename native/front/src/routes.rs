@@ -11,7 +11,7 @@ use crate::plain_request::Operation;
 
 /// Name of requests without an operation, in metrics.
 const UNROUTED: &str = "none";
-/// Stands for an encoded slash during matching. It is no part of a path, because it is not decoded UTF-8 of one.
+/// Stands for an encoded slash during matching. No path of an operation has this character.
 const ENCODED_SLASH: &str = "\u{1}";
 
 /// Python process that executes an operation.

@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use crate::process_state::{PeerProcess, ProcessState, Stopped};
 
-/// Time after which an idle connection is closed. It is shorter than that of uvicorn (5 s), because a request on a
+/// Time after which an idle connection is closed. It is shorter than that of the Python server, because a request on a
 /// connection that closes has an unknown outcome.
 const IDLE: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS_MAX: usize = 128;
