@@ -205,7 +205,7 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     async fn run(&mut self, mut parts: Parts, body: Incoming) -> Result<Response<Content>, Problem> {
         let options = self.options;
-        let path_and_query = target(&parts.uri).ok_or(Problem::NotFound)?.to_owned();
+        let path_and_query = target(&parts).ok_or(Problem::NotFound)?.to_owned();
         if path_and_query.len() > options.limits.url_bytes_max {
             return Err(Problem::UriTooLong);
         }
@@ -459,10 +459,11 @@ impl Passed {
     }
 }
 
-/// Returns the target that Python gets, or None for a target without a path. Uvicorn takes only ASCII.
-fn target(uri: &Uri) -> Option<&str> {
-    let target = uri.path_and_query()?.as_str();
-    (target.starts_with('/') && target.is_ascii()).then_some(target)
+/// Returns the target that Python gets, or None for a target without a path. Uvicorn takes only ASCII. A CONNECT would
+/// reach Python with the host in place of the path.
+fn target(parts: &Parts) -> Option<&str> {
+    let target = parts.uri.path_and_query()?.as_str();
+    (target.starts_with('/') && target.is_ascii() && parts.method != Method::CONNECT).then_some(target)
 }
 
 fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
