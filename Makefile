@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
 CARGO_TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
-NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*') $(wildcard native/*/Cargo.toml native/*/*.json) pyservice/runtime/seccomp_profile.json Cargo.toml Cargo.lock
+NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*' -not -path '*/fuzz/*') $(wildcard native/*/Cargo.toml native/*/*.json) pyservice/runtime/seccomp_profile.json Cargo.toml Cargo.lock
 # Compiled parts of the tests. The tests only read them, and name `make test-programs` if one is missing or older than its
 # source (tests/support/compiled_programs.py).
 FAST_TEST_PROGRAMS := $(addprefix build/test_programs/,faults.so contained-server)
@@ -91,12 +91,21 @@ build/test_programs/udp-server build/test_programs/udp-bot &: $(shell find examp
 	@scripts/step "UDP example" build/udp-example.log cargo build --release --locked -p hosting-example-udp
 	@install -t $(@D) $(CARGO_TARGET)/release/udp-server $(CARGO_TARGET)/release/udp-bot
 
+# Fuzz targets. libFuzzer counts the branches that an input covers. The flags are set for an explicit target, so that they do
+# not apply to build scripts.
+FUZZ_TARGETS := $(addprefix build/test_programs/,fuzz-http fuzz-grpc)
+FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
+$(FUZZ_TARGETS): build/test_programs/fuzz-%: $(shell find native/front native/core native/journal native/shard -name '*.rs') native/front/fuzz/Cargo.toml native/front/fuzz/Cargo.lock
+	@mkdir -p $(@D)
+	@RUSTFLAGS="$(FUZZ_FLAGS)" scripts/step "fuzz target $*" build/fuzz-$*.log cargo build --release --locked --manifest-path native/front/fuzz/Cargo.toml --bin $* --target $(RUST_HOST) --target-dir $(CARGO_TARGET)/fuzz
+	@install $(CARGO_TARGET)/fuzz/$(RUST_HOST)/release/$* $@
+
 # A real S3 server. Without it the tests of objects in S3 are skipped.
 $(S3_SERVER):
 	@scripts/step "S3 server of the tests" build/s3.log cargo install --locked --debug --features binary --version 0.14.0 --root build/s3 --target-dir build/s3-target s3s-fs || echo "no S3 server: its tests are skipped"
 	@rm -rf build/s3-target
 
-proofs: build $(FAST_TEST_PROGRAMS) ## The long proofs: kill -9, full disks, soak
+proofs: build $(FAST_TEST_PROGRAMS) $(FUZZ_TARGETS) ## The long proofs: kill -9, full disks, fuzzing
 	$(BIN)/pytest -m proof
 
 lint: build ## Format, types, layers, proto, stub and generated code

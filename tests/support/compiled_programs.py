@@ -13,6 +13,8 @@ _SOURCES: Final = {
     "older_machine.so": "tests/runtime/older_machine.c",
     "contained-server": "tests/programs/contained.rs",
     "hosting-keeper": "native/keeper/src",
+    "fuzz-http": "native/front",
+    "fuzz-grpc": "native/front",
     "udp-server": "examples/udp/src",
     "udp-bot": "examples/udp/src",
 }

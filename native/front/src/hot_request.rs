@@ -9,6 +9,7 @@ use crate::plain_request::Operation;
 use crate::proto;
 
 /// The fields of one request, whatever its transport.
+#[derive(Debug, PartialEq)]
 pub enum HotRequest<'a> {
     Connected(ConnectedRequest<'a>),
     Disconnected(DisconnectedRequest<'a>),
@@ -19,14 +20,14 @@ pub enum HotRequest<'a> {
 
 // A JSON field that is unknown, repeated, null or of another type makes a request not plain.
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ConnectedRequest<'a> {
     #[serde(borrow)]
     pub player_token: Cow<'a, str>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DisconnectedRequest<'a> {
     #[serde(borrow)]
@@ -35,14 +36,14 @@ pub struct DisconnectedRequest<'a> {
     pub hold_ms: Option<u64>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HeartbeatRequest<'a> {
     #[serde(borrow, default, deserialize_with = "present")]
     pub player_tokens: Option<Vec<Cow<'a, str>>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest<'a> {
     #[serde(borrow)]
@@ -53,7 +54,7 @@ pub struct JoinRequest<'a> {
     pub client_address: Option<Cow<'a, str>>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FindRequest<'a> {
     #[serde(borrow)]

@@ -1,5 +1,8 @@
 //! Plain protobuf messages. The tests of the whole front have the JSON bodies.
 
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
 use super::*;
 
 fn is_plain(operation: Operation, message: &[u8]) -> bool {
@@ -128,4 +131,61 @@ fn fields_that_need_python_are_not_plain() {
     assert!(!is_plain_find(|find| find.max_players = Some(0)));
     assert!(!is_plain_find(|find| drop(find.tags.insert(String::new(), String::new()))));
     assert!(!is_plain_find(|find| find.event_channels = vec![String::new()]));
+}
+
+fn text() -> impl Strategy<Value = String> {
+    prop::collection::vec(any::<char>(), 0..8).prop_map(String::from_iter)
+}
+
+fn texts() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec(text(), 0..4)
+}
+
+/// Returns an object without the fields that are null.
+fn fields(object: Value) -> Vec<u8> {
+    let Value::Object(mut object) = object else { panic!("no object") };
+    object.retain(|_, value| !value.is_null());
+    Value::Object(object).to_string().into_bytes()
+}
+
+fn check_same(operation: Operation, message: &impl Message, object: Value) {
+    let (message, body) = (message.encode_to_vec(), fields(object));
+    let of_message = HotRequest::from_proto(operation, &message);
+    assert!(of_message.is_some());
+    assert_eq!(of_message, HotRequest::from_json(operation, &body));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_encodings_of_a_request_are_read_the_same(
+        one in text(),
+        number in prop::option::of(any::<u32>()),
+        address in prop::option::of(text()),
+        lists in (texts(), texts(), prop::option::of(texts())),
+        is_prevented in prop::option::of(any::<bool>()),
+    ) {
+        let message = proto::PlayerConnectedRequest { player_token: one.clone() };
+        check_same(Operation::Connected, &message, json!({"player_token": one}));
+        let message = proto::PlayerDisconnectedRequest { player_token: one.clone(), hold_ms: number };
+        check_same(Operation::Disconnected, &message, json!({"player_token": one, "hold_ms": number}));
+        let (game_modes, regions, tokens) = lists;
+        let player_tokens = tokens.clone().map(|tokens| proto::PlayerTokens { tokens });
+        let message = proto::HeartbeatRequest { player_tokens };
+        check_same(Operation::Heartbeat, &message, json!({"player_tokens": tokens}));
+        let object = json!({"lobby_id": one, "party_size": number, "client_address": address});
+        let client_address = address.clone();
+        let message = proto::JoinLobbyRequest { lobby_id: one, party_size: number, client_address, ..Default::default() };
+        check_same(Operation::Join, &message, object);
+        let object = json!({
+            "game_modes": game_modes, "regions": regions, "party_size": number, "client_address": address,
+            "prevent_auto_create_lobby": is_prevented,
+        });
+        let message = proto::FindLobbyRequest {
+            game_modes, regions, party_size: number, client_address: address, prevent_auto_create_lobby: is_prevented,
+            ..Default::default()
+        };
+        check_same(Operation::Find, &message, object);
+    }
 }

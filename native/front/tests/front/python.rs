@@ -212,11 +212,11 @@ fn serve_connection(shared: &Shared, stream: UnixStream) {
 
 /// Returns None at the end of the connection.
 fn read_request(reader: &mut BufReader<UnixStream>) -> Option<Request> {
-    let mut line = String::new();
+    let mut line = Vec::new();
     let mut read_line = |reader: &mut BufReader<UnixStream>| {
         line.clear();
-        reader.read_line(&mut line).ok()?;
-        line.strip_suffix("\r\n").map(str::to_owned)
+        reader.read_until(b'\n', &mut line).ok()?;
+        line.strip_suffix(b"\r\n").map(|line| String::from_utf8_lossy(line).into_owned())
     };
     let first = read_line(reader)?;
     let [method, target, "HTTP/1.1"] = first.split(' ').collect::<Vec<_>>()[..] else { panic!("{first}") };

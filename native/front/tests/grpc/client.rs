@@ -4,11 +4,9 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use hosting_tls::rustls::ClientConfig;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
@@ -21,9 +19,7 @@ use tokio::runtime::{self, Runtime};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use tokio_rustls::TlsConnector;
 
-use crate::certificates::host;
 use crate::python::name;
 use crate::world::LIMIT;
 
@@ -95,14 +91,7 @@ impl Client {
         Client::over(async { TcpStream::connect(address).await.unwrap() })
     }
 
-    pub fn connect_tls(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
-        Client::over(async {
-            let stream = TcpStream::connect(address).await.unwrap();
-            TlsConnector::from(config).connect(host(), stream).await.unwrap()
-        })
-    }
-
-    fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connecting: impl Future<Output = S>) -> Client {
+    pub fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connecting: impl Future<Output = S>) -> Client {
         let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (sender, connection) = runtime.block_on(async {
             let stream = connecting.await;

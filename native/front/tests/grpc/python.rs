@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
@@ -130,7 +131,11 @@ impl Python {
     }
 
     pub fn next_call(&self) -> ReceivedCall {
-        self.calls.lock().unwrap().recv_timeout(LIMIT).unwrap()
+        self.next_call_within(LIMIT).unwrap()
+    }
+
+    pub fn next_call_within(&self, limit: Duration) -> Option<ReceivedCall> {
+        self.calls.lock().unwrap().recv_timeout(limit).ok()
     }
 
     pub fn has_call(&self) -> bool {

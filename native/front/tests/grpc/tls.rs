@@ -1,10 +1,12 @@
 //! gRPC over TLS.
 
 use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
 
 use hosting_front::proto;
-use hosting_tls::rustls::{ALL_VERSIONS, ClientConnection, StreamOwned};
+use hosting_tls::rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, StreamOwned};
+use tokio_rustls::TlsConnector;
 
 use crate::certificates::{Files, host};
 use crate::client::{Client, bearer, encoded};
@@ -18,6 +20,13 @@ fn with_tls(setup: Setup) -> (World, Files) {
     (World::with(Setup { certificate: Some(files.read()), ..setup }), files)
 }
 
+fn connect(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
+    Client::over(async {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        TlsConnector::from(config).connect(host(), stream).await.unwrap()
+    })
+}
+
 fn wait_closed(world: &World, sent: &[u8]) {
     let mut stream = TcpStream::connect(world.address).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -28,7 +37,7 @@ fn wait_closed(world: &World, sent: &[u8]) {
 #[test]
 fn calls_are_answered_and_passed() {
     let (world, files) = with_tls(Setup::default());
-    let mut client = Client::connect_tls(world.address, files.trusting(HTTP2, ALL_VERSIONS));
+    let mut client = connect(world.address, files.trusting(HTTP2, ALL_VERSIONS));
     let token = bearer(&world.lobby.lobby_token);
     let message = encoded(&proto::PlayerConnectedRequest { player_token: world.new_player() });
     assert_eq!(client.call(CONNECTED, &[("authorization", &token)], &message).status(), "0");
@@ -69,7 +78,7 @@ fn http1_is_not_agreed_on() {
 #[test]
 fn handshakes_count_in_the_connection_budget() {
     let (world, files) = with_tls(Setup { connections: 4, ..Setup::default() });
-    let mut client = Client::connect_tls(world.address, files.trusting(HTTP2, ALL_VERSIONS));
+    let mut client = connect(world.address, files.trusting(HTTP2, ALL_VERSIONS));
     let _waiting = TcpStream::connect(world.address).unwrap();
     let call = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);

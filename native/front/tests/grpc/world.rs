@@ -76,6 +76,8 @@ pub struct World {
     pub shard: Arc<Shard>,
     pub lobby: Attached,
     pub address: SocketAddr,
+    #[allow(dead_code)] // only the fuzz target reads it
+    pub bodies: Arc<BodyBudget>,
     pub data: Python,
     pub control: Option<Python>,
     pub budget: Arc<ConnectionBudget>,
@@ -131,7 +133,7 @@ impl World {
                 methods: methods(),
                 data_socket,
                 control_socket,
-                bodies,
+                bodies: bodies.clone(),
                 limits: GrpcLimits {
                     streams_per_connection: setup.streams_per_connection,
                     metadata_bytes: METADATA_BYTES_MAX,
@@ -144,7 +146,7 @@ impl World {
         let front = Front::start(options).unwrap();
         let names = front.take_measurements().0;
         let (codes, slugs) = (names.codes.names().to_vec(), names.routes.slugs().to_vec());
-        World { front, shard, lobby, address, data, control, budget, codes, slugs, _folder: folder }
+        World { front, shard, lobby, address, budget, bodies, data, control, codes, slugs, _folder: folder }
     }
 
     pub fn control(&self) -> &Python {
