@@ -826,13 +826,17 @@ class FrontMeasurements:
     def grpc_limited_failures(self) -> int: ...
     @property
     def in_flight(self) -> int:
-        """Number of requests that are not answered yet."""
+        """Number of HTTP requests that are not answered yet."""
+    @property
+    def grpc_in_flight(self) -> int: ...
     @property
     def parked(self) -> int:
-        """Number of those that wait for a change."""
+        """Number of HTTP and gRPC requests that wait for a change."""
     @property
     def body_bytes(self) -> int:
-        """Bytes of request bodies in memory."""
+        """Bytes of HTTP request bodies in memory."""
+    @property
+    def grpc_body_bytes(self) -> int: ...
 
 @type_check_only
 class FrontGrpc(Protocol):

@@ -173,9 +173,9 @@ class FrontServer:
         if self._certificate is not None:
             self._metrics.certificate_end_s = self._certificate.end_s()
         measured = self._front.take_measurements()
-        self._metrics.in_flight = measured.in_flight
+        self._metrics.in_flight = {"http": measured.in_flight, "grpc": measured.grpc_in_flight}
         self._metrics.parked = measured.parked
-        self._metrics.body_bytes = measured.body_bytes
+        self._metrics.body_bytes = {"http": measured.body_bytes, "grpc": measured.grpc_body_bytes}
         self._rays.count.dropped += measured.dropped_records
         now = perf_counter()
         http, grpc = self._transports

@@ -113,10 +113,10 @@ class FrontMetrics:
         """Number of requests that the front has passed on to Python, by operation and door."""
         self.limited_failures: Counter[str] = Counter()
         """Number of requests that were refused because of failed authentications, by door."""
-        self.in_flight = 0
+        self.in_flight = {"http": 0, "grpc": 0}
         self.parked = 0
         """Number of requests that wait for a change."""
-        self.body_bytes = 0
+        self.body_bytes = {"http": 0, "grpc": 0}
         self.certificate_end_s: int | None = None
         """End of the validity of the certificate in Unix time. None: no certificate."""
 
@@ -228,10 +228,9 @@ def _request_families(
         labels=("door",),
     )
     for transport in transports:
-        is_http = transport.name == "http"
-        body_bytes, count = (front.body_bytes, front.in_flight) if is_http else (0, 0)
+        body_bytes, in_progress = front.body_bytes[transport.name], front.in_flight[transport.name]
         bodies.add_metric((transport.name,), transport.body_bytes + body_bytes)
-        in_flight.add_metric((transport.name,), transport.in_flight + count)
+        in_flight.add_metric((transport.name,), transport.in_flight + in_progress)
         refusals = Counter(dict.fromkeys(RateLimits.model_fields, 0))
         for meter in transport.meters.values():
             for code, count in meter.codes.items():

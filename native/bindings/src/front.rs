@@ -223,8 +223,10 @@ pub struct FrontMeasurements {
     limited_failures: u64,
     grpc_limited_failures: u64,
     in_flight: usize,
+    grpc_in_flight: usize,
     parked: usize,
     body_bytes: usize,
+    grpc_body_bytes: usize,
 }
 
 fn record(names: &PassingOptions, now: Instant, record: &RequestRecord) -> FrontRecord {
@@ -426,6 +428,7 @@ impl Front {
     fn take_measurements(&self, py: Python<'_>) -> PyResult<FrontMeasurements> {
         let (names, measured) = self.0.take_measurements();
         let over_grpc = self.0.take_grpc_measurements();
+        let grpc_body_bytes = names.bodies.held_bytes_of_calls();
         let now = Instant::now();
         let records = |records: &[RequestRecord]| {
             records.iter().map(|one| Py::new(py, record(names, now, one))).collect::<PyResult<_>>()
@@ -446,8 +449,10 @@ impl Front {
             limited_failures: measured.limited_failures,
             grpc_limited_failures: over_grpc.limited_failures,
             in_flight: measured.in_flight,
+            grpc_in_flight: over_grpc.in_flight,
             parked: names.parked.load(Ordering::Relaxed),
-            body_bytes: names.bodies.held_bytes(),
+            body_bytes: names.bodies.held_bytes().saturating_sub(grpc_body_bytes),
+            grpc_body_bytes,
         })
     }
 

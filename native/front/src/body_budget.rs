@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
@@ -16,6 +17,8 @@ pub struct BodyBudget {
     total_max: usize,
     client_max: usize,
     held: Mutex<Held>,
+    /// Bytes of gRPC messages, which are a part of `held`.
+    of_calls: AtomicUsize,
 }
 
 #[derive(Default)]
@@ -35,16 +38,31 @@ impl BodyBudget {
     /// The share of one client allows at least one body of `largest` bytes.
     pub fn new(total_max: usize, largest: usize) -> Arc<BodyBudget> {
         let client_max = (total_max / CLIENT_SHARE).max(largest);
-        Arc::new(BodyBudget { total_max: total_max.max(client_max), client_max, held: Mutex::default() })
+        Arc::new(BodyBudget {
+            total_max: total_max.max(client_max),
+            client_max,
+            held: Mutex::default(),
+            of_calls: AtomicUsize::new(0),
+        })
     }
 
     pub fn held_bytes(&self) -> usize {
         self.held.lock().total
     }
 
+    /// Returns the part of [`BodyBudget::held_bytes`] that is of gRPC.
+    pub fn held_bytes_of_calls(&self) -> usize {
+        self.of_calls.load(Ordering::Relaxed)
+    }
+
     /// Returns a reservation without bytes.
     pub fn reserve(self: &Arc<Self>, client: ClientKey) -> Reservation {
-        Reservation { budget: self.clone(), client, bytes: 0 }
+        Reservation { budget: self.clone(), client, is_call: false, bytes: 0 }
+    }
+
+    /// Returns a reservation of a gRPC call without bytes.
+    pub fn reserve_for_call(self: &Arc<Self>, client: ClientKey) -> Reservation {
+        Reservation { budget: self.clone(), client, is_call: true, bytes: 0 }
     }
 
     /// Reports whether a client has less than its share.
@@ -85,6 +103,7 @@ impl BodyBudget {
 pub struct Reservation {
     budget: Arc<BodyBudget>,
     client: ClientKey,
+    is_call: bool,
     bytes: usize,
 }
 
@@ -93,6 +112,9 @@ impl Reservation {
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes > self.bytes {
             self.budget.take(self.client, bytes - self.bytes, bytes <= SMALL_BYTES)?;
+            if self.is_call {
+                self.budget.of_calls.fetch_add(bytes - self.bytes, Ordering::Relaxed);
+            }
             self.bytes = bytes;
         }
         Ok(())
@@ -109,6 +131,9 @@ impl Reservation {
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {
             self.budget.give_back(self.client, self.bytes - bytes);
+            if self.is_call {
+                self.budget.of_calls.fetch_sub(self.bytes - bytes, Ordering::Relaxed);
+            }
             self.bytes = bytes;
         }
     }
@@ -160,5 +185,15 @@ mod tests {
         drop(reservation);
         assert_eq!(budget.held_bytes(), 0);
         assert!(budget.held.lock().by_client.is_empty());
+    }
+
+    #[test]
+    fn bytes_of_calls_are_a_part_of_all() {
+        let budget = BodyBudget::new(MIB, MIB);
+        let (mut body, mut message) = (budget.reserve(client(1)), budget.reserve_for_call(client(1)));
+        assert_eq!((body.grow_to(10), message.grow_to(5), message.grow_to(7)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!((budget.held_bytes(), budget.held_bytes_of_calls()), (17, 7));
+        drop(message);
+        assert_eq!((budget.held_bytes(), budget.held_bytes_of_calls()), (10, 0));
     }
 }

@@ -124,7 +124,6 @@ pub(crate) struct ThreadContext {
     shared: Arc<Shared>,
     /// Number of the thread.
     thread: usize,
-    answering: Cell<usize>,
     stop_begun: Notify,
     is_grace_over: Cell<bool>,
     grace_over: Notify,
@@ -255,7 +254,6 @@ impl ThreadContext {
             budget: shared.budget.clone(),
             shared,
             thread,
-            answering: Cell::new(0),
             stop_begun: Notify::new(),
             is_grace_over: Cell::new(false),
             grace_over: Notify::new(),
@@ -301,13 +299,16 @@ impl ThreadContext {
 
     /// Counts executed requests until their answers are written.
     pub fn begin_answers(self: Rc<Self>, count: usize) -> Answering {
-        self.answering.set(self.answering.get() + count);
-        self.measurer().set_in_flight(self.answering.get());
-        Answering { context: self, count }
+        Answering::new(self, ThreadContext::measurer, count)
     }
 
     pub fn begin_answer(self: Rc<Self>) -> Answering {
         self.begin_answers(1)
+    }
+
+    /// Counts a gRPC call until its response is written.
+    pub fn begin_call(self: Rc<Self>) -> Answering {
+        Answering::new(self, ThreadContext::grpc_measurer, 1)
     }
 
     /// Counts a connection as busy. A stop waits for busy connections during its whole grace.
@@ -350,16 +351,23 @@ impl Drop for Counted {
     }
 }
 
+/// Requests that count as in flight until it is dropped.
 pub(crate) struct Answering {
     context: Rc<ThreadContext>,
+    measurer: fn(&ThreadContext) -> &Measurer,
     count: usize,
+}
+
+impl Answering {
+    fn new(context: Rc<ThreadContext>, measurer: fn(&ThreadContext) -> &Measurer, count: usize) -> Answering {
+        measurer(&context).begin(count);
+        Answering { context, measurer, count }
+    }
 }
 
 impl Drop for Answering {
     fn drop(&mut self) {
-        let left = self.context.answering.get() - self.count;
-        self.context.answering.set(left);
-        self.context.measurer().set_in_flight(left);
+        (self.measurer)(&self.context).end(self.count);
     }
 }
 

@@ -236,7 +236,7 @@ async fn answer_counted(
     peer: Peer,
     request: Request<Incoming>,
 ) -> io::Result<Response<CountedBody>> {
-    let counted = (counted, server.context.clone().begin_answer(), server.context.begin_request());
+    let counted = (counted, server.context.clone().begin_call(), server.context.begin_request());
     let response = call::answer(server, peer, request).await?;
     Ok(response.map(|body| CountedBody { body, _counted: counted }))
 }

@@ -146,8 +146,14 @@ impl Measurer {
         counts.duration_sum += duration;
     }
 
-    pub fn set_in_flight(&self, count: usize) {
-        self.in_flight.store(count, Ordering::Relaxed);
+    /// Counts requests as in flight.
+    pub fn begin(&self, count: usize) {
+        self.in_flight.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// Counts requests as no longer in flight.
+    pub fn end(&self, count: usize) {
+        self.in_flight.fetch_sub(count, Ordering::Relaxed);
     }
 
     /// Returns what happened since the last call.

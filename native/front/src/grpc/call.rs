@@ -75,7 +75,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     {
         return Ok(call.refuse(problem.into()));
     }
-    let mut reservation = server.bodies.reserve(ClientKey::of(head.client));
+    let mut reservation = server.bodies.reserve_for_call(ClientKey::of(head.client));
     let until = started + server.context.timeouts.receive;
     let waiting_bytes = CALL_BYTES + head.metadata_bytes;
     let read = tokio::select! {

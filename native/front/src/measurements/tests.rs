@@ -60,8 +60,10 @@ fn requests_are_counted_by_operation() {
 fn number_in_flight_stays_until_it_changes() {
     let measurer = measurer();
     assert_eq!(measurer.take().in_flight, 0);
-    measurer.set_in_flight(3);
+    measurer.begin(3);
     assert_eq!((measurer.take().in_flight, measurer.take().in_flight), (3, 3));
+    measurer.end(1);
+    assert_eq!(measurer.take().in_flight, 2);
 }
 
 #[test]

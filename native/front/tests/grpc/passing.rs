@@ -5,7 +5,7 @@ use hosting_front::{Changes, Plane};
 use http_body::Frame;
 
 use crate::client::{Answer, Client, framed, texts, trailers};
-use crate::world::{CONTROL_METHOD, DATA_METHOD, STREAM_METHOD, Setup, World};
+use crate::world::{CONTROL_METHOD, DATA_METHOD, STREAM_METHOD, Setup, World, wait_until};
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const TOKEN: (&str, &str) = ("authorization", "Bearer cloud_x");
@@ -257,4 +257,23 @@ fn parked_call_is_small() {
     let call = client.start(DATA_METHOD, &[], &framed(&[7; 5_000]));
     world.data.next_call().answer(&[0; 5], &[("grpc-status", "0"), ("x-hosting-park", "run.3 one")]);
     assert_eq!(client.finish(call).text("grpc-message"), "Send at most 4096 bytes with watch_index, not 5000.");
+}
+
+#[test]
+fn open_calls_and_their_messages_are_counted_apart_from_http() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let call = client.open(DATA_METHOD, &[]);
+    // A message in two frames counts with its bytes until its call is passed on.
+    call.send(&MESSAGE[..6]);
+    wait_until(|| world.bodies.held_bytes_of_calls() > 0);
+    let in_flight = || {
+        let over_http = world.front.take_measurements().1.in_flight;
+        (over_http, world.front.take_grpc_measurements().in_flight)
+    };
+    assert_eq!(in_flight(), (0, 1));
+    call.send(&MESSAGE[6..]);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    client.finish(call);
+    wait_until(|| in_flight() == (0, 0) && world.bodies.held_bytes_of_calls() == 0);
 }

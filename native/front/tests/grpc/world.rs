@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
@@ -81,6 +81,7 @@ pub struct World {
     pub data: Python,
     pub control: Option<Python>,
     pub budget: Arc<ConnectionBudget>,
+    pub bodies: Arc<BodyBudget>,
     pub codes: Vec<String>,
     pub slugs: Vec<String>,
     _folder: tempfile::TempDir,
@@ -244,4 +245,13 @@ fn problem((_, name): (Problem, &str)) -> (String, ErrorTemplate) {
 fn template(code: String, grpc_status: i32) -> ErrorTemplate {
     let (headers, body, message) = (Vec::new(), Vec::new(), format!("{code}."));
     ErrorTemplate { code, http_status: 500, headers, body, grpc_status, message, details: vec![0x1a, 0] }
+}
+
+/// Waits for a change that has no signal.
+pub fn wait_until(mut is_true: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !is_true() {
+        assert!(started.elapsed() < LIMIT, "it does not happen");
+        std::thread::yield_now();
+    }
 }
