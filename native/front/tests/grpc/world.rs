@@ -76,8 +76,6 @@ pub struct World {
     pub shard: Arc<Shard>,
     pub lobby: Attached,
     pub address: SocketAddr,
-    #[allow(dead_code)] // only the fuzz target reads it
-    pub bodies: Arc<BodyBudget>,
     pub data: Python,
     pub control: Option<Python>,
     pub budget: Arc<ConnectionBudget>,
