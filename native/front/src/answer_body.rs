@@ -21,12 +21,23 @@ pub enum Content {
 /// Body of a response. The request counts until it is written.
 pub struct AnswerBody {
     content: Content,
-    _counted: (CountedRequest, Answering, Counted),
+    _counted: Counts,
 }
 
+/// Counts of a request: by its connection, by the answers, and by the connections that are busy.
+pub type Counts = (CountedRequest, Answering, Counted);
+
 impl AnswerBody {
-    pub fn new(content: Content, counted: (CountedRequest, Answering, Counted)) -> AnswerBody {
+    pub fn new(content: Content, counted: Counts) -> AnswerBody {
         AnswerBody { content, _counted: counted }
+    }
+
+    /// Takes the content of a whole answer.
+    pub fn take_whole(&mut self) -> Bytes {
+        match &mut self.content {
+            Content::Whole(content) => content.take().unwrap_or_default(),
+            Content::Passed(..) => unreachable!("only a whole answer is taken"),
+        }
     }
 }
 

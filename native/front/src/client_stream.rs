@@ -1,11 +1,12 @@
 //! The socket of a client under hyper: bytes that were read before, progress of the client, and hyper's own error pages.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use hosting_tls::TlsStream;
@@ -23,6 +24,8 @@ const READ_BYTES_PER_SECOND: u128 = 8 * 1024;
 const SLOWED_DOWN: Duration = Duration::from_millis(100);
 /// Bytes of the preface of HTTP/2 with the client's settings.
 const PREFACE_BYTES: usize = 33;
+/// Bytes that a client may send while its request waits.
+const PIPELINED_BYTES: usize = 2 * 1024;
 /// Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`.
 const BYTES_ACKED_AT: usize = 120;
 
@@ -223,6 +226,11 @@ impl CountedRequest {
         self.0.slowed_until.set(Some(Instant::now() + SLOWED_DOWN));
     }
 
+    /// Returns whether the socket has not taken all bytes of an earlier response.
+    pub fn has_unread_answer(&self) -> bool {
+        self.0.unread_since.get().is_some()
+    }
+
     /// Waits if the request before was too early.
     pub async fn wait_if_slowed_down(&self) {
         if let Some(until) = self.0.slowed_until.take() {
@@ -255,6 +263,32 @@ impl<S: ClientSocket> ClientStream<S> {
     ) -> (ClientStream<S>, Rc<Activity>) {
         let activity = Rc::new(Activity::new(context, socket.as_raw_fd(), has_heads));
         (ClientStream { socket, unread, unread_from: 0, activity: activity.clone() }, activity)
+    }
+
+    /// Puts bytes back that were read from this stream.
+    pub fn put_back(&mut self, bytes: &[u8]) {
+        self.unread = [bytes, &self.unread[self.unread_from..]].concat();
+        self.unread_from = 0;
+    }
+
+    /// Waits until the client has left. Keeps the first bytes that the client sends meanwhile.
+    pub async fn disconnected(&mut self) {
+        poll_fn(|context| {
+            while self.unread.is_empty() {
+                let mut bytes = [0; PIPELINED_BYTES];
+                let mut buffer = ReadBuf::new(&mut bytes);
+                match ready!(Pin::new(&mut self.socket).poll_read(context, &mut buffer)) {
+                    Ok(()) if !buffer.filled().is_empty() => self.unread = buffer.filled().to_vec(),
+                    _ => return Poll::Ready(()),
+                }
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    pub fn into_parts(self) -> (S, Vec<u8>) {
+        (self.socket, self.unread)
     }
 
     /// Hyper answers a request that it cannot read with a status alone. The front answers with a whole problem after that.

@@ -57,14 +57,15 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     if let Some(tls) = context.tls() {
         return Box::pin(tls::serve(tls.http.clone(), context.clone(), stream, peer, admission)).await;
     }
-    let deadline = Deadline::after(context.timeouts.receive);
-    let received = Vec::new();
-    let mut connection = Connection { context, stream, peer, received, turn: Turn::default(), deadline, busy: None };
-    let end = connection.answer_plain_requests().await;
-    let (context, stream, received) = connection.into_parts();
-    if let Ok(End::NotPlain) = end {
+    let (mut received, mut idle) = (Vec::new(), context.timeouts.receive);
+    loop {
+        let mut connection = Connection::new(context.clone(), stream, peer, received, idle);
+        let Ok(End::NotPlain) = connection.answer_plain_requests().await else { return };
+        let (of_hyper, unread) = connection.into_parts();
         // Boxed, so that a connection with plain requests takes little memory.
-        Box::pin(hyper_connection::serve(context, stream, received, peer, admission)).await;
+        let serving = Box::pin(hyper_connection::serve_until_parked(&context, of_hyper, unread, peer));
+        let Some(rest) = serving.await else { return };
+        ((stream, received), idle) = (rest, context.timeouts.keep_alive);
     }
 }
 
@@ -83,15 +84,29 @@ async fn named_address(context: &ThreadContext, stream: &mut (impl AsyncRead + U
 }
 
 impl Connection {
+    /// `received` are bytes that follow earlier requests, and `idle` is the timeout before the next one.
+    fn new(context: Rc<ThreadContext>, stream: TcpStream, peer: Peer, received: Vec<u8>, idle: Duration) -> Connection {
+        Connection {
+            context,
+            stream,
+            peer,
+            received,
+            turn: Turn::default(),
+            deadline: Deadline::after(idle),
+            busy: None,
+        }
+    }
+
     /// Drops all that only the small reader needs.
-    fn into_parts(self) -> (Rc<ThreadContext>, TcpStream, Vec<u8>) {
-        (self.context, self.stream, self.received)
+    fn into_parts(self) -> (TcpStream, Vec<u8>) {
+        (self.stream, self.received)
     }
 
     async fn answer_plain_requests(&mut self) -> io::Result<End> {
+        let mut has_unread = !self.received.is_empty();
         loop {
-            let was_partial = !self.received.is_empty();
-            if !self.read().await? {
+            let was_partial = !self.received.is_empty() && !has_unread;
+            if !std::mem::take(&mut has_unread) && !self.read().await? {
                 return Ok(if self.received.is_empty() { End::Closed } else { End::NotPlain });
             }
             if self.busy.is_none() {

@@ -1,21 +1,27 @@
 //! A connection of a client after its first request that is not plain. Hyper reads its requests, in HTTP/1.1 or HTTP/2.
 
 use std::future::poll_fn;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bytes::{Buf as _, Bytes};
+use http::Response;
+use http::header::{CONNECTION, CONTENT_LENGTH};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::answer_body::AnswerBody;
 use crate::client_address::Peer;
 use crate::client_stream::{Activity, ClientSocket, ClientStream, Progress};
 use crate::connection_budget::Admission;
 use crate::front::ThreadContext;
 use crate::http2_connection::{self, Http2Options};
-use crate::passing::{self, HEADERS_MAX};
+use crate::parked_request::ParkedRequest;
+use crate::passing::{self, HEADERS_MAX, Parking};
 use crate::problems::Problem;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -31,20 +37,40 @@ const DISCARDED_BYTES: usize = 4096;
 /// Serves a connection until it ends. `unread` are the bytes that the caller has read.
 pub async fn serve<S: ClientSocket>(
     context: Rc<ThreadContext>,
-    mut socket: S,
-    mut unread: Vec<u8>,
+    socket: S,
+    unread: Vec<u8>,
     peer: Peer,
     admission: Admission,
 ) {
+    let mut rest = Some((socket, unread));
+    while let Some((socket, unread)) = rest {
+        rest = serve_until_parked(&context, socket, unread, peer).await;
+    }
+    drop(admission);
+}
+
+/// Serves a connection until it ends. Returns it after the response to a parked request, with the bytes that follow.
+pub async fn serve_until_parked<S: ClientSocket>(
+    context: &Rc<ThreadContext>,
+    mut socket: S,
+    mut unread: Vec<u8>,
+    peer: Peer,
+) -> Option<(S, Vec<u8>)> {
     let _ = timeout(context.timeouts.receive, read_preface(&mut socket, &mut unread)).await;
     let is_http2 = unread.starts_with(HTTP2_PREFACE) || socket.has_agreed_http2();
     let (stream, activity) = ClientStream::new(context.clone(), socket, unread, !is_http2);
     if is_http2 {
-        Box::pin(serve_http2(&context, stream, &activity, peer)).await;
-    } else {
-        serve_http1(&context, stream, &activity, peer).await;
+        Box::pin(serve_http2(context, stream, &activity, peer)).await;
+        return None;
     }
-    drop(admission);
+    // Boxed, so that a connection with a parked request takes little memory.
+    let (mut stream, parked) = Box::pin(serve_http1(context, stream, &activity, peer)).await?;
+    let response = tokio::select! {
+        biased;
+        response = parked.answer() => response,
+        () = stream.disconnected() => return None,
+    };
+    Box::pin(write_response(context, stream, &activity, response)).await
 }
 
 /// Reads on while the bytes may become the preface of HTTP/2, and more than the first byte, which may begin a slow POST.
@@ -54,15 +80,20 @@ async fn read_preface<S: ClientSocket>(socket: &mut S, unread: &mut Vec<u8>) {
     while is_partial(unread) && socket.read_buf(unread).await.is_ok_and(|count| count > 0) {}
 }
 
+/// Returns the connection if a parked request leaves hyper.
 async fn serve_http1<S: ClientSocket>(
     context: &Rc<ThreadContext>,
     stream: ClientStream<S>,
     activity: &Rc<Activity>,
     peer: Peer,
-) {
+) -> Option<(ClientStream<S>, Box<ParkedRequest>)> {
+    let parking = Rc::new(Parking::default());
     let service = {
-        let (context, activity) = (context.clone(), activity.clone());
-        service_fn(move |request| Box::pin(passing::answer(context.clone(), peer, activity.begin_request(), request)))
+        let (context, activity, parking) = (context.clone(), activity.clone(), parking.clone());
+        service_fn(move |request| {
+            let counted = activity.begin_request();
+            Box::pin(passing::answer(context.clone(), peer, counted, request, Some(parking.clone())))
+        })
     };
     let limits = context.passing.options.limits;
     let head_bytes_max = limits.url_bytes_max + limits.headers_bytes_max;
@@ -73,34 +104,97 @@ async fn serve_http1<S: ClientSocket>(
         .max_buf_size(head_bytes_max.max(BUFFER_BYTES_MIN))
         .auto_date_header(false)
         .serve_connection(TokioIo::new(stream), service);
-    let timeouts = context.timeouts;
-    // Without keep-alive, an idle connection is one before its only request.
-    let idle = if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive };
-    let mut check_at = Instant::now() + timeouts.receive.min(idle).min(timeouts.slow_reader);
-    let last = loop {
-        tokio::select! {
-            biased;
-            _ = poll_fn(|task| connection.poll_without_shutdown(task)) => break activity.error_page(),
-            () = sleep_until(check_at) => {
-                match activity.check(timeouts.receive, idle, Instant::now()) {
-                    Progress::Fine(next) => check_at = next,
-                    Progress::SlowHead => break Some(Problem::RequestTimeout),
-                    Progress::Idle => break None,
-                    Progress::SlowReader => return,
-                }
-            }
-        }
+    let ending = poll_fn(|task| connection.poll_without_shutdown(task));
+    let last = match unless_late(context, activity, ending).await {
+        Ok(_) => activity.error_page(),
+        Err(Late::Head) => Some(Problem::RequestTimeout),
+        Err(Late::Idle) => None,
+        Err(Late::Reader) => return None,
     };
-    let mut socket = connection.into_parts().io.into_inner().socket;
+    let parts = connection.into_parts();
+    let mut stream = parts.io.into_inner();
+    if let Some(parked) = parking.take() {
+        stream.put_back(&parts.read_buf);
+        return Some((stream, parked));
+    }
     if let Some(problem) = last
         && let Ok(ray_id) = context.ray_ids.next()
     {
         let problems = &context.passing.options.problems;
         let unrouted = context.passing.options.routes.unrouted();
         context.measurer().count_own(ray_id, unrouted, problems.code(problem), std::time::Instant::now());
-        let _ = timeout(LINGER, socket.write_all(&problems.last_response(problem, ray_id))).await;
+        let _ = timeout(LINGER, stream.socket.write_all(&problems.last_response(problem, ray_id))).await;
     }
-    linger(socket).await;
+    linger(stream.socket).await;
+    None
+}
+
+/// Writes the response to a parked request. Returns the connection if further requests may follow.
+async fn write_response<S: ClientSocket>(
+    context: &Rc<ThreadContext>,
+    mut stream: ClientStream<S>,
+    activity: &Activity,
+    mut response: Response<AnswerBody>,
+) -> Option<(S, Vec<u8>)> {
+    let body = response.body_mut().take_whole();
+    let is_last = response.headers().contains_key(CONNECTION);
+    let mut bytes = Bytes::from(head_bytes(&mut response, body.len())).chain(body);
+    let writing = async {
+        stream.write_all_buf(&mut bytes).await?;
+        stream.flush().await
+    };
+    unless_late(context, activity, writing).await.ok()?.ok()?;
+    // The request counts until its response is written.
+    drop(response);
+    if is_last {
+        linger(stream.socket).await;
+        return None;
+    }
+    Some(stream.into_parts())
+}
+
+/// Returns the head of a response as it is sent. Adds the length of the body, unless there is one.
+fn head_bytes<T>(response: &mut Response<T>, length: usize) -> Vec<u8> {
+    response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| length.into());
+    let reason = response.status().canonical_reason().unwrap_or_default();
+    let mut bytes = format!("HTTP/1.1 {} {reason}\r\n", response.status().as_str()).into_bytes();
+    for (name, value) in response.headers() {
+        bytes.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    bytes
+}
+
+/// Timeout of a client.
+enum Late {
+    Idle,
+    Head,
+    Reader,
+}
+
+/// Runs a future while the client makes progress.
+async fn unless_late<T>(
+    context: &ThreadContext,
+    activity: &Activity,
+    future: impl Future<Output = T>,
+) -> Result<T, Late> {
+    let timeouts = context.timeouts;
+    // Without keep-alive, an idle connection is one before its only request.
+    let idle = if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive };
+    let mut check_at = Instant::now() + timeouts.receive.min(idle).min(timeouts.slow_reader);
+    let mut future = pin!(future);
+    loop {
+        tokio::select! {
+            biased;
+            output = future.as_mut() => return Ok(output),
+            () = sleep_until(check_at) => match activity.check(timeouts.receive, idle, Instant::now()) {
+                Progress::Fine(next) => check_at = next,
+                Progress::SlowHead => return Err(Late::Head),
+                Progress::Idle => return Err(Late::Idle),
+                Progress::SlowReader => return Err(Late::Reader),
+            }
+        }
+    }
 }
 
 async fn serve_http2<S: ClientSocket>(
@@ -111,7 +205,7 @@ async fn serve_http2<S: ClientSocket>(
 ) {
     let answer = {
         let (context, activity) = (context.clone(), activity.clone());
-        move |request| passing::answer(context.clone(), peer, activity.begin_request(), request)
+        move |request| passing::answer(context.clone(), peer, activity.begin_request(), request, None)
     };
     let timeouts = context.timeouts;
     let options = Http2Options {

@@ -29,6 +29,8 @@ mod measurements;
 mod measuring;
 mod namespaces;
 mod operations;
+mod parked_request;
+mod passed_request;
 mod passing;
 mod permits;
 mod placements;

@@ -1,5 +1,6 @@
 //! Requests that the front does not answer itself: it checks their sizes, and passes them on to a Python process.
 
+use std::cell::Cell;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -14,13 +15,13 @@ use http::header::{
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
-use http::{Method, Request, Response, StatusCode, Uri, Version, response};
+use http::{Method, Request, Response, StatusCode, Version, response};
 use http_body::Body as _;
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
-use crate::answer_body::{AnswerBody, Content};
+use crate::answer_body::{AnswerBody, Content, Counts};
 use crate::bearer_token::bearer_token;
 use crate::body_budget::{BodyBudget, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
@@ -31,18 +32,20 @@ use crate::cors::{self, Cors, DOCUMENT_METHODS};
 use crate::failed_authentications::{FailedAuthentications, Outcome};
 use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
-use crate::internal_headers::{self, CLIENT, HELD, OVER, PARK, RAY, RAY_ID, WOKEN, ray_id_value, remove_internal};
+use crate::internal_headers::{self, PARK, RAY_ID, ray_id_value, remove_internal};
 use crate::measuring::Measuring;
 use crate::operations::Executed;
+use crate::parked_request::{ParkedRequest, Waiting};
+use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
 use crate::permits::PlanePermits;
 use crate::plain_request::{Head, Operation};
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
-use crate::repeats::{RepeatKey, Repeats};
+use crate::repeats::Repeats;
 use crate::routes::{Plane, Route, Routes};
-use crate::trace_context::{TRACEPARENT, trace_id_of};
+use crate::trace_context::trace_id_of;
 use crate::upstream::{NoResponse, Upstream};
-use crate::watches::{Park, Wake, Watches};
+use crate::watches::{Park, Watches};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -101,10 +104,10 @@ pub struct Passing {
     control: PassedPlane,
 }
 
-struct PassedPlane {
-    upstream: Upstream,
-    watches: Watches,
-    repeats: Repeats,
+pub struct PassedPlane {
+    pub upstream: Upstream,
+    pub watches: Watches,
+    pub repeats: Repeats,
 }
 
 impl Passing {
@@ -121,7 +124,7 @@ impl Passing {
         &self.plane(plane).watches
     }
 
-    fn plane(&self, plane: Plane) -> &PassedPlane {
+    pub fn plane(&self, plane: Plane) -> &PassedPlane {
         match plane {
             Plane::Data => &self.data,
             Plane::Control => &self.control,
@@ -129,12 +132,17 @@ impl Passing {
     }
 }
 
-/// Answers one request that hyper has read.
+/// Place for a parked request that leaves hyper.
+pub type Parking = Cell<Option<Box<ParkedRequest>>>;
+
+/// Answers one request that hyper has read. A parked request may leave hyper through `parking`: then the answer is an error,
+/// so that hyper gives the connection back.
 pub async fn answer(
     context: Rc<ThreadContext>,
     peer: Peer,
     counted: CountedRequest,
     request: Request<Incoming>,
+    parking: Option<Rc<Parking>>,
 ) -> io::Result<Response<AnswerBody>> {
     let traced = trace_id_of(request.headers());
     let ray_id = match traced {
@@ -144,67 +152,122 @@ pub async fn answer(
     let (answering, busy) = (context.clone().begin_answer(), context.begin_request());
     counted.wait_if_slowed_down().await;
     let (parts, body) = request.into_parts();
-    let origin = parts.headers.get(ORIGIN).cloned();
-    let path = parts.uri.path();
-    let path_of_cors = (origin.is_some() || cors::is_document(path)).then(|| path.to_owned());
-    let options = context.passing.options.clone();
+    let can_leave = can_leave_hyper(&parts);
     let mut exchange = Exchange {
-        measuring: Measuring::new(&context, ThreadContext::measurer, ray_id, Some(options.routes.unrouted())),
-        context: &context,
-        options: &options,
+        measuring: Measuring::new(
+            &context,
+            ThreadContext::measurer,
+            ray_id,
+            Some(context.passing.options.routes.unrouted()),
+        ),
         ray_id,
         is_traced: traced.is_some(),
         peer,
         client: context.addresses.client_of(peer, &parts.headers),
         is_received: body.is_end_stream(),
+        version: parts.version,
+        cors: CorsRequest::of(&parts),
+        counted: (counted, answering, busy),
+        context,
     };
-    let version = parts.version;
+    let context = exchange.context.clone();
     let outcome = tokio::select! {
         biased;
         outcome = exchange.run(parts, body) => outcome,
         () = context.end_of_grace() => Err(Problem::ShuttingDown),
     };
-    let mut response = match outcome {
-        Ok(response) => response,
-        Err(problem) => exchange.refuse(problem),
+    let waiting = match outcome {
+        Ok(Begun::Answered(response)) => return Ok(exchange.finish(Ok(response))),
+        Ok(Begun::Parked(waiting)) => waiting,
+        Err(problem) => return Ok(exchange.finish(Err(problem))),
     };
-    if let Some(path) = path_of_cors
-        && !response.headers().contains_key(http::header::ACCESS_CONTROL_ALLOW_ORIGIN)
-    {
-        options.cors.add(&path, origin.as_ref(), response.headers_mut());
-    }
-    let is_last = version == Version::HTTP_10
-        || !exchange.is_received
-        || context.is_stopping.get()
-        || context.timeouts.keep_alive.is_zero();
-    if version <= Version::HTTP_11 && is_last {
-        response.headers_mut().insert(CONNECTION, CLOSE);
-    }
-    // Otherwise hyper keeps a connection of HTTP/1.0 open if the client asks for it.
-    *response.version_mut() = version;
-    if response.status() == StatusCode::TOO_MANY_REQUESTS && matches!(peer, Peer::Client(_)) {
-        counted.slow_down_next();
-    }
-    let counted = (counted, answering, busy);
-    Ok(response.map(|content| AnswerBody::new(content, counted)))
+    let parking = parking.filter(|_| can_leave && !exchange.counted.0.has_unread_answer());
+    let parked = Box::new(ParkedRequest { exchange, waiting });
+    let Some(parking) = parking else { return Ok(parked.answer().await) };
+    parking.set(Some(parked));
+    Err(io::Error::other("the parked request leaves hyper"))
 }
 
-struct Exchange<'a> {
-    context: &'a Rc<ThreadContext>,
-    options: &'a PassingOptions,
+/// Other requests are rare. Hyper knows how to answer them.
+fn can_leave_hyper(parts: &Parts) -> bool {
+    let has_close = |value: &HeaderValue| value.as_bytes().to_ascii_lowercase().windows(5).any(|part| part == b"close");
+    parts.version == Version::HTTP_11
+        && parts.method == Method::GET
+        && !parts.headers.get_all(CONNECTION).iter().any(has_close)
+}
+
+/// One request that hyper has read, until its response.
+pub struct Exchange {
+    pub context: Rc<ThreadContext>,
     measuring: Measuring,
     ray_id: RayId,
     /// Whether the ray id is the trace id of the client.
     is_traced: bool,
     peer: Peer,
-    client: IpAddr,
+    pub client: IpAddr,
     /// Whether the whole request has arrived. Otherwise the connection ends with the response.
     is_received: bool,
+    version: Version,
+    cors: Option<Box<CorsRequest>>,
+    counted: Counts,
 }
 
-impl Exchange<'_> {
-    async fn run(&mut self, mut parts: Parts, body: Incoming) -> Result<Response<Content>, Problem> {
-        let options = self.options;
+/// Parts of a request that its response needs for CORS.
+struct CorsRequest {
+    path: Box<str>,
+    origin: Option<HeaderValue>,
+}
+
+impl CorsRequest {
+    fn of(parts: &Parts) -> Option<Box<CorsRequest>> {
+        let (path, origin) = (parts.uri.path(), parts.headers.get(ORIGIN));
+        let is_needed = origin.is_some() || cors::is_document(path);
+        is_needed.then(|| Box::new(CorsRequest { path: path.into(), origin: origin.map(own_value) }))
+    }
+}
+
+/// Returns a value of its own. The values of a request keep its whole head in memory.
+fn own_value(value: &HeaderValue) -> HeaderValue {
+    HeaderValue::from_bytes(value.as_bytes()).expect("it was a valid value")
+}
+
+/// Outcome of the first attempt.
+enum Begun {
+    Answered(Response<Content>),
+    Parked(Waiting),
+}
+
+impl Exchange {
+    /// Returns the response with all that the front adds.
+    pub fn finish(mut self, outcome: Result<Response<Content>, Problem>) -> Response<AnswerBody> {
+        let mut response = match outcome {
+            Ok(response) => response,
+            Err(problem) => self.refuse(problem),
+        };
+        let context = &self.context;
+        if let Some(cors) = &self.cors
+            && !response.headers().contains_key(http::header::ACCESS_CONTROL_ALLOW_ORIGIN)
+        {
+            context.passing.options.cors.add(&cors.path, cors.origin.as_ref(), response.headers_mut());
+        }
+        let is_last = self.version == Version::HTTP_10
+            || !self.is_received
+            || context.is_stopping.get()
+            || context.timeouts.keep_alive.is_zero();
+        if self.version <= Version::HTTP_11 && is_last {
+            response.headers_mut().insert(CONNECTION, CLOSE);
+        }
+        // Otherwise hyper keeps a connection of HTTP/1.0 open if the client asks for it.
+        *response.version_mut() = self.version;
+        if response.status() == StatusCode::TOO_MANY_REQUESTS && matches!(self.peer, Peer::Client(_)) {
+            self.counted.0.slow_down_next();
+        }
+        response.map(|content| AnswerBody::new(content, self.counted))
+    }
+
+    async fn run(&mut self, mut parts: Parts, body: Incoming) -> Result<Begun, Problem> {
+        let context = self.context.clone();
+        let options = &context.passing.options;
         let path_and_query = target(&parts).ok_or(Problem::NotFound)?.to_owned();
         if path_and_query.len() > options.limits.url_bytes_max {
             return Err(Problem::UriTooLong);
@@ -215,7 +278,7 @@ impl Exchange<'_> {
             && let Some(origin) = parts.headers.get(ORIGIN)
             && parts.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
         {
-            return self.answer_preflight(path, origin);
+            return self.answer_preflight(path, origin).map(Begun::Answered);
         }
         let route = options.routes.find(&parts.method, path);
         if let Some(route) = route {
@@ -231,16 +294,14 @@ impl Exchange<'_> {
         if let Some(operation) = route.and_then(|route| Operation::ALL.get(route.operation))
             && let Some(executed) = self.execute(*operation, &parts, &body)
         {
-            return Ok(self.answer_executed(&executed).await);
+            return Ok(Begun::Answered(self.answer_executed(&executed).await));
         }
         let (plane, needs_token) = route.map_or((Plane::Data, false), |route| (route.plane, route.needs_token));
         let headers = self.passed_headers(&parts.headers);
-        let is_safe = matches!(parts.method, Method::GET | Method::HEAD);
-        let passed = Passed { method: parts.method.clone(), path_and_query, headers, body };
+        let passed = PassedRequest { method: parts.method.clone(), path_and_query, headers, body };
         // Its values keep the buffer of the connection in memory.
         drop(parts);
-        let response = self.pass_until_answered(plane, passed, is_safe, needs_token).await?;
-        Ok(self.answer_with(response, client))
+        self.pass(plane, passed, needs_token).await
     }
 
     /// Returns None for a request that is not plain.
@@ -259,15 +320,15 @@ impl Exchange<'_> {
     }
 
     fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
-        let methods =
-            if cors::is_document(path) { DOCUMENT_METHODS.to_vec() } else { self.options.routes.methods(path) };
+        let options = &self.context.passing.options;
+        let methods = if cors::is_document(path) { DOCUMENT_METHODS.to_vec() } else { options.routes.methods(path) };
         if methods.is_empty() {
             return Err(Problem::NotFound);
         }
         let mut response = Response::new(Content::Whole(None));
         *response.status_mut() = StatusCode::NO_CONTENT;
         response.headers_mut().insert(RAY_ID, ray_id_value(self.ray_id));
-        self.options.cors.add_preflight(path, origin, &methods, response.headers_mut());
+        options.cors.add_preflight(path, origin, &methods, response.headers_mut());
         self.measuring.end_here(0);
         Ok(response)
     }
@@ -283,7 +344,8 @@ impl Exchange<'_> {
         if body.is_end_stream() {
             return Ok((Bytes::new(), None));
         }
-        let limit = route.map_or(self.options.limits.body_bytes_max, |route| route.body_bytes_max);
+        let options = &self.context.passing.options;
+        let limit = route.map_or(options.limits.body_bytes_max, |route| route.body_bytes_max);
         let needs_token = route.is_some_and(|route| route.needs_token);
         let check = |bytes: usize| {
             if bytes > limit {
@@ -293,7 +355,7 @@ impl Exchange<'_> {
             if bytes > SMALL_BYTES && needs_token { Ok(bearer_token(headers).map(drop)?) } else { Ok(()) }
         };
         check(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX))?;
-        let mut reservation = self.options.bodies.reserve(client);
+        let mut reservation = options.bodies.reserve(client);
         let receiving = collect(body, &mut reservation, check);
         let bytes = timeout(self.context.timeouts.receive, receiving).await.map_err(|_| Problem::RequestTimeout)??;
         let is_small = bytes.len() <= SMALL_BYTES;
@@ -320,73 +382,52 @@ impl Exchange<'_> {
                 passed.append(name.clone(), value.clone());
             }
         }
-        internal_headers::add_internal(&mut passed, self.client, self.ray_id, self.is_traced);
+        self.add_internal(&mut passed);
         passed
     }
 
-    /// Passes a request on. While Python parks it, waits for a change, and passes it on again.
-    async fn pass_until_answered(
-        &mut self,
-        plane: Plane,
-        mut passed: Passed,
-        is_safe: bool,
-        needs_token: bool,
-    ) -> Result<Response<PassedBody>, Problem> {
-        let PassedPlane { upstream, watches, repeats } = self.context.passing.plane(plane);
+    /// Adds the headers of the front to a request for Python.
+    pub fn add_internal(&self, headers: &mut HeaderMap) {
+        internal_headers::add_internal(headers, self.client, self.ray_id, self.is_traced);
+    }
+
+    /// Passes a request on. Python answers it, or parks it.
+    async fn pass(&mut self, plane: Plane, passed: PassedRequest, needs_token: bool) -> Result<Begun, Problem> {
+        let context = self.context.clone();
+        let PassedPlane { upstream, .. } = context.passing.plane(plane);
         let client = ClientKey::of(self.client);
-        let unavailable = |reason| match reason {
-            NoResponse::Late => Problem::DeadlineExceeded,
-            NoResponse::Stopped if plane == Plane::Data => Problem::Overloaded,
-            _ if plane == Plane::Data => Problem::Internal,
-            NoResponse::Lost | NoResponse::Stopped if !is_safe => Problem::ControlPlaneUnavailableSent,
-            _ => Problem::ControlPlaneUnavailable,
-        };
-        let until = Instant::now() + self.context.timeouts.parked;
-        let mut stale_in = None;
-        let permit = self.context.passing.permits.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await;
+        let until = Instant::now() + context.timeouts.parked;
+        let permit = context.passing.permits.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await;
         let permit = permit.map_err(|overload| Problem::overloaded(plane, overload))?;
-        let attempt = self.options.failed_authentications.admit(client, &passed.headers).map_err(|_| {
-            self.context.measurer().count_limited_failure();
+        let attempt = context.passing.options.failed_authentications.admit(client, &passed.headers).map_err(|_| {
+            context.measurer().count_limited_failure();
             Problem::RateLimitedFailures
         })?;
-        // Boxed, like each large part of a request, so that a parked one takes little memory.
-        let sent = Box::pin(upstream.send(passed.request(), is_safe)).await;
+        let is_safe = is_safe(&passed.method);
+        let kept = KeptRequest::of(&passed);
+        // Boxed, like each large part of a request, so that a waiting one takes little memory.
+        let sent = Box::pin(upstream.send(passed.into_request(), is_safe)).await;
         if let Some(attempt) = attempt {
             attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
         }
         drop(permit);
-        let mut response = sent.map_err(unavailable)?.map(PassedBody::Streamed);
-        loop {
-            if !response.headers().contains_key(RAY_ID) {
-                // The answer of uvicorn itself. Its parser refuses some requests that hyper takes, such as unknown methods.
-                let is_refused = response.status() == StatusCode::BAD_REQUEST;
-                return Err(if is_refused { Problem::NotHttp } else { Problem::Internal });
-            }
-            let Some(park) = park_of(&response)? else { return Ok(response) };
-            drop(response);
-            passed.keep_only_key();
-            let wake = if self.context.is_stopping.get() {
-                Wake::Expired
-            } else {
-                watches.wait(park, until, &mut stale_in).await
-            };
-            let is_over = wake == Wake::Expired || self.context.is_stopping.get();
-            passed.headers.insert(HELD, if is_over { OVER } else { WOKEN });
-            let sending = || upstream.send(passed.request(), is_safe);
-            let repeated = Box::pin(repeats.send(passed.key(is_over), sending)).await;
-            response = repeated.map_err(unavailable)?.map(PassedBody::Whole);
+        let response = sent.map_err(|reason| unavailable(plane, is_safe, reason))?;
+        match park_of(&response)? {
+            Some(park) => Ok(Begun::Parked(Waiting { plane, kept, park, until })),
+            None => Ok(Begun::Answered(self.answer_with(response.map(PassedBody::Streamed)))),
         }
     }
 
-    fn answer_with(&mut self, response: Response<PassedBody>, client: ClientKey) -> Response<Content> {
+    pub fn answer_with(&mut self, response: Response<PassedBody>) -> Response<Content> {
         let (mut parts, body) = response.into_parts();
+        let options = &self.context.passing.options;
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
         self.measuring.end_passed(&parts.headers, !is_error);
         HOP_BY_HOP.iter().for_each(|name| drop(parts.headers.remove(name)));
         remove_internal(&mut parts.headers);
         let content = match body {
             PassedBody::Streamed(body) => {
-                let mut unwritten = self.options.answers.reserve(client);
+                let mut unwritten = options.answers.reserve(ClientKey::of(self.client));
                 unwritten.add(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
                 Content::Passed(body, unwritten)
             }
@@ -404,59 +445,16 @@ impl Exchange<'_> {
     }
 
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
-        self.measuring.end_here(self.options.problems.code(problem));
-        self.options.problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(body)))
+        let problems = &self.context.passing.options.problems;
+        self.measuring.end_here(problems.code(problem));
+        problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(body)))
     }
 }
 
-enum PassedBody {
+pub enum PassedBody {
     Streamed(Incoming),
     /// Several requests may share it.
     Whole(Bytes),
-}
-
-/// A request for Python.
-struct Passed {
-    method: Method,
-    path_and_query: String,
-    headers: HeaderMap,
-    body: Bytes,
-}
-
-impl Passed {
-    fn request(&self) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(self.body.clone()));
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = Uri::builder()
-            .scheme("http")
-            .authority("python")
-            .path_and_query(self.path_and_query.as_str())
-            .build()
-            .expect("the parts are valid");
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-
-    /// Returns the key of a repeat, which has no body.
-    fn key(&self, is_over: bool) -> RepeatKey {
-        let value = |name| self.headers.get(name).map(|value: &HeaderValue| value.as_bytes().to_vec());
-        let credentials = [value(AUTHORIZATION), value(ORIGIN)];
-        RepeatKey { method: self.method.clone(), path_and_query: self.path_and_query.clone(), credentials, is_over }
-    }
-
-    /// Drops the parts that a repeated request does not need. It may wait for long.
-    fn keep_only_key(&mut self) {
-        self.body = Bytes::new();
-        let mut headers = HeaderMap::with_capacity(6);
-        for name in [HOST, AUTHORIZATION, ORIGIN, CLIENT, RAY, TRACEPARENT] {
-            if let Some(value) = self.headers.remove(&name) {
-                // A value of its own, because this one keeps the whole head of the request in memory.
-                let value = HeaderValue::from_bytes(value.as_bytes()).expect("it was a valid value");
-                headers.insert(name, value);
-            }
-        }
-        self.headers = headers;
-    }
 }
 
 /// Returns the target that Python gets, or None for a target without a path. Uvicorn takes only ASCII. A CONNECT would
@@ -513,7 +511,23 @@ fn outcome(response: &Response<Incoming>, needs_token: bool) -> Outcome {
     Outcome::of(status.is_success(), status == StatusCode::UNAUTHORIZED, code, needs_token)
 }
 
-fn park_of(response: &Response<PassedBody>) -> Result<Option<Park>, Problem> {
+pub fn unavailable(plane: Plane, is_safe: bool, reason: NoResponse) -> Problem {
+    match reason {
+        NoResponse::Late => Problem::DeadlineExceeded,
+        NoResponse::Stopped if plane == Plane::Data => Problem::Overloaded,
+        _ if plane == Plane::Data => Problem::Internal,
+        NoResponse::Lost | NoResponse::Stopped if !is_safe => Problem::ControlPlaneUnavailableSent,
+        _ => Problem::ControlPlaneUnavailable,
+    }
+}
+
+/// Returns the wait of a parked request, or None for a response.
+pub fn park_of<T>(response: &Response<T>) -> Result<Option<Rc<Park>>, Problem> {
+    if !response.headers().contains_key(RAY_ID) {
+        // The answer of uvicorn itself. Its parser refuses some requests that hyper takes, such as unknown methods.
+        let is_refused = response.status() == StatusCode::BAD_REQUEST;
+        return Err(if is_refused { Problem::NotHttp } else { Problem::Internal });
+    }
     let Some(park) = response.headers().get(PARK) else { return Ok(None) };
     let park = park.to_str().ok().and_then(Park::parse);
     park.map(Some).ok_or(Problem::Internal)

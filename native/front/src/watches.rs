@@ -1,7 +1,7 @@
 //! Parked long polls: requests that wait for a change of one of their topics.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,11 +22,11 @@ pub struct Park {
 }
 
 impl Park {
-    pub fn parse(text: &str) -> Option<Park> {
+    pub fn parse(text: &str) -> Option<Rc<Park>> {
         let (index, topics) = text.split_once(' ')?;
         let (run, sequence) = index.split_once('.')?;
         let topics = topics.split(',').map(Rc::from).collect();
-        Some(Park { run: run.into(), sequence: sequence.parse().ok()?, topics })
+        Some(Rc::new(Park { run: run.into(), sequence: sequence.parse().ok()?, topics }))
     }
 }
 
@@ -67,12 +67,12 @@ struct State {
     recent: HashMap<Rc<str>, u64>,
     waiting: HashMap<u64, Waiting>,
     last_number: u64,
-    by_topic: HashMap<Rc<str>, HashSet<u64>>,
+    /// Numbers of the waiting requests, each with its topics. A set of sets would take more memory.
+    by_topic: BTreeSet<(Rc<str>, u64)>,
 }
 
 struct Waiting {
-    sequence: u64,
-    topics: Vec<Rc<str>>,
+    park: Rc<Park>,
     wake: oneshot::Sender<()>,
 }
 
@@ -83,8 +83,8 @@ impl Watches {
 
     /// Waits until a topic changes, or until the deadline. `stale_in` is the state of one request over its waits: the run
     /// in which it was woken at once because it waits in another run.
-    pub async fn wait(&self, park: Park, until: Instant, stale_in: &mut Option<Rc<str>>) -> Wake {
-        let Some((number, woken)) = self.state.borrow_mut().add(park, stale_in) else { return Wake::Changed };
+    pub async fn wait(&self, park: &Rc<Park>, until: Instant, stale_in: &mut Option<Rc<str>>) -> Wake {
+        let Some((number, woken)) = self.state.borrow_mut().add(park.clone(), stale_in) else { return Wake::Changed };
         self.count.fetch_add(1, Ordering::Relaxed);
         let _entry = Entry { watches: self, number };
         match timeout_at(until, woken).await {
@@ -117,14 +117,14 @@ impl Drop for Entry<'_> {
 
 impl State {
     /// Returns None if the request must not wait.
-    fn add(&mut self, park: Park, stale_in: &mut Option<Rc<str>>) -> Option<(u64, oneshot::Receiver<()>)> {
+    fn add(&mut self, park: Rc<Park>, stale_in: &mut Option<Rc<str>>) -> Option<(u64, oneshot::Receiver<()>)> {
         if park.run != self.run {
             if stale_in.as_ref() != Some(&self.run) {
                 *stale_in = Some(self.run.clone());
                 return None;
             }
             // The process has restarted, and no answer has named its new run yet.
-            self.restart(park.run, park.sequence);
+            self.restart(park.run.clone(), park.sequence);
             self.wake_all();
         }
         let has_changed = |topic: &Rc<str>| self.recent.get(topic).is_some_and(|change| *change > park.sequence);
@@ -134,23 +134,16 @@ impl State {
         let (wake, woken) = oneshot::channel();
         self.last_number += 1;
         let number = self.last_number;
-        self.waiting.insert(number, Waiting { sequence: park.sequence, topics: park.topics.clone(), wake });
-        for topic in park.topics {
-            self.by_topic.entry(topic).or_default().insert(number);
-        }
+        self.by_topic.extend(park.topics.iter().map(|topic| (topic.clone(), number)));
+        self.waiting.insert(number, Waiting { park, wake });
         Some((number, woken))
     }
 
     /// Removes a request unless it is removed already.
     fn remove(&mut self, number: u64) -> Option<Waiting> {
         let waiting = self.waiting.remove(&number)?;
-        for topic in &waiting.topics {
-            if let Some(numbers) = self.by_topic.get_mut(topic) {
-                numbers.remove(&number);
-                if numbers.is_empty() {
-                    self.by_topic.remove(topic);
-                }
-            }
+        for topic in &waiting.park.topics {
+            self.by_topic.remove(&(topic.clone(), number));
         }
         Some(waiting)
     }
@@ -162,13 +155,15 @@ impl State {
             return;
         }
         for (topic, sequence) in changes.topics {
-            let waiting = self.by_topic.get(topic.as_str()).into_iter().flatten();
-            let woken: Vec<_> = waiting.copied().filter(|number| self.waiting[number].sequence < sequence).collect();
+            let topic = Rc::<str>::from(topic);
+            let waiting =
+                self.by_topic.range((topic.clone(), 0)..=(topic.clone(), u64::MAX)).map(|(_, number)| *number);
+            let woken: Vec<_> = waiting.filter(|number| self.waiting[number].park.sequence < sequence).collect();
             for number in woken {
                 self.wake(number);
             }
             if sequence > self.floor {
-                self.recent.insert(topic.into(), sequence);
+                self.recent.insert(topic, sequence);
             }
         }
         self.after = self.after.max(changes.sequence);
@@ -204,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    fn park(text: &str) -> Park {
+    fn park(text: &str) -> Rc<Park> {
         Park::parse(text).unwrap_or_else(|| panic!("{text}"))
     }
 
@@ -224,7 +219,8 @@ mod tests {
     async fn wait(watches: &Watches, text: &str, change: impl FnOnce()) -> Wake {
         let until = Instant::now() + Duration::from_millis(20);
         let mut stale_in = None;
-        let waiting = watches.wait(park(text), until, &mut stale_in);
+        let park = park(text);
+        let waiting = watches.wait(&park, until, &mut stale_in);
         let changing = async {
             tokio::task::yield_now().await;
             change();
@@ -264,8 +260,8 @@ mod tests {
     async fn request_of_another_run_is_repeated_once_and_then_waits() {
         let watches = watches();
         let (mut stale_in, until) = (None, Instant::now());
-        assert_eq!(watches.wait(park("b.3 one"), until, &mut stale_in).await, Wake::Changed);
-        assert_eq!(watches.wait(park("b.3 one"), until, &mut stale_in).await, Wake::Expired);
+        assert_eq!(watches.wait(&park("b.3 one"), until, &mut stale_in).await, Wake::Changed);
+        assert_eq!(watches.wait(&park("b.3 one"), until, &mut stale_in).await, Wake::Expired);
     }
 
     #[tokio::test(flavor = "current_thread")]
@@ -273,7 +269,8 @@ mod tests {
         let watches = watches();
         let (mut stale_in, until) = (None, Instant::now() + Duration::from_secs(60));
         {
-            let waiting = std::pin::pin!(watches.wait(park("a.10 one"), until, &mut stale_in));
+            let park = park("a.10 one");
+            let waiting = std::pin::pin!(watches.wait(&park, until, &mut stale_in));
             assert!(futures_poll(waiting).is_none());
             assert_eq!(watches.count.load(Ordering::Relaxed), 1);
         }

@@ -1,6 +1,7 @@
 //! Calls that the front passes on to the gRPC servers of the Python processes.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
@@ -64,7 +65,7 @@ impl From<NoResponse> for Failure {
 /// Response of a Python process to a call with one response message.
 enum UnaryResponse {
     /// The call waits for a change.
-    Parked(Park),
+    Parked(Rc<Park>),
     Complete {
         headers: HeaderMap,
         message: Option<Bytes>,
@@ -181,7 +182,7 @@ impl PassedCall {
             let wake = if context.is_stopping.get() {
                 Wake::Expired
             } else {
-                let waiting = context.passing.watches(self.plane).wait(park, until_parked, &mut stale_in);
+                let waiting = context.passing.watches(self.plane).wait(&park, until_parked, &mut stale_in);
                 until(self.call.deadline, waiting).await?
             };
             let is_over = wake == Wake::Expired || context.is_stopping.get();

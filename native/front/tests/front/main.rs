@@ -15,6 +15,7 @@ mod limits;
 mod lobby_calls;
 mod namespace;
 mod paced_reader;
+mod parked_connections;
 mod parking;
 mod passing;
 mod placing;

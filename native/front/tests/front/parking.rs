@@ -8,17 +8,17 @@ use crate::client::Client;
 use crate::python::{Python, Reply, Request};
 use crate::world::{NEVER, Setup, TIMEOUTS, World, wait_until};
 
-const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
+pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
 const CHANGED: &str = "x-hosting-held";
 
-fn changes(run: &str, sequence: u64, topics: &[&str], is_complete: bool) -> Changes {
+pub fn changes(run: &str, sequence: u64, topics: &[&str], is_complete: bool) -> Changes {
     let topics = topics.iter().map(|topic| ((*topic).to_owned(), sequence)).collect();
     Changes { run: run.into(), sequence, topics, is_complete }
 }
 
 /// Parks each request once, and then answers why it was repeated.
-fn park(python: &Python, park: &'static str) {
+pub fn park(python: &Python, park: &'static str) {
     python.reply(move |request| {
         Reply::Answer(match request.header(CHANGED) {
             None => request.response("200 OK", &format!("x-hosting-park: {park}\r\n"), ""),
@@ -28,7 +28,7 @@ fn park(python: &Python, park: &'static str) {
 }
 
 /// Returns a front that knows the changes of the run `a` up to number 10.
-fn world(timeouts: Timeouts) -> World {
+pub fn world(timeouts: Timeouts) -> World {
     let world = World::with(Setup { timeouts, ..Setup::default() });
     for plane in [Plane::Data, Plane::Control] {
         world.front.take_changes(plane, changes("a", 10, &[], false));
@@ -39,7 +39,7 @@ fn world(timeouts: Timeouts) -> World {
 }
 
 /// Returns a client with a parked request.
-fn parked(world: &World) -> (Client, Request) {
+pub fn parked(world: &World) -> (Client, Request) {
     park_request(world, WATCH)
 }
 
@@ -49,7 +49,7 @@ fn parked_alone(world: &World, number: usize) -> (Client, Request) {
     park_request(world, watch.as_bytes())
 }
 
-fn park_request(world: &World, request: &[u8]) -> (Client, Request) {
+pub fn park_request(world: &World, request: &[u8]) -> (Client, Request) {
     let (mut client, before) = (world.connect(), world.parked());
     client.send(request);
     let request = world.python.request();

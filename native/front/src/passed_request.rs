@@ -1,0 +1,78 @@
+//! Requests for Python, and the part of a long poll that stays in memory.
+
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::{Method, Request, Uri};
+use http_body_util::Full;
+
+use crate::internal_headers::{HELD, OVER, WOKEN};
+use crate::passing::Exchange;
+use crate::repeats::RepeatKey;
+use crate::trace_context::TRACEPARENT;
+
+/// Headers that a repeated request needs.
+const KEPT: [HeaderName; 4] = [HOST, AUTHORIZATION, ORIGIN, TRACEPARENT];
+
+/// A request for Python.
+pub struct PassedRequest {
+    pub method: Method,
+    pub path_and_query: String,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl PassedRequest {
+    pub fn into_request(self) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(self.body));
+        *request.method_mut() = self.method;
+        *request.uri_mut() = Uri::builder()
+            .scheme("http")
+            .authority("python")
+            .path_and_query(self.path_and_query)
+            .build()
+            .expect("the parts are valid");
+        *request.headers_mut() = self.headers;
+        request
+    }
+}
+
+/// The parts of a request that a repeat needs. It has no body.
+pub struct KeptRequest {
+    pub method: Method,
+    path_and_query: Box<str>,
+    headers: Box<[(HeaderName, Box<[u8]>)]>,
+}
+
+impl KeptRequest {
+    pub fn of(request: &PassedRequest) -> KeptRequest {
+        let header = |name: &HeaderName| request.headers.get(name).map(|value| (name.clone(), value.as_bytes().into()));
+        KeptRequest {
+            method: request.method.clone(),
+            path_and_query: request.path_and_query.as_str().into(),
+            headers: KEPT.iter().filter_map(header).collect(),
+        }
+    }
+
+    /// Returns the request as it is repeated, because of a change or because its wait is over.
+    pub fn repeated(&self, exchange: &Exchange, is_over: bool) -> PassedRequest {
+        let mut headers = HeaderMap::with_capacity(KEPT.len() + 3);
+        for (name, value) in &self.headers {
+            headers.insert(name, HeaderValue::from_bytes(value).expect("it was a valid value"));
+        }
+        exchange.add_internal(&mut headers);
+        headers.insert(HELD, if is_over { OVER } else { WOKEN });
+        let path_and_query = self.path_and_query.clone().into();
+        PassedRequest { method: self.method.clone(), path_and_query, headers, body: Bytes::new() }
+    }
+
+    pub fn key(&self, is_over: bool) -> RepeatKey {
+        let value = |wanted| self.headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_vec());
+        let credentials = [value(AUTHORIZATION), value(ORIGIN)];
+        RepeatKey { method: self.method.clone(), path_and_query: self.path_and_query.to_string(), credentials, is_over }
+    }
+}
+
+/// Returns whether Python may execute a request twice.
+pub fn is_safe(method: &Method) -> bool {
+    matches!(*method, Method::GET | Method::HEAD)
+}
