@@ -240,7 +240,7 @@ def _figures(runs: Runs) -> list[Figure]:
             f"{COUNT:,} blocked watches, resident memory each above idle",
             median(one, "kib_each") * 1.024,
             "kB",
-            at_most=20,
+            at_most=6,
             note=f"all processes, idle {median(one, 'idle_mib'):.0f} MiB; blocked in "
             f"{median(one, 'blocked_s'):.1f} s; {TOKENS:,} tokens, a game each; "
             f"{max(run['open_files'] for run in one):,} open files of one process",
@@ -260,7 +260,7 @@ def _figures(runs: Runs) -> list[Figure]:
                 f"a change that concerns all {COUNT:,}, {how}",
                 median(runs[name], "last_s"),
                 "s",
-                at_most=2,
+                at_most=0.5,
                 note=f"first answer after {median(runs[name], 'first_s'):.3f} s",
             )
         )

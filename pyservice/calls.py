@@ -76,6 +76,15 @@ class Subject(NamedTuple):
     """Type and id of the changed object. None: the request or the response names the object."""
 
 
+class Share(NamedTuple):
+    """Callers that get the same response, which the front asks for once after a change."""
+
+    key: str
+    """Names everything that the response depends on, except the request and the `Origin` header."""
+    rights: tuple[str, ...]
+    """Topics of the caller's rights. After a change of one, the front asks for this caller alone."""
+
+
 @dataclass(slots=True)
 class Caller:
     """Sender of a request after its authorization.
@@ -94,6 +103,8 @@ class Caller:
     group: bytes = b""
     subject: Subject | None = None
     """The control plane sets it for the audit log."""
+    share: Share | None = None
+    """Set by an operation if other callers may share the response."""
 
 
 class WaitForChange(NamedTuple):

@@ -144,20 +144,29 @@ class Topics:
         sequence = int(digits)
         return sequence if sequence <= self.sequence else None
 
+    @property
+    def position(self) -> str:
+        """The last change, as `<run>.<sequence>`."""
+        return f"{self.run}.{self.sequence}"
+
     def wait_unless_changed(
-        self, watch_index: str | None, call: Call, *topics: str
+        self, watch_index: str | None, call: Call, *topics: str, rights: Iterable[str] = ()
     ) -> WaitForChange | None:
         """Returns a `WaitForChange` if no topic changed after `watch_index`.
 
         Returns None if the operation must respond now. That is also the case without an index, with
         the index of another run of the service, or after the maximum wait time.
+
+        A change of the topics `rights` ends the wait too, but is no news: the operation only checks
+        the caller again.
         """
         if not watch_index or call.long_poll_expired:
             return None
         sequence = self.parse(watch_index)
         if sequence is None or self._last_change(topics) > sequence:
             return None
-        return wait_for_change(*topics, sequence=self.sequence, run=self.run)
+        every = dict.fromkeys((*topics, *rights))
+        return wait_for_change(*every, sequence=self.sequence, run=self.run)
 
     def has_changed(self, wait: WaitForChange) -> bool:
         """Returns whether a topic may have changed since an operation of this run decided to wait."""
@@ -213,6 +222,11 @@ class LongPolls:
 
     def __len__(self) -> int:
         return self._count
+
+    @property
+    def position(self) -> str:
+        """The last change of the topics, as `<run>.<sequence>`."""
+        return self._topics.position
 
     def end_of_wait(self) -> float:
         """Returns the maximum wait time of a request that waits now, as a time of the loop's clock."""

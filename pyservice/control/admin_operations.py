@@ -13,10 +13,10 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Subject
 from pyservice.control.audit_log import AuditAdministration, AuditLog
-from pyservice.control.authorization import CallAuthenticator, scope_covers
+from pyservice.control.authorization import CallAuthenticator, identity_topic, scope_covers
 from pyservice.control.feed_comparison import find_orphans
 from pyservice.control.feeder import DataPlaneUnavailable
-from pyservice.control.games import group_topic, identity_topic
+from pyservice.control.games import group_topic
 from pyservice.control.groups import billing_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import (

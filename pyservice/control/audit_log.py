@@ -17,6 +17,7 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Caller, Subject, TokenKind, WaitForChange
 from pyservice.control import authorization
+from pyservice.control.authorization import rights_of, share_response
 from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import OK
@@ -203,7 +204,10 @@ class AuditLogOperations:
     ) -> pb.GetGroupAuditResponse | WaitForChange:
         topic = audit_topic(request.group_id)
         index = self.topics.index_of(topic)
-        wait = self.topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        share_response(caller, request.group_id)
+        wait = self.topics.wait_unless_changed(
+            request.watch_index, caller.call, topic, rights=rights_of(caller)
+        )
         async with self.database.read() as tx:
             await authorization.find_group(tx, caller, request.group_id)
             if wait is not None:

@@ -6,14 +6,14 @@ A record outside of the scope is reported as not found (404).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
 from time import monotonic
 from typing import Any, Final, Protocol
 from uuid import UUID
 
 from pyservice.auth.bearer_token import bearer_token, forbidden
-from pyservice.calls import Call, Caller, Scope, Subject, TokenKind
+from pyservice.calls import Call, Caller, Scope, Share, Subject, TokenKind
 from pyservice.control.batching import Batcher
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
@@ -23,9 +23,20 @@ from pyservice.storage.database import Database, Record, Transaction
 _CACHE_TTL_S: Final = 0.9
 """Cache time of a token. Revocations by other processes take effect within a second."""
 _CACHE_MAX: Final = 20_000
+_WATCH_MS: Final = 300_000
+"""More than the time from the look-up of a token to the response of its long poll."""
+_SHARE_DIGITS: Final = 32
 _DISABLED: Final = (
     "The operator of the service disabled the token's identity. Ask the operator to enable it."
 )
+
+
+@dataclass(eq=False, slots=True)
+class Lookup:
+    """A query of tokens."""
+
+    is_current: bool = True
+    """False after a change of the rights of any token since the query began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,9 @@ class GrantedScope(Scope):
     """Scope of a `cloud_` token, with the ids of all groups that the token covers, oldest first."""
 
     groups: tuple[str, ...]
+    lookup: Lookup = field(default_factory=Lookup, compare=False)
+    expires_soon: bool = False
+    """True if the token can expire while a request waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +72,7 @@ class CallAuthenticator:
         self._now_ms = clock_ms
         self._now_s = clock_s
         self._cache: dict[bytes, CloudToken] = {}
-        self._generation = 0
+        self._lookup = Lookup()
         self._lookups = Batcher(self._find)
 
     def allow_anonymous(self, call: Call) -> Caller:
@@ -121,23 +135,26 @@ class CallAuthenticator:
         return cloud_token
 
     def clear_cache(self) -> None:
-        """Clears the cache of tokens. Call this method after a change of tokens, members or identities."""
+        """Clears the cache of tokens. Call this method after a change of tokens, members or
+        identities, and bump the topics of `rights_of` that the change concerns.
+        """
         self._cache.clear()
-        self._generation += 1
+        self._lookup.is_current = False
+        self._lookup = Lookup()
 
     async def _find(self, hashes: Sequence[bytes]) -> list[CloudToken | None]:
-        generation, now_s = self._generation, self._now_s()
+        lookup, now_s, now_ms = self._lookup, self._now_s(), self._now_ms()
         async with self._database.read() as tx:
             rows = await tokens.cloud_by_hashes(tx, set(hashes))
             identities = {row.identity_id for row in rows.values()}
             groups_of = await groups.ids_of_identities(tx, identities)
         tokens_by_hash = {
-            token_hash: _token(row, groups_of[row.identity_id], now_s)
+            token_hash: _token(row, groups_of[row.identity_id], lookup, now_s, now_ms)
             for token_hash, row in rows.items()
         }
         for missing_hash in set(hashes) - tokens_by_hash.keys():
             self._cache.pop(missing_hash, None)
-        if generation == self._generation:
+        if lookup.is_current:
             if len(self._cache) + len(tokens_by_hash) > _CACHE_MAX:
                 self._cache.clear()
             self._cache.update(tokens_by_hash)
@@ -163,10 +180,21 @@ def require_valid_token(token: TokenEnds, now_ms: int) -> None:
         raise ServiceError("TOKEN_EXPIRED")
 
 
-def _token(row: Record, of_identity: list[str], now_s: float) -> CloudToken:
+def _token(
+    row: Record, of_identity: list[str], lookup: Lookup, now_s: float, now_ms: int
+) -> CloudToken:
     is_orphaned = row.group_id is not None and row.group_id not in of_identity
     reached = of_identity if row.group_id is None else [row.group_id]
-    scope = GrantedScope(row.identity_id, row.token_id, row.group_id, row.game_id, tuple(reached))
+    expires_soon = row.expires_ms is not None and row.expires_ms < now_ms + _WATCH_MS
+    scope = GrantedScope(
+        row.identity_id,
+        row.token_id,
+        row.group_id,
+        row.game_id,
+        tuple(reached),
+        lookup,
+        expires_soon,
+    )
     is_disabled = row.disable_ms is not None
     return CloudToken(scope, row.expires_ms, row.revoke_ms, is_orphaned, is_disabled, now_s)
 
@@ -180,6 +208,39 @@ def scope_of(caller: Caller) -> GrantedScope:
     if not isinstance(caller.scope, GrantedScope):
         raise TypeError("this operation is for cloud_ tokens")
     return caller.scope
+
+
+def identity_topic(identity_id: str) -> str:
+    return f"identity:{identity_id}"
+
+
+def token_topic(token_id: str) -> str:
+    return f"token:{token_id}"
+
+
+def tokens_of_game_topic(game_id: str) -> str:
+    return f"tokens:{game_id}"
+
+
+def rights_of(caller: Caller) -> tuple[str, ...]:
+    """Returns the topics that change with the rights of a `cloud_` token."""
+    scope = scope_of(caller)
+    rights = token_topic(scope.token_id), identity_topic(scope.identity_id)
+    # The tokens of a game are deleted with it.
+    return rights if scope.game_id is None else (*rights, tokens_of_game_topic(scope.game_id))
+
+
+def share_response(caller: Caller, *content: str) -> None:
+    """Lets the front give the response to other callers with an equal `content`.
+
+    `content` names all parts of the scope and the records that the response depends on. Call this
+    function directly before `wait_unless_changed`. Without a current look-up, the rights may have
+    changed before the wait, so the caller has no share.
+    """
+    scope = scope_of(caller)
+    if scope.lookup.is_current and not scope.expires_soon:
+        key = sha256("\n".join(content).encode()).hexdigest()[:_SHARE_DIGITS]
+        caller.share = Share(key, rights_of(caller))
 
 
 async def lock_creator(tx: Transaction, caller: Caller, now_ms: int) -> Record:

@@ -15,7 +15,13 @@ from typing import Final, NamedTuple, Protocol
 from pyservice.calls import Caller, WaitForChange
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control import authorization
-from pyservice.control.authorization import scope_of
+from pyservice.control.authorization import (
+    identity_topic,
+    rights_of,
+    scope_of,
+    share_response,
+    tokens_of_game_topic,
+)
 from pyservice.control.configuration_encoding import encode
 from pyservice.control.deletions import Deletions, require_no_players
 from pyservice.control.feeder import Feeder
@@ -68,10 +74,6 @@ class GameDeletions(NamedTuple):
 
 class PlayerCounter(Protocol):
     def players(self, namespace_ids: Iterable[str]) -> int: ...
-
-
-def identity_topic(identity_id: str) -> str:
-    return f"identity:{identity_id}"
 
 
 def group_topic(group_id: str) -> str:
@@ -197,8 +199,9 @@ class GameOperations:
                     await stored_deletions.remove_namespace(tx, row.namespace_id, row.revision + 1)
                 await stored_deletions.remove_game(tx, game.game_id)
                 topics = [game_topic(game.game_id), group_topic(game.group_id)]
-                tx.after_commit(lambda: self._topics.bump(*topics))
+                topics.append(tokens_of_game_topic(game.game_id))
                 tx.after_commit(self._on_deleted)
+                tx.after_commit(lambda: self._topics.bump(*topics))
                 return remembered_pb2.NamespacesDeleted(namespace_ids=ids)
 
             yield change
@@ -218,7 +221,10 @@ class GameOperations:
         group_ids = scope.groups
         topics = [identity_topic(scope.identity_id), *map(group_topic, group_ids)]
         index = self._topics.index_of(*topics)
-        wait = self._topics.wait_unless_changed(request.watch_index, caller.call, *topics)
+        share_response(caller, scope.identity_id, scope.game_id or "", *group_ids)
+        wait = self._topics.wait_unless_changed(
+            request.watch_index, caller.call, *topics, rights=rights_of(caller)
+        )
         if wait is not None:
             return wait
         key = _ListKey(index, group_ids, scope.game_id, PageBounds.of(request))
@@ -262,7 +268,10 @@ class GameOperations:
             raise ServiceError("GAME_NOT_FOUND")
         topic = game_topic(row.game_id)
         index = self._topics.index_of(topic)
-        wait = self._topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        share_response(caller, row.game_id)
+        wait = self._topics.wait_unless_changed(
+            request.watch_index, caller.call, topic, rights=rights_of(caller)
+        )
         if wait is not None:
             return wait
         key = row.game_id, index

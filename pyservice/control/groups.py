@@ -11,8 +11,12 @@ from typing import Final
 
 from pyservice.calls import Caller, WaitForChange
 from pyservice.control import authorization
-from pyservice.control.authorization import scope_of
-from pyservice.control.games import identity_topic
+from pyservice.control.authorization import (
+    identity_topic,
+    rights_of,
+    scope_of,
+    share_response,
+)
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.resource_summaries import PublicUrls, group_summary
@@ -64,7 +68,10 @@ class GroupOperations:
     ) -> pb.GetGroupBillingResponse | WaitForChange:
         topic = billing_topic(request.group_id)
         index = self.records.topics.index_of(topic)
-        wait = self.records.topics.wait_unless_changed(request.watch_index, caller.call, topic)
+        share_response(caller, request.group_id)
+        wait = self.records.topics.wait_unless_changed(
+            request.watch_index, caller.call, topic, rights=rights_of(caller)
+        )
         async with self.records.database.read() as tx:
             row = await authorization.find_group(tx, caller, request.group_id)
         if wait is not None:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from pyservice.calls import Subject
-from pyservice.control.authorization import CallAuthenticator
+from pyservice.control.authorization import CallAuthenticator, identity_topic
 from pyservice.control.feeder import Feeder
-from pyservice.control.games import identity_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.undelivered_secrets import raise_revision

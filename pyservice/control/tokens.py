@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from base64 import urlsafe_b64encode
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from hashlib import sha256
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -87,7 +87,9 @@ class TokenOperations:
         clear_token_cache: Callable[[], None],
         finish: RunToCompletion,
     ) -> None:
-        self._undelivered = UndeliveredSecrets(context.database, feeder, finish)
+        self._undelivered = UndeliveredSecrets(
+            context.database, feeder, finish, self._after_revocation
+        )
         self.job = self._undelivered.job
         self._database = context.database
         self._changes = context.changes
@@ -96,6 +98,7 @@ class TokenOperations:
         self._feeder = feeder
         self._signer = signer
         self._clear_token_cache = clear_token_cache
+        self._topics = context.topics
         self._now_ms = context.now_ms
         self._quotas = context.quotas
 
@@ -457,8 +460,8 @@ class TokenOperations:
         With `cascade`, also revokes the tokens that they created in namespaces of `group_ids`, or
         of all groups for None.
         """
-        await token_lineage.revoke_with_descendants(tx, token_id, self._now_ms())
-        tx.after_commit(self._clear_token_cache)
+        revoked = await token_lineage.revoke_with_descendants(tx, token_id, self._now_ms())
+        self._after_revocation(tx, revoked)
         if not cascade:
             return
         reached = await token_lineage.namespaces_of_created(tx, token_id, group_ids)
@@ -468,6 +471,11 @@ class TokenOperations:
             await raise_revision(
                 tx, row.namespace_id, row.group_id, self._feeder, is_revocation=True
             )
+
+    def _after_revocation(self, tx: Transaction, token_ids: Sequence[str]) -> None:
+        tx.after_commit(self._clear_token_cache)
+        # Parked watches authenticate again.
+        tx.after_commit(lambda: self._topics.bump(*map(authorization.token_topic, token_ids)))
 
     async def confirm_cascade(self, token_id: str, group_ids: Collection[str] | None) -> None:
         """Waits until the data plane has the revocations of `revoke_cloud` with `cascade`.

@@ -57,10 +57,18 @@ NoteStored = Callable[[StoredToken], None]
 
 
 class UndeliveredSecrets:
-    def __init__(self, database: Database, feeder: Feeder, finish: RunToCompletion) -> None:
+    def __init__(
+        self,
+        database: Database,
+        feeder: Feeder,
+        finish: RunToCompletion,
+        after_revocation: Callable[[Transaction, Sequence[str]], None],
+    ) -> None:
+        """`after_revocation` registers what follows the removal of `cloud_` tokens."""
         self._database = database
         self._feeder = feeder
         self._finish = finish
+        self._after_revocation = after_revocation
         self.job = RetryingJob(
             "tokens", "an undelivered token is not revoked yet", pauses_s=_RETRIES_S
         )
@@ -162,6 +170,7 @@ class UndeliveredSecrets:
             )
         else:
             await tokens.remove_cloud(tx, token.token_id)
+            self._after_revocation(tx, [token.token_id])
 
 
 async def raise_revision(

@@ -24,6 +24,7 @@ from pyservice.watch import LongPolls, run_until_changed
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _HELD: Final = request_headers.INTERNAL_HELD.encode()
 _PARK: Final = request_headers.INTERNAL_WAIT.encode()
+_SHARE: Final = request_headers.INTERNAL_SHARE.encode()
 
 
 class Endpoint:
@@ -72,11 +73,19 @@ class Endpoint:
         result = await self._run(message, caller)
         if isinstance(result, WaitForChange):
             if self._is_internal:
-                park = request_headers.wait_text(result).encode()
-                return HttpResponse(200, b"", headers=[(_PARK, park)])
+                headers = [(_PARK, request_headers.wait_text(result).encode())]
+                if caller.share is not None:
+                    share = f"{caller.share.key} {','.join(caller.share.rights)}"
+                    headers.append((_SHARE, share.encode()))
+                return HttpResponse(200, b"", headers=headers)
             trace.has_waited = True
             result = await run_until_changed(self._run, message, caller, result, self._long_polls)
-        return self._response(result)
+        response = self._response(result)
+        if caller.share is not None and self._long_polls is not None and _HELD in request.headers:
+            # The operation has read its data before, so it has no later change.
+            share = f"{caller.share.key} {self._long_polls.position}"
+            response.headers = [(_SHARE, share.encode())]
+        return response
 
     def _admit(self, request: Request, caller: Caller) -> None:
         if self._rate_limit is not None and not (self._is_internal and _HELD in request.headers):

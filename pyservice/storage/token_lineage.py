@@ -28,6 +28,7 @@ def _descendants() -> Select[tuple[str]]:
     return select(tree.union(children).c.token_id)
 
 
+_DESCENDANTS: Final = _descendants()
 _REVOKE_CLOUD: Final = (
     update(cloud_tokens)
     .where(cloud_tokens.c.token_id.in_(_descendants()), cloud_tokens.c.revoke_ms.is_(None))
@@ -61,13 +62,14 @@ async def lock_creator(tx: Transaction, token_id: str) -> Record | None:
     return await tx.first(_LOCK, {"token_id": token_id})
 
 
-async def revoke_with_descendants(tx: Transaction, token_id: str, now_ms: int) -> None:
-    """Revokes a cloud token and all cloud tokens below it."""
+async def revoke_with_descendants(tx: Transaction, token_id: str, now_ms: int) -> Sequence[str]:
+    """Revokes a cloud token and all cloud tokens below it. Returns their ids."""
     values = {"root_id": token_id, "now_ms": now_ms}
     # A token that a concurrent transaction has created becomes visible only after its creator's
     # lock is free, so a further pass finds it.
     while await tx.run(_REVOKE_CLOUD, values) > 0:
         pass
+    return [row.token_id for row in await tx.all(_DESCENDANTS, {"root_id": token_id})]
 
 
 async def namespaces_of_created(

@@ -25,6 +25,10 @@ INTERNAL_CODE: Final = "x-hosting-code"
 INTERNAL_WAIT: Final = "x-hosting-park"
 """Wait of a long poll in place of a response, as `<run>.<sequence> <topic>,<topic>`."""
 
+INTERNAL_SHARE: Final = "x-hosting-share"
+"""Key of callers that share a response: `<key> <topic>,<topic>` with the topics of the caller's
+rights in the response of a waiting request, and otherwise `<key> <run>.<sequence>`."""
+
 _IDEMPOTENCY_KEY = re.compile(r"[!-~]{1,255}")
 
 RAY_ID_DIGITS: Final = 32

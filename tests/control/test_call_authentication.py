@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.control.authorization import CallAuthenticator
+from pyservice.calls import Call, Caller, Share
+from pyservice.control.authorization import CallAuthenticator, share_response
+from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import token_lineage
 from pyservice.storage.database import Database, Transaction, open_database
@@ -90,3 +92,45 @@ async def test_token_read_before_a_change_is_read_again(counted: Counted) -> Non
     counted.may_end.set()
     assert await early == "OK"
     assert await code_of(authenticator, token) == "TOKEN_REVOKED"
+
+
+async def share_of(authenticator: CallAuthenticator, token: str, *content: str) -> Share | None:
+    caller = await caller_of(authenticator, token)
+    share_response(caller, *content)
+    return caller.share
+
+
+async def caller_of(authenticator: CallAuthenticator, token: str) -> Caller:
+    call = Call("ray", b"\x7f\0\0\1", f"Bearer {token}")
+    return await authenticator.require_cloud_token(call)
+
+
+async def test_share_names_the_content_and_the_rights(counted: Counted) -> None:
+    records, authenticator = Records(counted.database), CallAuthenticator(counted.database)
+    identity_id, (group_id,) = await records.identity("Own")
+    other, other_id = await records.cloud_token(identity_id, group_id)
+    later, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 3_600_000)
+    share = await share_of(authenticator, other, "a", "b")
+    assert share is not None
+    assert share.rights == (f"token:{other_id}", f"identity:{identity_id}")
+    shares = [await share_of(authenticator, later, *content) for content in ("ab", ("ab",), "ac")]
+    keys = [one and one.key for one in shares]
+    assert [key == share.key for key in keys] == [True, False, False]
+
+
+async def test_token_that_expires_soon_shares_nothing(counted: Counted) -> None:
+    records, authenticator = Records(counted.database), CallAuthenticator(counted.database)
+    identity_id, _ = await records.identity("Own")
+    token, _ = await records.cloud_token(identity_id, expires_ms=now_ms() + 200_000)
+    assert await share_of(authenticator, token) is None
+
+
+async def test_token_read_before_a_change_shares_nothing(counted: Counted) -> None:
+    records, authenticator = Records(counted.database), CallAuthenticator(counted.database)
+    identity_id, _ = await records.identity("Own")
+    token, _ = await records.cloud_token(identity_id)
+    caller = await caller_of(authenticator, token)
+    authenticator.clear_cache()
+    share_response(caller)
+    assert caller.share is None
+    assert await share_of(authenticator, token) is not None

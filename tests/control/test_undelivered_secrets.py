@@ -85,8 +85,9 @@ class TokenScenario:
         self._folder = folder
         self.proxy = proxy
         self.tasks = BackgroundTasks()
+        self.topics = Topics()
         self.tokens = TokenOperations(
-            RecordContext(self.database, IdempotentChanges(self.database), IDS, Topics()),
+            RecordContext(self.database, IdempotentChanges(self.database), IDS, self.topics),
             feed.feeder,
             DataPlaneClient(feed._client),
             lambda: None,
@@ -257,6 +258,24 @@ async def test_deadlocked_creation_is_retried(
     )
     created = await token_scenario.create_token(token_kind)
     assert await token_scenario.token_ids() == [created.token_id]
+
+
+async def test_watches_end_with_an_undelivered_token(token_scenario: TokenScenario) -> None:
+    ended: list[str] = []
+    token_scenario.topics.listen(lambda changes: ended.extend(one.topic for one in changes.topics))
+    created: list[str] = []
+
+    async def disconnect() -> None:
+        created.extend(await token_scenario.token_ids())
+        creating.cancel()
+
+    token_scenario.after_commit.act = disconnect
+    creating = asyncio.create_task(token_scenario.create_token("cloud"))
+    with contextlib.suppress(asyncio.CancelledError):
+        await creating
+    await token_scenario.wait_until_none()
+    (token_id,) = created
+    assert f"token:{token_id}" in ended
 
 
 # Revocation ---------------------------------------------------------------------------------------

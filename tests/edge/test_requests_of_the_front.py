@@ -94,11 +94,17 @@ async def test_watch_is_parked_and_continues_with_a_reason(
     path = f"{BILLING}?watch_index={index}"
     parked = await get(connection, path)
     assert (parked.status, parked.body) == (200, b"")
-    assert parked.headers["x-hosting-park"] == f"{control.topics.run}.0 group/{GROUP}"
+    park = f"{control.topics.run}.0 group/{GROUP},token/cloud_c,tokens"
+    assert parked.headers["x-hosting-park"] == park
+    assert parked.headers["x-hosting-share"] == "key token/cloud_c,tokens"
     again = await get(connection, path, x_hosting_held="woken")
     assert "x-hosting-park" in again.headers
     over = await get(connection, path, x_hosting_held="over")
     assert over.json["watch"]["index"] == index
+    control.topics.bump("another")
+    over = await get(connection, path, x_hosting_held="over")
+    assert over.headers["x-hosting-share"] == f"key {control.topics.run}.1"
+    assert "x-hosting-share" not in (await get(connection)).headers
 
 
 async def test_repeated_watch_does_not_count_for_the_rate_limit(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Call, Caller, Operation, Run, TokenKind, WaitForChange
+from pyservice.calls import Call, Caller, Operation, Run, Share, TokenKind, WaitForChange
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.errors import ServiceError
@@ -22,7 +22,7 @@ from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
 from pyservice.rpc import NEXT_CHANGES, Handler, RpcServer, next_changes
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
-from pyservice.watch import Topics
+from pyservice.watch import LongPolls, Topics
 from tests.support.waiting import PATIENCE_S
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
@@ -83,7 +83,10 @@ class SmallControl:
         topic = f"group/{message.group_id}"
         index = self.topics.index_of(topic)
         self.reads += 1
-        park = self.topics.wait_unless_changed(message.watch_index, caller.call, topic)
+        caller.share = Share("key", (f"token/{caller.identity.decode()}", "tokens"))
+        park = self.topics.wait_unless_changed(
+            message.watch_index, caller.call, topic, rights=caller.share.rights
+        )
         if park is not None:
             self.parks += 1
             return park
@@ -138,7 +141,10 @@ class ControlServers:
     async def start(self, control: SmallControl) -> None:
         api = TransportSettings(is_internal=True)
         metrics, limits, table = RequestMetrics(), self._limits, control.operations()
-        app = HttpApplication(table, api, metrics, limits.control_plane_limit)
+        long_polls = LongPolls(control.topics)
+        app = HttpApplication(
+            table, api, metrics, limits.control_plane_limit, long_polls=long_polls
+        )
         http = HttpServer(app, [listen_unix(self.http_path)])
         await http.start()
         internal = {NEXT_CHANGES: control.next_changes()}

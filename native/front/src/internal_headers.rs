@@ -21,6 +21,9 @@ pub const OVER: HeaderValue = HeaderValue::from_static("over");
 const CODE: HeaderName = HeaderName::from_static("x-hosting-code");
 /// Wait of a parked request, in place of a response.
 pub const PARK: HeaderName = HeaderName::from_static("x-hosting-park");
+/// Key of a response that several callers may share. With [`PARK`] it is `<key> <topic>,<topic>`, with the topics of the
+/// caller's rights. With the response it is `<key> <run>.<sequence>`.
+pub const SHARE: HeaderName = HeaderName::from_static("x-hosting-share");
 /// The ray id of a response. Clients get it.
 pub const RAY_ID: HeaderName = HeaderName::from_static("x-ray-id");
 

@@ -7,19 +7,20 @@ use http::Response;
 use tokio::time::Instant;
 
 use crate::answer_body::AnswerBody;
+use crate::internal_headers::{PARK, SHARE};
 use crate::passed_request::{KeptRequest, is_safe};
 use crate::passing::{Exchange, PassedBody, PassedPlane, park_of, unavailable};
 use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::upstream::NoResponse;
-use crate::watches::{Park, Wake};
+use crate::watches::{Park, Position, Wake};
 
 pub struct ParkedRequest {
     pub exchange: Exchange,
     pub waiting: Waiting,
 }
 
-/// What a request waits for.
+/// The wait of a request.
 pub struct Waiting {
     pub plane: Plane,
     pub kept: KeptRequest,
@@ -64,12 +65,38 @@ impl Waiting {
         }
     }
 
+    /// Sends the request again, or takes the response to an equal one.
     async fn repeat(&self, exchange: &Exchange, is_over: bool) -> Result<Response<Bytes>, NoResponse> {
-        let PassedPlane { upstream, repeats, .. } = exchange.context.passing.plane(self.plane);
+        let PassedPlane { upstream, watches, repeats, .. } = exchange.context.passing.plane(self.plane);
         let send = || {
             let request = self.kept.repeated(exchange, is_over).into_request();
             upstream.send(request, is_safe(&self.kept.method))
         };
-        repeats.send(self.kept.key(is_over), send).await
+        if let Some(share) = watches.share_of(&self.park) {
+            let send_for_all = || async {
+                let response = send().await?;
+                // A revocation that the response is newer than must be known before others get it.
+                if let Some((_, position)) = shared_by(&response) {
+                    watches.reach(position).await;
+                }
+                Ok(response)
+            };
+            let (response, is_own) = repeats.send(self.kept.key(Some(&share.key), is_over), send_for_all).await;
+            let may_share = |response| {
+                shared_by(response)
+                    .is_some_and(|(key, position)| key == &*share.key && watches.has_same_rights(&self.park, position))
+            };
+            if is_own || response.as_ref().map_or(true, may_share) {
+                return response;
+            }
+        }
+        repeats.send(self.kept.key(None, is_over), send).await.0
     }
+}
+
+/// Returns the key of the callers that may share a response, and the last change before it.
+fn shared_by<T>(response: &Response<T>) -> Option<(&str, Position<'_>)> {
+    let share = response.headers().get(SHARE).filter(|_| !response.headers().contains_key(PARK))?;
+    let (key, position) = share.to_str().ok()?.split_once(' ')?;
+    Some((key, Position::parse(position)?))
 }

@@ -1,5 +1,7 @@
 //! Requests for Python, and the part of a long poll that stays in memory.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use http::{Method, Request, Uri};
@@ -7,7 +9,7 @@ use http_body_util::Full;
 
 use crate::internal_headers::{HELD, OVER, WOKEN};
 use crate::passing::Exchange;
-use crate::repeats::RepeatKey;
+use crate::repeats::{RepeatCaller, RepeatKey};
 use crate::trace_context::TRACEPARENT;
 
 /// Headers that a repeated request needs.
@@ -65,10 +67,17 @@ impl KeptRequest {
         PassedRequest { method: self.method.clone(), path_and_query, headers, body: Bytes::new() }
     }
 
-    pub fn key(&self, is_over: bool) -> RepeatKey {
+    /// `sharing` is the key of callers that share the response.
+    pub fn key(&self, sharing: Option<&Rc<str>>, is_over: bool) -> RepeatKey {
         let value = |wanted| self.headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_vec());
-        let credentials = [value(AUTHORIZATION), value(ORIGIN)];
-        RepeatKey { method: self.method.clone(), path_and_query: self.path_and_query.to_string(), credentials, is_over }
+        RepeatKey {
+            method: self.method.clone(),
+            path_and_query: self.path_and_query.to_string(),
+            origin: value(ORIGIN),
+            caller: sharing
+                .map_or_else(|| RepeatCaller::Own(value(AUTHORIZATION)), |key| RepeatCaller::Sharing(key.clone())),
+            is_over,
+        }
     }
 }
 

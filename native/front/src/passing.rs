@@ -32,7 +32,7 @@ use crate::cors::{self, Cors, DOCUMENT_METHODS};
 use crate::failed_authentications::{FailedAuthentications, Outcome};
 use crate::front::ThreadContext;
 use crate::hot_request::HotRequest;
-use crate::internal_headers::{self, PARK, RAY_ID, ray_id_value, remove_internal};
+use crate::internal_headers::{self, PARK, RAY_ID, SHARE, ray_id_value, remove_internal};
 use crate::measuring::Measuring;
 use crate::operations::Executed;
 use crate::parked_request::{ParkedRequest, Waiting};
@@ -528,7 +528,7 @@ pub fn park_of<T>(response: &Response<T>) -> Result<Option<Rc<Park>>, Problem> {
         let is_refused = response.status() == StatusCode::BAD_REQUEST;
         return Err(if is_refused { Problem::NotHttp } else { Problem::Internal });
     }
-    let Some(park) = response.headers().get(PARK) else { return Ok(None) };
-    let park = park.to_str().ok().and_then(Park::parse);
-    park.map(Some).ok_or(Problem::Internal)
+    let text = |name| response.headers().get(name).map(|value| value.to_str().unwrap_or_default());
+    let Some(park) = text(PARK) else { return Ok(None) };
+    Park::parse(park, text(SHARE)).map(Some).ok_or(Problem::Internal)
 }

@@ -4,6 +4,7 @@
 
 use std::cell::RefCell;
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -25,9 +26,17 @@ const SLOW: Duration = Duration::from_millis(100);
 pub struct RepeatKey {
     pub method: Method,
     pub path_and_query: String,
-    /// Values of the headers `authorization` and `origin`.
-    pub credentials: [Option<Vec<u8>>; 2],
+    pub origin: Option<Vec<u8>>,
+    pub caller: RepeatCaller,
     pub is_over: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub enum RepeatCaller {
+    /// Value of the header `authorization`.
+    Own(Option<Vec<u8>>),
+    /// Callers that share a response, by their key.
+    Sharing(Rc<str>),
 }
 
 type Shared = Result<Response<Bytes>, NoResponse>;
@@ -46,16 +55,17 @@ impl Default for Repeats {
 }
 
 impl Repeats {
-    /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`.
-    pub async fn send<S>(&self, key: RepeatKey, send: impl Fn() -> S) -> Shared
+    /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`. Returns whether
+    /// this request was sent too.
+    pub async fn send<S>(&self, key: RepeatKey, send: impl Fn() -> S) -> (Shared, bool)
     where
         S: Future<Output = Result<Response<Incoming>, NoResponse>>,
     {
         loop {
-            let Some(shared) = self.follow(&key) else { return self.lead(&key, send()).await };
+            let Some(shared) = self.follow(&key) else { return (self.lead(&key, send()).await, true) };
             // The client of the equal request may have left before the response.
             if let Ok(shared) = shared.await {
-                return shared;
+                return (shared, false);
             }
         }
     }

@@ -5,12 +5,16 @@ use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout_at};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
 
 /// Bound of the stored changes. Without them, a request that parks now may be woken although nothing has changed.
 const RECENT_MAX: usize = 65_536;
+
+/// Longest wait for changes that a process has named in a response.
+const REACH_WAIT: Duration = Duration::from_secs(1);
 
 /// Wait of a request, as Python describes it: `<run>.<sequence> <topic>,<topic>`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,14 +23,49 @@ pub struct Park {
     pub run: Rc<str>,
     pub sequence: u64,
     pub topics: Vec<Rc<str>>,
+    pub share: Option<Share>,
+}
+
+/// Other requests with the same key get the same response, as long as no topic has changed: those of the caller's rights.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Share {
+    pub key: Rc<str>,
+    topics: Vec<Rc<str>>,
+}
+
+/// Number of a change: `<run>.<sequence>`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Position<'a> {
+    run: &'a str,
+    sequence: u64,
+}
+
+impl Position<'_> {
+    pub fn parse(text: &str) -> Option<Position<'_>> {
+        let (run, sequence) = text.split_once('.')?;
+        Some(Position { run, sequence: sequence.parse().ok()? })
+    }
 }
 
 impl Park {
-    pub fn parse(text: &str) -> Option<Rc<Park>> {
-        let (index, topics) = text.split_once(' ')?;
-        let (run, sequence) = index.split_once('.')?;
-        let topics = topics.split(',').map(Rc::from).collect();
-        Some(Rc::new(Park { run: run.into(), sequence: sequence.parse().ok()?, topics }))
+    /// `share` is `<key> <topic>,<topic>`. Each of its topics is one of the wait too.
+    pub fn parse(text: &str, share: Option<&str>) -> Option<Rc<Park>> {
+        let (position, topics) = text.split_once(' ')?;
+        let Position { run, sequence } = Position::parse(position)?;
+        let topics: Vec<Rc<str>> = topics.split(',').map(Rc::from).collect();
+        let share = match share {
+            Some(share) => Some(Share::parse(share, &topics)?),
+            None => None,
+        };
+        Some(Rc::new(Park { run: run.into(), sequence, topics, share }))
+    }
+}
+
+impl Share {
+    fn parse(text: &str, known: &[Rc<str>]) -> Option<Share> {
+        let (key, topics) = text.split_once(' ')?;
+        let topic = |text: &str| known.iter().find(|topic| ***topic == *text).cloned();
+        Some(Share { key: key.into(), topics: topics.split(',').map(topic).collect::<Option<_>>()? })
     }
 }
 
@@ -55,6 +94,7 @@ pub struct Watches {
     state: RefCell<State>,
     /// Number of waiting requests, of all users of this counter.
     count: Arc<AtomicUsize>,
+    taken: Notify,
 }
 
 #[derive(Default)]
@@ -78,7 +118,7 @@ struct Waiting {
 
 impl Watches {
     pub fn new(count: Arc<AtomicUsize>) -> Watches {
-        Watches { state: RefCell::default(), count }
+        Watches { count, ..Watches::default() }
     }
 
     /// Waits until a topic changes, or until the deadline. `stale_in` is the state of one request over its waits: the run
@@ -95,6 +135,27 @@ impl Watches {
 
     pub fn take(&self, changes: Changes) {
         self.state.borrow_mut().take(changes);
+        self.taken.notify_waiters();
+    }
+
+    /// Waits until all changes up to a position are known, but not for long.
+    pub async fn reach(&self, position: Position<'_>) {
+        let reaching = async {
+            while !self.state.borrow().has_reached(position) {
+                self.taken.notified().await;
+            }
+        };
+        let _ = timeout(REACH_WAIT, reaching).await;
+    }
+
+    /// Returns the share of a request, unless the rights of its caller have changed since it was parked.
+    pub fn share_of<'a>(&self, park: &'a Park) -> Option<&'a Share> {
+        park.share.as_ref().filter(|share| self.state.borrow().has_no_change(park, &share.topics))
+    }
+
+    /// Returns whether the caller's rights were the same up to a position.
+    pub fn has_same_rights(&self, park: &Park, position: Position<'_>) -> bool {
+        self.state.borrow().has_reached(position) && self.share_of(park).is_some()
     }
 
     /// Wakes all requests.
@@ -127,8 +188,7 @@ impl State {
             self.restart(park.run.clone(), park.sequence);
             self.wake_all();
         }
-        let has_changed = |topic: &Rc<str>| self.recent.get(topic).is_some_and(|change| *change > park.sequence);
-        if park.sequence < self.floor || park.topics.iter().any(has_changed) {
+        if !self.has_no_change(&park, &park.topics) {
             return None;
         }
         let (wake, woken) = oneshot::channel();
@@ -137,6 +197,16 @@ impl State {
         self.by_topic.extend(park.topics.iter().map(|topic| (topic.clone(), number)));
         self.waiting.insert(number, Waiting { park, wake });
         Some((number, woken))
+    }
+
+    /// Returns whether no topic has changed since a request was parked.
+    fn has_no_change(&self, park: &Park, topics: &[Rc<str>]) -> bool {
+        let has_changed = |topic: &Rc<str>| self.recent.get(topic).is_some_and(|change| *change > park.sequence);
+        park.run == self.run && park.sequence >= self.floor && !topics.iter().any(has_changed)
+    }
+
+    fn has_reached(&self, position: Position<'_>) -> bool {
+        position.run == &*self.run && position.sequence <= self.after
     }
 
     /// Removes a request unless it is removed already.
@@ -195,12 +265,10 @@ impl State {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn park(text: &str) -> Rc<Park> {
-        Park::parse(text).unwrap_or_else(|| panic!("{text}"))
+        Park::parse(text, None).unwrap_or_else(|| panic!("{text}"))
     }
 
     fn changes(run: &str, sequence: u64, topics: &[(&str, u64)]) -> Changes {
@@ -286,10 +354,43 @@ mod tests {
         }
     }
 
+    #[tokio::test(flavor = "current_thread")]
+    async fn rights_are_the_same_until_one_of_their_topics_changes() {
+        let watches = watches();
+        let park = Park::parse("a.10 one,token,identity", Some("key token,identity")).expect("valid");
+        let position = |text| Position::parse(text).expect("valid");
+        watches.take(changes("a", 12, &[("one", 12)]));
+        assert!(watches.share_of(&park).is_some_and(|share| &*share.key == "key"));
+        for (at, expected) in [("a.12", true), ("a.13", false), ("b.1", false)] {
+            assert_eq!(watches.has_same_rights(&park, position(at)), expected, "{at}");
+        }
+        watches.take(changes("a", 14, &[("token", 13), ("one", 14)]));
+        assert_eq!(watches.share_of(&park), None);
+        let park = Park::parse("a.13 one,token", Some("key token")).expect("valid");
+        assert!(watches.has_same_rights(&park, position("a.14")));
+        watches.take(changes("b", 1, &[]));
+        assert_eq!(watches.share_of(&park), None, "the changes of the new run are not known");
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn position_is_waited_for() {
+        let watches = watches();
+        let changing = async {
+            tokio::task::yield_now().await;
+            watches.take(changes("a", 12, &[]));
+        };
+        let started = Instant::now();
+        tokio::join!(watches.reach(Position::parse("a.12").expect("valid")), changing);
+        assert!(started.elapsed() < REACH_WAIT);
+    }
+
     #[test]
     fn other_texts_are_no_parks() {
         for text in ["", "a.1", "a one", "a.x one"] {
-            assert_eq!(Park::parse(text), None, "{text}");
+            assert_eq!(Park::parse(text, None), None, "{text}");
+        }
+        for share in ["", "key", "key two", "key one,two"] {
+            assert_eq!(Park::parse("a.1 one", Some(share)), None, "{share}");
         }
     }
 }

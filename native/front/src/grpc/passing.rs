@@ -265,7 +265,7 @@ impl PassedCall {
             let message = Some(Bytes::from_static(&message::EMPTY));
             return Ok(UnaryResponse::Complete { headers, message, trailers });
         };
-        let park = park.to_str().ok().and_then(Park::parse);
+        let park = park.to_str().ok().and_then(|park| Park::parse(park, None));
         park.map(UnaryResponse::Parked).ok_or(Failure::Problem(Problem::Internal))
     }
 

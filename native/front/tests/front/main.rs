@@ -23,6 +23,7 @@ mod plain_bodies;
 mod proxies;
 mod python;
 mod shard;
+mod shared_answers;
 mod sizes;
 mod slow_clients;
 mod stopping;
