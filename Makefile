@@ -5,6 +5,7 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
+ACME_SERVER := build/pebble/bin/pebble
 CARGO_TARGET := $(or $(CARGO_TARGET_DIR),target)
 PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*' -not -path '*/fuzz/*') $(wildcard native/*/Cargo.toml native/*/*.json) pyservice/runtime/seccomp_profile.json Cargo.toml Cargo.lock
@@ -57,11 +58,11 @@ wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, i
 run: build ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
 	@exec $(BIN)/python -m examples.run $(ARGS)
 
-test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) ## The fast tests: run them before a commit
+test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) $(ACME_SERVER) ## The fast tests: run them before a commit
 	PROPTEST_CASES=100 cargo test --workspace --exclude hosting-bindings --quiet
 	$(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
 
-test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) ## Every test: what CI runs
+test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) $(ACME_SERVER) ## Every test: what CI runs
 	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored
 	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
 	$(BIN)/pytest -m "timing and not proof" -n 0
@@ -104,6 +105,12 @@ $(FUZZ_TARGETS): build/test_programs/fuzz-%: $(shell find native/front native/co
 $(S3_SERVER):
 	@scripts/step "S3 server of the tests" build/s3.log cargo install --locked --debug --features binary --version 0.14.0 --root build/s3 --target-dir build/s3-target s3s-fs || echo "no S3 server: its tests are skipped"
 	@rm -rf build/s3-target
+
+# A real ACME server with its DNS server. Without Go the tests of ACME are skipped.
+PEBBLE := github.com/letsencrypt/pebble/v2/cmd
+$(ACME_SERVER):
+	@mkdir -p $(@D)
+	@if command -v go >/dev/null; then GOBIN=$(abspath $(@D)) scripts/step "ACME server of the tests" build/pebble.log go install $(PEBBLE)/pebble@v2.10.3 $(PEBBLE)/pebble-challtestsrv@v2.10.3; else echo "no Go:"; false; fi || echo "no ACME server: its tests are skipped"
 
 proofs: build $(FAST_TEST_PROGRAMS) $(FUZZ_TARGETS) ## The long proofs: kill -9, full disks, fuzzing
 	$(BIN)/pytest -m proof

@@ -896,10 +896,25 @@ class PublicCertificate:
     @staticmethod
     def read(cert: PathLike[str] | str, key: PathLike[str] | str) -> PublicCertificate:
         """Read PEM files with the chain and with the key. Raises ValueError, which names the file with the problem."""
+    @staticmethod
+    def order(
+        domains: Sequence[str],
+        contact: str,
+        directory: str,
+        root: PathLike[str] | str | None,
+        folder: PathLike[str] | str,
+    ) -> PublicCertificate:
+        """Order a certificate from an ACME directory, and renew it, on a thread of its own.
+
+        The directory sends notices to the e-mail address `contact`. `root` is a PEM file with the authority of its own
+        certificate; None means those of the system. `folder` keeps accounts and certificates. Raises OSError.
+        """
     def reload(self, cert: PathLike[str] | str, key: PathLike[str] | str) -> None:
         """Read the files for new connections. Raises ValueError, and then the old certificate stays."""
     def end_s(self) -> int | None:
         """End of the validity in seconds of Unix time. None without a certificate."""
+    def take_notices(self) -> list[tuple[bool, str]]:
+        """Outcomes of orders since the last call: whether each is a problem, and a text."""
 
 @final
 class Front:

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Final, Protocol
 
 from pyservice.edge.front_contract import FrontRoute, routes
+from pyservice.edge.public_certificate import log_notices
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.pb.errors import TABLE
@@ -162,9 +163,14 @@ class FrontServer:
             _take_changes(self._front, changes, True)
 
     async def run(self) -> None:
-        """Moves the request records of the front to the rays of the service."""
+        """Moves the request records of the front to the rays of the service.
+
+        Also logs the orders of the certificate.
+        """
         while True:
             await asyncio.sleep(_RAYS_EVERY_S)
+            if self._certificate is not None:
+                log_notices(self._certificate)
             self.take_measurements()
 
     def take_measurements(self) -> None:

@@ -429,6 +429,24 @@ def _tls_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
             )
         elif path is not None:
             yield from _unreadable(["tls", name], path)
+    yield from _acme_conflicts(settings)
+
+
+def _acme_conflicts(settings: Settings) -> Iterator[tuple[list[str], str]]:
+    acme = settings.tls.acme
+    if acme.domains and acme.contact is None:
+        message = "must be set beside tls.acme.domains: give an e-mail address for notices"
+        yield ["tls", "acme", "contact"], message
+    if acme.contact is not None and not acme.domains:
+        message = "must be set beside tls.acme.contact: give the names of the certificate"
+        yield ["tls", "acme", "domains"], message
+    if acme.domains and settings.tls.cert is not None:
+        message = "cannot be set beside tls.cert: remove one of the two"
+        yield ["tls", "acme", "domains"], message
+    if not acme.directory.startswith("https://"):
+        yield ["tls", "acme", "directory"], "must begin with https://"
+    if acme.root is not None:
+        yield from _unreadable(["tls", "acme", "root"], acme.root)
 
 
 def _unreadable(location: list[str], path: Path) -> Iterator[tuple[list[str], str]]:

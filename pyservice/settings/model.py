@@ -140,7 +140,7 @@ class Settings(BaseSettings):
     @property
     def has_tls(self) -> bool:
         """Whether the HTTP and gRPC listeners take TLS only."""
-        return self.tls.cert is not None
+        return self.tls.cert is not None or bool(self.tls.acme.domains)
 
     @property
     def http_scheme(self) -> str:
@@ -172,6 +172,11 @@ class Settings(BaseSettings):
         if files is not None and files != self.domains.main:
             hosts.append(files)
         return tuple(hosts)
+
+    @property
+    def acme_folder(self) -> Path:
+        """Accounts and certificates of ACME directories."""
+        return self.data_dir / "acme"
 
     @property
     def data_http_socket(self) -> Path:

@@ -135,6 +135,22 @@ def _endpoint(value: object) -> object:
     return text
 
 
+def _acme_domain(value: object) -> object:
+    text = str(value).lower()
+    if not re.fullmatch(_DOMAIN, text) or re.fullmatch(r"[\d.]+", text):
+        raise ValueError(
+            "must be a host name such as api.example.com, without a wildcard: no such certificate can be ordered"
+        )
+    return text
+
+
+def _email_address(value: object) -> object:
+    text = str(value)
+    if not re.fullmatch(r"[^@\s]+@[^@\s]+", text):
+        raise ValueError("must be an e-mail address such as ops@example.com")
+    return text
+
+
 def _database_url(value: object) -> object:
     url = value.get_secret_value() if isinstance(value, SecretStr) else str(value)
     problem = database_url_problem(url)
@@ -152,6 +168,8 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 Network = Annotated[IpNetwork, PlainValidator(_network)]
 Origin = Annotated[str, BeforeValidator(_origin)]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
+AcmeDomain = Annotated[str, BeforeValidator(_acme_domain)]
+EmailAddress = Annotated[str, BeforeValidator(_email_address)]
 DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]
 BuildKind = Literal["archive", "docker_image", "oci_bundle"]
 
@@ -261,12 +279,25 @@ class HttpLimits(_Section):
     backlog: int = Field(default=2048, ge=1, le=65_535)
 
 
+class AcmeSettings(_Section):
+    """Certificate from an ACME directory. The service agrees to the terms of its authority."""
+
+    domains: Annotated[tuple[AcmeDomain, ...], BeforeValidator(from_text)] = ()
+    """Names of the certificate. The directory connects to port 443 of each."""
+    contact: EmailAddress | None = None
+    """E-mail address for notices of the authority."""
+    directory: Endpoint = "https://acme-v02.api.letsencrypt.org/directory"
+    root: Path | None = None
+    """PEM file with the authority of the directory's own certificate. None: those of the system."""
+
+
 class TlsSettings(_Section):
     """TLS of the HTTP and gRPC listeners. With a certificate, they take TLS only."""
 
     cert: Path | None = None
     """Path of a PEM file with the certificate and its chain. SIGHUP reads both files again."""
     key: Path | None = None
+    acme: AcmeSettings = AcmeSettings()
 
 
 class GrpcLimits(_Section):

@@ -62,3 +62,43 @@ def test_other_files_need_no_restart_but_the_first_ones_do(
     other = load({"tls": {**pair, "cert": str(tmp_path / "new")}}, environ={})
     assert unapplied_changes(first, other) == []
     assert unapplied_changes(without, first) == unapplied_changes(first, without) == ["tls"]
+
+
+ACME = {"domains": "api.example.com,Play.example.com", "contact": "ops@example.com"}
+
+
+def test_domains_and_contact_turn_tls_on() -> None:
+    settings = load({"tls": {"acme": ACME}}, environ={})
+    assert settings.has_tls
+    assert settings.tls.acme.domains == ("api.example.com", "play.example.com")
+
+
+def test_domains_and_contact_belong_together() -> None:
+    contact = "must be set beside tls.acme.domains: give an e-mail address for notices"
+    assert problems_of({"acme": {"domains": ["a"]}}) == {"tls.acme.contact": contact}
+    domains = "must be set beside tls.acme.contact: give the names of the certificate"
+    assert problems_of({"acme": {"contact": "a@b"}}) == {"tls.acme.domains": domains}
+
+
+def test_files_and_domains_exclude_each_other(pair: dict[str, str]) -> None:
+    message = "cannot be set beside tls.cert: remove one of the two"
+    assert problems_of({**pair, "acme": ACME}) == {"tls.acme.domains": message}
+
+
+def test_wrong_values_of_acme_are_refused(tmp_path: Path) -> None:
+    name = (
+        "must be a host name such as api.example.com, without a wildcard: no such certificate can be "
+        "ordered"
+    )
+    email = "must be an e-mail address such as ops@example.com"
+    problems = problems_of({"acme": {"domains": ["*.a.example", "127.0.0.1"], "contact": "ops"}})
+    assert problems == {
+        "tls.acme.domains.0": name,
+        "tls.acme.domains.1": name,
+        "tls.acme.contact": email,
+    }
+    root = tmp_path / "root.pem"
+    assert problems_of({"acme": {**ACME, "directory": "http://acme", "root": str(root)}}) == {
+        "tls.acme.directory": "must begin with https://",
+        "tls.acme.root": f"{root} cannot be read: No such file or directory",
+    }

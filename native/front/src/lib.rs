@@ -6,6 +6,7 @@
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
+mod acme;
 mod answer_body;
 mod answers;
 mod bearer_token;
@@ -49,6 +50,7 @@ mod trace_context;
 mod upstream;
 mod watches;
 
+pub use acme::{Acme, AcmeOptions, Notice};
 pub use answers::Answers;
 pub use body_budget::BodyBudget;
 pub use client_address::{ClientAddresses, Peer};
