@@ -1,10 +1,11 @@
-"""Random gRPC calls of the five operations that the front answers, from usual to malformed.
+"""Random calls of the five operations that the front answers, from usual to malformed, for HTTP and gRPC.
 
 The calls have names of `tests/support/twin_namespaces.py` in place of ids and tokens.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -19,6 +20,7 @@ from tests.support.generated_requests import (
     ODD_GAME_MODES,
     ODD_REGIONS,
     OTHER_LOBBIES,
+    PATHS,
     PLACEMENTS,
     REGIONS,
     TOKEN_SPELLINGS,
@@ -26,11 +28,7 @@ from tests.support.generated_requests import (
     UNKNOWN_ID,
 )
 
-METHOD_OF: Final[dict[str, Method]] = {
-    method.slug: method
-    for method in METHODS.values()
-    if method.slug in ("connected", "disconnected", "heartbeat", "join", "find")
-}
+METHOD_OF: Final[dict[str, Method]] = {method.slug: method for method in METHODS.values()}
 
 CHANGES: Final[dict[str, Callable[[bytes], bytes]]] = {
     "unknown field": lambda data: data + b"\xfa\x3f\x03new",
@@ -82,9 +80,21 @@ class GeneratedCall:
     change: str | None = None
 
     def message(self, fill: Callable[[bytes], bytes]) -> bytes:
-        message = METHOD_OF[self.operation].request(**_filled(self.fields, fill))
+        fields = _filled(self.fields, fill)
+        if "player_tokens" in fields:
+            fields["player_tokens"] = {"tokens": fields["player_tokens"]}
+        message = METHOD_OF[self.operation].request(**fields)
         data = message.SerializeToString(deterministic=True)
         return CHANGES[self.change](data) if self.change else data
+
+    def http_parts(self, fill: Callable[[bytes], bytes]) -> tuple[str, str, bytes]:
+        """Returns method, target and body of the same request over HTTP."""
+        method, fields = METHOD_OF[self.operation], _filled(self.fields, fill)
+        path = {name: fields.pop(name) for name in method.path_fields}
+        if "verification_data" in fields:
+            fields["verification_data"] = json.loads(fields["verification_data"])
+        target = method.template.format(**path)
+        return method.http_method, target, json.dumps(fields).encode() if method.body_field else b""
 
     def filled_metadata(self, fill: Callable[[bytes], bytes]) -> list[tuple[str, str]]:
         return [(name, fill(value.encode()).decode()) for name, value in self.metadata]
@@ -103,14 +113,20 @@ def _filled(value: Any, fill: Callable[[bytes], bytes]) -> Any:
 
 
 class CallGenerator:
-    def __init__(self, seed: int, players: Sequence[tuple[str, str]]) -> None:
-        """`players` has the name and the lobby of each player token. It may change between draws."""
+    def __init__(
+        self, seed: int, players: Sequence[tuple[str, str]], *, changes_percent: int = 0
+    ) -> None:
+        """`players` has the name and the lobby of each player token. It may change between draws.
+
+        `changes_percent` of the calls have an encoding that exists in protobuf alone.
+        """
         self._random = Random(seed)
         self._players = players
+        self._changes_percent = changes_percent
 
     def draw(self) -> GeneratedCall:
         """Returns a usual call, or one with some unusual parts."""
-        operation = self._random.choice(tuple(METHOD_OF))
+        operation = self._random.choice(tuple(PATHS))
         lobby = self._random.choice(LIVE_LOBBIES if self._is(80) else OTHER_LOBBIES)
         is_odd = self._is(30)
         fields = self._fields(operation, lobby, is_odd)
@@ -121,7 +137,7 @@ class CallGenerator:
             metadata.append(self._random.choice(_METADATA))
         if self._is(2):
             metadata.clear()
-        change = self._random.choice(tuple(CHANGES)) if self._is(12) else None
+        change = self._random.choice(tuple(CHANGES)) if self._is(self._changes_percent) else None
         return GeneratedCall(operation, fields, tuple(metadata), change)
 
     def _is(self, percent: int) -> bool:
@@ -163,7 +179,7 @@ class CallGenerator:
                 if self._is(70):
                     count = self._random.choice((0, 1, 3, 20))
                     tokens = [self._player(lobby, is_odd) for _ in range(count)]
-                    fields["player_tokens"] = {"tokens": tokens}
+                    fields["player_tokens"] = tokens
             case "join":
                 fields["lobby_id"] = f"<<{lobby}.id>>"
                 if is_odd and self._is(30):

@@ -89,7 +89,7 @@ def _sha256(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-@dataclass
+@dataclass(eq=False)
 class Plane:
     folder: Path
     shim: Shim | None = None

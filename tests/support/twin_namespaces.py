@@ -1,28 +1,28 @@
-"""Two namespaces in equal states on one data plane, the twins. Each has a neighbor, which is another namespace.
+"""Namespaces in equal states, the twins, on one or more data planes. Each has a neighbor, which is another namespace.
 
-A request to both twins is written once, with names in place of ids and tokens: `<<lobby-1.token>>`.
+A request to all twins is written once, with names in place of ids and tokens: `<<lobby-1.token>>`.
 Each twin replaces the names by its own values, and the ids in its responses by names.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import json
 import re
 import secrets
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.support.data_plane_clients import PlaneHttpClient, RawResponse, TransportResponse
+from tests.support.data_plane_clients import PlaneHttpClient, TransportResponse
 from tests.support.killable_plane import GAME, Plane, feed
 from tests.support.lobby_setup import attach_fields
 from tests.support.waiting import eventually
 
-TWINS: Final = ("one", "two")
 ROLES: Final = ("own", "far")
 """The twin itself, and its neighbor."""
 REGIONS: Final = ("local", "west", "east")
@@ -66,7 +66,7 @@ SETTINGS: Final[dict[str, Any]] = {
 _TOKEN_TTL_MS: Final = 3_600_000
 _NAME: Final = re.compile(rb"<<([a-z0-9.-]+)(?:\|([a-z]+))?>>")
 _UUID: Final = re.compile(rb"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_PLAYER_TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]+")
+_PLAYER_TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]{24,}")
 _MIDDLE: Final = 20
 
 SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
@@ -89,9 +89,10 @@ def _changed(value: str, at: int) -> str:
 
 @dataclass
 class Twin:
-    """One of the two namespaces, with its neighbor, and the values of the names."""
+    """One of the namespaces, with its neighbor, and the values of the names."""
 
     name: str
+    plane: Plane
     client: PlaneHttpClient
     values: dict[str, str] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -148,10 +149,9 @@ class Twin:
 
 
 class TwinNamespaces:
-    """Both twins, and the names that exist in them."""
+    """All twins, and the names that exist in them."""
 
-    def __init__(self, plane: Plane, twins: list[Twin]) -> None:
-        self._plane = plane
+    def __init__(self, twins: list[Twin]) -> None:
         self.twins = twins
         self.players: list[tuple[str, str]] = []
         """Name and lobby of each player token, the oldest first."""
@@ -159,23 +159,16 @@ class TwinNamespaces:
 
     async def renew(self) -> None:
         """Replaces all lobbies, the free ones and the full ones."""
-        for lobby in LOBBIES:
-            for twin in self.twins:
-                if f"{lobby}.id" in twin.values:
-                    await twin.detach(lobby)
-                await twin.attach(lobby)
         self.players.clear()
-        for lobby, count in FIRST_PLAYERS.items():
-            self._add_players(lobby, [await twin.join(lobby, count) for twin in self.twins])
-        for twin in self.twins:
-            await twin.must("closed", {"is_closed": True}, "closed.token")
-            await twin.detach("ended")
+        joined = await asyncio.gather(*map(_renew, self.twins))
+        for lobby in FIRST_PLAYERS:
+            self._add_players(lobby, [players[lobby] for players in joined])
 
-    def add_placed_players(self, responses: list[RawResponse]) -> None:
-        """Adds the players that both twins have answered to find or join."""
-        bodies = [json.loads(response.body) for response in responses]
-        lobby = self.twins[0].name_of(bodies[0]["lobby"]["lobby_id"]).removesuffix(".id")
-        self._add_players(lobby, [player_tokens(response.body) for response in responses])
+    def add_placed_players(self, bodies: Sequence[bytes]) -> None:
+        """Adds the players that the twins have answered to find or join, in JSON."""
+        lobby_id = json.loads(bodies[0])["lobby"]["lobby_id"]
+        lobby = self.twins[0].name_of(lobby_id).removesuffix(".id")
+        self._add_players(lobby, [player_tokens(body) for body in bodies])
 
     def _add_players(self, lobby: str, tokens: list[list[str]]) -> None:
         for values in zip(*tokens, strict=True):
@@ -189,7 +182,7 @@ class TwinNamespaces:
         """Returns for each twin the number of slots by role and state."""
         return [
             {
-                f"{role} {state}": await self._plane.metric(
+                f"{role} {state}": await twin.plane.metric(
                     "hosting_slots", namespace=f"{GAME}/{twin.name}-{role}", state=state
                 )
                 for role in ROLES
@@ -199,14 +192,34 @@ class TwinNamespaces:
         ]
 
 
+async def _renew(twin: Twin) -> dict[str, list[str]]:
+    """Returns the player tokens of each lobby."""
+    for lobby in LOBBIES:
+        if f"{lobby}.id" in twin.values:
+            await twin.detach(lobby)
+        await twin.attach(lobby)
+    players = {lobby: await twin.join(lobby, count) for lobby, count in FIRST_PLAYERS.items()}
+    await twin.must("closed", {"is_closed": True}, "closed.token")
+    await twin.detach("ended")
+    return players
+
+
 def player_tokens(body: bytes) -> list[str]:
     """Returns the distinct player tokens of a response."""
     return list(dict.fromkeys(token.decode() for token in _PLAYER_TOKEN.findall(body)))
 
 
-async def start_twins(plane: Plane) -> TwinNamespaces:
-    """Starts a plane, which gets the namespaces of the twins."""
-    service_tokens = {(twin, role): _service_tokens() for twin in TWINS for role in ROLES}
+async def start_twins(planes: Mapping[str, Plane]) -> TwinNamespaces:
+    """Starts the planes of the twins. A plane may have several."""
+    twins: list[Twin] = []
+    for plane in dict.fromkeys(planes.values()):
+        names = [name for name, of in planes.items() if of is plane]
+        twins += await _start_twins(plane, names)
+    return TwinNamespaces(twins)
+
+
+async def _start_twins(plane: Plane, names: list[str]) -> list[Twin]:
+    service_tokens = {(twin, role): _service_tokens() for twin in names for role in ROLES}
     game = feed({}, "", {})["namespaces"][0]["game"]
     namespaces = [
         _namespace(game, twin, role, list(tokens.values()))
@@ -214,9 +227,9 @@ async def start_twins(plane: Plane) -> TwinNamespaces:
     ]
     plane.feed_file.write_text(json.dumps({"namespaces": namespaces}))
     await plane.start()
-    twins = [Twin(name, plane.http_client()) for name in TWINS]
+    twins = [Twin(name, plane, plane.http_client()) for name in names]
     for twin, role, namespace in zip(
-        (twin for twin in twins for _ in ROLES), ROLES * len(TWINS), namespaces, strict=True
+        (twin for twin in twins for _ in ROLES), ROLES * len(twins), namespaces, strict=True
     ):
         for name, (token, _) in service_tokens[twin.name, role].items():
             twin.put(f"{role}.{name}", token)
@@ -232,7 +245,7 @@ async def start_twins(plane: Plane) -> TwinNamespaces:
     for twin in twins:
         for role in ROLES:
             await _until_revoked(twin, f"{role}.revoked")
-    return TwinNamespaces(plane, twins)
+    return twins
 
 
 def _service_tokens() -> dict[str, tuple[str, dict[str, Any]]]:
