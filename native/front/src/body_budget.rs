@@ -27,6 +27,15 @@ struct Held {
     by_client: HashMap<ClientKey, usize>,
 }
 
+impl Held {
+    fn add(&mut self, client: ClientKey, bytes: usize) {
+        if bytes > 0 {
+            self.total += bytes;
+            *self.by_client.entry(client).or_default() += bytes;
+        }
+    }
+}
+
 /// Which limit refuses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Full {
@@ -67,7 +76,10 @@ impl BodyBudget {
 
     /// Reports whether a client has less than its share.
     pub fn has_room(&self, client: ClientKey) -> bool {
-        let held = self.held.lock();
+        self.has_room_in(&self.held.lock(), client)
+    }
+
+    fn has_room_in(&self, held: &Held, client: ClientKey) -> bool {
         held.total < self.total_max && held.by_client.get(&client).is_none_or(|bytes| *bytes < self.client_max)
     }
 
@@ -122,10 +134,19 @@ impl Reservation {
 
     /// Adds bytes that exist already, also above the limits. [`BodyBudget::has_room`] refuses further requests.
     pub fn add(&mut self, bytes: usize) {
-        let mut held = self.budget.held.lock();
-        held.total += bytes;
-        *held.by_client.entry(self.client).or_default() += bytes;
+        self.budget.held.lock().add(self.client, bytes);
         self.bytes += bytes;
+    }
+
+    /// Adds any number of bytes if the client has less than its share. Returns false otherwise.
+    pub fn add_if_room(&mut self, bytes: usize) -> bool {
+        let mut held = self.budget.held.lock();
+        let has_room = self.budget.has_room_in(&held, self.client);
+        if has_room {
+            held.add(self.client, bytes);
+            self.bytes += bytes;
+        }
+        has_room
     }
 
     pub fn shrink_to(&mut self, bytes: usize) {
@@ -173,6 +194,18 @@ mod tests {
         assert!(held.iter_mut().all(|one| one.grow_to(2 * MIB).is_ok()));
         assert_eq!(budget.reserve(client(9)).grow_to(SMALL_BYTES + 1), Err(Full::Total));
         assert_eq!(budget.reserve(client(9)).grow_to(SMALL_BYTES), Ok(()));
+    }
+
+    #[test]
+    fn client_with_its_share_gets_no_further_answer() {
+        let budget = BodyBudget::new(16 * MIB, MIB);
+        let mut large = budget.reserve(client(1));
+        assert!(large.add_if_room(4 * MIB), "one answer may exceed the share");
+        assert!(!budget.reserve(client(1)).add_if_room(1));
+        assert!(budget.reserve(client(2)).add_if_room(1));
+        drop(large);
+        assert!(budget.reserve(client(1)).add_if_room(0));
+        assert!(budget.held.lock().by_client.is_empty());
     }
 
     #[test]

@@ -7,6 +7,7 @@ use http::Response;
 use tokio::time::Instant;
 
 use crate::answer_body::AnswerBody;
+use crate::connection_budget::ClientKey;
 use crate::internal_headers::{PARK, SHARE};
 use crate::passed_request::{KeptRequest, is_safe};
 use crate::passing::{Exchange, PassedBody, PassedPlane, park_of, unavailable};
@@ -68,6 +69,7 @@ impl Waiting {
     /// Sends the request again, or takes the response to an equal one.
     async fn repeat(&self, exchange: &Exchange, is_over: bool) -> Result<Response<Bytes>, NoResponse> {
         let PassedPlane { upstream, watches, repeats, .. } = exchange.context.passing.plane(self.plane);
+        let client = ClientKey::of(exchange.client);
         let send = || {
             let request = self.kept.repeated(exchange, is_over).into_request();
             upstream.send(request, is_safe(&self.kept.method))
@@ -81,7 +83,7 @@ impl Waiting {
                 }
                 Ok(response)
             };
-            let (response, is_own) = repeats.send(self.kept.key(Some(&share.key), is_over), send_for_all).await;
+            let (response, is_own) = repeats.send(self.kept.key(Some(&share.key), is_over), client, send_for_all).await;
             let may_share = |response| {
                 shared_by(response)
                     .is_some_and(|(key, position)| key == &*share.key && watches.has_same_rights(&self.park, position))
@@ -90,7 +92,7 @@ impl Waiting {
                 return response;
             }
         }
-        repeats.send(self.kept.key(None, is_over), send).await.0
+        repeats.send(self.kept.key(None, is_over), client, send).await.0
     }
 }
 

@@ -115,7 +115,7 @@ impl Passing {
         let plane = |socket: &PathBuf| PassedPlane {
             upstream: Upstream::new(socket.clone(), options.answer_timeout),
             watches: Watches::new(options.parked.clone()),
-            repeats: Repeats::default(),
+            repeats: Repeats::new(options.answers.clone()),
         };
         Passing { data: plane(&options.data_socket), control: plane(&options.control_socket), options, permits }
     }
@@ -333,7 +333,7 @@ impl Exchange {
         Ok(response)
     }
 
-    /// Returns the body of a request. The reservation counts a large one until the response.
+    /// Returns the body of a request. The reservation counts it until the response.
     async fn receive(
         &self,
         headers: &HeaderMap,
@@ -358,8 +358,7 @@ impl Exchange {
         let mut reservation = options.bodies.reserve(client);
         let receiving = collect(body, &mut reservation, check);
         let bytes = timeout(self.context.timeouts.receive, receiving).await.map_err(|_| Problem::RequestTimeout)??;
-        let is_small = bytes.len() <= SMALL_BYTES;
-        Ok((bytes, (!is_small).then_some(reservation)))
+        Ok((bytes, Some(reservation)))
     }
 
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
@@ -414,23 +413,35 @@ impl Exchange {
         let response = sent.map_err(|reason| unavailable(plane, is_safe, reason))?;
         match park_of(&response)? {
             Some(park) => Ok(Begun::Parked(Waiting { plane, kept, park, until })),
-            None => Ok(Begun::Answered(self.answer_with(response.map(PassedBody::Streamed)))),
+            None => {
+                let unwritten = self.reserve_answer(&response, is_safe)?;
+                Ok(Begun::Answered(self.answer_with(response.map(|body| PassedBody::Streamed(body, unwritten)))))
+            }
         }
+    }
+
+    /// Counts the bytes of a response until they are written. Without room, a client can ask again after a safe request,
+    /// and gets the response to any other one.
+    fn reserve_answer(&self, response: &Response<Incoming>, is_safe: bool) -> Result<Reservation, Problem> {
+        let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
+        let mut unwritten = self.context.passing.options.answers.reserve(ClientKey::of(self.client));
+        if !unwritten.add_if_room(bytes) {
+            if is_safe {
+                return Err(Problem::Overloaded);
+            }
+            unwritten.add(bytes);
+        }
+        Ok(unwritten)
     }
 
     pub fn answer_with(&mut self, response: Response<PassedBody>) -> Response<Content> {
         let (mut parts, body) = response.into_parts();
-        let options = &self.context.passing.options;
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
         self.measuring.end_passed(&parts.headers, !is_error);
         HOP_BY_HOP.iter().for_each(|name| drop(parts.headers.remove(name)));
         remove_internal(&mut parts.headers);
         let content = match body {
-            PassedBody::Streamed(body) => {
-                let mut unwritten = options.answers.reserve(ClientKey::of(self.client));
-                unwritten.add(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
-                Content::Passed(body, unwritten)
-            }
+            PassedBody::Streamed(body, unwritten) => Content::Passed(body, unwritten),
             PassedBody::Whole(body) => Content::Whole(Some(self.with_own_ray_id(&mut parts, body))),
         };
         Response::from_parts(parts, content)
@@ -452,7 +463,8 @@ impl Exchange {
 }
 
 pub enum PassedBody {
-    Streamed(Incoming),
+    /// With its bytes that are not written yet.
+    Streamed(Incoming, Reservation),
     /// Several requests may share it.
     Whole(Bytes),
 }

@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,6 +16,8 @@ use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use crate::body_budget::{BodyBudget, Reservation};
+use crate::connection_budget::ClientKey;
 use crate::upstream::NoResponse;
 
 const AT_ONCE: usize = 32;
@@ -46,23 +49,23 @@ pub struct Repeats {
     running: Semaphore,
     /// Requests that wait for the response to an equal one that is not sent yet.
     followers: RefCell<HashMap<RepeatKey, Vec<oneshot::Sender<Shared>>>>,
-}
-
-impl Default for Repeats {
-    fn default() -> Repeats {
-        Repeats { running: Semaphore::new(AT_ONCE), followers: RefCell::default() }
-    }
+    answers: Arc<BodyBudget>,
 }
 
 impl Repeats {
+    /// `answers` counts the bytes of responses until all clients have them.
+    pub fn new(answers: Arc<BodyBudget>) -> Repeats {
+        Repeats { running: Semaphore::new(AT_ONCE), followers: RefCell::default(), answers }
+    }
+
     /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`. Returns whether
     /// this request was sent too.
-    pub async fn send<S>(&self, key: RepeatKey, send: impl Fn() -> S) -> (Shared, bool)
+    pub async fn send<S>(&self, key: RepeatKey, client: ClientKey, send: impl Fn() -> S) -> (Shared, bool)
     where
         S: Future<Output = Result<Response<Incoming>, NoResponse>>,
     {
         loop {
-            let Some(shared) = self.follow(&key) else { return (self.lead(&key, send()).await, true) };
+            let Some(shared) = self.follow(&key) else { return (self.lead(&key, client, send()).await, true) };
             // The client of the equal request may have left before the response.
             if let Ok(shared) = shared.await {
                 return (shared, false);
@@ -85,6 +88,7 @@ impl Repeats {
     async fn lead(
         &self,
         key: &RepeatKey,
+        client: ClientKey,
         sending: impl Future<Output = Result<Response<Incoming>, NoResponse>>,
     ) -> Shared {
         let leader = Leader { repeats: self, key };
@@ -93,7 +97,7 @@ impl Repeats {
         let permit = self.running.acquire().await;
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();
-        let mut sending = std::pin::pin!(async { whole(sending.await?).await });
+        let mut sending = std::pin::pin!(async { whole(sending.await?, self.answers.reserve(client)).await });
         let shared = match timeout(SLOW, sending.as_mut()).await {
             Ok(shared) => shared,
             Err(_) => {
@@ -133,8 +137,22 @@ impl Drop for Leader<'_> {
     }
 }
 
-async fn whole(response: Response<Incoming>) -> Shared {
+async fn whole(response: Response<Incoming>, mut reservation: Reservation) -> Shared {
     let (parts, body) = response.into_parts();
-    let body = body.collect().await.map_err(|_| NoResponse::Lost)?;
-    Ok(Response::from_parts(parts, body.to_bytes()))
+    let content = body.collect().await.map_err(|_| NoResponse::Lost)?.to_bytes();
+    reservation.add(content.len());
+    let shared = SharedBody { content, _reservation: reservation };
+    Ok(Response::from_parts(parts, Bytes::from_owner(shared)))
+}
+
+/// Body that counts until the last client has it.
+struct SharedBody {
+    content: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for SharedBody {
+    fn as_ref(&self) -> &[u8] {
+        &self.content
+    }
 }

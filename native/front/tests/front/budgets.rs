@@ -1,5 +1,8 @@
 //! Budgets of bodies, of unread answers, and of requests that are passed on at once.
 
+use std::io::Write as _;
+use std::thread;
+
 use crate::client::Client;
 use crate::proxies::edge_client;
 use crate::python::Reply;
@@ -42,14 +45,14 @@ fn unfinished_bodies_stay_within_the_budget() {
 }
 
 #[test]
-fn large_body_counts_until_its_answer() {
+fn body_counts_until_its_answer() {
     let world = World::new();
     world.python.reply_by_test();
-    for (bytes, held) in [(100_000, 100_000), (60_000, 0)] {
+    for bytes in [100_000, 60_000] {
         let mut client = world.connect();
         client.send(upload(bytes).as_bytes());
         let mut request = world.python.request();
-        assert_eq!(world.bodies.held_bytes(), held);
+        assert_eq!(world.bodies.held_bytes(), bytes);
         request.answer_ok("");
         assert_eq!(client.read_answer().status, 200);
         wait_until(|| world.bodies.held_bytes() == 0);
@@ -71,6 +74,31 @@ fn unread_answers_of_a_client_are_limited() {
     assert_eq!(slow.read_answer().body.len(), BYTES);
     wait_until(|| world.unread_answers.held_bytes() == 0);
     assert_eq!(world.connect().ask(other).body, "a");
+}
+
+#[test]
+fn concurrent_answers_of_a_client_are_limited() {
+    let world = World::with(Setup { answers_bytes_max: 8 << 20, ..Setup::default() });
+    world.python.reply_by_test();
+    let ask = |method| {
+        let mut client = world.connect();
+        client.send(format!("{method} /a HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+        (client, world.python.request())
+    };
+    let (mut slow, first) = ask("GET");
+    let others = [ask("GET"), ask("POST")];
+    let response = first.response("200 OK", "", vec![b'a'; 24 << 20]);
+    let mut connection = first.connection;
+    let writing = thread::spawn(move || connection.write_all(&response).unwrap());
+    wait_until(|| world.unread_answers.held_bytes() > 1 << 20);
+    let statuses = others.map(|(mut client, mut request)| {
+        request.answer_ok("other");
+        client.read_answer().status
+    });
+    assert_eq!(statuses, [503, 200], "a change has happened, so its response is sent");
+    assert_eq!(slow.read_answer().body.len(), 24 << 20);
+    writing.join().unwrap();
+    wait_until(|| world.unread_answers.held_bytes() == 0);
 }
 
 /// Sends requests to the control plane with one token.

@@ -251,3 +251,23 @@ fn parked_request_of_a_stopped_control_plane_is_unavailable() {
     world.front.take_changes(Plane::Control, changes("c", 2, &["one"], true));
     assert_eq!(client.ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n").body, "woken");
 }
+
+#[test]
+fn shared_answer_counts_once_until_all_clients_have_it() {
+    const BYTES: usize = 24 << 20;
+    let world = world(TIMEOUTS);
+    world.python.reply(|request| {
+        Reply::Answer(match request.header(CHANGED) {
+            None => request.response("200 OK", "x-hosting-park: a.10 one\r\n", ""),
+            Some(_) => request.response("200 OK", "", vec![b'a'; BYTES]),
+        })
+    });
+    let clients = [parked(&world).0, parked(&world).0];
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    wait_until(|| world.unread_answers.held_bytes() > 0);
+    for mut client in clients {
+        assert_eq!(world.unread_answers.held_bytes(), BYTES);
+        assert_eq!(client.read_answer().body.len(), BYTES);
+    }
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+}
