@@ -526,8 +526,10 @@ fn outcome(response: &Response<Incoming>, needs_token: bool) -> Outcome {
 pub fn unavailable(plane: Plane, is_safe: bool, reason: NoResponse) -> Problem {
     match reason {
         NoResponse::Late => Problem::DeadlineExceeded,
-        NoResponse::Stopped if plane == Plane::Data => Problem::Overloaded,
-        _ if plane == Plane::Data => Problem::Internal,
+        // A change may have happened.
+        NoResponse::Lost if plane == Plane::Data && !is_safe => Problem::Internal,
+        // The server is in this process, so it is stopped or overloaded.
+        _ if plane == Plane::Data => Problem::Overloaded,
         NoResponse::Lost | NoResponse::Stopped if !is_safe => Problem::ControlPlaneUnavailableSent,
         _ => Problem::ControlPlaneUnavailable,
     }

@@ -69,12 +69,16 @@ fn lost_change_is_sent_once_and_its_result_is_unknown() {
 }
 
 #[test]
-fn data_plane_that_is_away_is_an_internal_error() {
+fn data_plane_that_is_away_is_overloaded() {
     let world = World::new();
+    let change = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
     world.python.reply(|_| Reply::Close);
-    assert_eq!(world.connect().ask(OF_DATA_PLANE).problem(), (500, "internal", false));
+    assert_eq!(world.connect().ask(OF_DATA_PLANE).problem(), (503, "overloaded", false));
+    assert_eq!(world.connect().ask(change).problem(), (500, "internal", false), "it may have happened");
     world.python.end();
-    assert_eq!(world.connect().ask(OF_DATA_PLANE).problem(), (500, "internal", false));
+    for request in [OF_DATA_PLANE, change] {
+        assert_eq!(world.connect().ask(request).problem(), (503, "overloaded", false));
+    }
 }
 
 #[test]
