@@ -78,6 +78,7 @@ from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
 from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
 from pyservice.settings.database_url import database_location
+from pyservice.transport.native import PublicCertificate
 from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
 
@@ -108,7 +109,7 @@ class DataPlane:
         If `is_control_awaited`, the control plane counts as starting until its first response.
         """
         self._settings = settings
-        self._certificate = open_certificate(settings)
+        self._certificate: PublicCertificate | None = None
         self._tiers = settings.tiers
         self._phase = Phase()
         self._readiness: Readiness | None = None
@@ -190,6 +191,8 @@ class DataPlane:
 
     def _wire_servers(self, regions: RegionCatalog) -> None:
         settings = self._settings
+        # An ACME directory connects to the front, which starts next.
+        self._certificate = open_certificate(settings)
         topics = Topics()
         self._to_games = OutboundHttpClient(
             AllowedDestinations(settings.verification_allowed_networks)
