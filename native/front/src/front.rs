@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::client_address::{ClientAddresses, Peer};
 use crate::connection;
-use crate::connection_budget::{ClientKey, ConnectionBudget};
+use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
 use crate::durable_waiters::DurableWaiters;
 use crate::grpc::{GrpcOptions, GrpcServer};
 use crate::measurements::{Measurements, Measurer};
@@ -283,6 +283,22 @@ impl ThreadContext {
         &self.shared.grpc_permits
     }
 
+    /// Counts a new connection. Returns None if it is over a limit or has ended.
+    pub fn admit(
+        &self,
+        budget: &Arc<ConnectionBudget>,
+        stream: &TcpStream,
+        peer: SocketAddr,
+    ) -> Option<(Peer, Admission)> {
+        let peer = self.addresses.peer(peer, stream.local_addr().ok()?);
+        let client = match peer {
+            Peer::Client(address) => Some(ClientKey::of(address)),
+            Peer::Proxy(_) => None,
+        };
+        let _ = stream.set_nodelay(true);
+        budget.admit(client).map(|admission| (peer, admission))
+    }
+
     /// Waits until the front stops.
     pub async fn stopping(&self) {
         if !self.is_stopping.get() {
@@ -500,14 +516,7 @@ pub(crate) fn serve_open(context: &Rc<ThreadContext>, serving: impl Future<Outpu
 }
 
 fn admit(context: &Rc<ThreadContext>, stream: TcpStream, peer: SocketAddr) {
-    let Ok(local) = stream.local_addr() else { return };
-    let _ = stream.set_nodelay(true);
-    let peer = context.addresses.peer(peer, local);
-    let client = match peer {
-        Peer::Client(address) => Some(ClientKey::of(address)),
-        Peer::Proxy(_) => None,
-    };
-    if let Some(admission) = context.budget.admit(client) {
+    if let Some((peer, admission)) = context.admit(&context.budget, &stream, peer) {
         serve_open(context, connection::serve(context.clone(), stream, peer, admission));
     }
 }

@@ -30,7 +30,7 @@ use tokio::time::{sleep, timeout};
 use crate::body_budget::BodyBudget;
 use crate::client_address::Peer;
 use crate::client_stream::{ClientSocket, ClientStream, CountedRequest};
-use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
+use crate::connection_budget::{Admission, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
 use crate::http2_connection::{self, Http2Options};
 use crate::permits::Permits;
@@ -168,14 +168,7 @@ impl GrpcServer {
     }
 
     fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
-        let Ok(local) = stream.local_addr() else { return };
-        let _ = stream.set_nodelay(true);
-        let peer = self.context.addresses.peer(peer, local);
-        let client = match peer {
-            Peer::Client(address) => Some(ClientKey::of(address)),
-            Peer::Proxy(_) => None,
-        };
-        if let Some(admission) = self.budget.admit(client) {
+        if let Some((peer, admission)) = self.context.admit(&self.budget, &stream, peer) {
             let connection = OpenConnection::new(self.clone(), admission);
             match self.context.tls() {
                 Some(tls) => serve_open(&self.context, connection.run_tls(tls.grpc.clone(), stream, peer)),
