@@ -8,7 +8,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use crate::body_budget::Reservation;
-use crate::client_stream::CountedRequest;
+use crate::client_stream::{CountedRequest, UnwrittenBytes};
 use crate::front::{Answering, Counted};
 
 /// Content of a response.
@@ -21,7 +21,7 @@ pub enum Content {
 /// Body of a response. The request counts until it is written.
 pub struct AnswerBody {
     content: Content,
-    _counted: Counts,
+    counted: Counts,
 }
 
 /// Counts of a request: by its connection, by the answers, and by the connections that are busy.
@@ -29,7 +29,7 @@ pub type Counts = (CountedRequest, Answering, Counted);
 
 impl AnswerBody {
     pub fn new(content: Content, counted: Counts) -> AnswerBody {
-        AnswerBody { content, _counted: counted }
+        AnswerBody { content, counted }
     }
 
     /// Takes the content of a whole answer.
@@ -42,21 +42,22 @@ impl AnswerBody {
 }
 
 impl Body for AnswerBody {
-    type Data = Bytes;
+    type Data = UnwrittenBytes;
     type Error = hyper::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        match &mut self.content {
+    ) -> Poll<Option<Result<Frame<UnwrittenBytes>, hyper::Error>>> {
+        let frame = match &mut self.content {
             Content::Whole(content) => Poll::Ready(content.take().map(|bytes| Ok(Frame::data(bytes)))),
             Content::Passed(body, unwritten) => {
                 let frame = Pin::new(&mut *body).poll_frame(context);
                 unwritten.shrink_to(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
                 frame
             }
-        }
+        };
+        frame.map_ok(|frame| frame.map_data(|bytes| self.counted.0.unwritten(bytes)))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::connection_budget::ClientKey;
@@ -149,6 +150,12 @@ impl Reservation {
         has_room
     }
 
+    /// Adds bytes like [`Reservation::add`]. They count until they are dropped.
+    pub fn hold(mut self, bytes: Bytes) -> Bytes {
+        self.add(bytes.len());
+        Bytes::from_owner(HeldBytes { bytes, _reservation: self })
+    }
+
     pub fn shrink_to(&mut self, bytes: usize) {
         if bytes < self.bytes {
             self.budget.give_back(self.client, self.bytes - bytes);
@@ -163,6 +170,17 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.shrink_to(0);
+    }
+}
+
+struct HeldBytes {
+    bytes: Bytes,
+    _reservation: Reservation,
+}
+
+impl AsRef<[u8]> for HeldBytes {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 

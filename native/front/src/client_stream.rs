@@ -9,6 +9,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use bytes::{Buf, Bytes};
 use hosting_tls::TlsStream;
 use memchr::memchr;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
@@ -69,6 +70,8 @@ pub struct Activity {
     /// Since when the client does not read, and the bytes that it had read by then.
     unread_since: Cell<Option<(Instant, u64)>>,
     written: Cell<u64>,
+    /// Bytes of responses that hyper has not written. The window of a client over HTTP/2 may keep them back.
+    unwritten: Cell<usize>,
     /// Whether bytes of a response may be unwritten.
     has_response: Cell<bool>,
     error_page: Cell<Option<Problem>>,
@@ -101,6 +104,7 @@ impl Activity {
             has_line: Cell::new(false),
             unread_since: Cell::new(None),
             written: Cell::new(0),
+            unwritten: Cell::new(0),
             has_response: Cell::new(false),
             error_page: Cell::new(None),
         }
@@ -171,9 +175,10 @@ impl Activity {
         }
     }
 
-    /// TLS takes bytes that the socket does not take, so that they wait for a flush.
+    /// TLS takes bytes that the socket does not take, so that they wait for a flush. Over HTTP/2, bytes that are unwritten
+    /// after a flush wait for the client's window.
     fn flushed(&self, is_pending: bool) {
-        if is_pending {
+        if is_pending || self.unwritten.get() > 0 {
             return self.begin_unread();
         }
         self.unread_since.set(None);
@@ -231,6 +236,12 @@ impl CountedRequest {
         self.0.unread_since.get().is_some()
     }
 
+    /// Returns bytes of the response to this request. The client has to read them in time.
+    pub fn unwritten(&self, bytes: Bytes) -> UnwrittenBytes {
+        self.0.unwritten.update(|unwritten| unwritten + bytes.len());
+        UnwrittenBytes { bytes, activity: self.0.clone() }
+    }
+
     /// Waits if the request before was too early.
     pub async fn wait_if_slowed_down(&self) {
         if let Some(until) = self.0.slowed_until.take() {
@@ -243,6 +254,33 @@ impl Drop for CountedRequest {
     fn drop(&mut self) {
         self.0.answering.set(self.0.answering.get() - 1);
         self.0.idle_since.set(Instant::now());
+    }
+}
+
+/// Bytes of a response, until hyper has written or dropped them.
+pub struct UnwrittenBytes {
+    bytes: Bytes,
+    activity: Rc<Activity>,
+}
+
+impl Buf for UnwrittenBytes {
+    fn remaining(&self) -> usize {
+        self.bytes.len()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.activity.unwritten.update(|unwritten| unwritten - count);
+    }
+}
+
+impl Drop for UnwrittenBytes {
+    fn drop(&mut self) {
+        self.advance(self.bytes.len());
     }
 }
 

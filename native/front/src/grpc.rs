@@ -19,7 +19,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
@@ -29,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::body_budget::BodyBudget;
 use crate::client_address::Peer;
-use crate::client_stream::{ClientSocket, ClientStream, CountedRequest};
+use crate::client_stream::{ClientSocket, ClientStream, CountedRequest, UnwrittenBytes};
 use crate::connection_budget::{Admission, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
 use crate::http2_connection::{self, Http2Options};
@@ -231,24 +230,25 @@ async fn answer_counted(
 ) -> io::Result<Response<CountedBody>> {
     let counted = (counted, server.context.clone().begin_call(), server.context.begin_request());
     let response = call::answer(server, peer, request).await?;
-    Ok(response.map(|body| CountedBody { body, _counted: counted }))
+    Ok(response.map(|body| CountedBody { body, counted }))
 }
 
 /// Body of a response, which counts until it is written.
 struct CountedBody {
     body: ReplyBody,
-    _counted: (CountedRequest, Answering, Counted),
+    counted: (CountedRequest, Answering, Counted),
 }
 
 impl Body for CountedBody {
-    type Data = Bytes;
+    type Data = UnwrittenBytes;
     type Error = hyper::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+    ) -> Poll<Option<Result<Frame<UnwrittenBytes>, hyper::Error>>> {
+        let frame = Pin::new(&mut self.body).poll_frame(context);
+        frame.map_ok(|frame| frame.map_data(|bytes| self.counted.0.unwritten(bytes)))
     }
 
     fn is_end_stream(&self) -> bool {

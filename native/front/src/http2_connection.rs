@@ -4,7 +4,6 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use hyper::body::Incoming;
@@ -13,7 +12,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::time::{Instant, sleep_until};
 
-use crate::client_stream::{Activity, ClientSocket, ClientStream, Progress};
+use crate::client_stream::{Activity, ClientSocket, ClientStream, Progress, UnwrittenBytes};
 use crate::front::ThreadContext;
 use crate::upstream::LocalExecutor;
 
@@ -48,7 +47,7 @@ pub async fn serve<S, A, R, B>(
     S: ClientSocket,
     A: Fn(Request<Incoming>) -> R,
     R: Future<Output = io::Result<Response<B>>> + 'static,
-    B: Body<Data = Bytes, Error = hyper::Error> + 'static,
+    B: Body<Data = UnwrittenBytes, Error = hyper::Error> + 'static,
 {
     let (timeouts, idle) = (context.timeouts, options.idle);
     let connection = builder(&options, timeouts.receive).serve_connection(TokioIo::new(stream), service_fn(answer));

@@ -137,22 +137,8 @@ impl Drop for Leader<'_> {
     }
 }
 
-async fn whole(response: Response<Incoming>, mut reservation: Reservation) -> Shared {
+async fn whole(response: Response<Incoming>, reservation: Reservation) -> Shared {
     let (parts, body) = response.into_parts();
     let content = body.collect().await.map_err(|_| NoResponse::Lost)?.to_bytes();
-    reservation.add(content.len());
-    let shared = SharedBody { content, _reservation: reservation };
-    Ok(Response::from_parts(parts, Bytes::from_owner(shared)))
-}
-
-/// Body that counts until the last client has it.
-struct SharedBody {
-    content: Bytes,
-    _reservation: Reservation,
-}
-
-impl AsRef<[u8]> for SharedBody {
-    fn as_ref(&self) -> &[u8] {
-        &self.content
-    }
+    Ok(Response::from_parts(parts, reservation.hold(content)))
 }

@@ -2,9 +2,10 @@
 
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
@@ -13,6 +14,7 @@ use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use crate::bearer_token::BearerProblem;
+use crate::body_budget::BodyBudget;
 use crate::connection_budget::ClientKey;
 use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
@@ -31,6 +33,8 @@ use crate::watches::{Park, Wake};
 
 /// Bound of the message and of the metadata of a call that waits for a change.
 const PARKED_BYTES: usize = 4 * 1024;
+/// A response up to this size is received at once, so that a slow client keeps no permit. A larger one is passed on in parts.
+const WHOLE_BYTES: usize = 64 * 1024;
 /// Overhead of one metadata entry (RFC 9113, 6.5.2).
 const ENTRY_BYTES: usize = 32;
 const DETAILS: &str = "grpc-status-details-bin";
@@ -71,7 +75,7 @@ enum UnaryResponse {
         message: Option<Bytes>,
         trailers: HeaderMap,
     },
-    /// The message, or its first part, and the rest of the response.
+    /// The first part of a large message, and the rest of the response.
     Begun {
         headers: HeaderMap,
         first: Frame<Bytes>,
@@ -159,6 +163,9 @@ impl PassedCall {
         let server = self.call.server.clone();
         let context = &server.context;
         let until_parked = Instant::now() + context.timeouts.parked;
+        if !self.answers().has_room(self.client()) {
+            return Err(Failure::Problem(Problem::Overloaded));
+        }
         let (mut is_repeated, mut stale_in) = (false, None);
         loop {
             let permit = self.permit(is_repeated).await?;
@@ -197,17 +204,26 @@ impl PassedCall {
         }
     }
 
+    /// Returns the budget of responses that clients have not read.
+    fn answers(&self) -> &Arc<BodyBudget> {
+        &self.call.server.context.passing.options.answers
+    }
+
+    fn client(&self) -> ClientKey {
+        ClientKey::of(self.call.client)
+    }
+
     /// Woken calls have a queue of their own, because many wake at once.
     async fn permit(&self, is_repeated: bool) -> Result<Permit, Failure> {
         let PassedPlane { permits, woken, .. } = self.passed_plane();
         let permits = if is_repeated { woken } else { permits };
-        let acquiring = permits.acquire(self.token.as_deref(), ClientKey::of(self.call.client));
+        let acquiring = permits.acquire(self.token.as_deref(), self.client());
         let acquired = until(self.call.deadline, acquiring).await?;
         acquired.map_err(|overload| Failure::Problem(Problem::overloaded(self.plane, overload)))
     }
 
     fn admit<'a>(&self, server: &'a GrpcServer) -> Result<Option<Attempt<'a>>, Failure> {
-        let (context, client) = (&server.context, ClientKey::of(self.call.client));
+        let (context, client) = (&server.context, self.client());
         context.passing.options.failed_authentications.admit(client, &self.metadata).map_err(|_| {
             context.grpc_measurer().count_limited_failure();
             Failure::Problem(Problem::RateLimitedFailures)
@@ -251,22 +267,23 @@ impl PassedCall {
         if headers.contains_key(GRPC_STATUS) {
             return Ok(UnaryResponse::Complete { headers: HeaderMap::new(), message: None, trailers: headers });
         }
-        let first = until(deadline, next_frame(&mut rest)).await??;
-        if first.data_ref().is_none_or(|data| **data != message::EMPTY) {
-            return Ok(match first.into_trailers() {
-                Ok(trailers) => UnaryResponse::Complete { headers, message: None, trailers },
-                Err(first) => UnaryResponse::Begun { headers, first, rest },
-            });
-        }
-        // A parked call has an empty message too.
-        let last = until(deadline, next_frame(&mut rest)).await??;
-        let trailers = last.into_trailers().map_err(|_| Failure::Unavailable)?;
-        let Some(park) = trailers.get(PARK) else {
-            let message = Some(Bytes::from_static(&message::EMPTY));
-            return Ok(UnaryResponse::Complete { headers, message, trailers });
+        let mut received = BytesMut::new();
+        let trailers = loop {
+            match until(deadline, next_frame(&mut rest)).await??.into_trailers() {
+                Ok(trailers) => break trailers,
+                Err(frame) => received.extend_from_slice(&frame.into_data().unwrap_or_default()),
+            }
+            if received.len() > WHOLE_BYTES {
+                return Ok(UnaryResponse::Begun { headers, first: Frame::data(received.freeze()), rest });
+            }
         };
-        let park = park.to_str().ok().and_then(|park| Park::parse(park, None));
-        park.map(UnaryResponse::Parked).ok_or(Failure::Problem(Problem::Internal))
+        // A parked call has an empty message too.
+        if let Some(park) = trailers.get(PARK).filter(|_| *received == message::EMPTY) {
+            let park = park.to_str().ok().and_then(|park| Park::parse(park, None));
+            return park.map(UnaryResponse::Parked).ok_or(Failure::Problem(Problem::Internal));
+        }
+        let message = (!received.is_empty()).then(|| self.answers().reserve(self.client()).hold(received.freeze()));
+        Ok(UnaryResponse::Complete { headers, message, trailers })
     }
 
     fn request(&self, body: CallBody) -> Request<CallBody> {

@@ -22,6 +22,8 @@ mod placing;
 mod plain_bodies;
 mod proxies;
 mod python;
+#[allow(dead_code)]
+mod raw_http2;
 mod shard;
 mod shared_answers;
 mod sizes;

@@ -8,6 +8,7 @@ use hosting_front::Timeouts;
 use crate::client::Client;
 use crate::paced_reader;
 use crate::python::Reply;
+use crate::raw_http2::{connect, get, preface, update_window};
 use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -189,6 +190,32 @@ fn reader_below_8_kib_a_second_is_cut_off() {
 #[test]
 fn reader_above_8_kib_a_second_is_not_cut_off() {
     assert!(!is_cut_off(12 << 10, 3));
+}
+
+#[test]
+fn client_with_a_closed_window_is_cut_off() {
+    let world = with(Timeouts { slow_reader: SHORT, ..TIMEOUTS });
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; LARGE])));
+    // A window of one byte makes hyper give the response to h2.
+    for window in [0, 1] {
+        let _client = connect(world.address, &[preface(window), get(1, "/a")].concat());
+        world.python.request();
+        wait_until(|| world.budget.count() == 0);
+        wait_until(|| world.unread_answers.held_bytes() == 0);
+    }
+}
+
+#[test]
+fn window_that_grows_by_more_than_8_kib_a_second_is_enough() {
+    let window = Duration::from_secs(1);
+    for (bytes_per_second, is_enough) in [(12 << 10, true), (4 << 10, false)] {
+        let world = with(Timeouts { slow_reader: window, ..TIMEOUTS });
+        world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; LARGE])));
+        let mut client = connect(world.address, &[preface(0), get(1, "/a")].concat());
+        world.python.request();
+        let is_open = update_window(&mut client, bytes_per_second, 4 * window, || world.budget.count() > 0);
+        assert_eq!(is_open, is_enough, "{bytes_per_second}");
+    }
 }
 
 #[test]

@@ -18,6 +18,9 @@ mod namespace;
 mod paced_reader;
 mod passing;
 mod python;
+#[path = "../front/raw_http2.rs"]
+#[allow(dead_code)]
+mod raw_http2;
 #[path = "../front/shard.rs"]
 #[allow(dead_code)]
 mod shard;

@@ -1,58 +1,41 @@
 //! Clients that read slowly.
 
 use std::io::Write as _;
+use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::Frame;
 
+use crate::client::{Client, trailers};
 use crate::paced_reader;
-use crate::world::{DATA_METHOD, SHORT, Setup, World};
+use crate::python::Python;
+use crate::raw_http2::{call, connect, preface, update_window};
+use crate::world::{CONTROL_METHOD, DATA_METHOD, NEVER, SHORT, Setup, World, wait_until};
 
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const LARGE: usize = 24 << 20;
 const FRAME_BYTES: usize = 16 << 10;
+const WINDOW: Duration = Duration::from_secs(1);
 
-/// Returns a frame of HTTP/2 (RFC 9113, 4.1).
-fn frame(kind: u8, flags: u8, stream: u8, payload: &[u8]) -> Vec<u8> {
-    [&[0, 0, payload.len() as u8, kind, flags, 0, 0, 0, stream], payload].concat()
+fn with(slow_reader: Duration) -> World {
+    World::with(Setup { slow_reader, ..Setup::default() })
 }
 
-/// Returns a literal header (RFC 7541, 6.2.2).
-fn header(name: &str, value: &str) -> Vec<u8> {
-    [&[0, name.len() as u8], name.as_bytes(), &[value.len() as u8], value.as_bytes()].concat()
-}
-
-/// Returns the bytes of a call. The client takes any number of bytes.
-fn call() -> Vec<u8> {
-    let headers = [
-        header(":method", "POST"),
-        header(":scheme", "http"),
-        header(":path", DATA_METHOD),
-        header(":authority", "localhost"),
-        header("content-type", "application/grpc"),
-    ];
-    let (settings, window_update, end_headers, end_stream) = (4, 8, 4, 1);
-    [
-        PREFACE.to_vec(),
-        // SETTINGS_INITIAL_WINDOW_SIZE
-        frame(settings, 0, 0, &[0, 4, 0x7f, 0xff, 0xff, 0xff]),
-        frame(window_update, 0, 0, &[0x7f, 0, 0, 0]),
-        frame(1, end_headers, 1, &headers.concat()),
-        frame(0, end_stream, 1, &[0; 5]),
-    ]
-    .concat()
+/// Answers the next call with this number of bytes.
+fn answer(python: &Python, bytes: usize) {
+    let frames = python.next_call().begin();
+    for _ in 0..bytes / FRAME_BYTES {
+        frames.send(Frame::data(Bytes::from_static(&[b'a'; FRAME_BYTES]))).unwrap();
+    }
+    frames.send(Frame::trailers(trailers(&[("grpc-status", "0")]))).unwrap();
 }
 
 /// Returns whether a client that reads a large response at this rate is cut off within some windows.
 fn is_cut_off(bytes_per_second: usize, window: Duration, windows: u32) -> bool {
-    let world = World::with(Setup { slow_reader: window, ..Setup::default() });
+    let world = with(window);
     let mut stream = paced_reader::connect(world.address);
-    stream.write_all(&call()).unwrap();
-    let frames = world.data.next_call().begin();
-    for _ in 0..LARGE / FRAME_BYTES {
-        frames.send(Frame::data(Bytes::from_static(&[b'a'; FRAME_BYTES]))).unwrap();
-    }
+    stream.write_all(&[preface(i32::MAX as u32), call(1, DATA_METHOD, &[])].concat()).unwrap();
+    answer(&world.data, LARGE);
     !paced_reader::read(&mut stream, bytes_per_second, windows * window, || world.budget.count() > 0)
 }
 
@@ -63,10 +46,70 @@ fn client_that_does_not_read_is_cut_off() {
 
 #[test]
 fn reader_below_8_kib_a_second_is_cut_off() {
-    assert!(is_cut_off(6 << 10, Duration::from_secs(1), 10));
+    assert!(is_cut_off(6 << 10, WINDOW, 10));
 }
 
 #[test]
 fn reader_above_8_kib_a_second_is_not_cut_off() {
-    assert!(!is_cut_off(12 << 10, Duration::from_secs(1), 3));
+    assert!(!is_cut_off(12 << 10, WINDOW, 3));
+}
+
+/// Calls of one token to the control plane that run at once.
+const TOKEN_CALLS: u32 = 128;
+const TOKEN: &[(&str, &str)] = &[("authorization", "Bearer cloud_x")];
+
+/// Returns a client that takes none of the responses to the calls that one token may have at once.
+fn unread_calls(world: &World, answer_bytes: usize) -> TcpStream {
+    let calls = (0..TOKEN_CALLS).flat_map(|number| call(2 * number + 1, CONTROL_METHOD, TOKEN));
+    let client = connect(world.address, &preface(0).into_iter().chain(calls).collect::<Vec<_>>());
+    (0..TOKEN_CALLS).for_each(|_| answer(world.control(), answer_bytes));
+    client
+}
+
+fn check_served(world: &World) {
+    let mut client = Client::connect(world.address);
+    let call = client.start(CONTROL_METHOD, TOKEN, &[0; 5]);
+    answer(world.control(), FRAME_BYTES);
+    assert_eq!(client.finish(call).status(), "0");
+}
+
+#[test]
+fn client_with_a_closed_window_is_cut_off_and_its_permits_come_back() {
+    let world = with(SHORT);
+    let _client = unread_calls(&world, 8 * FRAME_BYTES);
+    wait_until(|| world.budget.count() == 0);
+    check_served(&world);
+}
+
+#[test]
+fn unread_answer_that_the_front_has_completely_holds_no_permit() {
+    let world = with(NEVER);
+    let _client = unread_calls(&world, 2 * FRAME_BYTES);
+    check_served(&world);
+}
+
+#[test]
+fn unread_answers_are_limited_by_client() {
+    let world = World::with(Setup { answers: 3 * FRAME_BYTES, ..Setup::default() });
+    let unread = connect(world.address, &[preface(1), call(1, DATA_METHOD, &[])].concat());
+    answer(&world.data, 3 * FRAME_BYTES);
+    wait_until(|| world.unread_answers.held_bytes() == 3 * FRAME_BYTES);
+    let mut client = Client::connect(world.address);
+    assert_eq!(client.call(DATA_METHOD, &[], &[0; 5]).code(), "OVERLOADED");
+    drop(unread);
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+    let call = client.start(DATA_METHOD, &[], &[0; 5]);
+    answer(&world.data, FRAME_BYTES);
+    assert_eq!(client.finish(call).status(), "0");
+}
+
+#[test]
+fn window_that_grows_by_more_than_8_kib_a_second_is_enough() {
+    for (bytes_per_second, is_enough) in [(12 << 10, true), (4 << 10, false)] {
+        let world = with(WINDOW);
+        let mut client = connect(world.address, &[preface(0), call(1, DATA_METHOD, &[])].concat());
+        answer(&world.data, LARGE);
+        let is_open = update_window(&mut client, bytes_per_second, 4 * WINDOW, || world.budget.count() > 0);
+        assert_eq!(is_open, is_enough, "{bytes_per_second}");
+    }
 }

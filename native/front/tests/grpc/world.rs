@@ -47,6 +47,8 @@ pub struct Setup {
     pub streams_per_connection: u32,
     /// Bytes of messages in memory.
     pub bodies: usize,
+    /// Bytes of responses in memory.
+    pub answers: usize,
     pub has_control: bool,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
@@ -63,6 +65,7 @@ impl Default for Setup {
             slow_reader: NEVER,
             streams_per_connection: 1_000,
             bodies: 100_000_000,
+            answers: 100_000_000,
             has_control: true,
             failures: 1_000,
             certificate: None,
@@ -80,6 +83,7 @@ pub struct World {
     pub control: Option<Python>,
     pub budget: Arc<ConnectionBudget>,
     pub bodies: Arc<BodyBudget>,
+    pub unread_answers: Arc<BodyBudget>,
     pub codes: Vec<String>,
     pub slugs: Vec<String>,
     _folder: tempfile::TempDir,
@@ -99,6 +103,7 @@ impl World {
         let address = listener.local_addr().unwrap();
         let budget = Arc::new(ConnectionBudget::new(setup.connections));
         let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
+        let unread_answers = BodyBudget::new(setup.answers, 1_000);
         let codes = Codes::new(
             ["CLIENT_ERROR".to_owned()].into_iter().chain(Problem::ALL.iter().map(|(_, name)| name.to_uppercase())),
         );
@@ -112,7 +117,7 @@ impl World {
             answer_timeout: NEVER,
             limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
             bodies: bodies.clone(),
-            answers: BodyBudget::new(1_000_000, 1_000),
+            answers: unread_answers.clone(),
             failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
             parked: Arc::default(),
         };
@@ -145,7 +150,20 @@ impl World {
         let front = Front::start(options).unwrap();
         let names = front.take_measurements().0;
         let (codes, slugs) = (names.codes.names().to_vec(), names.routes.slugs().to_vec());
-        World { front, shard, lobby, address, budget, bodies, data, control, codes, slugs, _folder: folder }
+        World {
+            front,
+            shard,
+            lobby,
+            address,
+            budget,
+            bodies,
+            unread_answers,
+            data,
+            control,
+            codes,
+            slugs,
+            _folder: folder,
+        }
     }
 
     pub fn control(&self) -> &Python {
