@@ -518,14 +518,13 @@ def _transport_settings(settings: Settings) -> TransportSettings:
 
 
 def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> PublicUrls:
-    listener_url = f"{settings.http_scheme}://{reachable_address(str(settings.http))}"
-    public_url = settings.public_base or listener_url
-    hub_url = settings.hub_url
+    address = reachable_address(str(settings.http))
+    public_url = settings.public_base or f"{settings.http_scheme}://{address}"
     return PublicUrls(
         cdn_url=cdn_url,
         cdn_domain=settings.domains.cdn,
         public_url=public_url,
-        given_hub_url=hub_url.rstrip("/") if hub_url else None,
+        given_hub_url=(settings.hub_url or "").rstrip("/") or None,
         picture=picture,
     )
 

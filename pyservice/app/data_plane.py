@@ -147,8 +147,7 @@ class DataPlane:
         # The journal recovery needs the configuration.
         self._feed.load()
         self._client = InternalClient(settings.admin_socket)
-        path = settings.feed_file
-        over_socket = _FeedOverSocket(self._client)
+        over_socket, path = _FeedOverSocket(self._client), settings.feed_file
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
         self._control_client = InternalClient(settings.control_socket)
         self._cloud_tokens = CloudTokenCheck(self._control_client)

@@ -133,6 +133,8 @@ class PublicServers:
 
     @property
     def waiting_long_polls(self) -> int:
+        if self._front is not None:
+            self._front.take_measurements()
         return len(self._long_polls) + self._metrics.parked
 
     async def start(self) -> int:

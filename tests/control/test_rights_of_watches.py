@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.control.new_developers import new_developer
-from tests.control.test_concurrent_watches import answers, watch_all
 from tests.support.command_line import output
 from tests.support.full_service import Developer
 from tests.support.namespace_scenario import Records
+from tests.support.parked_watches import answers, watch_all
 from tests.support.sample_service import code_of
 
 pytestmark = pytest.mark.anyio

@@ -287,7 +287,9 @@ async def test_confirmation_of_a_player_takes_a_known_number_of_instructions(
     assert INSTRUCTIONS / 2 < statistics.median(counts) < 1.2 * INSTRUCTIONS, counts
 
 
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="the front has one thread")
+@pytest.mark.skipif(
+    len(os.sched_getaffinity(0)) < 2, reason="the machine has one core, so the front has one thread"
+)
 async def test_new_connections_are_served_while_one_thread_is_stopped(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, open_clients: OpenClients
 ) -> None:

@@ -21,6 +21,8 @@ use crate::python::Python;
 use crate::shard;
 
 /// Time in which everything that a test waits for must happen.
+/// No test sends requests over HTTP.
+const NO_SOCKET: &str = "/nonexistent/http.sock";
 pub const LIMIT: Duration = Duration::from_secs(30);
 /// A timeout that no test reaches.
 pub const NEVER: Duration = Duration::from_secs(600);
@@ -89,6 +91,26 @@ pub struct World {
     _folder: tempfile::TempDir,
 }
 
+fn passing(failures: u32, bodies: Arc<BodyBudget>, answers: Arc<BodyBudget>) -> PassingOptions {
+    let codes = Codes::new(
+        ["CLIENT_ERROR".to_owned()].into_iter().chain(Problem::ALL.iter().map(|(_, name)| name.to_uppercase())),
+    );
+    PassingOptions {
+        routes: Routes::new(routes()).unwrap(),
+        problems: Problems::new(&mut Problem::ALL.map(problem).into(), &codes).unwrap(),
+        codes,
+        cors: Cors::new(Vec::new()),
+        data_socket: NO_SOCKET.into(),
+        control_socket: NO_SOCKET.into(),
+        answer_timeout: NEVER,
+        limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
+        bodies,
+        answers,
+        failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, failures, 1_000))),
+        parked: Arc::default(),
+    }
+}
+
 impl World {
     pub fn new() -> World {
         World::with(Setup::default())
@@ -104,23 +126,6 @@ impl World {
         let budget = Arc::new(ConnectionBudget::new(setup.connections));
         let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
         let unread_answers = BodyBudget::new(setup.answers, 1_000);
-        let codes = Codes::new(
-            ["CLIENT_ERROR".to_owned()].into_iter().chain(Problem::ALL.iter().map(|(_, name)| name.to_uppercase())),
-        );
-        let passing = PassingOptions {
-            routes: Routes::new(routes()).unwrap(),
-            problems: Problems::new(&mut Problem::ALL.map(problem).into(), &codes).unwrap(),
-            codes,
-            cors: Cors::new(Vec::new()),
-            data_socket: folder.path().join("http.sock"),
-            control_socket: folder.path().join("http.sock"),
-            answer_timeout: NEVER,
-            limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
-            bodies: bodies.clone(),
-            answers: unread_answers.clone(),
-            failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
-            parked: Arc::default(),
-        };
         let options = FrontOptions {
             threads: NonZero::<usize>::MIN,
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
@@ -130,7 +135,7 @@ impl World {
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses { proxies: setup.proxies, ..ClientAddresses::default() },
             timeouts: Timeouts { slow_reader: setup.slow_reader, parked: NEVER, ..Timeouts::new(setup.receive, NEVER) },
-            passing,
+            passing: passing(setup.failures, bodies.clone(), unread_answers.clone()),
             grpc: Some(GrpcOptions {
                 listener,
                 budget: budget.clone(),
