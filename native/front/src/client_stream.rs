@@ -67,8 +67,10 @@ pub struct Activity {
     head: Cell<Option<Counted>>,
     /// Whether the request line has ended.
     has_line: Cell<bool>,
-    /// Since when the client does not read, and the bytes that it had read by then.
-    unread_since: Cell<Option<(Instant, u64)>>,
+    /// Since when bytes wait for the client.
+    unread_since: Cell<Option<Instant>>,
+    /// Earlier time for which bytes waited, and the bytes that the client had read before it.
+    unread_before: Cell<(Duration, u64)>,
     written: Cell<u64>,
     /// Bytes of responses that hyper has not written. The window of a client over HTTP/2 may keep them back.
     unwritten: Cell<usize>,
@@ -103,6 +105,7 @@ impl Activity {
             head: Cell::new(None),
             has_line: Cell::new(false),
             unread_since: Cell::new(None),
+            unread_before: Cell::default(),
             written: Cell::new(0),
             unwritten: Cell::new(0),
             has_response: Cell::new(false),
@@ -126,15 +129,18 @@ impl Activity {
 
     /// `head` is the timeout of a request's head, and `idle` that of a connection without a request.
     pub fn check(&self, head: Duration, idle: Duration, now: Instant) -> Progress {
-        if let Some((since, read)) = self.unread_since.get() {
-            if now < since + self.read_window {
-                return Progress::Fine(since + self.read_window);
+        if let Some(since) = self.unread_since.get() {
+            let (before, read) = self.unread_before.get();
+            let unread = before + (now - since);
+            if unread < self.read_window {
+                return Progress::Fine(now + self.read_window - unread);
             }
             let acked = self.acked_bytes();
-            if is_slow(acked.saturating_sub(read), now - since) {
+            if is_slow(acked.saturating_sub(read), unread) {
                 return Progress::SlowReader;
             }
-            self.unread_since.set(Some((now, acked)));
+            self.unread_since.set(Some(now));
+            self.unread_before.set((Duration::ZERO, acked));
             return Progress::Fine(now + self.read_window);
         }
         if self.answering.get() > 0 {
@@ -181,7 +187,11 @@ impl Activity {
         if is_pending || self.unwritten.get() > 0 {
             return self.begin_unread();
         }
-        self.unread_since.set(None);
+        // The time goes on at the next wait: a slow reader empties the buffers of this machine again and again.
+        if let Some(since) = self.unread_since.take() {
+            let (before, read) = self.unread_before.get();
+            self.unread_before.set((before + since.elapsed(), read));
+        }
         if self.answering.get() == 0 {
             self.has_response.set(false);
         }
@@ -189,7 +199,10 @@ impl Activity {
 
     fn begin_unread(&self) {
         if self.unread_since.get().is_none() {
-            self.unread_since.set(Some((Instant::now(), self.acked_bytes())));
+            self.unread_since.set(Some(Instant::now()));
+            if self.unread_before.get().0.is_zero() {
+                self.unread_before.set((Duration::ZERO, self.acked_bytes()));
+            }
         }
     }
 

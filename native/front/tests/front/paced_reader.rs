@@ -9,11 +9,15 @@ use tokio::runtime;
 
 /// Returns a connection with a small buffer: the kernel acknowledges only a few hundred bytes more than the client reads.
 pub fn connect(address: SocketAddr) -> TcpStream {
+    // Linux takes its minimum.
+    connect_with_buffer(address, 1)
+}
+
+pub fn connect_with_buffer(address: SocketAddr, bytes: u32) -> TcpStream {
     let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
     let connecting = async {
         let socket = TcpSocket::new_v4().unwrap();
-        // Linux takes its minimum.
-        socket.set_recv_buffer_size(1).unwrap();
+        socket.set_recv_buffer_size(bytes).unwrap();
         socket.connect(address).await.unwrap().into_std().unwrap()
     };
     let stream = runtime.block_on(connecting);

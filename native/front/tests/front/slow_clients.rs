@@ -192,6 +192,46 @@ fn reader_above_8_kib_a_second_is_not_cut_off() {
     assert!(!is_cut_off(12 << 10, 3));
 }
 
+/// Returns whether a client that reads at this rate is cut off. The front empties its buffers many times in each window.
+/// With the smallest buffers, the kernel sends about 3 KiB a second.
+fn is_cut_off_in_parts(buffer_bytes: u32, bytes_per_second: usize, windows: u32) -> bool {
+    let window = Duration::from_secs(1);
+    let timeouts = Timeouts { slow_reader: window, ..TIMEOUTS };
+    let world = World::with(Setup { timeouts, has_small_buffers: true, ..Setup::default() });
+    world.python.reply(|request| {
+        let head = format!("HTTP/1.1 200 OK\r\nx-ray-id: {}\r\ntransfer-encoding: chunked\r\n\r\n", request.ray_id());
+        let part = [&b"40\r\n"[..], &[b'a'; 64], b"\r\n"].concat();
+        Reply::Answer([head.into_bytes(), part.repeat(32_000)].concat())
+    });
+    let mut stream = paced_reader::connect_with_buffer(world.address, buffer_bytes);
+    stream.write_all(GET).unwrap();
+    world.python.request();
+    !paced_reader::read(&mut stream, bytes_per_second, windows * window, || world.budget.count() > 0)
+}
+
+#[test]
+fn slow_reader_of_many_parts_is_cut_off() {
+    assert!(is_cut_off_in_parts(1, 4 << 10, 10));
+}
+
+#[test]
+fn fast_reader_of_many_parts_is_not_cut_off() {
+    assert!(!is_cut_off_in_parts(8 << 10, 16 << 10, 4));
+}
+
+/// Waits of several responses add up, but not the pauses between them.
+#[test]
+fn pauses_between_requests_are_not_slow() {
+    let timeouts = Timeouts { slow_reader: Duration::from_millis(300), ..TIMEOUTS };
+    let world = World::with(Setup { timeouts, has_small_buffers: true, ..Setup::default() });
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; 64 << 10])));
+    let mut client = world.connect();
+    for _ in 0..10 {
+        client.ask(GET);
+        pass(Duration::from_millis(150));
+    }
+}
+
 #[test]
 fn client_with_a_closed_window_is_cut_off() {
     let world = with(Timeouts { slow_reader: SHORT, ..TIMEOUTS });

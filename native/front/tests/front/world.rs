@@ -18,6 +18,8 @@ use hosting_front::{
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
+use tokio::net::TcpSocket;
+use tokio::runtime;
 
 use crate::client::Client;
 use crate::namespace::tokens_left;
@@ -40,6 +42,8 @@ pub const BODY_BYTES_MAX: usize = 100_000;
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 pub struct Setup {
+    /// Whether the front has small send buffers.
+    pub has_small_buffers: bool,
     pub threads: usize,
     pub budget: usize,
     pub proxies: Vec<IpNet>,
@@ -63,6 +67,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            has_small_buffers: false,
             threads: 1,
             budget: 100,
             proxies: Vec::new(),
@@ -150,7 +155,7 @@ impl World {
     fn start<T>(setup: Setup, new_shard: impl FnOnce(&Path) -> (Arc<Shard>, T)) -> (World, T) {
         let folder = tempfile::tempdir().unwrap();
         let (shard, clock) = new_shard(folder.path());
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let listener = listen(setup.has_small_buffers);
         let address = listener.local_addr().unwrap();
         let shared_listener = setup.is_listener_shared.then(|| listener.try_clone().unwrap());
         let edge_socket = folder.path().join("edge.sock");
@@ -287,6 +292,19 @@ impl World {
         };
         names.routes.slugs().iter().zip(measured.operations).flat_map(of_operation).collect()
     }
+}
+
+fn listen(has_small_buffers: bool) -> TcpListener {
+    let runtime = runtime::Builder::new_current_thread().enable_io().build().unwrap();
+    runtime.block_on(async {
+        let socket = TcpSocket::new_v4().unwrap();
+        if has_small_buffers {
+            // Linux takes its minimum. The connections have it too.
+            socket.set_send_buffer_size(1).unwrap();
+        }
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        socket.listen(128).unwrap().into_std().unwrap()
+    })
 }
 
 fn route(method: &str, template: &str, slug: &str, plane: Plane) -> RouteOptions {
