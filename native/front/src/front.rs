@@ -101,6 +101,7 @@ struct Shared {
     passing: Arc<PassingOptions>,
     permits: Arc<PlanePermits>,
     grpc_permits: PlanePermits,
+    grpc_streams: PlanePermits,
     tls: Option<TlsAcceptors>,
     /// One entry for each thread.
     measurers: Vec<Measurers>,
@@ -165,6 +166,7 @@ impl Front {
             passing: Arc::new(passing),
             permits: Arc::default(),
             grpc_permits: PlanePermits::default(),
+            grpc_streams: PlanePermits::of_streams(),
             tls: certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,
             measurers,
         });
@@ -281,6 +283,10 @@ impl ThreadContext {
 
     pub fn grpc_permits(&self) -> &PlanePermits {
         &self.shared.grpc_permits
+    }
+
+    pub fn grpc_streams(&self) -> &PlanePermits {
+        &self.shared.grpc_streams
     }
 
     /// Counts a new connection. Returns None if it is over a limit or has ended.

@@ -103,13 +103,20 @@ pub(crate) struct GrpcServer {
 struct PassedPlane {
     upstream: Upstream,
     permits: Arc<Permits>,
+    /// Permits of open streams.
+    streams: Arc<Permits>,
     /// Permits of calls that a change has woken.
     woken: Arc<Permits>,
 }
 
 impl PassedPlane {
-    fn new(socket: PathBuf, permits: Arc<Permits>) -> PassedPlane {
-        PassedPlane { upstream: Upstream::new(socket), permits, woken: Permits::patient(WOKEN_AT_ONCE) }
+    fn new(context: &ThreadContext, plane: Plane, socket: PathBuf) -> PassedPlane {
+        PassedPlane {
+            upstream: Upstream::new(socket),
+            permits: context.grpc_permits().of(plane).clone(),
+            streams: context.grpc_streams().of(plane).clone(),
+            woken: Permits::patient(WOKEN_AT_ONCE),
+        }
     }
 }
 
@@ -122,10 +129,9 @@ impl GrpcServer {
         let GrpcOptions { listener, budget, methods, data_socket, control_socket, bodies, limits } = options;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
-        let permits = context.grpc_permits();
         let server = Rc::new(GrpcServer {
-            data: PassedPlane::new(data_socket, permits.of(Plane::Data).clone()),
-            control: PassedPlane::new(control_socket, permits.of(Plane::Control).clone()),
+            data: PassedPlane::new(&context, Plane::Data, data_socket),
+            control: PassedPlane::new(&context, Plane::Control, control_socket),
             methods: Methods::new(methods, &context.passing.options.routes),
             context,
             budget,

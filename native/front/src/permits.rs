@@ -16,6 +16,8 @@ use crate::routes::Plane;
 const CONTROL_PLANE_AT_ONCE: usize = 512;
 /// Requests of all clients to the data plane. Many of them wait for a lobby that starts.
 const DATA_PLANE_AT_ONCE: usize = 4_096;
+/// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
+const STREAMS_AT_ONCE: usize = 1_024;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
 const ADDRESS_PART: usize = 2;
@@ -79,6 +81,12 @@ impl Default for PlanePermits {
 }
 
 impl PlanePermits {
+    /// Returns permits of open streams, which do not wait.
+    pub fn of_streams() -> PlanePermits {
+        let permits = || Permits::new(STREAMS_AT_ONCE, Duration::ZERO);
+        PlanePermits { data: permits(), control: permits() }
+    }
+
     pub fn of(&self, plane: Plane) -> &Arc<Permits> {
         match plane {
             Plane::Data => &self.data,
@@ -101,7 +109,7 @@ pub struct Permit {
 }
 
 impl Permits {
-    /// A request waits for `wait`, and twice as many requests as permits wait.
+    /// A request waits for `wait`, if that is not zero, and twice as many requests as permits wait.
     pub fn new(most: usize, wait: Duration) -> Arc<Permits> {
         Arc::new(Permits { most, wait: Some(wait), state: Mutex::default() })
     }
@@ -121,8 +129,8 @@ impl Permits {
                 state.running.add(&keys);
                 return Ok(Permit { permits: self.clone(), keys });
             }
-            let is_queue_full = state.waiting.full_limit(&keys, WAITING_FACTOR * self.most).is_some();
-            if self.wait.is_some() && is_queue_full {
+            let is_queue_full = || state.waiting.full_limit(&keys, WAITING_FACTOR * self.most).is_some();
+            if self.wait.is_some_and(|wait| wait.is_zero() || is_queue_full()) {
                 return Err(state.running.full_limit(&keys, self.most).unwrap_or(Overload::All));
             }
             state.enqueue(&keys)

@@ -26,7 +26,7 @@ use crate::grpc::upstream::{CallBody, NoResponse};
 use crate::grpc::{GrpcServer, PassedPlane};
 use crate::internal_headers::{self, HELD, OVER, PARK, WOKEN, remove_internal};
 use crate::measuring::Measuring;
-use crate::permits::Permit;
+use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::watches::{Park, Wake};
@@ -143,8 +143,10 @@ impl PassedCall {
     }
 
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
+        let PassedPlane { permits, streams, .. } = self.passed_plane();
+        let stream = self.permit(streams).await?;
         // Given back when the response begins, because a stream may last for long.
-        let _permit = self.permit(false).await?;
+        let _permit = self.permit(permits).await?;
         let server = self.call.server.clone();
         let attempt = self.admit(&server)?;
         let response = self.send(body, self.call.deadline).await;
@@ -156,7 +158,7 @@ impl PassedCall {
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);
         }
-        Ok(self.begun(headers, None, rest, None))
+        Ok(self.begun(headers, None, rest, stream))
     }
 
     async fn unary_response(&mut self, message: Bytes) -> Result<Response<ReplyBody>, Failure> {
@@ -168,7 +170,9 @@ impl PassedCall {
         }
         let (mut is_repeated, mut stale_in) = (false, None);
         loop {
-            let permit = self.permit(is_repeated).await?;
+            // Woken calls have a queue of their own, because many wake at once.
+            let PassedPlane { permits, woken, .. } = self.passed_plane();
+            let permit = self.permit(if is_repeated { woken } else { permits }).await?;
             let attempt = self.admit(&server)?;
             let response = self.send_unary(message.clone()).await;
             end_attempt(attempt, self.outcome(response.as_ref().map(UnaryResponse::trailers)));
@@ -178,7 +182,7 @@ impl PassedCall {
                     return Ok(complete(headers, message, self.checked(trailers)?));
                 }
                 UnaryResponse::Begun { headers, first, rest } => {
-                    return Ok(self.begun(headers, Some(first), rest, Some(permit)));
+                    return Ok(self.begun(headers, Some(first), rest, permit));
                 }
             };
             drop(permit);
@@ -213,10 +217,7 @@ impl PassedCall {
         ClientKey::of(self.call.client)
     }
 
-    /// Woken calls have a queue of their own, because many wake at once.
-    async fn permit(&self, is_repeated: bool) -> Result<Permit, Failure> {
-        let PassedPlane { permits, woken, .. } = self.passed_plane();
-        let permits = if is_repeated { woken } else { permits };
+    async fn permit(&self, permits: &Arc<Permits>) -> Result<Permit, Failure> {
         let acquiring = permits.acquire(self.token.as_deref(), self.client());
         let acquired = until(self.call.deadline, acquiring).await?;
         acquired.map_err(|overload| Failure::Problem(Problem::overloaded(self.plane, overload)))
@@ -332,7 +333,7 @@ impl PassedCall {
         mut headers: HeaderMap,
         first: Option<Frame<Bytes>>,
         rest: Incoming,
-        permit: Option<Permit>,
+        permit: Permit,
     ) -> Response<ReplyBody> {
         remove_internal(&mut headers);
         let problem = self.unavailable();
@@ -381,7 +382,7 @@ pub struct PassedResponse {
     /// Trailers of a response that ends without any.
     unavailable: HeaderMap,
     measuring: Measuring,
-    _permit: Option<Permit>,
+    _permit: Permit,
 }
 
 impl PassedResponse {

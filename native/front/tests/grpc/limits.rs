@@ -3,9 +3,12 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use crate::client::{Client, framed};
+use http_body::Frame;
+
+use crate::client::{Client, framed, trailers};
 use crate::world::{
-    CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, Setup, World,
+    CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, STREAM_METHOD, Setup,
+    World,
 };
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
@@ -194,6 +197,31 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
     let last = full.into_iter().next_back().unwrap();
     assert_eq!(client.finish(last).code(), "OVERLOADED_TOKEN");
     calls.drain(..).for_each(|call| client.cancel(call));
+}
+
+#[test]
+fn open_streams_are_limited() {
+    const STREAMS: usize = 256;
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let mut open = Vec::new();
+    // A method that the front does not know may be a stream.
+    for path in [STREAM_METHOD, "/grpc.health.v1.Health/Watch"].repeat(STREAMS / 2) {
+        let mut call = client.start(path, &[], MESSAGE);
+        let frames = world.data.next_call().begin();
+        client.begin(&mut call);
+        open.push((call, frames));
+    }
+    assert_eq!(client.call(STREAM_METHOD, &[], MESSAGE).code(), "OVERLOADED");
+    let other = client.start(DATA_METHOD, &[], MESSAGE);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(other).status(), "0");
+    let (ended, frames) = open.pop().unwrap();
+    frames.send(Frame::trailers(trailers(&[("grpc-status", "0")]))).unwrap();
+    client.finish(ended);
+    let next = client.start(STREAM_METHOD, &[], MESSAGE);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(next).status(), "0");
 }
 
 #[test]

@@ -75,7 +75,8 @@ fn check_served(world: &World) {
 
 #[test]
 fn client_with_a_closed_window_is_cut_off_and_its_permits_come_back() {
-    let world = with(SHORT);
+    // Long enough for all calls to arrive.
+    let world = with(3 * WINDOW);
     let _client = unread_calls(&world, 8 * FRAME_BYTES);
     wait_until(|| world.budget.count() == 0);
     check_served(&world);
