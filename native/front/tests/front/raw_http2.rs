@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;
+pub const RESET: u8 = 3;
 pub const SETTINGS: u8 = 4;
+pub const PING: u8 = 6;
 pub const WINDOW_UPDATE: u8 = 8;
+pub const CONTINUATION: u8 = 9;
 
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
@@ -40,20 +43,21 @@ pub fn fields(headers: &[(&str, &str)]) -> Vec<u8> {
     headers.iter().flat_map(field).collect()
 }
 
-fn headers(flags: u8, stream: u32, method: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
+/// `flags` may end the headers and the request.
+pub fn headers(flags: u8, stream: u32, method: &str, path: &str, more: &[(&str, &str)]) -> Vec<u8> {
     let first = [(":method", method), (":scheme", "http"), (":path", path), (":authority", "localhost")];
-    frame(HEADERS, END_HEADERS | flags, stream, &fields(&[&first[..], more].concat()))
+    frame(HEADERS, flags, stream, &fields(&[&first[..], more].concat()))
 }
 
 /// Returns a request without a body.
 pub fn get(stream: u32, path: &str) -> Vec<u8> {
-    headers(END_STREAM, stream, "GET", path, &[])
+    headers(END_HEADERS | END_STREAM, stream, "GET", path, &[])
 }
 
 /// Returns a gRPC call with an empty message.
 pub fn call(stream: u32, path: &str, metadata: &[(&str, &str)]) -> Vec<u8> {
     let metadata = [&[("content-type", "application/grpc")], metadata].concat();
-    [headers(0, stream, "POST", path, &metadata), frame(DATA, END_STREAM, stream, &[0; 5])].concat()
+    [headers(END_HEADERS, stream, "POST", path, &metadata), frame(DATA, END_STREAM, stream, &[0; 5])].concat()
 }
 
 pub fn connect(address: SocketAddr, bytes: &[u8]) -> TcpStream {
