@@ -72,6 +72,8 @@ pub struct Activity {
     /// Earlier time for which bytes waited, and the bytes that the client had read before it.
     unread_before: Cell<(Duration, u64)>,
     written: Cell<u64>,
+    /// The part of `written` that is data of responses.
+    data_written: Cell<u64>,
     /// Bytes of responses that hyper has not written. The window of a client over HTTP/2 may keep them back.
     unwritten: Cell<usize>,
     /// Whether bytes of a response may be unwritten.
@@ -107,6 +109,7 @@ impl Activity {
             unread_since: Cell::new(None),
             unread_before: Cell::default(),
             written: Cell::new(0),
+            data_written: Cell::new(0),
             unwritten: Cell::new(0),
             has_response: Cell::new(false),
             error_page: Cell::new(None),
@@ -135,12 +138,12 @@ impl Activity {
             if unread < self.read_window {
                 return Progress::Fine(now + self.read_window - unread);
             }
-            let acked = self.acked_bytes();
-            if is_slow(acked.saturating_sub(read), unread) {
+            let read_now = self.read_bytes();
+            if is_slow(read_now.saturating_sub(read), unread) {
                 return Progress::SlowReader;
             }
             self.unread_since.set(Some(now));
-            self.unread_before.set((Duration::ZERO, acked));
+            self.unread_before.set((Duration::ZERO, read_now));
             return Progress::Fine(now + self.read_window);
         }
         if self.answering.get() > 0 {
@@ -201,9 +204,16 @@ impl Activity {
         if self.unread_since.get().is_none() {
             self.unread_since.set(Some(Instant::now()));
             if self.unread_before.get().0.is_zero() {
-                self.unread_before.set((Duration::ZERO, self.acked_bytes()));
+                self.unread_before.set((Duration::ZERO, self.read_bytes()));
             }
         }
+    }
+
+    /// Returns the bytes of responses that the client has read. Frames of HTTP/2 without data do not count: a client could
+    /// ask for any number of them.
+    fn read_bytes(&self) -> u64 {
+        let others = if self.has_heads { 0 } else { self.written.get().saturating_sub(self.data_written.get()) };
+        self.acked_bytes().saturating_sub(others)
     }
 
     /// Returns the bytes that the client's kernel has acknowledged. The buffer of this machine takes megabytes at once, so
@@ -288,12 +298,13 @@ impl Buf for UnwrittenBytes {
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
         self.activity.unwritten.update(|unwritten| unwritten - count);
+        self.activity.data_written.update(|written| written + count as u64);
     }
 }
 
 impl Drop for UnwrittenBytes {
     fn drop(&mut self) {
-        self.advance(self.bytes.len());
+        self.activity.unwritten.update(|unwritten| unwritten - self.bytes.len());
     }
 }
 

@@ -66,21 +66,36 @@ pub fn connect(address: SocketAddr, bytes: &[u8]) -> TcpStream {
     stream
 }
 
-/// Gives the window of the first stream some bytes a second, and reads all that comes. Returns whether the front has the
-/// connection after this time.
+/// Gives the window of the first stream some bytes a second. Returns whether the front has the connection after this time.
 pub fn update_window(
     client: &mut TcpStream,
     bytes_per_second: usize,
     time: Duration,
     is_open: impl Fn() -> bool,
 ) -> bool {
+    send_at_rate(client, bytes_per_second, time, is_open, |bytes| window_update(1, bytes as u32))
+}
+
+/// Sends some pings a second, like [`update_window`].
+pub fn ping(client: &mut TcpStream, per_second: usize, time: Duration, is_open: impl Fn() -> bool) -> bool {
+    send_at_rate(client, per_second, time, is_open, |count| frame(PING, 0, 0, &[0; 8]).repeat(count))
+}
+
+/// Sends frames, and reads all that comes.
+fn send_at_rate(
+    client: &mut TcpStream,
+    per_second: usize,
+    time: Duration,
+    is_open: impl Fn() -> bool,
+    frames: impl Fn(usize) -> Vec<u8>,
+) -> bool {
     let (started, mut given, mut buffer) = (Instant::now(), 0, [0; 16 << 10]);
     client.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
     while is_open() && started.elapsed() < time {
-        let due = started.elapsed().as_millis() as usize * bytes_per_second / 1_000 - given;
+        let due = started.elapsed().as_millis() as usize * per_second / 1_000 - given;
         if due > 0 {
             // It fails once the front has closed the connection.
-            let _ = client.write_all(&window_update(1, due as u32));
+            let _ = client.write_all(&frames(due));
             given += due;
         }
         let _ = client.read(&mut buffer);

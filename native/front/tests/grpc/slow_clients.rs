@@ -10,7 +10,7 @@ use http_body::Frame;
 use crate::client::{Client, trailers};
 use crate::paced_reader;
 use crate::python::Python;
-use crate::raw_http2::{call, connect, preface, update_window};
+use crate::raw_http2::{call, connect, ping, preface, update_window};
 use crate::world::{CONTROL_METHOD, DATA_METHOD, NEVER, SHORT, Setup, World, wait_until};
 
 const LARGE: usize = 24 << 20;
@@ -102,6 +102,14 @@ fn unread_answers_are_limited_by_client() {
     let call = client.start(DATA_METHOD, &[], &[0; 5]);
     answer(&world.data, FRAME_BYTES);
     assert_eq!(client.finish(call).status(), "0");
+}
+
+#[test]
+fn responses_to_pings_are_not_read_responses() {
+    let world = with(WINDOW);
+    let mut client = connect(world.address, &[preface(0), call(1, DATA_METHOD, &[])].concat());
+    answer(&world.data, LARGE);
+    assert!(!ping(&mut client, 2_000, 10 * WINDOW, || world.budget.count() > 0));
 }
 
 #[test]
