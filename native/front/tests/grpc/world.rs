@@ -21,8 +21,6 @@ use crate::python::Python;
 use crate::shard;
 
 /// Time in which everything that a test waits for must happen.
-/// No test sends requests over HTTP.
-const NO_SOCKET: &str = "/nonexistent/http.sock";
 pub const LIMIT: Duration = Duration::from_secs(30);
 /// A timeout that no test reaches.
 pub const NEVER: Duration = Duration::from_secs(600);
@@ -39,6 +37,9 @@ pub const CONNECTED: &str = "/hosting.v1.Matchmaker/PlayerConnected";
 pub const JOIN: &str = "/hosting.v1.Matchmaker/JoinLobby";
 pub const FIND: &str = "/hosting.v1.Matchmaker/FindLobby";
 pub const HEARTBEAT: &str = "/hosting.v1.Matchmaker/Heartbeat";
+
+/// No test sends requests over HTTP.
+const NO_SOCKET: &str = "/nonexistent/http.sock";
 
 pub struct Setup {
     pub connections: usize,
