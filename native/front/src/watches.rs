@@ -394,3 +394,6 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+mod message_order;
