@@ -48,7 +48,7 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     if let Peer::Proxy(proxy) = peer
         && context.addresses.has_proxy_headers
     {
-        let Some(named) = named_address(&context, &mut stream).await else { return };
+        let Some(named) = Box::pin(named_address(&context, &mut stream)).await else { return };
         peer = context.addresses.named_peer(proxy, named);
         if !admission.introduce(peer) {
             return;
@@ -59,12 +59,11 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     }
     let (mut received, mut idle) = (Vec::new(), context.timeouts.receive);
     loop {
-        let mut connection = Connection::new(context.clone(), stream, peer, received, idle);
-        let Ok(End::NotPlain) = connection.answer_plain_requests().await else { return };
-        let (of_hyper, unread) = connection.into_parts();
-        // Boxed, so that a connection with plain requests takes little memory.
-        let serving = Box::pin(hyper_connection::serve_until_parked(&context, of_hyper, unread, peer));
-        let Some(rest) = serving.await else { return };
+        // Both are boxed, so that a connection has the memory of only one of them.
+        let plain = Box::pin(answer_plain_requests(context.clone(), stream, peer, received, idle));
+        let Some((of_hyper, unread)) = plain.await else { return };
+        let others = Box::pin(hyper_connection::serve_until_parked(&context, of_hyper, unread, peer));
+        let Some(rest) = others.await else { return };
         ((stream, received), idle) = (rest, context.timeouts.keep_alive);
     }
 }
@@ -83,25 +82,22 @@ async fn named_address(context: &ThreadContext, stream: &mut (impl AsyncRead + U
     timeout(context.timeouts.receive, read_proxy_header(stream)).await.ok()?.ok()
 }
 
+/// Answers plain requests, until another one comes. Returns the connection then, with the bytes of that request. `received`
+/// are bytes that follow earlier requests, and `idle` is the timeout before the next one.
+async fn answer_plain_requests(
+    context: Rc<ThreadContext>,
+    stream: TcpStream,
+    peer: Peer,
+    received: Vec<u8>,
+    idle: Duration,
+) -> Option<(TcpStream, Vec<u8>)> {
+    let (turn, deadline) = (Turn::default(), Deadline::after(idle));
+    let mut connection = Connection { context, stream, peer, received, turn, deadline, busy: None };
+    let end = connection.answer_plain_requests().await;
+    matches!(end, Ok(End::NotPlain)).then_some((connection.stream, connection.received))
+}
+
 impl Connection {
-    /// `received` are bytes that follow earlier requests, and `idle` is the timeout before the next one.
-    fn new(context: Rc<ThreadContext>, stream: TcpStream, peer: Peer, received: Vec<u8>, idle: Duration) -> Connection {
-        Connection {
-            context,
-            stream,
-            peer,
-            received,
-            turn: Turn::default(),
-            deadline: Deadline::after(idle),
-            busy: None,
-        }
-    }
-
-    /// Drops all that only the small reader needs.
-    fn into_parts(self) -> (TcpStream, Vec<u8>) {
-        (self.stream, self.received)
-    }
-
     async fn answer_plain_requests(&mut self) -> io::Result<End> {
         let mut has_unread = !self.received.is_empty();
         loop {
