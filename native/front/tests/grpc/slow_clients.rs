@@ -51,7 +51,7 @@ fn reader_below_8_kib_a_second_is_cut_off() {
 
 #[test]
 fn reader_above_8_kib_a_second_is_not_cut_off() {
-    assert!(!is_cut_off(12 << 10, WINDOW, 3));
+    assert!(!is_cut_off(32 << 10, WINDOW, 3));
 }
 
 /// Calls of one token to the control plane that run at once.
@@ -114,7 +114,7 @@ fn responses_to_pings_are_not_read_responses() {
 
 #[test]
 fn window_that_grows_by_more_than_8_kib_a_second_is_enough() {
-    for (bytes_per_second, is_enough) in [(12 << 10, true), (4 << 10, false)] {
+    for (bytes_per_second, is_enough) in [(32 << 10, true), (4 << 10, false)] {
         let world = with(WINDOW);
         let mut client = connect(world.address, &[preface(0), call(1, DATA_METHOD, &[])].concat());
         answer(&world.data, LARGE);
