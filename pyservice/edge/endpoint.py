@@ -22,7 +22,7 @@ from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-_HELD: Final = request_headers.INTERNAL_HELD.encode()
+_REPEAT: Final = request_headers.INTERNAL_REPEAT.encode()
 _PARK: Final = request_headers.INTERNAL_WAIT.encode()
 _SHARE: Final = request_headers.INTERNAL_SHARE.encode()
 
@@ -81,14 +81,14 @@ class Endpoint:
             trace.has_waited = True
             result = await run_until_changed(self._run, message, caller, result, self._long_polls)
         response = self._response(result)
-        if caller.share is not None and self._long_polls is not None and _HELD in request.headers:
+        if caller.share is not None and self._long_polls is not None and _REPEAT in request.headers:
             # The operation has read its data before, so it has no later change.
             share = f"{caller.share.key} {self._long_polls.position}"
             response.headers = [(_SHARE, share.encode())]
         return response
 
     def _admit(self, request: Request, caller: Caller) -> None:
-        if self._rate_limit is not None and not (self._is_internal and _HELD in request.headers):
+        if self._rate_limit is not None and not (self._is_internal and _REPEAT in request.headers):
             check_rate_limit(self._rate_limit, caller, self._meter)
         if self._takes_body:
             media_type = request.headers.get(b"content-type", JSON)

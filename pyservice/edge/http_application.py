@@ -29,8 +29,8 @@ from pyservice.watch import LongPolls
 _CLIENT: Final = request_headers.INTERNAL_CLIENT.encode()
 _RAY: Final = request_headers.INTERNAL_RAY.encode()
 _CODE: Final = request_headers.INTERNAL_CODE.encode()
-_HELD: Final = request_headers.INTERNAL_HELD.encode()
-_EXPIRED: Final = request_headers.HELD_EXPIRED.encode()
+_REPEAT: Final = request_headers.INTERNAL_REPEAT.encode()
+_EXPIRED: Final = request_headers.EXPIRED.encode()
 _OTHER_PLANE: Final = "The other plane serves this operation, at an address of its own."
 
 Scope = MutableMapping[str, Any]
@@ -165,7 +165,7 @@ class HttpApplication:
             client = _client(fields) or client
             coords_text = request.text(b"x-coords")
             coords = None if coords_text is None else client_address.coordinates(coords_text)
-            long_poll_expired = fields.get(_HELD) == _EXPIRED
+            long_poll_expired = fields.get(_REPEAT) == _EXPIRED
         return Call(
             ray_id,
             client_address.packed_client(client),

@@ -201,7 +201,7 @@ class _Calls:
             caller = authorization if isinstance(authorization, Caller) else await authorization
             trace.caller = caller
             trace.authorized = perf_counter()
-            is_repeated = is_internal and request_headers.INTERNAL_HELD in fields
+            is_repeated = is_internal and request_headers.INTERNAL_REPEAT in fields
             if rate_limit is not None and not is_repeated:
                 check_rate_limit(rate_limit, caller, meter)
             if takes_key:
@@ -302,8 +302,8 @@ class _Calls:
         if self._settings.is_internal:
             client = client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
             coords = client_address.coordinates(fields.get("x-coords", ""))
-            held = fields.get(request_headers.INTERNAL_HELD)
-            long_poll_expired = held == request_headers.HELD_EXPIRED
+            reason = fields.get(request_headers.INTERNAL_REPEAT)
+            long_poll_expired = reason == request_headers.EXPIRED
         client = client or _peer(context.peer())
         remaining_s = context.time_remaining()
         return Call(

@@ -15,10 +15,9 @@ NO_HOST_DETAIL: Final = "Send a Host header: HTTP/1.1 requires one."
 INTERNAL_CLIENT: Final = "x-hosting-client"
 INTERNAL_RAY: Final = "x-hosting-ray"
 """Ray id that the front chose, because the request has no valid `traceparent`."""
-INTERNAL_HELD: Final = "x-hosting-held"
-"""Marks a repeated long poll with the reason: `HELD_WOKEN` or `HELD_EXPIRED`."""
-HELD_WOKEN: Final = "woken"
-HELD_EXPIRED: Final = "over"
+INTERNAL_REPEAT: Final = "x-hosting-repeat"
+"""Marks a repeated long poll with the reason: `changed`, or `EXPIRED` at the end of its wait."""
+EXPIRED: Final = "expired"
 # Headers of these servers to the front, which removes them.
 INTERNAL_CODE: Final = "x-hosting-code"
 """Code of an error response."""
@@ -83,10 +82,3 @@ def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
 
 def wait_text(wait: WaitForChange) -> str:
     return f"{wait.run}.{wait.sequence} {','.join(wait.topics)}"
-
-
-def read_wait(text: str) -> WaitForChange:
-    """Parses the topics and change number in the header `INTERNAL_WAIT`. Raises ValueError."""
-    index, _, topics = text.partition(" ")
-    run, _, sequence = index.partition(".")
-    return WaitForChange(tuple(topics.split(",")), int(sequence), run)

@@ -97,12 +97,12 @@ async def test_watch_is_parked_and_continues_with_a_reason(
     park = f"{control.topics.run}.0 group/{GROUP},token/cloud_c,tokens"
     assert parked.headers["x-hosting-park"] == park
     assert parked.headers["x-hosting-share"] == "key token/cloud_c,tokens"
-    again = await get(connection, path, x_hosting_held="woken")
+    again = await get(connection, path, x_hosting_repeat="changed")
     assert "x-hosting-park" in again.headers
-    over = await get(connection, path, x_hosting_held="over")
+    over = await get(connection, path, x_hosting_repeat="expired")
     assert over.json["watch"]["index"] == index
     control.topics.bump("another")
-    over = await get(connection, path, x_hosting_held="over")
+    over = await get(connection, path, x_hosting_repeat="expired")
     assert over.headers["x-hosting-share"] == f"key {control.topics.run}.1"
     assert "x-hosting-share" not in (await get(connection)).headers
 
@@ -111,7 +111,7 @@ async def test_repeated_watch_does_not_count_for_the_rate_limit(
     connection: HttpConnection,
 ) -> None:
     for _ in range(5):
-        assert (await get(connection, x_hosting_held="woken")).status == 200
+        assert (await get(connection, x_hosting_repeat="changed")).status == 200
     assert [(await get(connection)).status for _ in range(4)] == [200, 200, 200, 429]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -52,9 +51,7 @@ class AcmeServer:
     def start(self, tls_port: int) -> None:
         """Starts the directory. It connects to `tls_port` for the validation of a domain."""
         if not (FOLDER / "pebble").exists():
-            if shutil.which("go") is None:
-                pytest.skip("no ACME server: there is no Go of this system that builds it")
-            pytest.skip("no ACME server: `make build/pebble/bin/pebble` makes one with Go")
+            pytest.skip("no ACME server: there is no Go of this system that builds it")
         dns_port, self._management_port, unused_port = _free_ports(3)
         config = {
             "listenAddress": f"{OWN_ADDRESS}:{self._port}",

@@ -51,7 +51,7 @@ _METADATA: Final = (
     ("traceparent", "00-0"),
     ("x-forwarded-for", "192.0.2.7"),
     ("x-hosting-client", "192.0.2.7"),
-    ("x-hosting-held", "over"),
+    ("x-hosting-repeat", "expired"),
     ("x-coords", "10.0,20.0"),
     ("accept-language", "de"),
 )

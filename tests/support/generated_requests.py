@@ -126,7 +126,7 @@ FURTHER_HEADERS: Final = (
     "forwarded: for=192.0.2.7",
     "x-coords: 10.0,20.0",
     "x-hosting-client: 192.0.2.7",
-    "x-hosting-held: over",
+    "x-hosting-repeat: expired",
     "x-ray-id: 00000000000000000000000000000000",
     "expect: 100-continue",
     "content-encoding: gzip",

@@ -144,7 +144,11 @@ async def test_front_sets_the_client_address_and_coordinates(
 
 
 async def test_headers_of_the_front_are_ignored_without_it(api: Api, service: SmallService) -> None:
-    claims = {"x-hosting-client": "203.0.113.9", "x-hosting-ray": TRACE, "x-hosting-held": "over"}
+    claims = {
+        "x-hosting-client": "203.0.113.9",
+        "x-hosting-ray": TRACE,
+        "x-hosting-repeat": "expired",
+    }
     outcome = await api.call("PlayerConnected", CONNECTED, {**GOOD, **claims})
     (call,) = service.calls
     assert (str(call.client), call.long_poll_expired) == ("127.0.0.1", False)

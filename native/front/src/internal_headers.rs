@@ -13,10 +13,10 @@ const PREFIX: &str = "x-hosting-";
 pub const CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
 /// Ray id that the front chose.
 pub const RAY: HeaderName = HeaderName::from_static("x-hosting-ray");
-/// Why a parked request is repeated: [`WOKEN`] or [`OVER`].
-pub const HELD: HeaderName = HeaderName::from_static("x-hosting-held");
-pub const WOKEN: HeaderValue = HeaderValue::from_static("woken");
-pub const OVER: HeaderValue = HeaderValue::from_static("over");
+/// Why a parked request is repeated: [`CHANGED`] or [`EXPIRED`].
+pub const REPEAT: HeaderName = HeaderName::from_static("x-hosting-repeat");
+pub const CHANGED: HeaderValue = HeaderValue::from_static("changed");
+pub const EXPIRED: HeaderValue = HeaderValue::from_static("expired");
 /// Error code of a response.
 const CODE: HeaderName = HeaderName::from_static("x-hosting-code");
 /// Wait of a parked request, in place of a response.

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIG
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 
-use crate::internal_headers::{HELD, OVER, WOKEN};
+use crate::internal_headers::{CHANGED, EXPIRED, REPEAT};
 use crate::passing::Exchange;
 use crate::repeats::{RepeatCaller, RepeatKey};
 use crate::trace_context::TRACEPARENT;
@@ -62,7 +62,7 @@ impl KeptRequest {
             headers.insert(name, HeaderValue::from_bytes(value).expect("it was a valid value"));
         }
         exchange.add_internal(&mut headers);
-        headers.insert(HELD, if is_over { OVER } else { WOKEN });
+        headers.insert(REPEAT, if is_over { EXPIRED } else { CHANGED });
         let path_and_query = self.path_and_query.clone().into();
         PassedRequest { method: self.method.clone(), path_and_query, headers, body: Bytes::new() }
     }

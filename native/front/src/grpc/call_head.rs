@@ -223,7 +223,7 @@ mod tests {
         let received = headers(&[
             ("authorization", "Bearer cloud_x"),
             ("x-hosting-client", "192.0.2.9"),
-            ("x-hosting-held", "over"),
+            ("x-hosting-repeat", "over"),
             ("x-forwarded-for", "192.0.2.9"),
             ("x-coords", "1,2"),
             ("traceparent", "x"),

@@ -24,7 +24,7 @@ use crate::grpc::message::{self, PREFIX_BYTES};
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::{CallBody, NoResponse};
 use crate::grpc::{GrpcServer, PassedPlane};
-use crate::internal_headers::{self, HELD, OVER, PARK, WOKEN, remove_internal};
+use crate::internal_headers::{self, CHANGED, EXPIRED, PARK, REPEAT, remove_internal};
 use crate::measuring::Measuring;
 use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
@@ -197,7 +197,7 @@ impl PassedCall {
                 until(self.call.deadline, waiting).await?
             };
             let is_over = wake == Wake::Expired || context.is_stopping.get();
-            self.metadata.insert(HELD, if is_over { OVER } else { WOKEN });
+            self.metadata.insert(REPEAT, if is_over { EXPIRED } else { CHANGED });
         }
     }
 

@@ -89,7 +89,7 @@ fn other_requests_are_passed_on() {
     run(async {
         let (mut sender, _task) = connect(&world).await;
         let mut post = request(Method::POST, "/cloud/games/1?a=b", "body");
-        post.headers_mut().insert("x-hosting-held", "over".parse().unwrap());
+        post.headers_mut().insert("x-hosting-repeat", "expired".parse().unwrap());
         post.headers_mut().insert("te", "trailers".parse().unwrap());
         assert_eq!(ask(&mut sender, post).await, (200, "/cloud/games/1?a=b".to_owned()));
     });

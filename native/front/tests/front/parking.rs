@@ -10,7 +10,7 @@ use crate::world::{NEVER, Setup, TIMEOUTS, World, wait_until};
 
 pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
-const CHANGED: &str = "x-hosting-held";
+const CHANGED: &str = "x-hosting-repeat";
 
 pub fn changes(run: &str, sequence: u64, topics: &[&str], is_complete: bool) -> Changes {
     let topics = topics.iter().map(|topic| ((*topic).to_owned(), sequence)).collect();
@@ -64,15 +64,15 @@ fn change_wakes_the_request_which_is_repeated_without_its_body() {
     assert_eq!((&*first.body, first.header(CHANGED)), (&b"{}"[..], None));
     world.front.take_changes(Plane::Data, changes("a", 11, &["two"], true));
     let answer = client.read_answer();
-    assert_eq!((answer.status, &*answer.body, answer.header("x-hosting-park")), (200, "woken", None));
+    assert_eq!((answer.status, &*answer.body, answer.header("x-hosting-park")), (200, "changed", None));
     let again = world.python.request();
     assert_eq!((&*again.method, &*again.target, &*again.body), ("GET", &*first.target, &b""[..]));
     let mut names: Vec<_> = again.headers.iter().map(|(name, _)| name.as_str()).collect();
     names.sort_unstable();
-    let kept = ["authorization", "host", "origin", "x-hosting-client", CHANGED, "x-hosting-ray"];
+    let kept = ["authorization", "host", "origin", "x-hosting-client", "x-hosting-ray", CHANGED];
     assert_eq!(names, kept);
     assert_eq!([first.ray_id(), again.ray_id()], [&*answer.ray_id; 2]);
-    assert_eq!(client.ask(WATCH).body, "woken", "the change is already known");
+    assert_eq!(client.ask(WATCH).body, "changed", "the change is already known");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn other_changes_wake_nothing() {
     assert!(!client.has_answer());
     world.python.check_no_request();
     world.front.take_changes(Plane::Data, changes("a", 12, &["one"], true));
-    assert_eq!(client.read_answer().body, "woken");
+    assert_eq!(client.read_answer().body, "changed");
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn missed_changes_and_a_new_run_wake_all() {
     for change in [changes("a", 20, &[], false), changes("b", 1, &[], true)] {
         let (mut client, _) = parked(&world);
         world.front.take_changes(Plane::Data, change);
-        assert_eq!(client.read_answer().body, "woken");
+        assert_eq!(client.read_answer().body, "changed");
         world.python.request();
         world.front.take_changes(Plane::Data, changes("a", 10, &[], false));
         world.settle(&mut world.connect());
@@ -105,8 +105,12 @@ fn missed_changes_and_a_new_run_wake_all() {
 fn wait_ends_with_the_current_state() {
     let world = world(Timeouts { parked: Duration::from_millis(50), ..TIMEOUTS });
     let mut client = world.connect();
-    assert_eq!(client.ask(WATCH).body, "over");
-    assert_eq!(client.ask("GET /events/live HTTP/1.1\r\nHost: a\r\n\r\n").body, "over", "the connection stays usable");
+    assert_eq!(client.ask(WATCH).body, "expired");
+    assert_eq!(
+        client.ask("GET /events/live HTTP/1.1\r\nHost: a\r\n\r\n").body,
+        "expired",
+        "the connection stays usable"
+    );
     assert_eq!(world.parked(), 0);
 }
 
@@ -117,7 +121,7 @@ fn stop_ends_the_waits_with_the_current_state() {
     world.front.stop(NEVER);
     for client in &mut clients {
         let answer = client.read_answer();
-        assert_eq!((&*answer.body, answer.header("connection")), ("over", Some("close")));
+        assert_eq!((&*answer.body, answer.header("connection")), ("expired", Some("close")));
     }
 }
 
@@ -220,11 +224,11 @@ fn request_of_a_new_run_is_repeated_once_and_then_waits() {
     let mut client = world.connect();
     client.send(WATCH);
     assert_eq!(world.python.request().header(CHANGED), None);
-    assert_eq!(world.python.request().header(CHANGED), Some("woken"));
+    assert_eq!(world.python.request().header(CHANGED), Some("changed"));
     wait_until(|| world.parked() == 1);
     park(&world.python, "b.1 one");
     world.front.take_changes(Plane::Data, changes("b", 2, &["one"], true));
-    assert_eq!(client.read_answer().body, "woken");
+    assert_eq!(client.read_answer().body, "changed");
 }
 
 #[test]
@@ -249,7 +253,7 @@ fn parked_request_of_a_stopped_control_plane_is_unavailable() {
     world.control.serve();
     park(&world.control, "c.1 one");
     world.front.take_changes(Plane::Control, changes("c", 2, &["one"], true));
-    assert_eq!(client.ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n").body, "woken");
+    assert_eq!(client.ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n").body, "changed");
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn headers_of_one_connection_and_internal_headers_are_dropped() {
         &world,
         "Connection: keep-alive, X-One\r\nConnection: user-agent , authorization\r\nKeep-Alive: 5\r\nTE: trailers\r\n\
          Trailer: x\r\nProxy-Connection: a\r\nProxy-Authorization: a\r\nProxy-Authenticate: a\r\nX-One: a\r\n\
-         User-Agent: a\r\nX-Hosting-Client: 1.2.3.4\r\nx-hosting-held: over\r\nX-HOSTING-RAY: a\r\nx-hosting-x: a\r\n\
+         User-Agent: a\r\nX-Hosting-Client: 1.2.3.4\r\nx-hosting-repeat: expired\r\nX-HOSTING-RAY: a\r\nx-hosting-x: a\r\n\
          Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Coords: 1, 2\r\nAuthorization: Bearer env_a\r\n\
          Accept: a\r\nIdempotency-Key: k\r\n",
     );

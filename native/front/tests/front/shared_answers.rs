@@ -24,7 +24,7 @@ fn watch(token: &str, headers: &str) -> Vec<u8> {
 /// Parks each request once, with the key `key`. Then answers with its token, as the state after `position`.
 fn park_sharing(python: &Python, position: &'static str) {
     python.reply(move |request| {
-        Reply::Answer(match request.header("x-hosting-held") {
+        Reply::Answer(match request.header("x-hosting-repeat") {
             None => request.response("200 OK", &share("key", request), ""),
             Some(_) => {
                 let shared = format!("x-hosting-share: key {position}\r\n");

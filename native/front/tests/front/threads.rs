@@ -42,7 +42,7 @@ fn change_wakes_the_parked_requests_of_all_threads() {
     };
     world.front.take_changes(Plane::Data, changes(10, false));
     world.python.reply(|request| {
-        Reply::Answer(match request.header("x-hosting-held") {
+        Reply::Answer(match request.header("x-hosting-repeat") {
             None => request.response("200 OK", "x-hosting-park: a.10 one\r\n", ""),
             Some(held) => request.response("200 OK", "", held),
         })
@@ -51,7 +51,7 @@ fn change_wakes_the_parked_requests_of_all_threads() {
     wait_until(|| world.parked() == CLIENTS);
     world.front.take_changes(Plane::Data, changes(11, true));
     for client in &mut clients {
-        assert_eq!(client.read_answer().body, "woken");
+        assert_eq!(client.read_answer().body, "changed");
     }
 }
 

@@ -32,7 +32,7 @@ fn call_and_response_keep_their_parts() {
         ("idempotency-key", "key"),
         ("request-bin", "AAE"),
         ("x-hosting-client", "192.0.2.1"),
-        ("x-hosting-held", "over"),
+        ("x-hosting-repeat", "expired"),
         ("x-forwarded-for", "192.0.2.1"),
         ("forwarded", "for=192.0.2.1"),
         ("x-coords", "1,2"),
@@ -225,7 +225,7 @@ fn parked_call_is_repeated_after_a_change() {
     let mut client = Client::connect(world.address);
     let call = client.start(CONTROL_METHOD, &[TOKEN], MESSAGE);
     let received = world.control().next_call();
-    assert_eq!(received.text("x-hosting-held"), None);
+    assert_eq!(received.text("x-hosting-repeat"), None);
     received.answer(&[0; 5], &[("grpc-status", "0"), ("x-hosting-park", "run.3 one,two")]);
     // A call that is answered later shows that the first one waits.
     let other = client.start(CONTROL_METHOD, &[TOKEN], MESSAGE);
@@ -234,7 +234,7 @@ fn parked_call_is_repeated_after_a_change() {
     assert!(!world.control().has_call());
     world.front.take_changes(Plane::Control, changes(4, &[("two", 4)]));
     let repeated = world.control().next_call();
-    assert_eq!(repeated.text("x-hosting-held"), Some("woken"));
+    assert_eq!(repeated.text("x-hosting-repeat"), Some("changed"));
     assert_eq!(repeated.data(), MESSAGE);
     repeated.answer(MESSAGE, OK);
     assert_eq!(client.finish(call).data, MESSAGE);
