@@ -65,7 +65,9 @@ impl Repeats {
         S: Future<Output = Result<Response<Incoming>, NoResponse>>,
     {
         loop {
-            let Some(shared) = self.follow(&key) else { return (self.lead(&key, client, send()).await, true) };
+            // Boxed, because ten thousand followers would have memory for it too.
+            let leading = || Box::pin(self.lead(&key, client, send()));
+            let Some(shared) = self.follow(&key) else { return (leading().await, true) };
             // The client of the equal request may have left before the response.
             if let Ok(shared) = shared.await {
                 return (shared, false);
