@@ -466,8 +466,8 @@ async fn serve(
     drop((listener, edge));
     context.is_stopping.set(true);
     context.stop_begun.notify_waiters();
-    context.passing.watches(Plane::Data).wake_all();
-    context.passing.watches(Plane::Control).wake_all();
+    context.passing.watches(Plane::Data).end();
+    context.passing.watches(Plane::Control).end();
     drain(&context, stopped).await;
     if let Some(grpc) = grpc {
         grpc.closed().await;

@@ -46,16 +46,10 @@ impl ParkedRequest {
 
 impl Waiting {
     async fn response(&mut self, exchange: &Exchange) -> Result<Response<Bytes>, Problem> {
-        let context = &exchange.context;
-        let PassedPlane { watches, .. } = context.passing.plane(self.plane);
+        let PassedPlane { watches, .. } = exchange.context.passing.plane(self.plane);
         let mut stale_in = None;
         loop {
-            let wake = if context.is_stopping.get() {
-                Wake::Expired
-            } else {
-                watches.wait(&self.park, self.until, &mut stale_in).await
-            };
-            let is_over = wake == Wake::Expired || context.is_stopping.get();
+            let is_over = watches.wait(&self.park, self.until, &mut stale_in).await == Wake::Expired;
             // Boxed, so that a waiting request takes little memory.
             let repeated = Box::pin(self.repeat(exchange, is_over)).await;
             let response = repeated.map_err(|reason| unavailable(self.plane, is_safe(&self.kept.method), reason))?;

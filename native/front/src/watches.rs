@@ -1,6 +1,6 @@
 //! Parked long polls: requests that wait for a change of one of their topics.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -95,6 +95,7 @@ pub struct Watches {
     /// Number of waiting requests, of all users of this counter.
     count: Arc<AtomicUsize>,
     taken: Notify,
+    is_ended: Cell<bool>,
 }
 
 #[derive(Default)]
@@ -121,15 +122,18 @@ impl Watches {
         Watches { count, ..Watches::default() }
     }
 
-    /// Waits until a topic changes, or until the deadline. `stale_in` is the state of one request over its waits: the run
-    /// in which it was woken at once because it waits in another run.
+    /// Waits until a topic changes, until the deadline, or until all waits end. `stale_in` is the state of one request over
+    /// its waits: the run in which it was woken at once because it waits in another run.
     pub async fn wait(&self, park: &Rc<Park>, until: Instant, stale_in: &mut Option<Rc<str>>) -> Wake {
+        if self.is_ended.get() {
+            return Wake::Expired;
+        }
         let Some((number, woken)) = self.state.borrow_mut().add(park.clone(), stale_in) else { return Wake::Changed };
         self.count.fetch_add(1, Ordering::Relaxed);
         let _entry = Entry { watches: self, number };
         match timeout_at(until, woken).await {
-            Ok(_) => Wake::Changed,
-            Err(_) => Wake::Expired,
+            Ok(_) if !self.is_ended.get() => Wake::Changed,
+            _ => Wake::Expired,
         }
     }
 
@@ -158,8 +162,9 @@ impl Watches {
         self.state.borrow().has_reached(position) && self.share_of(park).is_some()
     }
 
-    /// Wakes all requests.
-    pub fn wake_all(&self) {
+    /// Ends all waits. Further ones expire at once.
+    pub fn end(&self) {
+        self.is_ended.set(true);
         self.state.borrow_mut().wake_all();
     }
 }
@@ -322,6 +327,14 @@ mod tests {
         assert_eq!(wait(&watches, "a.10 one", missed).await, Wake::Changed);
         let restart = || watches.take(changes("b", 0, &[]));
         assert_eq!(wait(&watches, "a.20 one", restart).await, Wake::Changed);
+    }
+
+    #[tokio::test(flavor = "current_thread")]
+    async fn end_expires_all_waits() {
+        let watches = watches();
+        assert_eq!(wait(&watches, "a.10 one", || watches.end()).await, Wake::Expired);
+        watches.take(changes("a", 12, &[("one", 12)]));
+        assert_eq!(wait(&watches, "a.11 one", || ()).await, Wake::Expired);
     }
 
     #[tokio::test(flavor = "current_thread")]

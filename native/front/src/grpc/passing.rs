@@ -190,13 +190,8 @@ impl PassedCall {
                 self.check_parked(&message)?;
             }
             is_repeated = true;
-            let wake = if context.is_stopping.get() {
-                Wake::Expired
-            } else {
-                let waiting = context.passing.watches(self.plane).wait(&park, until_parked, &mut stale_in);
-                until(self.call.deadline, waiting).await?
-            };
-            let is_over = wake == Wake::Expired || context.is_stopping.get();
+            let waiting = context.passing.watches(self.plane).wait(&park, until_parked, &mut stale_in);
+            let is_over = until(self.call.deadline, waiting).await? == Wake::Expired;
             self.metadata.insert(REPEAT, if is_over { EXPIRED } else { CHANGED });
         }
     }
