@@ -288,7 +288,7 @@ async def test_confirmation_of_a_player_takes_a_known_number_of_instructions(
 
 
 @pytest.mark.skipif(
-    len(os.sched_getaffinity(0)) < 2, reason="the machine has one core, so the front has one thread"
+    len(os.sched_getaffinity(0)) < 2, reason="one core for this user, so the front has one thread"
 )
 async def test_new_connections_are_served_while_one_thread_is_stopped(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, open_clients: OpenClients
