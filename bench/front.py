@@ -1,7 +1,7 @@
 """Time that the front adds to a passed request, and joins and confirmations at three times their peak rate.
 
 A passed request is sent to the front and to the socket of Python behind it in turn. For the overload, the peak is that
-of 256 connections in a closed loop. Then 4,096 connections send at three times this rate, or as fast as the load's core
+of 256 connections in a closed loop. Then 512 connections send at three times this rate, or as fast as the load's core
 can. Their latency counts from when a request was sent, because most of them wait for their connection before.
 """
 
@@ -22,7 +22,7 @@ from bench.service import Service, running
 
 NAME: Final = "front"
 _PASSED: Final = 2_000
-_OVER: Final = Shape("http", 4_096, latency_from="sent")
+_OVER: Final = Shape("http", 512, latency_from="sent")
 _TIMES: Final = 3
 _JOINS: Final = 64_000
 _TOKENS: Final = 49_152
@@ -105,7 +105,7 @@ def _overload_figures(operation: str, runs: dict[str, list[Run]]) -> list[Figure
     rate, peak_rate = median(over, "answers_per_s"), median(peak, "answers_per_s")
     return [
         Figure(
-            f"`{operation}` at three times its peak rate over 4,096 connections, of its peak rate",
+            f"`{operation}` at three times its peak rate over 512 connections, of its peak rate",
             rate / peak_rate,
             "of its rate",
             at_least=0.9,
