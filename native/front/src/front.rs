@@ -34,7 +34,7 @@ use crate::grpc::{GrpcOptions, GrpcServer};
 use crate::measurements::{Measurements, Measurer};
 use crate::operations::Operations;
 use crate::passing::{Passing, PassingOptions};
-use crate::permits::PlanePermits;
+use crate::permits::{GrpcPermits, PlanePermits};
 use crate::plain_request::REQUEST_BYTES_MAX;
 use crate::ray_id::RayIds;
 use crate::routes::Plane;
@@ -100,8 +100,7 @@ struct Shared {
     timeouts: Timeouts,
     passing: Arc<PassingOptions>,
     permits: Arc<PlanePermits>,
-    grpc_permits: PlanePermits,
-    grpc_streams: PlanePermits,
+    grpc_permits: GrpcPermits,
     tls: Option<TlsAcceptors>,
     /// One entry for each thread.
     measurers: Vec<Measurers>,
@@ -165,8 +164,7 @@ impl Front {
             timeouts,
             passing: Arc::new(passing),
             permits: Arc::default(),
-            grpc_permits: PlanePermits::default(),
-            grpc_streams: PlanePermits::of_streams(),
+            grpc_permits: GrpcPermits::default(),
             tls: certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,
             measurers,
         });
@@ -281,12 +279,8 @@ impl ThreadContext {
         self.shared.tls.as_ref()
     }
 
-    pub fn grpc_permits(&self) -> &PlanePermits {
+    pub fn grpc_permits(&self) -> &GrpcPermits {
         &self.shared.grpc_permits
-    }
-
-    pub fn grpc_streams(&self) -> &PlanePermits {
-        &self.shared.grpc_streams
     }
 
     /// Counts a new connection. Returns None if it is over a limit or has ended.

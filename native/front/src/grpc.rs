@@ -47,8 +47,6 @@ use upstream::Upstream;
 const METADATA_FACTOR: usize = 4;
 /// Bytes of a response that wait for a slow client.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Calls that a change has woken and that Python answers at a time.
-const WOKEN_AT_ONCE: usize = 256;
 /// Time for the last answers at the stop.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
@@ -111,11 +109,12 @@ struct PassedPlane {
 
 impl PassedPlane {
     fn new(context: &ThreadContext, plane: Plane, socket: PathBuf) -> PassedPlane {
+        let permits = context.grpc_permits();
         PassedPlane {
             upstream: Upstream::new(socket),
-            permits: context.grpc_permits().of(plane).clone(),
-            streams: context.grpc_streams().of(plane).clone(),
-            woken: Permits::patient(WOKEN_AT_ONCE),
+            permits: permits.calls.of(plane).clone(),
+            streams: permits.streams.of(plane).clone(),
+            woken: permits.woken.of(plane).clone(),
         }
     }
 }

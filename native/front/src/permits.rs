@@ -18,6 +18,8 @@ const CONTROL_PLANE_AT_ONCE: usize = 512;
 const DATA_PLANE_AT_ONCE: usize = 4_096;
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
 const STREAMS_AT_ONCE: usize = 1_024;
+/// gRPC calls that a change has woken and that Python answers at a time.
+const WOKEN_AT_ONCE: usize = 256;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
 const ADDRESS_PART: usize = 2;
@@ -81,16 +83,30 @@ impl Default for PlanePermits {
 }
 
 impl PlanePermits {
-    /// Returns permits of open streams, which do not wait.
-    pub fn of_streams() -> PlanePermits {
-        let permits = || Permits::new(STREAMS_AT_ONCE, Duration::ZERO);
-        PlanePermits { data: permits(), control: permits() }
-    }
-
     pub fn of(&self, plane: Plane) -> &Arc<Permits> {
         match plane {
             Plane::Data => &self.data,
             Plane::Control => &self.control,
+        }
+    }
+}
+
+/// Permits of gRPC. All threads share them.
+pub struct GrpcPermits {
+    pub calls: PlanePermits,
+    /// For open streams, which do not wait for a permit.
+    pub streams: PlanePermits,
+    /// For calls that a change has woken, which wait for any time.
+    pub woken: PlanePermits,
+}
+
+impl Default for GrpcPermits {
+    fn default() -> GrpcPermits {
+        let both = |new: fn() -> Arc<Permits>| PlanePermits { data: new(), control: new() };
+        GrpcPermits {
+            calls: PlanePermits::default(),
+            streams: both(|| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
+            woken: both(|| Permits::patient(WOKEN_AT_ONCE)),
         }
     }
 }
