@@ -63,8 +63,11 @@ struct State {
     waiting: Counts,
     /// Waiting requests with the same keys, in order of arrival.
     lines: HashMap<Keys, VecDeque<oneshot::Sender<Permit>>>,
-    /// Keys of all lines. The first line that may run gets the next permit, and moves to the end.
-    turns: VecDeque<Keys>,
+    /// Keys of the lines of each client address. The first line that may run gets the next permit, and moves to the end.
+    turns: HashMap<ClientKey, VecDeque<Keys>>,
+    /// Client addresses with lines, which take turns in the same way. A full address is skipped as a whole, however many
+    /// lines it has.
+    addresses: VecDeque<ClientKey>,
 }
 
 /// Permits of one protocol, by plane. All threads share them.
@@ -204,7 +207,11 @@ impl State {
         let (sender, turn) = oneshot::channel();
         self.waiting.add(keys);
         if !self.is_waiting(keys) {
-            self.turns.push_back(keys.clone());
+            let turns = self.turns.entry(keys.address).or_default();
+            if turns.is_empty() {
+                self.addresses.push_back(keys.address);
+            }
+            turns.push_back(keys.clone());
         }
         self.lines.entry(keys.clone()).or_default().push_back(sender);
         turn
@@ -212,15 +219,29 @@ impl State {
 
     /// Counts the next request that may run as running.
     fn next_turn(&mut self, most: usize) -> Option<(Keys, oneshot::Sender<Permit>)> {
-        let running = &self.running;
-        let at = self.turns.iter().position(|keys| running.full_limit(keys, most).is_none())?;
-        let keys = self.turns.remove(at)?;
+        let State { running, turns, .. } = self;
+        let may_run = |keys: &Keys| running.full_limit(keys, most).is_none();
+        let next = |(at, address): (usize, &ClientKey)| {
+            let is_full = running.is_address_full(address, most);
+            let number = if is_full { None } else { turns[address].iter().position(may_run) };
+            number.map(|number| (at, number))
+        };
+        let (at, number) =
+            if running.all < most { self.addresses.iter().enumerate().find_map(next)? } else { return None };
+        let address = self.addresses.remove(at)?;
+        let turns = self.turns.get_mut(&address)?;
+        let keys = turns.remove(number)?;
         let line = self.lines.get_mut(&keys)?;
         let turn = line.pop_front()?;
         if line.is_empty() {
             self.lines.remove(&keys);
         } else {
-            self.turns.push_back(keys.clone());
+            turns.push_back(keys.clone());
+        }
+        if turns.is_empty() {
+            self.turns.remove(&address);
+        } else {
+            self.addresses.push_back(address);
         }
         self.waiting.remove(&keys);
         self.running.add(&keys);
@@ -235,9 +256,18 @@ impl State {
         let ended = before - line.len();
         if line.is_empty() {
             self.lines.remove(keys);
-            self.turns.retain(|waiting| waiting != keys);
+            self.remove_turn(keys);
         }
         (0..ended).for_each(|_| self.waiting.remove(keys));
+    }
+
+    fn remove_turn(&mut self, keys: &Keys) {
+        let Some(turns) = self.turns.get_mut(&keys.address) else { return };
+        turns.retain(|waiting| waiting != keys);
+        if turns.is_empty() {
+            self.turns.remove(&keys.address);
+            self.addresses.retain(|address| *address != keys.address);
+        }
     }
 }
 
@@ -252,6 +282,10 @@ impl Counts {
         self.all -= 1;
         decrement(&mut self.by_address, &keys.address);
         decrement(&mut self.by_tenant, &keys.tenant);
+    }
+
+    fn is_address_full(&self, address: &ClientKey, most: usize) -> bool {
+        self.by_address.get(address).is_some_and(|count| *count >= (most / ADDRESS_PART).max(1))
     }
 
     /// Returns the reached limit, first that of all requests. A token is named before its address.

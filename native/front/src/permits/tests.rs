@@ -172,6 +172,31 @@ fn returned_permit_may_serve_a_token_and_an_address() {
     });
 }
 
+/// Each release looked at all lines of an address that may not run.
+#[test]
+fn lines_of_a_full_address_cost_others_nothing() {
+    const LINES: usize = 4_000;
+    run(async {
+        let permits = Permits::new(2 * LINES, NEVER);
+        let tokens: Vec<&str> = (0..2 * LINES).map(|number| &*format!("env_{number}").leak()).collect();
+        let (mut held, mut waiters) = (Vec::new(), Vec::new());
+        for token in &tokens[..LINES] {
+            held.push(permit(&permits, token, 1).await);
+        }
+        for token in &tokens[LINES..] {
+            waiters.push(waiter(&permits, token, 1).await);
+        }
+        let began = std::time::Instant::now();
+        for _ in 0..LINES {
+            drop(permit(&permits, "env_other", 2).await);
+        }
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(counts(&permits), (LINES, LINES));
+        drop(held.pop());
+        assert_eq!(counts(&permits), (LINES, LINES - 1));
+    });
+}
+
 #[test]
 fn request_that_waits_too_long_leaves_the_queue() {
     run(async {
