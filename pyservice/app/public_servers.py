@@ -133,8 +133,6 @@ class PublicServers:
 
     @property
     def waiting_long_polls(self) -> int:
-        if self._front is not None:
-            self._front.take_measurements()
         return len(self._long_polls) + self._metrics.parked
 
     async def start(self) -> int:

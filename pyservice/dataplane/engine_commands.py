@@ -119,6 +119,10 @@ class DurabilityWaiter(Generic[Outcome]):
             self._pause.cancel()
         self._loop.remove_reader(self._wake_fd)
 
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._listen()
+
     def _listen(self) -> None:
         if self._pause is not None:
             self._pause.cancel()
@@ -132,8 +136,7 @@ class DurabilityWaiter(Generic[Outcome]):
         future: asyncio.Future[None] = self._running_loop().create_future()
         if len(self._durable_waiters) >= self._prune_at:
             self._prune()
-        if self._pause is not None:
-            self._listen()
+        self._end_pause()
         self._durable_waiters.append((lsn, future))
         began = perf_counter()
         try:
@@ -162,8 +165,7 @@ class DurabilityWaiter(Generic[Outcome]):
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
         future: asyncio.Future[Outcome] = loop.create_future()
-        if self._pause is not None:
-            self._listen()
+        self._end_pause()
         waiter = self._hold_waiters.setdefault(hold, [])
         waiter.append(future)
         began = perf_counter()

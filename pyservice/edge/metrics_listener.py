@@ -81,6 +81,8 @@ class Probes:
         return status, _TEXT, "\n".join([*lines, verdict, ""]).encode()
 
     async def _render(self) -> bytes:
+        # All parts of the page then have the same state of the front.
+        self._metrics.before_scrape()
         native, control = await asyncio.gather(self._render_native(), self._render_control())
         return self._metrics.render(native, control)
 

@@ -139,7 +139,7 @@ class RequestMetrics:
         self.rays = RayMetrics()
         self.front = FrontMetrics()
         self.before_scrape: Callable[[], None] = _nothing
-        """Called before the metrics are read."""
+        """Called on the event loop, before any part of the page is written."""
         self.capacity_refusals: Mapping[str, int] = {}
         """Finds and creates without capacity for a new lobby, by tier."""
         self._registry = CollectorRegistry()
@@ -162,7 +162,6 @@ class _Families(Collector):
         self._build = build
 
     def collect(self) -> Iterator[Metric]:
-        self._metrics.before_scrape()
         transports = (self._metrics.http, self._metrics.grpc)
         yield from _request_families(transports, self._metrics.front)
         yield from _front_families(self._metrics.front)

@@ -56,6 +56,21 @@ async def test_metrics_include_python_and_native_families(connection: HttpConnec
     assert b"process_start_time_seconds" in response.body
 
 
+async def test_all_parts_of_a_scrape_have_the_same_state() -> None:
+    metrics, order = RequestMetrics(), list[str]()
+    metrics.before_scrape = lambda: order.append("before")
+
+    def render_engine() -> bytes:
+        order.append("engine")
+        return NATIVE
+
+    async with open_http(create_probes(dict, metrics, render_engine)) as api:
+        connection = await HttpConnection.open(api.address)
+        await connection.ask("GET", "/metrics")
+        await connection.close()
+    assert order == ["before", "engine"]
+
+
 async def test_head_returns_only_the_length(connection: HttpConnection) -> None:
     response = await connection.ask("HEAD", "/livez")
     assert (response.status, response.headers["content-length"]) == (200, "3")

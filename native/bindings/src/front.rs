@@ -331,7 +331,7 @@ fn networks(texts: &[String]) -> PyResult<Vec<IpNet>> {
     texts.iter().map(network).collect::<Result<_, _>>().map_err(PyValueError::new_err)
 }
 
-/// One thread for each core of the process. One shard feeds no more than this limit.
+/// Returns one thread for each core of the process, up to a limit: game servers need cores too.
 fn thread_count() -> NonZero<usize> {
     available_parallelism().unwrap_or(NonZero::<usize>::MIN).min(THREADS_MAX)
 }

@@ -60,7 +60,7 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: 
     let (mut received, mut idle) = (Vec::new(), context.timeouts.receive);
     loop {
         // Both are boxed, so that a connection has the memory of only one of them.
-        let plain = Box::pin(answer_plain_requests(context.clone(), stream, peer, received, idle));
+        let plain = Box::pin(serve_plain_requests(context.clone(), stream, peer, received, idle));
         let Some((of_hyper, unread)) = plain.await else { return };
         let others = Box::pin(hyper_connection::serve_until_parked(&context, of_hyper, unread, peer));
         let Some(rest) = others.await else { return };
@@ -82,9 +82,9 @@ async fn named_address(context: &ThreadContext, stream: &mut (impl AsyncRead + U
     timeout(context.timeouts.receive, read_proxy_header(stream)).await.ok()?.ok()
 }
 
-/// Answers plain requests, until another one comes. Returns the connection then, with the bytes of that request. `received`
+/// Serves a connection until its next request is not plain. Returns the connection then, with the bytes of that request. `received`
 /// are bytes that follow earlier requests, and `idle` is the timeout before the next one.
-async fn answer_plain_requests(
+async fn serve_plain_requests(
     context: Rc<ThreadContext>,
     stream: TcpStream,
     peer: Peer,

@@ -66,6 +66,11 @@ impl Timeouts {
     pub fn new(receive: Duration, keep_alive: Duration) -> Timeouts {
         Timeouts { receive, keep_alive, slow_reader: Duration::from_secs(10), parked: Duration::from_secs(40) }
     }
+
+    /// Returns the timeout of a connection without a request. Without keep-alive, its only request has not begun.
+    pub fn idle(&self) -> Duration {
+        if self.keep_alive.is_zero() { self.receive } else { self.keep_alive }
+    }
 }
 
 pub struct FrontOptions {

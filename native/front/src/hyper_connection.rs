@@ -179,8 +179,7 @@ async fn unless_late<T>(
     future: impl Future<Output = T>,
 ) -> Result<T, Late> {
     let timeouts = context.timeouts;
-    // Without keep-alive, an idle connection is one before its only request.
-    let idle = if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive };
+    let idle = timeouts.idle();
     let mut check_at = Instant::now() + timeouts.receive.min(idle).min(timeouts.slow_reader);
     let mut future = pin!(future);
     loop {
@@ -207,12 +206,11 @@ async fn serve_http2<S: ClientSocket>(
         let (context, activity) = (context.clone(), activity.clone());
         move |request| passing::answer(context.clone(), peer, activity.begin_request(), request, None)
     };
-    let timeouts = context.timeouts;
     let options = Http2Options {
         streams_max: HTTP2_STREAMS_MAX,
         header_list_bytes: context.passing.options.limits.headers_bytes_max,
         send_buffer_bytes: HTTP2_SEND_BUFFER_BYTES,
-        idle: if timeouts.keep_alive.is_zero() { timeouts.receive } else { timeouts.keep_alive },
+        idle: context.timeouts.idle(),
     };
     http2_connection::serve(context, stream, activity, options, answer).await;
 }

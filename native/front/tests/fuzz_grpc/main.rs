@@ -6,6 +6,8 @@ mod check;
 #[allow(dead_code)]
 mod client;
 mod client_frames;
+#[path = "../fuzz_http/corpus.rs"]
+mod corpus;
 #[path = "../front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
@@ -22,16 +24,8 @@ mod world;
 
 use check::Checker;
 
-const CORPUS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fuzz/corpus/grpc");
-
 #[test]
 fn each_input_is_answered() {
     let checker = Checker::new();
-    let mut paths: Vec<_> = std::fs::read_dir(CORPUS).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    assert!(paths.len() > 20);
-    for path in paths {
-        println!("{}", path.display());
-        checker.check(&std::fs::read(path).unwrap());
-    }
+    corpus::inputs("grpc").for_each(|input| checker.check(&input));
 }
