@@ -76,6 +76,21 @@ def test_control_plane_has_a_lower_priority_than_the_data_plane(
     assert control_nice - data_nice == (CONTROL_NICE if os.geteuid() == 0 else 0)
 
 
+def test_threads_that_answer_players_run_before_the_python_of_their_process(
+    shared_service: SupervisedService,
+) -> None:
+    pid = shared_service.pid("data")
+    nice_of = {
+        (task / "comm").read_text().strip(): os.getpriority(os.PRIO_PROCESS, int(task.name))
+        for task in Path(f"/proc/{pid}/task").iterdir()
+    }
+    hot = {"journal-writer", *(f"front-{number}" for number in range(min(8, os.cpu_count() or 1)))}
+    python_nice = os.getpriority(os.PRIO_PROCESS, pid)
+    expected = -4 if os.geteuid() == 0 else python_nice
+    assert {name: nice_of[name] for name in hot} == dict.fromkeys(hot, expected)
+    assert nice_of["journal-segment"] == python_nice
+
+
 @pytest.mark.fast
 def test_supervisor_imports_no_transport_and_no_database() -> None:
     listing = "import pyservice.cli.commands, pyservice.app.supervisor, sys; print(*sys.modules)"

@@ -166,8 +166,7 @@ impl Default for Config {
             proxies: Vec::new(),
             proxy_header: ProxyHeader::default(),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
-            // Forwarding takes microseconds, so it has priority over game servers.
-            nice: -4,
+            nice: hosting_scheduling::NICE,
             limits: LimitSettings::default(),
             timeouts: Timeouts::default(),
         }

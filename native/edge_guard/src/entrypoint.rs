@@ -9,7 +9,6 @@ use crate::folder_lock::FolderLock;
 use crate::lifecycle::EdgeGuard;
 use crate::operator_log;
 use crate::process_context::ProcessContext;
-use crate::scheduling;
 use crate::startup::Startup;
 use crate::tls::Certificates;
 
@@ -29,7 +28,10 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
         }
     };
     // Before any thread starts: threads inherit the attributes.
-    scheduling::raise_priority(config.nice);
+    if let Err(error) = hosting_scheduling::raise_priority(config.nice, hosting_scheduling::SLICE) {
+        let nice = config.nice;
+        operator_log::write_line(&format!("nice {nice}: {error}; edge-guard runs without a higher priority"));
+    }
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

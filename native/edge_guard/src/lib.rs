@@ -23,7 +23,7 @@
 //! traffic
 //! route_set | metrics | proxy_protocol | request_body
 //! config
-//! address | wire | scheduling
+//! address | wire
 //! operator_log | folder_lock
 //! ```
 
@@ -54,7 +54,6 @@ mod route_client;
 mod route_controller;
 mod route_listeners;
 mod route_set;
-mod scheduling;
 mod startup;
 mod tcp;
 mod tls;

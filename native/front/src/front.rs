@@ -16,6 +16,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use hosting_journal::DurableSignal;
+use hosting_scheduling::raise_priority;
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -401,6 +402,8 @@ fn start_thread(
 ) -> io::Result<JoinHandle<()>> {
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
+        // Without the privilege, the thread has a short time slice only.
+        let _ = raise_priority(hosting_scheduling::NICE, hosting_scheduling::SLICE);
         let context = Rc::new(ThreadContext::new(shared, number));
         LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
     };

@@ -257,7 +257,7 @@ impl Journal {
 
     /// Writes and syncs the next batch. Returns false if no batch was pending. Only for [`crate::open_stepped`].
     pub fn step_commit(&self) -> bool {
-        self.core.commit_or_abort()
+        self.core.commit_or_abort().is_some()
     }
 
     /// Prepares a segment. Returns false if enough segments are ready. Only for [`crate::open_stepped`].
@@ -270,7 +270,7 @@ impl Journal {
     /// Do not submit events after this call. A second call does nothing.
     pub fn shutdown(&self) {
         self.stop_threads();
-        while self.core.commit_or_abort() {}
+        while self.core.commit_or_abort().is_some() {}
         lock(&self.core.folder_lock).take();
     }
 
