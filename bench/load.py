@@ -89,6 +89,7 @@ def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float
     service = players.service
     tokens = Tokens.make(players, service.folder / "plan", count)
     try:
+        service.wait_for_facts()
         syncs_before = service.metric("hosting_journal_syncs_total")
         run = run_load(
             bench, shape, service.ready[shape.transport], tokens.plan, service.cpu_s, rate
@@ -115,6 +116,7 @@ def placement_window(
     lobbies = players.attach([players.namespaces[0]] * PLACEMENT_LOBBIES)
     try:
         write_placements(service.folder / "plan", operation, lobbies, count)
+        service.wait_for_facts()
         syncs_before = service.metric("hosting_journal_syncs_total")
         run = run_load(
             bench, shape, service.ready["http"], service.folder / "plan", service.cpu_s, rate

@@ -127,6 +127,14 @@ class Service:
         ]
         return sum(map(float, values))
 
+    def wait_for_facts(self) -> None:
+        """Waits until the control plane has stored all facts about lobbies, so that it is idle."""
+        deadline_s = time.monotonic() + 30.0
+        while waiting := self.metric("hosting_facts_waiting"):
+            if time.monotonic() > deadline_s:
+                raise WrongAnswer(f"{waiting:.0f} facts wait after 30 s")
+            time.sleep(0.05)
+
     # Operations
 
     def request(

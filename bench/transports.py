@@ -1,12 +1,15 @@
 """Durable `connected` requests over HTTP and gRPC, and durable joins and finds over HTTP.
 
 Load: a closed loop for the rate, then an open loop at half of that rate for the latency. Both planes share one core.
-Baselines: nginx that answers the same HTTP request with a fixed body, and a bare tonic server.
+Baselines: nginx that answers the same HTTP request with a fixed body, and a bare tonic server. The limit of the latency
+is twice the p99 of the baseline and the p99 of two syncs, measured in the same rounds. An open loop is short and has many
+rounds, because processes of the machine itself take a core for some milliseconds of each second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -27,12 +30,14 @@ from bench.load import (
 from bench.machine import SERVER_CORE, Bench, cpu_seconds, on_core
 from bench.players import Players
 from bench.processes import end, wait_for
-from bench.results import Figure, Result, Run, interleaved, median
+from bench.results import ROUNDS, Figure, Result, Run, interleaved, median
 from bench.service import running
 
 NAME = "transports"
 TOKENS = {"http": 49_152, "grpc": 16_384}
 OPEN_SHARE = 0.5
+OPEN_S = 0.4
+OPEN_ROUNDS = 3 * ROUNDS
 PLACEMENTS = ("join", "find")
 PLACED = 64_000
 Runs = Mapping[str, Sequence[Run]]
@@ -73,15 +78,41 @@ def _transport(
             f"{transport} service": lambda: window(bench, players, shape, count),
         }
     )
-    rate = round(OPEN_SHARE * median(runs[f"{transport} service"], "answers_per_s"))
-    open_runs = interleaved(
-        {
-            f"{transport} bare open": lambda: run_load(bench, shape, address, spent, cpu_s, rate),
-            f"{transport} open": lambda: window(bench, players, shape, count // 2, rate),
-        }
+    runs |= _open_loops(
+        bench,
+        transport,
+        median(runs[f"{transport} service"], "answers_per_s"),
+        spent,
+        bare=partial(run_load, bench, shape, address, spent, cpu_s),
+        ours=partial(window, bench, players, shape),
     )
     spent.unlink()
-    return runs | open_runs
+    return runs
+
+
+def _open_loops(
+    bench: Bench,
+    name: str,
+    peak: float,
+    plan: Path,
+    bare: Callable[..., Run],
+    ours: Callable[..., Run],
+) -> dict[str, list[Run]]:
+    rate = round(OPEN_SHARE * peak)
+    count = round(rate * OPEN_S)
+    lines = plan.read_text().splitlines(keepends=True)
+    plan.write_text("".join(itertools.islice(itertools.cycle(lines), count)))
+    folder = bench.scratch("probe")
+    return interleaved(
+        {
+            f"{name} bare open": lambda: bare(rate=rate),
+            f"{name} open": lambda: ours(count=count, rate=rate),
+            f"{name} two syncs": lambda: bench.native(
+                "bench-journal", "syncs", "--folder", str(folder), "--seconds", str(OPEN_S)
+            ),
+        },
+        rounds=OPEN_ROUNDS,
+    )
 
 
 def _placements(bench: Bench, players: Players) -> dict[str, list[Run]]:
@@ -98,16 +129,13 @@ def _placements(bench: Bench, players: Players) -> dict[str, list[Run]]:
                     operation: partial(placement_window, bench, players, operation, PLACED),
                 }
             )
-            rate = round(OPEN_SHARE * median(runs[operation], "answers_per_s"))
-            runs |= interleaved(
-                {
-                    f"{operation} bare open": partial(
-                        run_load, bench, HTTP, address, plan, cpu_s, rate
-                    ),
-                    f"{operation} open": partial(
-                        placement_window, bench, players, operation, PLACED // 2, rate
-                    ),
-                }
+            runs |= _open_loops(
+                bench,
+                operation,
+                median(runs[operation], "answers_per_s"),
+                plan,
+                bare=partial(run_load, bench, HTTP, address, plan, cpu_s),
+                ours=partial(placement_window, bench, players, operation),
             )
     plan.unlink()
     return runs
@@ -164,14 +192,20 @@ def _placement_figures(runs: Runs, operation: str) -> Iterator[Figure]:
         f"{median(ours, 'server_cpu_us_per_answer'):.1f} µs of all processes against "
         f"{median(bare, 'server_cpu_us_per_answer'):.1f} µs; p99 {median(ours, 'p99_us') / 1e3:.1f} ms",
     )
-    open_runs, bare_open_runs = runs[f"{operation} open"], runs[f"{operation} bare open"]
-    yield Figure(
-        f"`{operation}`, open loop at {open_runs[0]['planned_per_s']:,.0f}/s, p99",
-        median(open_runs, "p99_us") / 1e3,
+    yield _open_loop_figure(runs, operation, f"`{operation}`", "nginx")
+
+
+def _open_loop_figure(runs: Runs, name: str, what: str, peer: str) -> Figure:
+    ours, bare, syncs = (runs[f"{name} {kind}"] for kind in ("open", "bare open", "two syncs"))
+    bare_p99_ms, syncs_p99_ms = median(bare, "p99_us") / 1e3, median(syncs, "p99_us") / 1e3
+    return Figure(
+        f"{what}, open loop at {ours[0]['planned_per_s']:,.0f}/s, p99",
+        median(ours, "p99_us") / 1e3,
         "ms",
-        note=f"p50 {median(open_runs, 'p50_us') / 1e3:.2f} ms; nginx: "
-        f"p50 {median(bare_open_runs, 'p50_us') / 1e3:.2f} ms, "
-        f"p99 {median(bare_open_runs, 'p99_us') / 1e3:.2f} ms",
+        at_most=2 * bare_p99_ms + syncs_p99_ms,
+        note=f"p50 {median(ours, 'p50_us') / 1e3:.2f} ms, max {median(ours, 'max_us') / 1e3:.1f} ms; "
+        f"{peer}: p50 {median(bare, 'p50_us') / 1e3:.2f} ms, p99 {bare_p99_ms:.2f} ms; "
+        f"two syncs: p50 {median(syncs, 'p50_us') / 1e3:.2f} ms, p99 {syncs_p99_ms:.2f} ms",
     )
 
 
@@ -184,7 +218,6 @@ def _figures(runs: Runs, compared: Transport) -> list[Figure]:
     (disk,) = runs["disk"]
     at_once = f"{shape.connections} connections × {shape.streams}"
     per_sync = sum(run["answers"] for run in ours) / sum(run["syncs"] for run in ours)
-    open_loop_runs, bare_open_runs = runs[f"{transport} open"], runs[f"{transport} bare open"]
     return [
         Figure(
             f"`connected`, {transport} transport, durable, against {peer}",
@@ -209,13 +242,5 @@ def _figures(runs: Runs, compared: Transport) -> list[Figure]:
             f"{sum(run['syncs'] for run in ours):.0f} syncs, {per_sync:.0f} answers each; "
             f"generator {median(bare, 'load_cpu_share'):.0%} of its core against the bare server",
         ),
-        Figure(
-            f"{transport} transport, open loop at {open_loop_runs[0]['planned_per_s']:,.0f}/s, p99",
-            median(open_loop_runs, "p99_us") / 1e3,
-            "ms",
-            note=f"p50 {median(open_loop_runs, 'p50_us') / 1e3:.2f} ms, "
-            f"max {median(open_loop_runs, 'max_us') / 1e3:.1f} ms, errors 0; {peer}: "
-            f"p50 {median(bare_open_runs, 'p50_us') / 1e3:.2f} ms, "
-            f"p99 {median(bare_open_runs, 'p99_us') / 1e3:.2f} ms",
-        ),
+        _open_loop_figure(runs, transport, f"{transport} transport", peer),
     ]

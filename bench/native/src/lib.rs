@@ -25,6 +25,7 @@ pub mod recovery;
 pub mod seeded_random;
 pub mod server_load;
 pub mod transitions;
+pub mod two_syncs;
 
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 

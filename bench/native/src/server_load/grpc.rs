@@ -62,7 +62,7 @@ async fn run_worker(
             .header("authorization", format!("Bearer {}", planned.token))
             .body(())?;
         let message = frame(&planned.value)?;
-        let started = schedule.wait_for_next_start().await;
+        let started = schedule.wait_for_next_start().await?;
         let (response, mut body) = sender.send_request(request, false)?;
         body.send_data(message, true)?;
         let reply = read(response.await?).await?;

@@ -39,7 +39,7 @@ async fn run_worker(
     schedule.wait_for_start().await;
     for planned in planned_requests {
         write_request(&mut request, planned, host);
-        let started = schedule.wait_for_next_start().await;
+        let started = schedule.wait_for_next_start().await?;
         stream.write_all(&request).await?;
         response_bytes.clear();
         let reply = loop {

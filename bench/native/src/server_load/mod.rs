@@ -60,7 +60,7 @@ async fn measure(transport: &str, flags: &Flags) -> Result<Measurement, Failure>
     let rate: f64 = flags.get("rate", 0.0)?;
     let plan = Arc::new(RequestPlan::read(flags.text("plan")?, connections * streams)?);
     let request_count = plan.len() as u64;
-    let schedule = Arc::new(SendSchedule::new(rate, flags.text("latency-from").is_ok_and(|from| from == "sent")));
+    let schedule = Arc::new(SendSchedule::new(rate, flags.text("latency-from").is_ok_and(|from| from == "sent"))?);
     let cpu_before_ns = cpu_ns();
     let workers = match transport {
         "http" => http::start(&address, connections, &plan, &schedule).await?,
@@ -77,7 +77,10 @@ async fn measure(transport: &str, flags: &Flags) -> Result<Measurement, Failure>
     if response_count != request_count {
         return Err(failure(format!("{request_count} requests, {response_count} answers")));
     }
-    Ok(figures(&results, rate).number("load_cpu_share", cpu_share).count("answers", response_count))
+    Ok(figures(&results, rate)
+        .number("load_cpu_share", cpu_share)
+        .number("lost_ms", schedule.lost().await.as_secs_f64() * 1e3)
+        .count("answers", response_count))
 }
 
 /// Returns the figures of the measured window: without the first tenth, and only while all workers ran.
