@@ -2,8 +2,8 @@
 
 Load: a closed loop for the rate, then an open loop at half of that rate for the latency. Both planes share one core.
 Baselines: nginx that answers the same HTTP request with a fixed body, and a bare tonic server. The limit of the latency
-is twice the p99 of the baseline and the p99 of two syncs, measured in the same rounds. An open loop is short and has many
-rounds, because processes of the machine itself take a core for some milliseconds of each second.
+is twice the p99 of the baseline and the p99 of two syncs, measured in the same rounds. An open loop is short and has
+many rounds, because processes of the machine itself take a core for some milliseconds of each second.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-//! Time of two syncs: the wait of a request that arrives at a random time for the end of the running sync, and for the
-//! sync with its own bytes.
+//! Time of two syncs. A request that arrives at a random time waits for the end of the running sync. Then it waits for
+//! the sync with its own bytes.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;

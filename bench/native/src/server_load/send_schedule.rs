@@ -1,7 +1,7 @@
 //! Send schedule of the workers: no delay in a closed loop, a planned time for each request in an open loop.
 //!
-//! The generator sleeps between requests. If it kept its core busy, a virtual machine with a limited share of its host
-//! would be stopped for milliseconds, and so would the server. The plan itself stops while another process has the
+//! The generator sleeps between requests. A virtual machine may have a share of its host only. A generator that never
+//! sleeps could use it up, and the host would stop the server, too. The plan stops while another process has the
 //! generator's core, because this time is no latency of the server.
 
 use std::fs::File;
