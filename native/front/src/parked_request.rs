@@ -66,7 +66,7 @@ impl Waiting {
         let client = ClientKey::of(exchange.client);
         let send = || {
             let request = self.kept.repeated(exchange, is_over).into_request();
-            upstream.send(request, is_safe(&self.kept.method))
+            upstream.send_for_whole(request, is_safe(&self.kept.method))
         };
         if let Some(share) = watches.share_of(&self.park) {
             let send_for_all = || async {

@@ -10,13 +10,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Response};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use crate::body_budget::{BodyBudget, Reservation};
+use crate::body_budget::BodyBudget;
 use crate::connection_budget::ClientKey;
 use crate::upstream::NoResponse;
 
@@ -62,7 +60,7 @@ impl Repeats {
     /// this request was sent too.
     pub async fn send<S>(&self, key: RepeatKey, client: ClientKey, send: impl Fn() -> S) -> (Shared, bool)
     where
-        S: Future<Output = Result<Response<Incoming>, NoResponse>>,
+        S: Future<Output = Shared>,
     {
         loop {
             // Boxed, because ten thousand followers would have memory for it too.
@@ -87,19 +85,17 @@ impl Repeats {
         Some(shared)
     }
 
-    async fn lead(
-        &self,
-        key: &RepeatKey,
-        client: ClientKey,
-        sending: impl Future<Output = Result<Response<Incoming>, NoResponse>>,
-    ) -> Shared {
+    async fn lead(&self, key: &RepeatKey, client: ClientKey, sending: impl Future<Output = Shared>) -> Shared {
         let leader = Leader { repeats: self, key };
         // Equal requests that were woken by the same change run before this one goes on.
         yield_now().await;
         let permit = self.running.acquire().await;
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();
-        let mut sending = std::pin::pin!(async { whole(sending.await?, self.answers.reserve(client)).await });
+        let mut sending = std::pin::pin!(async {
+            let (parts, content) = sending.await?.into_parts();
+            Ok(Response::from_parts(parts, self.answers.reserve(client).hold(content)))
+        });
         let shared = match timeout(SLOW, sending.as_mut()).await {
             Ok(shared) => shared,
             Err(_) => {
@@ -137,10 +133,4 @@ impl Drop for Leader<'_> {
     fn drop(&mut self) {
         self.take_followers();
     }
-}
-
-async fn whole(response: Response<Incoming>, reservation: Reservation) -> Shared {
-    let (parts, body) = response.into_parts();
-    let content = body.collect().await.map_err(|_| NoResponse::Lost)?.to_bytes();
-    Ok(Response::from_parts(parts, reservation.hold(content)))
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::client::legacy::Client;
@@ -68,16 +68,39 @@ impl Upstream {
     /// Sends a request to the process. The target needs a scheme and an authority, but both are ignored. A lost request is
     /// sent once more if it `is_safe` to execute it twice.
     pub async fn send(&self, request: Request<Full<Bytes>>, is_safe: bool) -> Result<Response<Incoming>, NoResponse> {
-        let again = is_safe.then(|| request.clone());
-        let sending = async {
-            match (self.send_once(request).await, again) {
-                (Err(NoResponse::Lost), Some(again)) => self.send_once(again).await,
-                (outcome, _) => outcome,
-            }
+        self.in_time(self.send_again_if_lost(request, is_safe)).await
+    }
+
+    /// Like [`Upstream::send`], and receives the whole body in the same time.
+    pub async fn send_for_whole(
+        &self,
+        request: Request<Full<Bytes>>,
+        is_safe: bool,
+    ) -> Result<Response<Bytes>, NoResponse> {
+        let receiving = async {
+            let (parts, body) = self.send_again_if_lost(request, is_safe).await?.into_parts();
+            let content = body.collect().await.map_err(|_| NoResponse::Lost)?.to_bytes();
+            Ok(Response::from_parts(parts, content))
         };
-        let sending = timeout(self.answer_timeout, sending);
-        let sent = self.process.unless_stopped(sending).await.map_err(|Stopped| NoResponse::Stopped)?;
-        sent.unwrap_or(Err(NoResponse::Late))
+        self.in_time(receiving).await
+    }
+
+    async fn in_time<T>(&self, work: impl Future<Output = Result<T, NoResponse>>) -> Result<T, NoResponse> {
+        let work = timeout(self.answer_timeout, work);
+        let outcome = self.process.unless_stopped(work).await.map_err(|Stopped| NoResponse::Stopped)?;
+        outcome.unwrap_or(Err(NoResponse::Late))
+    }
+
+    async fn send_again_if_lost(
+        &self,
+        request: Request<Full<Bytes>>,
+        is_safe: bool,
+    ) -> Result<Response<Incoming>, NoResponse> {
+        let again = is_safe.then(|| request.clone());
+        match (self.send_once(request).await, again) {
+            (Err(NoResponse::Lost), Some(again)) => self.send_once(again).await,
+            (outcome, _) => outcome,
+        }
     }
 
     async fn send_once(&self, request: Request<Full<Bytes>>) -> Result<Response<Incoming>, NoResponse> {

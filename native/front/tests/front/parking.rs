@@ -6,7 +6,7 @@ use hosting_front::{Changes, Plane, Timeouts};
 
 use crate::client::Client;
 use crate::python::{Python, Reply, Request};
-use crate::world::{NEVER, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
@@ -217,6 +217,22 @@ fn slow_repetition_of_one_request_delays_no_other() {
 }
 
 /// A process that has restarted names a run which the front does not know yet.
+#[test]
+fn response_to_a_woken_request_that_stops_in_the_middle_is_late() {
+    let world = World::with(Setup { answer_timeout: SHORT, ..Setup::default() });
+    world.front.take_changes(Plane::Data, changes("a", 10, &[], false));
+    world.settle(&mut world.connect());
+    world.python.reply(|request| {
+        Reply::Answer(match request.header(CHANGED) {
+            None => request.response("200 OK", "x-hosting-park: a.10 one\r\n", ""),
+            Some(_) => b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc".to_vec(),
+        })
+    });
+    let (mut client, _) = parked(&world);
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    assert_eq!(client.read_answer().problem(), (504, "deadline_exceeded", false));
+}
+
 #[test]
 fn request_of_a_new_run_is_repeated_once_and_then_waits() {
     let world = world(TIMEOUTS);
