@@ -210,23 +210,25 @@ impl LobbyAnswers {
             return Some(answer.clone());
         }
         let answer = halves.old.get(&lobby)?.clone();
-        halves.put(lobby, answer.clone());
+        // The engine is locked here, so no half is freed.
+        if halves.young.len() < CACHED_MAX {
+            halves.young.insert(lobby, answer.clone());
+        }
         Some(answer)
     }
 
     pub fn add(&self, lobby: Id, answer: LobbyAnswer) -> Arc<LobbyAnswer> {
         let answer = Arc::new(answer);
-        self.0.lock().put(lobby, answer.clone());
-        answer
-    }
-}
-
-impl Halves {
-    fn put(&mut self, lobby: Id, answer: Arc<LobbyAnswer>) {
-        if self.young.len() >= CACHED_MAX {
-            self.old = std::mem::take(&mut self.young);
+        let mut halves = self.0.lock();
+        let mut replaced = HashMap::new();
+        if halves.young.len() >= CACHED_MAX {
+            replaced = std::mem::take(&mut halves.young);
+            std::mem::swap(&mut replaced, &mut halves.old);
         }
-        self.young.insert(lobby, answer);
+        halves.young.insert(lobby, answer.clone());
+        drop(halves);
+        drop(replaced);
+        answer
     }
 }
 
