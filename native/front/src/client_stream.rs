@@ -361,11 +361,11 @@ impl<S: ClientSocket> ClientStream<S> {
         if self.activity.has_response.get() || !bytes.starts_with(b"HTTP/1.1 4") {
             return false;
         }
-        let problem = match &bytes[9..12] {
-            b"414" => Problem::UriTooLong,
+        let problem = match bytes.get(9..12) {
+            Some(b"414") => Problem::UriTooLong,
             // The memory of the head is full. Hyper does not tell of which part.
-            b"431" if !self.activity.has_line.get() => Problem::UriTooLong,
-            b"431" => Problem::HeadersTooLarge,
+            Some(b"431") if !self.activity.has_line.get() => Problem::UriTooLong,
+            Some(b"431") => Problem::HeadersTooLarge,
             _ => Problem::NotHttp,
         };
         self.activity.error_page.set(Some(problem));
