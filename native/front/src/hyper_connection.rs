@@ -1,4 +1,5 @@
-//! A connection of a client after its first request that is not plain. Hyper reads its requests, in HTTP/1.1 or HTTP/2.
+//! A connection that hyper reads, in HTTP/1.1 or HTTP/2: with TLS, from edge-guard, or after its first request
+//! that is not plain.
 
 use std::future::poll_fn;
 use std::pin::pin;

@@ -1,4 +1,4 @@
-//! The front: an HTTP server in front of the API. It answers plain requests itself, and passes all others on to Python.
+//! The front: an HTTP and gRPC server in front of the API. It answers plain requests itself, and passes all others on to Python.
 //!
 //! Start with [`Front::start`]. A request is plain if nothing but the engine is needed for its answer, and if nothing
 //! about it is unusual. The front passes any other request on before the engine sees it. So each rule about requests is
