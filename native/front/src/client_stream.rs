@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
@@ -12,9 +12,9 @@ use std::time::Duration;
 use bytes::{Buf, Bytes};
 use hosting_tls::TlsStream;
 use memchr::memchr;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::front::{Counted, ThreadContext};
 use crate::problems::Problem;
@@ -216,29 +216,43 @@ impl Activity {
         self.acked_bytes().saturating_sub(others)
     }
 
-    /// Returns the bytes that the client's kernel has acknowledged. The buffer of this machine takes megabytes at once, so
-    /// written bytes show no progress.
     fn acked_bytes(&self) -> u64 {
-        let mut info = [0_u8; BYTES_ACKED_AT + 8];
-        let mut length = info.len() as libc::socklen_t;
-        // SAFETY: pointer and length belong to one live array. The descriptor is open while the stream lives.
-        let outcome = unsafe {
-            libc::getsockopt(
-                self.descriptor,
-                libc::IPPROTO_TCP,
-                libc::TCP_INFO,
-                info.as_mut_ptr().cast(),
-                &raw mut length,
-            )
-        };
-        if outcome != 0 || (length as usize) < info.len() {
-            // A Unix socket: its buffer is small.
-            return self.written.get();
-        }
-        let mut acked = [0; 8];
-        acked.copy_from_slice(&info[BYTES_ACKED_AT..]);
-        u64::from_ne_bytes(acked)
+        // A Unix socket has none, and its buffer is small.
+        acked_bytes(self.descriptor).unwrap_or(self.written.get())
     }
+}
+
+/// Writes all bytes. Fails if the client reads them too slowly in `window`.
+pub async fn write_all_in_time(stream: &mut TcpStream, bytes: &[u8], window: Duration) -> io::Result<()> {
+    let descriptor = stream.as_raw_fd();
+    let mut writing = pin!(stream.write_all(bytes));
+    let mut read = acked_bytes(descriptor);
+    loop {
+        if let Ok(outcome) = timeout(window, writing.as_mut()).await {
+            return outcome;
+        }
+        let before = std::mem::replace(&mut read, acked_bytes(descriptor));
+        if read.zip(before).is_none_or(|(now, before)| is_slow(now.saturating_sub(before), window)) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// Returns the bytes that the client's kernel has acknowledged. The buffer of this machine takes megabytes at once, so
+/// written bytes show no progress. Returns None for a socket that is not TCP.
+fn acked_bytes(descriptor: RawFd) -> Option<u64> {
+    let mut info = [0_u8; BYTES_ACKED_AT + 8];
+    let mut length = info.len() as libc::socklen_t;
+    // SAFETY: pointer and length belong to one live array. The caller has the open socket.
+    let outcome = unsafe {
+        libc::getsockopt(descriptor, libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast(), &raw mut length)
+    };
+    if outcome != 0 || (length as usize) < info.len() {
+        return None;
+    }
+    let mut acked = [0; 8];
+    acked.copy_from_slice(&info[BYTES_ACKED_AT..]);
+    Some(u64::from_ne_bytes(acked))
 }
 
 fn is_slow(read_bytes: u64, time: Duration) -> bool {

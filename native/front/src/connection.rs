@@ -12,7 +12,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 use crate::client_address::{Peer, read_proxy_header};
-use crate::connection_budget::Admission;
+use crate::client_stream::write_all_in_time;
+use crate::connection_budget::{Admission, ClientKey};
 use crate::front::{Counted, ThreadContext};
 use crate::hot_request::HotRequest;
 use crate::hyper_connection;
@@ -167,8 +168,13 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if written < turn.answers.len() {
-            timeout(context.timeouts.receive, self.stream.write_all(&turn.answers[written..])).await??;
+        if let Some(client) = turn.client.filter(|_| written < turn.answers.len()) {
+            let rest = &turn.answers[written..];
+            let mut unread = context.passing.options.answers.reserve(ClientKey::of(client));
+            if !unread.add_if_room(rest.len()) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            write_all_in_time(&mut self.stream, rest, context.timeouts.slow_reader).await?;
         }
         Ok(ended)
     }
@@ -181,6 +187,8 @@ struct Turn {
     answers: Vec<u8>,
     /// The answers must wait until this event is durable.
     wait: Lsn,
+    /// Client of the last request.
+    client: Option<IpAddr>,
     /// Number of bytes of the requests.
     length: usize,
     /// Whether the bytes after the requests may become a plain request.
@@ -220,7 +228,7 @@ impl Turn {
             };
             last_answer = turn.answers.len();
             operations.answers.write(&done, ray_id, &mut turn.answers);
-            turn.wait = turn.wait.max(done.wait);
+            (turn.wait, turn.client) = (turn.wait.max(done.wait), Some(client));
             turn.length += request.length;
             now = Instant::now();
             let executed = now.into_std();

@@ -1,10 +1,12 @@
 //! Timeouts, and the budget of connections.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use hosting_front::Timeouts;
 
 use crate::client::Client;
+use crate::paced_reader;
 use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
@@ -67,7 +69,7 @@ fn client_that_ends_within_a_request_leaves_the_budget() {
 fn client_that_does_not_read_is_cut_off() {
     const CODE_BYTES: usize = 4 << 20;
     const COUNT: usize = 8;
-    let timeouts = Timeouts { receive: SHORT, ..TIMEOUTS };
+    let timeouts = Timeouts { slow_reader: SHORT, ..TIMEOUTS };
     let world = World::with(Setup { timeouts, code_bytes: CODE_BYTES, ..Setup::default() });
     let mut client = world.connect();
     client.send(&world.refused_request().repeat(COUNT));
@@ -76,6 +78,39 @@ fn client_that_does_not_read_is_cut_off() {
     wait_until(|| world.budget.count() == 0);
     assert!(client.rest().len() < COUNT * CODE_BYTES);
     world.python.check_no_request();
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+}
+
+#[test]
+fn client_must_read_8_kib_of_answers_a_second() {
+    for (bytes_per_second, windows, is_cut_off) in [(6 << 10, 10, true), (32 << 10, 3, false)] {
+        let window = Duration::from_secs(1);
+        let timeouts = Timeouts { slow_reader: window, ..TIMEOUTS };
+        let world = World::with(Setup { timeouts, code_bytes: 4 << 20, ..Setup::default() });
+        let mut stream = paced_reader::connect(world.address);
+        stream.write_all(&world.refused_request()).unwrap();
+        wait_until(|| world.take_answered_count() > 0);
+        let is_open = || world.budget.count() > 0;
+        let still_open = paced_reader::read(&mut stream, bytes_per_second, windows * window, is_open);
+        assert_eq!(!still_open, is_cut_off, "{bytes_per_second} bytes a second");
+    }
+}
+
+/// Unread answers of one client address have a budget. A client above it is cut off at once.
+#[test]
+fn unread_answers_count_for_their_client() {
+    const CODE_BYTES: usize = 8 << 20;
+    let answers_bytes_max = CODE_BYTES;
+    let world = World::with(Setup { code_bytes: CODE_BYTES, answers_bytes_max, ..Setup::default() });
+    let mut first = world.connect();
+    first.send(&world.refused_request());
+    wait_until(|| world.unread_answers.held_bytes() > answers_bytes_max / 2);
+    let mut second = world.connect();
+    second.send(&world.refused_request());
+    assert!(second.rest().len() < CODE_BYTES);
+    assert_eq!(world.budget.count(), 1);
+    assert_eq!(first.answers(1).concat().len(), CODE_BYTES);
+    wait_until(|| world.unread_answers.held_bytes() == 0);
 }
 
 #[test]
