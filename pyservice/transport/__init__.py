@@ -24,7 +24,7 @@ class TransportSettings:
     game_server_ids: tuple[range, ...] = ()
     """User ids of the game servers of this machine. They are never trusted proxies."""
     proxy_protocol: bool = False
-    """Whether HTTP connections from trusted proxies begin with a PROXY protocol v2 header."""
+    """Whether connections from trusted proxies begin with a PROXY protocol v2 header."""
     cors_origins: tuple[str, ...] = ()
     """Origins such as `https://console.example.com`, or `*`. Routes that are open to all ignore
     this list.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import socket
 import statistics
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
@@ -307,7 +309,8 @@ async def test_new_connections_are_served_while_one_thread_is_stopped(
 async def test_front_counts_players_for_the_client_that_a_proxy_names(
     make_plane: MakePlane, open_clients: OpenClients, *, has_proxy_header: bool
 ) -> None:
-    settings = {"trusted_proxies": ["127.0.0.0/8"], "proxy_protocol": has_proxy_header}
+    proxy = "127.0.0.2"
+    settings = {"trusted_proxies": [f"{proxy}/32"], "proxy_protocol": has_proxy_header}
     plane = make_plane(
         shim=None, settings=settings, limits={"lobby_count_max": 4, "max_players": 2}
     )
@@ -321,8 +324,11 @@ async def test_front_counts_players_for_the_client_that_a_proxy_names(
         header = proxy_header(address) if has_proxy_header else b""
         headers |= {} if has_proxy_header else {"x-forwarded-for": f"192.0.2.9, {address}"}
         body = json.dumps({"lobby_id": lobby.id}).encode()
-        async with clients.http.connection() as (reader, writer):
-            request = clients.http.request_bytes("POST", "/matchmaker/lobbies/join", headers, body)
+        request = clients.http.request_bytes("POST", "/matchmaker/lobbies/join", headers, body)
+        reader, writer = await asyncio.open_connection(
+            clients.http.host, clients.http.port, local_addr=(proxy, 0)
+        )
+        with closing(writer):
             writer.write(header + request)
             response = await read_response(reader)
         return str(json.loads(response.body).get("code", "OK"))

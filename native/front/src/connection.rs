@@ -45,16 +45,8 @@ struct Connection {
     busy: Option<Counted>,
 }
 
-pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, mut peer: Peer, mut admission: Admission) {
-    if let Peer::Proxy(proxy) = peer
-        && context.addresses.has_proxy_headers
-    {
-        let Some(named) = Box::pin(named_address(&context, &mut stream)).await else { return };
-        peer = context.addresses.named_peer(proxy, named);
-        if !admission.introduce(peer) {
-            return;
-        }
-    }
+pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, peer: Peer, mut admission: Admission) {
+    let Some(peer) = named_peer(&context, &mut stream, peer, &mut admission).await else { return };
     if let Some(tls) = context.tls() {
         return Box::pin(tls::serve(tls.http.clone(), context.clone(), stream, peer, admission)).await;
     }
@@ -76,6 +68,23 @@ pub async fn serve_edge_guard(context: Rc<ThreadContext>, mut stream: UnixStream
     if admission.introduce(peer) {
         hyper_connection::serve(context, stream, Vec::new(), peer, admission).await;
     }
+}
+
+/// Reads the PROXY header of a trusted proxy, and counts the connection for the client that it names. Returns None if the
+/// connection must close.
+pub async fn named_peer(
+    context: &ThreadContext,
+    stream: &mut TcpStream,
+    peer: Peer,
+    admission: &mut Admission,
+) -> Option<Peer> {
+    let Peer::Proxy(proxy) = peer else { return Some(peer) };
+    if !context.addresses.has_proxy_headers {
+        return Some(peer);
+    }
+    let named = Box::pin(named_address(context, stream)).await?;
+    let peer = context.addresses.named_peer(proxy, named);
+    admission.introduce(peer).then_some(peer)
 }
 
 /// Reads the PROXY header of a connection. Returns None if the connection must close.

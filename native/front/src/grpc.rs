@@ -29,6 +29,7 @@ use tokio::time::{sleep, timeout};
 use crate::body_budget::BodyBudget;
 use crate::client_address::Peer;
 use crate::client_stream::{ClientSocket, ClientStream, CountedRequest, UnwrittenBytes};
+use crate::connection;
 use crate::connection_budget::{Admission, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
 use crate::http2_connection::{self, Http2Options};
@@ -174,10 +175,7 @@ impl GrpcServer {
     fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         if let Some((peer, admission)) = self.context.admit(&self.budget, &stream, peer) {
             let connection = OpenConnection::new(self.clone(), admission);
-            match self.context.tls() {
-                Some(tls) => serve_open(&self.context, connection.run_tls(tls.grpc.clone(), stream, peer)),
-                None => serve_open(&self.context, connection.run(stream, peer)),
-            }
+            serve_open(&self.context, connection.serve(stream, peer));
         }
     }
 }
@@ -185,13 +183,24 @@ impl GrpcServer {
 /// A connection that counts until it is dropped.
 struct OpenConnection {
     server: Rc<GrpcServer>,
-    _admission: Admission,
+    admission: Admission,
 }
 
 impl OpenConnection {
     fn new(server: Rc<GrpcServer>, admission: Admission) -> OpenConnection {
         server.connections.set(server.connections.get() + 1);
-        OpenConnection { server, _admission: admission }
+        OpenConnection { server, admission }
+    }
+
+    async fn serve(mut self, mut stream: TcpStream, peer: Peer) {
+        let context = self.server.context.clone();
+        let named = connection::named_peer(&context, &mut stream, peer, &mut self.admission).await;
+        let Some(peer) = named else { return };
+        match context.tls() {
+            // Boxed, so that a connection without TLS has less memory.
+            Some(tls) => Box::pin(self.run_tls(tls.grpc.clone(), stream, peer)).await,
+            None => self.run(stream, peer).await,
+        }
     }
 
     async fn run_tls(self, acceptor: TlsAcceptor, stream: TcpStream, peer: Peer) {

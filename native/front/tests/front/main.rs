@@ -21,6 +21,7 @@ mod passing;
 mod placing;
 mod plain_bodies;
 mod proxies;
+mod proxy_headers;
 mod python;
 #[allow(dead_code)]
 mod raw_http2;

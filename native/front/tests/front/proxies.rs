@@ -3,20 +3,11 @@
 use ipnet::IpNet;
 
 use crate::client::Client;
+use crate::proxy_headers::{local_header, proxy_header};
 use crate::python::Request;
 use crate::world::{Setup, World, wait_until};
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
-const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
-
-/// Returns a PROXY header of version 2.
-pub fn proxy_header(client: [u8; 4]) -> Vec<u8> {
-    [SIGNATURE, b"\x21\x11\0\x0c", &client, b"\x7f\0\0\x01\0\x01\0\x02"].concat()
-}
-
-fn local_header() -> Vec<u8> {
-    [SIGNATURE, b"\x20\0\0\0"].concat()
-}
 
 /// Returns a connection of edge-guard for a client.
 pub fn edge_client(world: &World, address: [u8; 4]) -> Client {

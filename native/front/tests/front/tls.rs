@@ -12,7 +12,7 @@ use hosting_tls::rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, StreamOw
 use crate::certificates::{Files, host};
 use crate::client::Client;
 use crate::http2::{ask, connect_over, request, run};
-use crate::proxies::proxy_header;
+use crate::proxy_headers::proxy_header;
 use crate::python::Reply;
 use crate::world::{LIMIT, NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 

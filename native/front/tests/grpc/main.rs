@@ -17,6 +17,9 @@ mod namespace;
 #[path = "../front/paced_reader.rs"]
 mod paced_reader;
 mod passing;
+mod proxies;
+#[path = "../front/proxy_headers.rs"]
+mod proxy_headers;
 mod python;
 #[path = "../front/raw_http2.rs"]
 #[allow(dead_code)]

@@ -44,6 +44,7 @@ const NO_SOCKET: &str = "/nonexistent/http.sock";
 pub struct Setup {
     pub connections: usize,
     pub proxies: Vec<IpNet>,
+    pub has_proxy_headers: bool,
     pub receive: Duration,
     pub idle: Duration,
     pub slow_reader: Duration,
@@ -63,6 +64,7 @@ impl Default for Setup {
         Setup {
             connections: 100,
             proxies: Vec::new(),
+            has_proxy_headers: false,
             receive: NEVER,
             idle: NEVER,
             slow_reader: NEVER,
@@ -134,7 +136,11 @@ impl World {
             budget: Arc::new(ConnectionBudget::new(100)),
             operations: operations(shard.clone()),
             duration_bounds: vec![Duration::from_secs(1)],
-            addresses: ClientAddresses { proxies: setup.proxies, ..ClientAddresses::default() },
+            addresses: ClientAddresses {
+                proxies: setup.proxies,
+                has_proxy_headers: setup.has_proxy_headers,
+                ..ClientAddresses::default()
+            },
             timeouts: Timeouts { slow_reader: setup.slow_reader, parked: NEVER, ..Timeouts::new(setup.receive, NEVER) },
             passing: passing(setup.failures, bodies.clone(), unread_answers.clone()),
             grpc: Some(GrpcOptions {
