@@ -12,8 +12,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hosting_tls::CertificateContent;
 use hosting_tls::rustls::pki_types::PrivatePkcs8KeyDer;
 use instant_acme::{
-    Account, AuthorizationStatus, ChallengeType, Error as AcmeError, Identifier, NewAccount, NewOrder, Order,
-    OrderStatus, RetryPolicy,
+    Account, AccountBuilder, AccountCredentials, AuthorizationStatus, ChallengeType, Error as AcmeError, Identifier,
+    Key, NewAccount, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use parking_lot::Mutex;
 use rcgen::{CertificateParams, CustomExtension, KeyPair};
@@ -161,7 +161,11 @@ impl Renewal {
     }
 
     async fn order(&self) -> Result<(), Failure> {
-        let account = self.account().await?;
+        let builder = match &self.options.root {
+            Some(root) => Account::builder_with_root(root)?,
+            None => Account::builder()?,
+        };
+        let account = self.account(builder).await?;
         let names: Vec<_> = self.options.domains.iter().cloned().map(Identifier::Dns).collect();
         let mut order = match account.new_order(&NewOrder::new(&names)).await {
             Err(AcmeError::Api(problem)) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT) => {
@@ -186,13 +190,12 @@ impl Renewal {
         Ok(())
     }
 
-    async fn account(&self) -> Result<Account, Failure> {
-        let builder = match &self.options.root {
-            Some(root) => Account::builder_with_root(root)?,
-            None => Account::builder()?,
-        };
+    async fn account(&self, builder: AccountBuilder) -> Result<Account, Failure> {
         if let Some(stored) = self.store.read(ACCOUNT)? {
-            return Ok(builder.from_credentials(serde_json::from_slice(&stored)?).await?);
+            match credentials(&stored) {
+                Ok(credentials) => return Ok(builder.from_credentials(credentials).await?),
+                Err(error) => self.notify(true, format!("a new account replaces the stored one: {error}")),
+            }
         }
         let contact = format!("mailto:{}", self.options.contact);
         let new = NewAccount { contact: &[&contact], terms_of_service_agreed: true, only_return_existing: false };
@@ -247,6 +250,13 @@ async fn refusal(order: &mut Order) -> Option<Failure> {
     None
 }
 
+/// Reads a stored account. Fails if it is damaged.
+fn credentials(stored: &[u8]) -> Result<AccountCredentials, Failure> {
+    let credentials: AccountCredentials = serde_json::from_slice(stored)?;
+    Key::from_pkcs8_der(credentials.private_key().clone_key())?;
+    Ok(credentials)
+}
+
 fn with_sources(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -298,3 +308,6 @@ fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)?;
     file.sync_all()
 }
+
+#[cfg(test)]
+mod tests;
