@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -197,6 +197,8 @@ impl Renewal {
                 Err(error) => self.notify(true, format!("a new account replaces the stored one: {error}")),
             }
         }
+        // Each registration is another account at the directory. If it could not be stored, each retry would make one.
+        self.store.check_writable(ACCOUNT)?;
         let contact = format!("mailto:{}", self.options.contact);
         let new = NewAccount { contact: &[&contact], terms_of_service_agreed: true, only_return_existing: false };
         let (account, credentials) = builder.create(&new, self.options.directory.clone(), None).await?;
@@ -270,6 +272,8 @@ fn with_sources(error: &(dyn Error + 'static)) -> String {
 const ACCOUNT: &str = "account.json";
 /// Key and chain.
 const CERTIFICATE: &str = "certificate.pem";
+/// More than an account has.
+const PROBE_BYTES: usize = 4_096;
 
 /// Account and certificate of one directory and contact.
 struct Store {
@@ -295,18 +299,25 @@ impl Store {
     }
 
     fn write(&self, name: &str, content: &[u8]) -> io::Result<()> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
-        let (path, new) = (self.folder.join(name), self.folder.join(format!("{name}.new")));
-        write_new(&new, content)?;
-        std::fs::rename(new, path)?;
+        let new = self.write_new(name, content)?;
+        std::fs::rename(new, self.folder.join(name))?;
         File::open(&self.folder)?.sync_all()
     }
-}
 
-fn write_new(path: &Path, content: &[u8]) -> io::Result<()> {
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(content)?;
-    file.sync_all()
+    /// Fails if the disk is read-only or full.
+    fn check_writable(&self, name: &str) -> io::Result<()> {
+        self.write_new(name, &[0; PROBE_BYTES]).map(drop)
+    }
+
+    /// Writes the file that a later step renames, and returns its path.
+    fn write_new(&self, name: &str, content: &[u8]) -> io::Result<PathBuf> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.folder)?;
+        let new = self.folder.join(format!("{name}.new"));
+        let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        Ok(new)
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! The stored account.
 #![allow(clippy::unwrap_used)]
 
+use std::os::unix::fs::symlink;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -97,4 +98,18 @@ fn damaged_account_is_replaced() {
         assert_eq!(notices.len(), 1);
         assert!(notices[0].starts_with("a new account replaces the stored one: "), "{notices:?}");
     }
+}
+
+#[test]
+fn account_that_cannot_be_stored_is_not_registered() {
+    let world = World::new();
+    let new = world.renewal.store.folder.join("account.json.new");
+    // Writes to this device fail like those to a full disk.
+    symlink("/dev/full", &new).unwrap();
+    for _ in 0..2 {
+        assert!(world.account().unwrap_err().contains("No space left"));
+    }
+    assert_eq!(world.directory.0.load(Ordering::Relaxed), 0);
+    std::fs::remove_file(new).unwrap();
+    assert_eq!(world.account().unwrap(), "https://a/account/0");
 }
