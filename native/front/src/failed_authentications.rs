@@ -59,16 +59,19 @@ impl FailedAuthentications {
         FailedAuthentications { failures, succeeded: Mutex::default(), hash: RandomState::new() }
     }
 
+    /// Refuses a request that [`FailedAuthentications::admit`] would refuse now. So it need not wait for a permit before.
+    pub fn check(&self, client: ClientKey, headers: &HeaderMap) -> Result<(), TooManyFailures> {
+        let is_limited = |credentials| {
+            !self.succeeded.lock().contains(credentials) && self.failures.is_empty(client.as_bytes(), monotonic_s())
+        };
+        if self.credentials(headers).is_some_and(is_limited) { Err(TooManyFailures) } else { Ok(()) }
+    }
+
     /// Admits a request that is about to be passed on. Requests without credentials are always admitted, and have no
     /// attempt.
     pub fn admit(&self, client: ClientKey, headers: &HeaderMap) -> Result<Option<Attempt<'_>>, TooManyFailures> {
-        if !headers.contains_key(AUTHORIZATION) {
-            return Ok(None);
-        }
-        let mut hasher = self.hash.build_hasher();
-        // Python may read another one of several headers than the front.
-        headers.get_all(AUTHORIZATION).iter().for_each(|value| value.as_bytes().hash(&mut hasher));
-        let (credentials, now) = (hasher.finish(), monotonic_s());
+        let Some(credentials) = self.credentials(headers) else { return Ok(None) };
+        let now = monotonic_s();
         let charge = if self.succeeded.lock().contains(credentials) {
             Charge::None
         } else if self.failures.is_full(client.as_bytes(), now) {
@@ -79,6 +82,17 @@ impl FailedAuthentications {
             Charge::Taken
         };
         Ok(Some(Attempt { limit: self, client, credentials, charge }))
+    }
+
+    /// Returns the hash of the credentials of a request.
+    fn credentials(&self, headers: &HeaderMap) -> Option<u64> {
+        if !headers.contains_key(AUTHORIZATION) {
+            return None;
+        }
+        let mut hasher = self.hash.build_hasher();
+        // Python may read another one of several headers than the front.
+        headers.get_all(AUTHORIZATION).iter().for_each(|value| value.as_bytes().hash(&mut hasher));
+        Some(hasher.finish())
     }
 }
 

@@ -396,12 +396,16 @@ impl Exchange {
         let PassedPlane { upstream, .. } = context.passing.plane(plane);
         let client = ClientKey::of(self.client);
         let until = Instant::now() + context.timeouts.parked;
-        let permit = context.passing.permits.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await;
-        let permit = permit.map_err(|overload| Problem::overloaded(plane, overload))?;
-        let attempt = context.passing.options.failed_authentications.admit(client, &passed.headers).map_err(|_| {
+        let failed_authentications = &context.passing.options.failed_authentications;
+        let too_many_failures = |_| {
             context.measurer().count_limited_failure();
             Problem::RateLimitedFailures
-        })?;
+        };
+        failed_authentications.check(client, &passed.headers).map_err(too_many_failures)?;
+        let permit = context.passing.permits.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await;
+        let permit = permit.map_err(|overload| Problem::overloaded(plane, overload))?;
+        // Others may have failed while the request waited for its permit.
+        let attempt = failed_authentications.admit(client, &passed.headers).map_err(too_many_failures)?;
         let is_safe = is_safe(&passed.method);
         let kept = KeptRequest::of(&passed);
         // Boxed, like each large part of a request, so that a waiting one takes little memory.

@@ -65,8 +65,7 @@ impl Buckets {
             return 0.0;
         }
         let full_at = state.full_at(key, now, self.keys_max);
-        // A bucket that is full later than this has no whole token left.
-        let wait = full_at - now - (state.burst - 1.0) * state.interval;
+        let wait = state.wait_s(full_at, now);
         if wait > ROUNDING_S {
             return wait;
         }
@@ -90,6 +89,13 @@ impl Buckets {
         state.interval == 0.0 || full_at.is_none_or(|full_at| *full_at <= now + ROUNDING_S)
     }
 
+    /// Returns whether the bucket has no whole token.
+    pub fn is_empty(&self, key: &[u8], now: f64) -> bool {
+        let state = self.state.lock();
+        let full_at = state.young.get(key).or_else(|| state.old.get(key));
+        state.interval > 0.0 && full_at.is_some_and(|full_at| state.wait_s(*full_at, now) > ROUNDING_S)
+    }
+
     pub fn put_back(&self, key: &[u8]) {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -111,6 +117,11 @@ impl State {
             self.drop_old(now, keys_max);
         }
         self.young.get(key).or_else(|| self.old.get(key)).map_or(now, |full_at| full_at.max(now))
+    }
+
+    /// Returns the time until a bucket that is full at `full_at` has a whole token. Negative if it has more than one.
+    fn wait_s(&self, full_at: f64, now: f64) -> f64 {
+        full_at - now - (self.burst - 1.0) * self.interval
     }
 
     fn set(&mut self, key: &[u8], full_at: f64) {

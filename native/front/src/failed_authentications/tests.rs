@@ -38,6 +38,19 @@ fn failures_of_an_address_are_limited() {
 }
 
 #[test]
+fn check_refuses_like_an_attempt_and_costs_nothing() {
+    let limit = limit();
+    assert!(attempt(&limit, CLIENT, "good", Outcome::Succeeded));
+    let refused = |token| limit.check(CLIENT, &bearing(token)).is_err();
+    for number in 0..BURST {
+        assert!(!refused("wrong_9") && !refused("wrong_9"));
+        assert!(attempt(&limit, CLIENT, &format!("wrong_{number}"), Outcome::Failed));
+    }
+    assert!(refused("wrong_9") && !refused("good"));
+    assert_eq!(limit.check(CLIENT, &HeaderMap::new()), Ok(()));
+}
+
+#[test]
 fn request_without_credentials_is_admitted() {
     let limit = limit();
     fail_often(&limit);

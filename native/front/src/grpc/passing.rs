@@ -143,6 +143,7 @@ impl PassedCall {
     }
 
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
+        self.check_failures()?;
         let PassedPlane { permits, streams, .. } = self.passed_plane();
         let stream = self.permit(streams).await?;
         // Given back when the response begins, because a stream may last for long.
@@ -170,6 +171,7 @@ impl PassedCall {
         }
         let (mut is_repeated, mut stale_in) = (false, None);
         loop {
+            self.check_failures()?;
             // Woken calls have a queue of their own, because many wake at once.
             let PassedPlane { permits, woken, .. } = self.passed_plane();
             let permit = self.permit(if is_repeated { woken } else { permits }).await?;
@@ -218,12 +220,21 @@ impl PassedCall {
         acquired.map_err(|overload| Failure::Problem(Problem::overloaded(self.plane, overload)))
     }
 
+    /// Refuses a call of an address with many failed authentications before it waits for a permit.
+    fn check_failures(&self) -> Result<(), Failure> {
+        let failed_authentications = &self.call.server.context.passing.options.failed_authentications;
+        failed_authentications.check(self.client(), &self.metadata).map_err(|_| self.too_many_failures())
+    }
+
+    /// Others may have failed while the call waited for its permit.
     fn admit<'a>(&self, server: &'a GrpcServer) -> Result<Option<Attempt<'a>>, Failure> {
-        let (context, client) = (&server.context, self.client());
-        context.passing.options.failed_authentications.admit(client, &self.metadata).map_err(|_| {
-            context.grpc_measurer().count_limited_failure();
-            Failure::Problem(Problem::RateLimitedFailures)
-        })
+        let failed_authentications = &server.context.passing.options.failed_authentications;
+        failed_authentications.admit(self.client(), &self.metadata).map_err(|_| self.too_many_failures())
+    }
+
+    fn too_many_failures(&self) -> Failure {
+        self.call.server.context.grpc_measurer().count_limited_failure();
+        Failure::Problem(Problem::RateLimitedFailures)
     }
 
     /// Returns None if the call was given up while Python had it. `response` has the trailers, unless it goes on.

@@ -6,6 +6,8 @@ use crate::python::{Python, Reply};
 use crate::world::{Setup, World};
 
 const FAILURES: u32 = 3;
+/// Requests of one token that the front passes on at once.
+const PERMITS: usize = 128;
 
 fn world() -> World {
     let proxies: Vec<IpNet> = vec!["127.0.0.1/32".parse().unwrap()];
@@ -94,6 +96,29 @@ fn other_errors_are_no_failures() {
     for _ in 0..2 * FAILURES {
         assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_other"), 503);
     }
+}
+
+#[test]
+fn refused_request_does_not_wait_for_a_permit() {
+    let world = World::with(Setup { failures: FAILURES, budget: 1_000, ..Setup::default() });
+    world.control.reply_by_test();
+    let send = |token: &str| {
+        let mut client = world.connect();
+        let head = format!("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n");
+        client.send(head.as_bytes());
+        client
+    };
+    let mut slow: Vec<_> = (0..PERMITS).map(|_| send("cloud_slow")).collect();
+    let requests: Vec<_> = (0..PERMITS).map(|_| world.control.request()).collect();
+    for number in 0..FAILURES {
+        let mut client = send(&format!("cloud_wrong{number}"));
+        let mut request = world.control.request();
+        request.answer(&request.response("401 Unauthorized", "x-hosting-code: TOKEN_INVALID\r\n", ""));
+        assert_eq!(client.read_answer().status, 401);
+    }
+    assert_eq!(send("cloud_slow").read_answer().problem(), (429, "rate_limited_failures", false));
+    requests.into_iter().for_each(|mut request| request.answer_ok("good"));
+    assert!(slow.iter_mut().all(|client| client.read_answer().status == 200));
 }
 
 #[test]

@@ -4,6 +4,8 @@ use crate::client::{Client, bearer};
 use crate::world::{CONTROL_METHOD, Setup, World};
 
 const FAILURES: u32 = 3;
+/// Calls of one token that the front passes on at once.
+const PERMITS: usize = 128;
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 const WRONG: &[(&str, &str)] =
     &[("grpc-status", "16"), ("grpc-status-details-bin", "AQ"), ("x-hosting-code", "TOKEN_INVALID")];
@@ -36,6 +38,24 @@ fn tokens_of_an_address_are_refused_after_many_failures() {
     assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
     assert_eq!(world.front.take_grpc_measurements().limited_failures, 1);
     succeed(&world, &mut client, "cloud_good");
+}
+
+#[test]
+fn refused_call_does_not_wait_for_a_permit() {
+    let world = world();
+    let mut client = Client::connect(world.address);
+    let token = bearer("cloud_slow");
+    let metadata = [("authorization", &*token)];
+    let slow: Vec<_> = (0..PERMITS).map(|_| client.start(CONTROL_METHOD, &metadata, MESSAGE)).collect();
+    let received: Vec<_> = (0..PERMITS).map(|_| world.control().next_call()).collect();
+    for number in 0..FAILURES {
+        fail(&world, &mut client, &format!("cloud_wrong{number}"));
+    }
+    assert_eq!(client.call(CONTROL_METHOD, &metadata, MESSAGE).code(), "RATE_LIMITED_FAILURES");
+    received.into_iter().for_each(|call| call.answer(MESSAGE, &[("grpc-status", "0")]));
+    for call in slow {
+        assert_eq!(client.finish(call).status(), "0");
+    }
 }
 
 #[test]
