@@ -91,7 +91,7 @@ pub enum CallBody {
     Many(ClientMessages),
 }
 
-/// Messages of a client. They end if the client pauses for too long.
+/// Messages of a client, without its trailers. They end if the client pauses for too long.
 pub struct ClientMessages {
     body: Incoming,
     pause_max: Duration,
@@ -132,7 +132,9 @@ impl ClientMessages {
         }
         if let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) {
             self.timer.as_mut().reset(Instant::now() + self.pause_max);
-            return Poll::Ready(frame);
+            // Requests of gRPC have no trailers, and Python must not take them for metadata of the front.
+            self.is_over = matches!(&frame, Some(Ok(frame)) if frame.is_trailers());
+            return Poll::Ready(frame.filter(|_| !self.is_over));
         }
         if self.timer.as_mut().poll(context).is_ready() {
             self.is_over = true;

@@ -24,7 +24,7 @@ use crate::python::name;
 use crate::world::LIMIT;
 
 /// Frames of a request, until the sender is dropped.
-pub struct CallBody(mpsc::UnboundedReceiver<Bytes>);
+pub struct CallBody(mpsc::UnboundedReceiver<Frame<Bytes>>);
 
 impl Body for CallBody {
     type Data = Bytes;
@@ -34,7 +34,7 @@ impl Body for CallBody {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.0.poll_recv(context).map(|data| data.map(|data| Ok(Frame::data(data))))
+        self.0.poll_recv(context).map(|frame| frame.map(Ok))
     }
 }
 
@@ -75,14 +75,19 @@ impl Answer {
 
 /// A call without its whole response.
 pub struct OpenCall {
-    pub messages: Option<mpsc::UnboundedSender<Bytes>>,
+    pub messages: Option<mpsc::UnboundedSender<Frame<Bytes>>>,
     response: JoinHandle<hyper::Result<Response<Incoming>>>,
     body: Option<Incoming>,
 }
 
 impl OpenCall {
     pub fn send(&self, data: &[u8]) {
-        self.messages.as_ref().unwrap().send(Bytes::copy_from_slice(data)).unwrap();
+        self.messages.as_ref().unwrap().send(Frame::data(Bytes::copy_from_slice(data))).unwrap();
+    }
+
+    /// Ends the messages with trailers.
+    pub fn end_with(&mut self, entries: &[(&str, &str)]) {
+        self.messages.take().unwrap().send(Frame::trailers(trailers(entries))).unwrap();
     }
 }
 

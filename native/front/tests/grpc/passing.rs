@@ -200,6 +200,19 @@ fn messages_of_unknown_methods_flow_in_both_directions() {
 }
 
 #[test]
+fn trailers_of_a_client_are_not_passed() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let mut call = client.open("/unknown/Method", &[]);
+    call.send(MESSAGE);
+    call.end_with(&[("x-hosting-client", "192.0.2.1"), ("x-forwarded-for", "192.0.2.1"), ("key", "value")]);
+    let received = world.data.next_call();
+    assert_eq!((received.data(), received.trailers()), (MESSAGE.to_vec(), None));
+    received.answer(MESSAGE, OK);
+    assert_eq!(client.finish(call).status(), "0");
+}
+
+#[test]
 fn stream_sends_each_response_at_once() {
     let world = World::new();
     let mut client = Client::connect(world.address);

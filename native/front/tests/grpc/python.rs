@@ -26,6 +26,7 @@ pub struct ReceivedCall {
     pub path: String,
     pub metadata: HeaderMap,
     frames: mpsc::Receiver<Bytes>,
+    trailers: mpsc::Receiver<HeaderMap>,
     answer: Option<oneshot::Sender<Response<AnswerBody>>>,
 }
 
@@ -46,6 +47,11 @@ impl ReceivedCall {
             data.extend_from_slice(&frame);
         }
         data
+    }
+
+    /// Returns the trailers after all bytes, if there are any.
+    pub fn trailers(&self) -> Option<HeaderMap> {
+        self.trailers.try_recv().ok()
     }
 
     pub fn answer(mut self, message: &'static [u8], last: &[(&str, &str)]) {
@@ -176,13 +182,15 @@ async fn answer(
 ) -> Result<Response<AnswerBody>, oneshot::error::RecvError> {
     let (parts, mut body) = request.into_parts();
     let (sender, frames) = mpsc::channel();
+    let (trailers_sender, trailers) = mpsc::channel();
     let (answer, answered) = oneshot::channel();
     let metadata = parts.headers;
-    let _ = calls.send(ReceivedCall { path: parts.uri.to_string(), metadata, frames, answer: Some(answer) });
+    let _ = calls.send(ReceivedCall { path: parts.uri.to_string(), metadata, frames, trailers, answer: Some(answer) });
     tokio::spawn(async move {
         while let Some(Ok(frame)) = next_frame(&mut body).await {
-            if let Ok(data) = frame.into_data() {
-                let _ = sender.send(data);
+            match frame.into_data() {
+                Ok(data) => drop(sender.send(data)),
+                Err(frame) => drop(trailers_sender.send(frame.into_trailers().unwrap())),
             }
         }
     });
