@@ -80,6 +80,12 @@ def _wait_for_answers(load: UnretriedLoad, count: int) -> None:
     until(lambda: load.counts.answers >= until_count or load.counts.failures)
 
 
+def _wait_until_answered(load: UnretriedLoad, total: int) -> None:
+    """Waits until the load has `total` answers, or a failure."""
+    while load.counts.answers < total and not load.counts.failures:
+        _wait_for_answers(load, min(1_000, total - load.counts.answers))
+
+
 def _end_data_plane(supervised: SupervisedService, number: signal.Signals) -> None:
     """Ends the data plane with a signal, and waits for the next one."""
     pid = supervised.pid("data")
@@ -95,15 +101,15 @@ def _restart_service(supervised: SupervisedService) -> None:
 def _check_restarts(
     supervised: SupervisedService, restart: Callable[[], None], restarts: int, answers: int
 ) -> None:
-    """Restarts several times under load. Waits for `answers` answers in all, without a failure."""
-    players = 40
+    """Restarts several times under load, with equal parts of `answers` before, between and after."""
+    players, part = 40, -(-answers // (restarts + 1))
     with _load(supervised, players) as load:
-        for _ in range(restarts):
-            _wait_for_answers(load, 1_000)
-            restart()
-        while load.counts.answers < answers and not load.counts.failures:
-            _wait_for_answers(load, 1_000)
+        for number in range(restarts + 1):
+            if number:
+                restart()
+            _wait_until_answered(load, load.counts.answers + part)
     assert load.counts.failures == []
+    assert load.counts.answers >= answers
     # Each connection of each restart ended with an answer.
     assert load.counts.last_answers == players * restarts
 
@@ -113,7 +119,7 @@ def test_restart_of_the_data_plane_fails_no_request(make_supervised: MakeSupervi
     supervised = make_supervised()
     supervised.start()
     _check_restarts(
-        supervised, lambda: _end_data_plane(supervised, signal.SIGTERM), restarts=2, answers=0
+        supervised, lambda: _end_data_plane(supervised, signal.SIGTERM), restarts=2, answers=3_000
     )
 
 
@@ -123,7 +129,7 @@ def test_restart_with_socket_activation_fails_no_request(
     supervised = make_supervised()
     _activate(supervised, sockets)
     supervised.start()
-    _check_restarts(supervised, lambda: _restart_service(supervised), restarts=2, answers=0)
+    _check_restarts(supervised, lambda: _restart_service(supervised), restarts=2, answers=3_000)
 
 
 def test_unusable_socket_of_systemd_fails_the_start(
