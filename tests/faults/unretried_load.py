@@ -1,4 +1,7 @@
-"""Load of players and lobby servers that repeat no request. Each lost or wrong answer is a failure."""
+"""Load of players and lobby servers that repeat no request. Each lost or wrong answer is a failure.
+
+Over gRPC, the library of the client repeats calls that the service has not processed.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +95,11 @@ class UnretriedLoad:
 
 
 class UnretriedGrpcLoad(UnretriedLoad):
-    """Players over gRPC, each with a channel of its own."""
+    """Players over gRPC, each with a channel of its own.
+
+    The library's transparent retries are on. Without them, a call on a connection that gets GOAWAY
+    before the call is sent fails with "Stream removed (GOAWAY received)".
+    """
 
     async def _play(self) -> None:
         async with asyncio.TaskGroup() as group:

@@ -1,7 +1,7 @@
 """Clients of both transports with one interface. A call returns a `TransportResponse`.
 
 The clients use only the generated messages of the service. They raise `ResponseLost` if a response is
-missing, and never retry.
+missing. They never retry, except for the library of a gRPC client with `is_default`.
 """
 
 from __future__ import annotations
@@ -249,8 +249,8 @@ class PlaneGrpcClient:
     def __init__(self, address: str, channels: int = 1, *, is_default: bool = False) -> None:
         """`is_default` leaves the options of gRPC as they are.
 
-        Such a client waits 20 s for a connection. It sends a call once more that it has not yet
-        sent when its connection ends, and no other call.
+        Such a client waits 20 s for a connection. When its connection ends, it repeats calls that
+        are not sent, or not processed according to GOAWAY. It repeats no other call.
         """
         options = [("grpc.use_local_subchannel_pool", 1)]
         if not is_default:
