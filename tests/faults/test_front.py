@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import statistics
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ PATH: Final = "/matchmaker/players/connected"
 INSTRUCTIONS: Final = 13_500
 """Of the front for one `connected`, from the wake-up by the request until it waits again after the response."""
 TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]+")
+REFUSED_S: Final = 0.1
+"""The front looks every 40 ms whether Python is stopped, and refuses at the second time at the latest."""
 NOT_PLAIN: Final = {"x-not-plain": "1"}
 """A header that changes no answer. The front leaves a request with it to Python."""
 
@@ -209,6 +212,24 @@ async def test_front_answers_while_python_is_stopped(
     assert (await ways.front.request("GET", "/matchmaker/regions")).status != 503
     counted = await session.must("statistics", token=session.client_token)
     assert counted.body["player_count"] == 2
+
+
+@pytest.mark.timing
+@pytest.mark.parametrize("transport", ["http", "grpc"])
+async def test_passed_requests_are_refused_at_once_while_python_is_stopped(
+    plane: Plane, session: ApiSession, open_clients: OpenClients, transport: str
+) -> None:
+    (client,) = (client for client in open_clients(plane) if client.name == transport)
+    status = {"http": "503", "grpc": "UNAVAILABLE"}[transport]
+    assert (await client.call("regions", token=session.client_token)).code == "OK"
+    times = []
+    with stopped_thread(plane.pid):
+        for _ in range(20):
+            began = time.perf_counter()
+            answer = await client.call("regions", token=session.client_token)
+            times.append(time.perf_counter() - began)
+            assert (answer.code, answer.status) == ("OVERLOADED", status)
+    assert max(times) < REFUSED_S, times
 
 
 async def test_answered_players_are_connected_after_a_kill(

@@ -25,6 +25,7 @@ NOT_PLAIN: Final = ("x-not-plain", "1")
 """Metadata that changes no answer. The front leaves a call with it to Python."""
 OVER_GRPC: Final = {"door": "grpc"}
 CONNECTED: Final = "/hosting.v1.Matchmaker/PlayerConnected"
+REGIONS: Final = "/hosting.v1.Matchmaker/ListRegions"
 
 
 def bearer(token: str) -> tuple[str, str]:
@@ -100,7 +101,10 @@ async def test_front_answers_while_python_is_stopped(
             await call(channel, CONNECTED, connected(token), [bearer(lobby.token)])
             for token in tokens
         ]
+        passed = await call(channel, REGIONS, b"", [bearer(session.client_token)])
     assert [answer.code for answer in answers] == ["OK", "OK"]
+    assert (passed.code, passed.status) == ("OVERLOADED", grpc.StatusCode.UNAVAILABLE)
+    assert (await call(channel, REGIONS, b"", [bearer(session.client_token)])).code == "OK"
 
 
 async def test_health_and_reflection_are_passed_on(plane: Plane, channel: Channel) -> None:
