@@ -155,7 +155,11 @@ async def test_request_that_arrives_byte_by_byte_is_answered(
     [
         (b"\r\nuser-agent: ", b"\r\n folded: "),
         (b"\r\nuser-agent: ", b"\r\nContent-Length: 1\r\nuser-agent: "),
-        (b"\r\nuser-agent: ", b"\r\ntransfer-encoding: chunked\r\nuser-agent: "),
+        pytest.param(
+            b"\r\nuser-agent: ",
+            b"\r\ntransfer-encoding: chunked\r\nuser-agent: ",
+            id="body without the announced chunks",
+        ),
         (b"\r\nuser-agent: ", b"\r\nuser-agent : "),
         (b"HTTP/1.1", b"HTTP/1.3"),
     ],
@@ -172,6 +176,27 @@ async def test_request_that_servers_could_read_differently_is_refused(
         assert (response.status, json.loads(response.body)["code"]) == (400, "HEADER_INVALID")
         assert await reader.read() == b""
     await session.must("connected", {"player_token": token}, token=lobby.token)
+
+
+@pytest.mark.parametrize("length", [0, 3, 1_000])
+async def test_chunks_count_beside_a_content_length_and_the_connection_is_closed(
+    session: ApiSession, lobby: AttachedLobby, ways: Ways, length: int
+) -> None:
+    first, second = await session.join(lobby, party_size=2)
+    body = json.dumps({"player_token": first}).encode()
+    chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+    headers = _bearer(lobby.token) | {"transfer-encoding": "chunked"}
+    request = ways.front.request_bytes("POST", PATH, headers, chunks)
+    right, announced = (b"content-length: %d\r\n" % number for number in (len(chunks), length))
+    assert right in request
+    request = request.replace(right, announced, 1)
+    async with ways.front.connection() as (reader, writer):
+        writer.write(request + connected_request(ways.front, lobby, second))
+        response = await read_response(reader)
+        assert (response.status, response.body) == (200, b"{}")
+        assert response.headers["connection"] == "close"
+        assert await reader.read() == b""
+    await session.must("connected", {"player_token": second}, token=lobby.token)
 
 
 async def test_line_feed_alone_ends_a_header_line(
