@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from tests.support.data_plane_clients import (
 )
 from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession, AttachedLobby, until
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
 
@@ -109,24 +111,41 @@ async def test_dropped_connection_frees_all_its_held_slots(
     await client.close()
 
 
-async def test_half_closed_connection_frees_its_held_slot(
-    plane: Plane, session: ApiSession
+@pytest.mark.parametrize("is_half_closed", [False, True], ids=["closed", "half-closed"])
+async def test_closed_connection_frees_its_held_slot(
+    plane: Plane, session: ApiSession, *, is_half_closed: bool
 ) -> None:
     lobby = await session.attach("single", is_ready=False)
     http = plane.http_client()
     text = json.dumps({"lobby_id": lobby.id}).encode()
-    lines = (
-        "POST /matchmaker/lobbies/join HTTP/1.1",
-        "host: x",
-        f"authorization: Bearer {session.client_token}",
-        f"content-length: {len(text)}",
-    )
-    _, writer = await asyncio.open_connection(http.host, http.port)
-    writer.write("\r\n".join(lines).encode() + b"\r\n\r\n" + text)
-    await wait_held(plane, 1)
-    writer.close()
-    await writer.wait_closed()
-    await wait_held(plane, 0)
+    headers = {"authorization": f"Bearer {session.client_token}"}
+    async with http.connection() as (reader, writer):
+        writer.write(http.request_bytes("POST", "/matchmaker/lobbies/join", headers, text))
+        await wait_held(plane, 1)
+        await plane.wait_metric("hosting_requests_in_flight", 1)
+        if is_half_closed:
+            writer.write_eof()
+            async with asyncio.timeout(PATIENCE_S):
+                assert await reader.read() == b""
+        else:
+            writer.close()
+            await writer.wait_closed()
+        await wait_held(plane, 0)
+
+
+async def test_request_with_the_end_of_the_stream_gets_no_response(
+    plane: Plane, session: ApiSession
+) -> None:
+    http = plane.http_client()
+    headers = {"authorization": f"Bearer {session.client_token}"}
+    async with http.connection() as (reader, writer):
+        # The request and the end of the stream arrive in one segment.
+        writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+        writer.write(http.request_bytes("GET", "/matchmaker/regions", headers))
+        writer.write_eof()
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+    await plane.wait_metric("hosting_requests_in_flight", 0)
 
 
 async def test_shared_hold_is_freed_when_its_last_request_leaves(
