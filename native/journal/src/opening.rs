@@ -176,8 +176,8 @@ fn settle(folder: &Folder, last_batch: Option<LastBatch>) -> Result<(), OpenErro
 }
 
 impl JournalCore {
-    /// Writes the first batch of the new epoch, and prepares segments until more than [`crate::Credit::reserve`] can be
-    /// submitted.
+    /// Writes the first batch of the new epoch, and prepares segments until half a segment more than
+    /// [`crate::Credit::reserve`] can be submitted. Clients have waited for the start, and the next segment may take time.
     ///
     /// This batch makes the epoch and the end of the recovered log durable. In a new segment, its number proves that the
     /// segment before is complete.
@@ -193,7 +193,7 @@ impl JournalCore {
         self.commit().map_err(|failure| failure.into_open_error())?;
         let has_credit = || {
             let credit = lock(&self.shared).queue.credit();
-            credit.total > credit.reserve
+            credit.total > credit.reserve + credit.largest / 2
         };
         while !has_credit() && self.prepare_or_stall()? {}
         self.refresh_credit(&lock(&self.shared));

@@ -30,6 +30,23 @@ fn new_journal_has_one_free_and_one_reserve_segment() {
     assert_eq!(world.journal().stats().segments_ready, 2);
 }
 
+/// After a restart, clients send all at once what they have kept back, and the next segment takes time.
+#[test]
+fn opened_journal_has_room_for_half_a_segment_of_new_events() {
+    let mut world = World::new(Disk::new(0));
+    let mut least = u64::MAX;
+    for _ in 0..20 {
+        world.open().unwrap();
+        let credit = world.journal().credit();
+        least = least.min(credit.total - credit.reserve);
+        // No segment is prepared beside it.
+        assert!(world.submit(30_000));
+        world.commit();
+        world.shut_down();
+    }
+    assert!(least > SEGMENT / 2 - 20_000, "{least} bytes");
+}
+
 #[test]
 fn full_disk_uses_the_reserve_last_and_recovers() {
     let mut world = World::new(Disk::new(0));
