@@ -5,8 +5,6 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering;
 
-use hosting_scheduling::raise_priority;
-
 use crate::batch_format::{self, BatchHeader, HEADER};
 use crate::batch_queue::PendingBatch;
 use crate::error::OpenError;
@@ -133,8 +131,6 @@ impl JournalCore {
     }
 
     pub fn run_writer(&self) {
-        // Every answer waits for this thread. Without the privilege it has a short time slice only.
-        let _ = raise_priority(hosting_scheduling::NICE, hosting_scheduling::SLICE);
         let mut last_count = 0;
         loop {
             let mut shared = lock(&self.shared);

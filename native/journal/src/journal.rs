@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
+use hosting_scheduling::raise_priority;
+
 use crate::Lsn;
 use crate::batch_queue::{BatchQueue, Credit};
 use crate::batch_writer::{Counters, WriterState};
@@ -115,6 +117,8 @@ impl Journal {
             std::thread::Builder::new()
                 .name(name.to_owned())
                 .spawn(move || {
+                    // Every answer waits for these threads. Without the privilege they have a short time slice only.
+                    let _ = raise_priority(hosting_scheduling::NICE, hosting_scheduling::SLICE);
                     // Without this thread, submitted events would never become durable, and their callers would wait forever.
                     if catch_unwind(AssertUnwindSafe(|| body(&core))).is_err() {
                         (core.options.on_fatal)(&format!("the thread {name} panicked"));
