@@ -24,6 +24,8 @@ LOBBY_SIZE: Final = 64
 MODES: Final = {
     "arena": {"max_players": LOBBY_SIZE, "docker": {"ports": {"game": {"protocol": "tcp"}}}}
 }
+# The load fills a segment of 1 MiB in less time than the next one needs on a busy disk.
+JOURNAL: Final = {"journal": {"segment_bytes": 8 << 20}}
 ACTIVATE: Final = """
 import os, sys
 *descriptors, = map(int, sys.argv[1].split(","))
@@ -42,7 +44,7 @@ def make_supervised(tmp_path: Path) -> Iterator[MakeSupervised]:
     services: list[SupervisedService] = []
 
     def make(**options: Any) -> SupervisedService:
-        services.append(SupervisedService(tmp_path, modes=MODES, **options))
+        services.append(SupervisedService(tmp_path, modes=MODES, settings=JOURNAL, **options))
         return services[-1]
 
     yield make
