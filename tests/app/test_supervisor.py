@@ -85,7 +85,11 @@ def test_threads_that_answer_players_run_before_the_python_of_their_process(
         for task in Path(f"/proc/{pid}/task").iterdir()
     }
     # Linux cuts names after 15 bytes.
-    hot = {"journal-writer", "journal-segment", *(f"front-{number}" for number in range(min(8, os.cpu_count() or 1)))}
+    hot = {
+        "journal-writer",
+        "journal-segment",
+        *(f"front-{number}" for number in range(min(8, os.cpu_count() or 1))),
+    }
     python_nice = os.getpriority(os.PRIO_PROCESS, pid)
     expected = -4 if os.geteuid() == 0 else python_nice
     assert {name: nice_of[name] for name in hot} == dict.fromkeys(hot, expected)
