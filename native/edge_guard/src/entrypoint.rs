@@ -28,7 +28,7 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
         }
     };
     // Before any thread starts: threads inherit the attributes.
-    if let Err(error) = hosting_scheduling::raise_priority(config.nice, hosting_scheduling::SLICE) {
+    if let Err(error) = hosting_scheduling::raise_priority(config.nice) {
         let nice = config.nice;
         operator_log::write_line(&format!("nice {nice}: {error}; edge-guard runs without a higher priority"));
     }

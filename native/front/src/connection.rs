@@ -177,8 +177,9 @@ impl Connection {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
             Err(error) => return Err(error),
         };
-        if let Some(client) = turn.client.filter(|_| written < turn.answers.len()) {
-            let rest = &turn.answers[written..];
+        let rest = &turn.answers[written..];
+        if let (false, Some(client)) = (rest.is_empty(), turn.client) {
+            // A client with too many unread answers is cut off.
             let mut unread = context.passing.options.answers.reserve(ClientKey::of(client));
             if !unread.add_if_room(rest.len()) {
                 return Err(io::ErrorKind::OutOfMemory.into());

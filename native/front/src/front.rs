@@ -403,7 +403,7 @@ fn start_thread(
     let runtime = runtime::Builder::new_current_thread().enable_all().build()?;
     let run = move || {
         // Without the privilege, the thread has a short time slice only.
-        let _ = raise_priority(hosting_scheduling::NICE, hosting_scheduling::SLICE);
+        let _ = raise_priority(hosting_scheduling::NICE);
         let context = Rc::new(ThreadContext::new(shared, number));
         LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
     };

@@ -118,7 +118,7 @@ impl Journal {
                 .name(name.to_owned())
                 .spawn(move || {
                     // Every answer waits for these threads. Without the privilege they have a short time slice only.
-                    let _ = raise_priority(hosting_scheduling::NICE, hosting_scheduling::SLICE);
+                    let _ = raise_priority(hosting_scheduling::NICE);
                     // Without this thread, submitted events would never become durable, and their callers would wait forever.
                     if catch_unwind(AssertUnwindSafe(|| body(&core))).is_err() {
                         (core.options.on_fatal)(&format!("the thread {name} panicked"));

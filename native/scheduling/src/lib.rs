@@ -2,7 +2,7 @@
 //! Python, the control plane and game servers.
 //!
 //! Such a thread works for microseconds, and must not wait until another thread has used its slice of some
-//! milliseconds. A much higher priority would interrupt game servers for every packet, and would delay the threads of
+//! milliseconds. A much higher priority would interrupt game servers for every packet, and could delay the threads of
 //! the kernel that receive packets.
 
 use std::io;
@@ -10,27 +10,26 @@ use std::time::Duration;
 
 /// Nice value of the threads that answer players.
 pub const NICE: i8 = -4;
-/// Time slice of a thread that reads and answers packets.
-pub const SLICE: Duration = Duration::from_micros(100);
+const TIME_SLICE: Duration = Duration::from_micros(100);
 
 /// Sets the scheduler attributes of this thread and of threads that it starts later.
 ///
 /// If the system refuses the priority, the thread gets the time slice only.
-pub fn raise_priority(nice: i8, slice: Duration) -> io::Result<()> {
-    set_attributes(nice.into(), slice).inspect_err(|_| {
+pub fn raise_priority(nice: i8) -> io::Result<()> {
+    set_attributes(nice.into()).inspect_err(|_| {
         // Needs no privilege.
-        let _ = set_attributes(current_nice(), slice);
+        let _ = set_attributes(current_nice());
     })
 }
 
-fn set_attributes(nice: i32, slice: Duration) -> io::Result<()> {
+fn set_attributes(nice: i32) -> io::Result<()> {
     let attributes = libc::sched_attr {
         size: size_of::<libc::sched_attr>() as u32,
         sched_policy: libc::SCHED_OTHER as u32,
         sched_flags: 0,
         sched_nice: nice,
         sched_priority: 0,
-        sched_runtime: slice.as_nanos() as u64,
+        sched_runtime: TIME_SLICE.as_nanos() as u64,
         sched_deadline: 0,
         sched_period: 0,
     };
@@ -63,7 +62,7 @@ mod tests {
     #[test]
     fn a_thread_has_the_priority_or_without_privilege_the_slice_only() {
         let before = attributes();
-        let expected_nice = match raise_priority(NICE, SLICE) {
+        let expected_nice = match raise_priority(NICE) {
             Ok(()) => NICE.into(),
             Err(error) => {
                 assert!(matches!(error.raw_os_error(), Some(libc::EPERM | libc::EACCES)), "{error}");
@@ -73,6 +72,6 @@ mod tests {
         let after = attributes();
         assert_eq!(after.sched_nice, expected_nice);
         // Linux before 6.12 has no slices of threads and reports 0.
-        assert!([SLICE.as_nanos() as u64, 0].contains(&after.sched_runtime), "{} ns", after.sched_runtime);
+        assert!([TIME_SLICE.as_nanos() as u64, 0].contains(&after.sched_runtime), "{} ns", after.sched_runtime);
     }
 }
