@@ -14,6 +14,19 @@ pub const SMALL_BYTES: usize = 64 * 1024;
 /// Divisor for the bytes that one client may have while half of the budget is in use.
 const CLIENT_SHARE: usize = 8;
 
+/// Smallest size of a buffer that the allocator returns to the system at once.
+const FREED_BYTES_MIN: libc::c_int = 256 * 1024;
+
+/// Lets the allocator return the memory of large bodies to the system. By default, it keeps what large buffers have
+/// used as soon as one was freed, and growing bodies then take half as much again as the budget.
+pub fn free_large_bodies_at_once() {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: the call changes a number under the lock of the allocator.
+    unsafe {
+        libc::mallopt(libc::M_MMAP_THRESHOLD, FREED_BYTES_MIN);
+    }
+}
+
 pub struct BodyBudget {
     total_max: usize,
     client_max: usize,

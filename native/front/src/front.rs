@@ -27,6 +27,7 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{JoinSet, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
+use crate::body_budget::free_large_bodies_at_once;
 use crate::client_address::{ClientAddresses, Peer};
 use crate::connection;
 use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
@@ -156,6 +157,7 @@ impl Front {
             grpc,
             certificate,
         } = options;
+        free_large_bodies_at_once();
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
         let shard = operations.shard.clone();
         let journal = shard.journal().ok_or_else(no_journal)?;
