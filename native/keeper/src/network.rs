@@ -29,7 +29,8 @@ const ALLOW_MULTI: u32 = 2;
 /// Port that no run has, because only root may bind it.
 const FOREIGN_PORT: u16 = 1;
 const HASH_MAP: u32 = 1;
-/// Map flag: entries take memory only while they exist.
+/// Map flag: entries take memory only while they exist. A program cannot wait for memory, so its insertion can fail
+/// below the limit.
 const NO_PREALLOCATION: u32 = 1;
 /// Bytes of a key: the cookie or the address of a socket.
 const KEY_BYTES: u32 = 8;
@@ -136,10 +137,11 @@ struct SocketSets {
 impl SocketSets {
     fn create(rules: &NetworkRules) -> io::Result<Self> {
         Ok(Self {
-            clients: create_map(rules.sockets_max)?,
-            owned: create_map(rules.owned_max())?,
-            accepted: create_map(rules.connections_max)?,
-            enlarged: create_map(ENLARGED_SOCKETS_MAX)?,
+            clients: create_map(rules.sockets_max, 0)?,
+            owned: create_map(rules.owned_max(), 0)?,
+            // Without memory for an entry, the connection gets the smallest buffer.
+            accepted: create_map(rules.connections_max, NO_PREALLOCATION)?,
+            enlarged: create_map(ENLARGED_SOCKETS_MAX, 0)?,
         })
     }
 }
@@ -189,14 +191,8 @@ struct AttachRequest {
     flags: u32,
 }
 
-fn create_map(entries_max: u32) -> io::Result<OwnedFd> {
-    let request = MapRequest {
-        kind: HASH_MAP,
-        key_bytes: KEY_BYTES,
-        value_bytes: KEY_BYTES,
-        entries_max,
-        flags: NO_PREALLOCATION,
-    };
+fn create_map(entries_max: u32, flags: u32) -> io::Result<OwnedFd> {
+    let request = MapRequest { kind: HASH_MAP, key_bytes: KEY_BYTES, value_bytes: KEY_BYTES, entries_max, flags };
     let descriptor = call(MAP_CREATE, &request)?;
     // SAFETY: the kernel has just created the descriptor.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor) })
