@@ -39,7 +39,7 @@ BY_SLUG: Final[dict[str, Method]] = {method.slug: method for method in METHODS.v
 UNLIMITED: Final = {"per_second": 0, "burst": 1}
 SHARED_QUOTAS: Final = {
     **dict.fromkeys(("groups", "games", "namespaces", "versions", "cloud_tokens"), 100_000),
-    **dict.fromkeys(("lobbies", "servers"), 100_000),
+    **dict.fromkeys(("lobbies", "servers", "builds", "sites", "pictures"), 100_000),
     **dict.fromkeys(("server_cpu_millicores", "server_memory_mb"), 1 << 40),
     **dict.fromkeys(("build_bytes", "site_bytes", "version_bytes", "picture_bytes"), 1 << 50),
     "configuration_bytes": 1 << 35,
