@@ -17,8 +17,8 @@ const CLIENT_SHARE: usize = 8;
 /// Smallest size of a buffer that the allocator returns to the system at once.
 const FREED_BYTES_MIN: libc::c_int = 256 * 1024;
 
-/// Lets the allocator return the memory of large bodies to the system. By default, it keeps what large buffers have
-/// used as soon as one was freed, and growing bodies then take half as much again as the budget.
+/// Lets the allocator return the memory of large bodies to the system. By default, it keeps this memory after the first
+/// large buffer was freed. Growing bodies then take half as much again as the budget.
 pub fn free_large_bodies_at_once() {
     #[cfg(target_env = "gnu")]
     // SAFETY: the call changes a number under the lock of the allocator.
