@@ -29,6 +29,8 @@ use crate::public_certificate::PublicCertificate;
 use crate::servers::LeasedPort;
 
 const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
+/// Limit on the memory of parked requests.
+const PARKED_BYTES_MAX: usize = 256 << 20;
 
 fn client_key(bytes: &[u8]) -> PyResult<ClientKey> {
     ClientKey::from_bytes(bytes).ok_or_else(|| PyValueError::new_err("a client has 4 or 8 bytes"))
@@ -322,6 +324,7 @@ impl PassingArgument {
             answers: BodyBudget::new(self.unread_answers_bytes_max, largest),
             failed_authentications: FailedAuthentications::new(self.failed_authentications.get().0.clone()),
             parked: Arc::default(),
+            parked_bytes: BodyBudget::new(PARKED_BYTES_MAX, 0),
         })
     }
 }

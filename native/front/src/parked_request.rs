@@ -7,6 +7,7 @@ use http::Response;
 use tokio::time::Instant;
 
 use crate::answer_body::AnswerBody;
+use crate::body_budget::Reservation;
 use crate::connection_budget::ClientKey;
 use crate::internal_headers::{PARK, SHARE};
 use crate::passed_request::{KeptRequest, is_safe};
@@ -27,6 +28,7 @@ pub struct Waiting {
     pub kept: KeptRequest,
     pub park: Rc<Park>,
     pub until: Instant,
+    pub _reservation: Reservation,
 }
 
 impl ParkedRequest {

@@ -55,6 +55,11 @@ impl KeptRequest {
         }
     }
 
+    pub fn bytes(&self) -> usize {
+        let headers = self.headers.iter().map(|(name, value)| name.as_str().len() + value.len());
+        self.path_and_query.len() + headers.sum::<usize>()
+    }
+
     /// Returns the request as it is repeated, because of a change or because its wait is over.
     pub fn repeated(&self, exchange: &Exchange, is_over: bool) -> PassedRequest {
         let mut headers = HeaderMap::with_capacity(KEPT.len() + 3);

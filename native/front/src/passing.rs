@@ -23,7 +23,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::answer_body::{AnswerBody, Content, Counts};
 use crate::bearer_token::bearer_token;
-use crate::body_budget::{BodyBudget, Reservation, SMALL_BYTES};
+use crate::body_budget::{BodyBudget, Full, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
 use crate::client_stream::CountedRequest;
 use crate::codes::Codes;
@@ -71,6 +71,8 @@ const GROWTH_PART: usize = 8;
 const GROWTH_BYTES_MIN: usize = 16 * 1024;
 /// Overhead of a header beside its name and value.
 const HEADER_OVERHEAD_BYTES: usize = 4;
+/// Memory of a parked request beside its path, headers and message.
+const PARKED_BYTES: usize = 4 * 1024;
 
 pub struct PassingOptions {
     pub routes: Routes,
@@ -86,6 +88,16 @@ pub struct PassingOptions {
     pub failed_authentications: FailedAuthentications,
     /// Number of parked requests of all threads.
     pub parked: Arc<AtomicUsize>,
+    pub parked_bytes: Arc<BodyBudget>,
+}
+
+impl PassingOptions {
+    /// Counts a parked request, which keeps `bytes`, until the reservation is dropped.
+    pub fn reserve_parked(&self, client: ClientKey, bytes: usize) -> Result<Reservation, Full> {
+        let mut reservation = self.parked_bytes.reserve(client);
+        reservation.grow_to(PARKED_BYTES + bytes)?;
+        Ok(reservation)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -416,7 +428,10 @@ impl Exchange {
         drop(permit);
         let response = sent.map_err(|reason| unavailable(plane, is_safe, reason))?;
         match park_of(&response)? {
-            Some(park) => Ok(Begun::Parked(Waiting { plane, kept, park, until })),
+            Some(park) => {
+                let reservation = context.passing.options.reserve_parked(client, kept.bytes())?;
+                Ok(Begun::Parked(Waiting { plane, kept, park, until, _reservation: reservation }))
+            }
             None => {
                 let unwritten = self.reserve_answer(&response, is_safe)?;
                 Ok(Begun::Answered(self.answer_with(response.map(|body| PassedBody::Streamed(body, unwritten)))))
@@ -482,9 +497,7 @@ fn target(parts: &Parts) -> Option<&str> {
 
 fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
     let headers = &mut parts.headers;
-    let bytes: usize =
-        headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES).sum();
-    if bytes > bytes_max || headers.len() > HEADERS_MAX {
+    if header_bytes(headers) > bytes_max || headers.len() > HEADERS_MAX {
         return Err(Problem::HeadersTooLarge);
     }
     if let (Version::HTTP_2, Some(authority)) = (parts.version, parts.uri.authority()) {
@@ -496,6 +509,11 @@ fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
         0 | 1 => Ok(()),
         _ => Err(Problem::TwoHosts),
     }
+}
+
+/// Returns the bytes of headers or metadata, with the overhead of each.
+pub fn header_bytes(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES).sum()
 }
 
 async fn collect(

@@ -9,14 +9,13 @@ use tokio::time::Instant;
 
 use crate::client_address::{ClientAddresses, Peer};
 use crate::internal_headers;
+use crate::passing::header_bytes;
 use crate::ray_id::RayId;
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_PROTO: &[u8] = b"application/grpc+proto";
 pub const BEARER: &[u8] = b"Bearer ";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// Overhead of one entry, as in the HTTP server.
-const ENTRY_BYTES: usize = 4;
 /// Metadata that changes no answer.
 const WITHOUT_EFFECT: [&str; 15] = [
     "user-agent",
@@ -43,7 +42,6 @@ pub fn is_grpc(headers: &HeaderMap) -> bool {
 }
 
 pub struct CallHead {
-    /// Bytes of names and values, plus 4 for each entry.
     pub metadata_bytes: usize,
     pub client: IpAddr,
     /// Time that the client gives the call.
@@ -54,10 +52,8 @@ pub struct CallHead {
 
 impl CallHead {
     pub fn read(headers: &HeaderMap, addresses: &ClientAddresses, peer: Peer) -> CallHead {
-        let (mut metadata_bytes, mut is_plain) = (0, true);
-        let mut timeout = None;
+        let (mut timeout, mut is_plain) = (None, true);
         for (name, value) in headers {
-            metadata_bytes += name.as_str().len() + value.len() + ENTRY_BYTES;
             is_plain &= match name.as_str() {
                 "content-type" => matches!(value.as_bytes(), GRPC | GRPC_PROTO),
                 "authorization" => value.as_bytes().starts_with(BEARER),
@@ -71,7 +67,12 @@ impl CallHead {
         }
         // A repeated name occurs once among the names.
         is_plain &= headers.keys_len() == headers.len();
-        CallHead { metadata_bytes, client: addresses.client_of(peer, headers), timeout, is_plain }
+        CallHead {
+            metadata_bytes: header_bytes(headers),
+            client: addresses.client_of(peer, headers),
+            timeout,
+            is_plain,
+        }
     }
 }
 

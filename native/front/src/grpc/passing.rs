@@ -20,23 +20,20 @@ use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
 use crate::grpc::errors::GRPC_STATUS;
-use crate::grpc::message::{self, PREFIX_BYTES};
+use crate::grpc::message;
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::{CallBody, NoResponse};
 use crate::grpc::{GrpcServer, PassedPlane};
 use crate::internal_headers::{self, CHANGED, EXPIRED, PARK, REPEAT, remove_internal};
 use crate::measuring::Measuring;
+use crate::passing::header_bytes;
 use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::watches::{Park, Wake};
 
-/// Bound of the message and of the metadata of a call that waits for a change.
-const PARKED_BYTES: usize = 4 * 1024;
 /// A response up to this size is received at once, so that a slow client keeps no permit. A larger one is passed on in parts.
 const WHOLE_BYTES: usize = 64 * 1024;
-/// Overhead of one metadata entry (RFC 9113, 6.5.2).
-const ENTRY_BYTES: usize = 32;
 const DETAILS: &str = "grpc-status-details-bin";
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
@@ -55,8 +52,6 @@ pub struct PassedCall {
 /// Why a call has no response of its Python process.
 enum Failure {
     Problem(Problem),
-    /// A problem with a sentence of its own.
-    Explained(Problem, String),
     Unavailable,
 }
 
@@ -129,7 +124,6 @@ impl PassedCall {
     fn refuse(&mut self, failure: Failure) -> Response<ReplyBody> {
         match failure {
             Failure::Problem(problem) => self.call.refuse(problem),
-            Failure::Explained(problem, sentence) => self.call.refuse_with(problem, sentence),
             Failure::Unavailable => self.call.refuse(self.unavailable()),
         }
     }
@@ -169,12 +163,12 @@ impl PassedCall {
         if !self.answers().has_room(self.client()) {
             return Err(Failure::Problem(Problem::Overloaded));
         }
-        let (mut is_repeated, mut stale_in) = (false, None);
+        let (mut parked, mut stale_in) = (None, None);
         loop {
             self.check_failures()?;
             // Woken calls have a queue of their own, because many wake at once.
             let PassedPlane { permits, woken, .. } = self.passed_plane();
-            let permit = self.permit(if is_repeated { woken } else { permits }).await?;
+            let permit = self.permit(if parked.is_some() { woken } else { permits }).await?;
             let attempt = self.admit(&server)?;
             let response = self.send_unary(message.clone()).await;
             end_attempt(attempt, self.outcome(response.as_ref().map(UnaryResponse::trailers)));
@@ -188,10 +182,11 @@ impl PassedCall {
                 }
             };
             drop(permit);
-            if !is_repeated {
-                self.check_parked(&message)?;
+            if parked.is_none() {
+                let bytes = header_bytes(&self.metadata) + message.len();
+                let reserved = context.passing.options.reserve_parked(self.client(), bytes);
+                parked = Some(reserved.map_err(|full| Failure::Problem(full.into()))?);
             }
-            is_repeated = true;
             let waiting = context.passing.watches(self.plane).wait(&park, until_parked, &mut stale_in);
             let is_over = until(self.call.deadline, waiting).await? == Wake::Expired;
             self.metadata.insert(REPEAT, if is_over { EXPIRED } else { CHANGED });
@@ -301,22 +296,6 @@ impl PassedCall {
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.metadata.clone();
         request
-    }
-
-    /// A call that waits for a change stays in memory for long.
-    fn check_parked(&self, message: &Bytes) -> Result<(), Failure> {
-        let length = message.len() - PREFIX_BYTES;
-        if length > PARKED_BYTES {
-            let sentence = format!("Send at most {PARKED_BYTES} bytes with watch_index, not {length}.");
-            return Err(Failure::Explained(Problem::BodyTooLarge, sentence));
-        }
-        let sizes = self.metadata.iter().map(|(name, value)| name.as_str().len() + value.len() + ENTRY_BYTES);
-        let length: usize = sizes.sum();
-        if length > PARKED_BYTES {
-            let sentence = format!("Send at most {PARKED_BYTES} bytes of metadata with watch_index, not {length}.");
-            return Err(Failure::Explained(Problem::HeadersTooLarge, sentence));
-        }
-        Ok(())
     }
 
     /// Returns the trailers for the client, and counts the call. An error without details does not come from the handlers

@@ -29,7 +29,11 @@ pub fn park(python: &Python, park: &'static str) {
 
 /// Returns a front that knows the changes of the run `a` up to number 10.
 pub fn world(timeouts: Timeouts) -> World {
-    let world = World::with(Setup { timeouts, ..Setup::default() });
+    world_with(Setup { timeouts, ..Setup::default() })
+}
+
+fn world_with(setup: Setup) -> World {
+    let world = World::with(setup);
     for plane in [Plane::Data, Plane::Control] {
         world.front.take_changes(plane, changes("a", 10, &[], false));
     }
@@ -290,4 +294,29 @@ fn shared_answer_counts_once_until_all_clients_have_it() {
         assert_eq!(client.read_answer().body.len(), BYTES);
     }
     wait_until(|| world.unread_answers.held_bytes() == 0);
+}
+
+#[test]
+fn parked_requests_of_one_address_are_limited_in_bytes() {
+    let proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let world = world_with(Setup { proxies, parked_bytes_max: 64 << 10, ..Setup::default() });
+    let watch = |client, padding| {
+        let token = "x".repeat(padding);
+        format!("GET /events/live HTTP/1.1\r\nHost: a\r\nAuthorization: {token}\r\nX-Forwarded-For: {client}\r\n\r\n")
+    };
+    for (padding, count) in [(1, 7), (12 << 10, 1)] {
+        let request = watch("192.0.2.1", padding);
+        let parked: Vec<_> = (0..count).map(|_| park_request(&world, request.as_bytes())).collect();
+        let mut refused = world.connect();
+        assert_eq!(refused.ask(&request).problem(), (503, "overloaded_bodies", false));
+        world.python.request();
+        park_request(&world, watch("192.0.2.2", 1).as_bytes());
+        drop(parked);
+        wait_until(|| world.parked_bytes.held_bytes() == 0);
+        refused.send(request.as_bytes());
+        world.python.request();
+        wait_until(|| world.parked() == 1);
+        drop(refused);
+        wait_until(|| world.parked_bytes.held_bytes() == 0);
+    }
 }

@@ -56,9 +56,10 @@ pub struct Setup {
     pub is_listener_shared: bool,
     pub answer_timeout: Duration,
     pub cors_origins: Vec<String>,
-    /// Budgets of the bytes of bodies and of unread answers.
+    /// Budgets of the bytes of bodies, of unread answers and of parked requests.
     pub bodies_bytes_max: usize,
     pub answers_bytes_max: usize,
+    pub parked_bytes_max: usize,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
     pub certificate: Option<Arc<ServerCertificate>>,
@@ -80,6 +81,7 @@ impl Default for Setup {
             cors_origins: vec!["https://console.example".into()],
             bodies_bytes_max: 64 << 20,
             answers_bytes_max: 64 << 20,
+            parked_bytes_max: 64 << 20,
             failures: 1_000,
             certificate: None,
         }
@@ -126,6 +128,7 @@ pub struct World {
     pub hash: Arc<HashKey>,
     pub limits: ClientLimits,
     parked: Arc<AtomicUsize>,
+    pub parked_bytes: Arc<BodyBudget>,
     pub bodies: Arc<BodyBudget>,
     pub unread_answers: Arc<BodyBudget>,
     pub address: SocketAddr,
@@ -164,8 +167,8 @@ impl World {
         let (namespaces, hash) = (operations.namespaces.clone(), operations.hash.clone());
         let limits = operations.limits.clone();
         let passing = passing(folder.path(), &setup);
-        let (parked, bodies, unread_answers) =
-            (passing.parked.clone(), passing.bodies.clone(), passing.answers.clone());
+        let (parked, parked_bytes) = (passing.parked.clone(), passing.parked_bytes.clone());
+        let (bodies, unread_answers) = (passing.bodies.clone(), passing.answers.clone());
         let (python, control) = (Python::start(&passing.data_socket), Python::start(&passing.control_socket));
         let options = FrontOptions {
             threads: NonZero::new(setup.threads).unwrap(),
@@ -198,6 +201,7 @@ impl World {
             hash,
             limits,
             parked,
+            parked_bytes,
             bodies,
             unread_answers,
             address,
@@ -359,6 +363,7 @@ pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
         answers: BodyBudget::new(setup.answers_bytes_max, 1),
         failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
         parked: Arc::default(),
+        parked_bytes: BodyBudget::new(setup.parked_bytes_max, 0),
     }
 }
 

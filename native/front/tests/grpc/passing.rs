@@ -4,7 +4,7 @@ use bytes::Bytes;
 use hosting_front::{Changes, Plane};
 use http_body::Frame;
 
-use crate::client::{Answer, Client, framed, texts, trailers};
+use crate::client::{Answer, Client, OpenCall, framed, texts, trailers};
 use crate::world::{CONTROL_METHOD, DATA_METHOD, STREAM_METHOD, Setup, World, wait_until};
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -263,13 +263,34 @@ fn empty_response_is_no_parked_call() {
     assert_eq!((answer.status(), &answer.data[..]), ("0", &[0; 5][..]));
 }
 
-#[test]
-fn parked_call_is_small() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
-    let call = client.start(DATA_METHOD, &[], &framed(&[7; 5_000]));
+/// Starts a call of an address, which Python parks.
+fn start_parked(world: &World, client: &mut Client, address: &str, message: &[u8]) -> OpenCall {
+    let call = client.start(DATA_METHOD, &[("x-forwarded-for", address)], message);
     world.data.next_call().answer(&[0; 5], &[("grpc-status", "0"), ("x-hosting-park", "run.3 one")]);
-    assert_eq!(client.finish(call).text("grpc-message"), "Send at most 4096 bytes with watch_index, not 5000.");
+    call
+}
+
+#[test]
+fn parked_calls_of_one_address_are_limited_in_bytes() {
+    let proxies = vec!["127.0.0.0/8".parse().unwrap()];
+    let world = World::with(Setup { proxies, parked: 64 << 10, ..Setup::default() });
+    world.front.take_changes(Plane::Data, Changes { is_complete: false, ..changes(3, &[]) });
+    let mut client = Client::connect(world.address);
+    for (bytes, count) in [(1, 7), (12 << 10, 1)] {
+        let message = framed(&vec![7; bytes]);
+        let mut park = |address, message: &[u8]| {
+            let before = world.parked_bytes.held_bytes();
+            let call = start_parked(&world, &mut client, address, message);
+            wait_until(|| world.parked_bytes.held_bytes() > before);
+            call
+        };
+        let mut parked: Vec<_> = (0..count).map(|_| park("192.0.2.1", &message)).collect();
+        parked.push(park("192.0.2.2", MESSAGE));
+        let refused = start_parked(&world, &mut client, "192.0.2.1", &message);
+        assert_eq!(client.finish(refused).code(), "OVERLOADED_BODIES");
+        parked.into_iter().for_each(|call| client.cancel(call));
+        wait_until(|| world.parked_bytes.held_bytes() == 0);
+    }
 }
 
 #[test]

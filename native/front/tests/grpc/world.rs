@@ -53,6 +53,8 @@ pub struct Setup {
     pub bodies: usize,
     /// Bytes of responses in memory.
     pub answers: usize,
+    /// Bytes of parked calls.
+    pub parked: usize,
     pub has_control: bool,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
@@ -71,6 +73,7 @@ impl Default for Setup {
             streams_per_connection: 1_000,
             bodies: 100_000_000,
             answers: 100_000_000,
+            parked: 100_000_000,
             has_control: true,
             failures: 1_000,
             certificate: None,
@@ -89,12 +92,18 @@ pub struct World {
     pub budget: Arc<ConnectionBudget>,
     pub bodies: Arc<BodyBudget>,
     pub unread_answers: Arc<BodyBudget>,
+    pub parked_bytes: Arc<BodyBudget>,
     pub codes: Vec<String>,
     pub slugs: Vec<String>,
     _folder: tempfile::TempDir,
 }
 
-fn passing(failures: u32, bodies: Arc<BodyBudget>, answers: Arc<BodyBudget>) -> PassingOptions {
+fn passing(
+    failures: u32,
+    bodies: Arc<BodyBudget>,
+    answers: Arc<BodyBudget>,
+    parked_bytes: Arc<BodyBudget>,
+) -> PassingOptions {
     let codes = Codes::new(
         ["CLIENT_ERROR".to_owned()].into_iter().chain(Problem::ALL.iter().map(|(_, name)| name.to_uppercase())),
     );
@@ -111,6 +120,7 @@ fn passing(failures: u32, bodies: Arc<BodyBudget>, answers: Arc<BodyBudget>) -> 
         answers,
         failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, failures, 1_000))),
         parked: Arc::default(),
+        parked_bytes,
     }
 }
 
@@ -129,6 +139,7 @@ impl World {
         let budget = Arc::new(ConnectionBudget::new(setup.connections));
         let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
         let unread_answers = BodyBudget::new(setup.answers, 1_000);
+        let parked_bytes = BodyBudget::new(setup.parked, 0);
         let options = FrontOptions {
             threads: NonZero::<usize>::MIN,
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
@@ -142,7 +153,7 @@ impl World {
                 ..ClientAddresses::default()
             },
             timeouts: Timeouts { slow_reader: setup.slow_reader, parked: NEVER, ..Timeouts::new(setup.receive, NEVER) },
-            passing: passing(setup.failures, bodies.clone(), unread_answers.clone()),
+            passing: passing(setup.failures, bodies.clone(), unread_answers.clone(), parked_bytes.clone()),
             grpc: Some(GrpcOptions {
                 listener,
                 budget: budget.clone(),
@@ -170,6 +181,7 @@ impl World {
             budget,
             bodies,
             unread_answers,
+            parked_bytes,
             data,
             control,
             codes,
