@@ -1,21 +1,22 @@
 //! Bodies of the responses that hyper writes.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use hyper::body::Incoming;
 
 use crate::body_budget::Reservation;
 use crate::client_stream::{CountedRequest, UnwrittenBytes};
 use crate::front::{Answering, Counted};
+use crate::upstream::UpstreamBody;
 
 /// Content of a response.
 pub enum Content {
     Whole(Option<Bytes>),
     /// Response of Python, and its bytes that are not written yet.
-    Passed(Incoming, Reservation),
+    Passed(UpstreamBody, Reservation),
 }
 
 /// Body of a response. The request counts until it is written.
@@ -43,12 +44,12 @@ impl AnswerBody {
 
 impl Body for AnswerBody {
     type Data = UnwrittenBytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<UnwrittenBytes>, hyper::Error>>> {
+    ) -> Poll<Option<io::Result<Frame<UnwrittenBytes>>>> {
         let frame = match &mut self.content {
             Content::Whole(content) => Poll::Ready(content.take().map(|bytes| Ok(Frame::data(bytes)))),
             Content::Passed(body, unwritten) => {

@@ -255,12 +255,12 @@ struct CountedBody {
 
 impl Body for CountedBody {
     type Data = UnwrittenBytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<UnwrittenBytes>, hyper::Error>>> {
+    ) -> Poll<Option<io::Result<Frame<UnwrittenBytes>>>> {
         let frame = Pin::new(&mut self.body).poll_frame(context);
         frame.map_ok(|frame| frame.map_data(|bytes| self.counted.0.unwritten(bytes)))
     }

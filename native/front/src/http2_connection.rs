@@ -47,7 +47,7 @@ pub async fn serve<S, A, R, B>(
     S: ClientSocket,
     A: Fn(Request<Incoming>) -> R,
     R: Future<Output = io::Result<Response<B>>> + 'static,
-    B: Body<Data = UnwrittenBytes, Error = hyper::Error> + 'static,
+    B: Body<Data = UnwrittenBytes, Error = io::Error> + 'static,
 {
     let (timeouts, idle) = (context.timeouts, options.idle);
     let connection = builder(&options, timeouts.receive).serve_connection(TokioIo::new(stream), service_fn(answer));

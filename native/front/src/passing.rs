@@ -44,7 +44,7 @@ use crate::ray_id::RayId;
 use crate::repeats::Repeats;
 use crate::routes::{Plane, Route, Routes};
 use crate::trace_context::trace_id_of;
-use crate::upstream::{NoResponse, Upstream};
+use crate::upstream::{NoResponse, Upstream, UpstreamBody};
 use crate::watches::{Park, Watches};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -441,7 +441,7 @@ impl Exchange {
 
     /// Counts the bytes of a response until they are written. Without room, a client can ask again after a safe request,
     /// and gets the response to any other one.
-    fn reserve_answer(&self, response: &Response<Incoming>, is_safe: bool) -> Result<Reservation, Problem> {
+    fn reserve_answer(&self, response: &Response<UpstreamBody>, is_safe: bool) -> Result<Reservation, Problem> {
         let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
         let mut unwritten = self.context.passing.options.answers.reserve(ClientKey::of(self.client));
         if !unwritten.add_if_room(bytes) {
@@ -483,7 +483,7 @@ impl Exchange {
 
 pub enum PassedBody {
     /// With its bytes that are not written yet.
-    Streamed(Incoming, Reservation),
+    Streamed(UpstreamBody, Reservation),
     /// Several requests may share it.
     Whole(Bytes),
 }
@@ -540,7 +540,7 @@ async fn collect(
     Ok(collected.into())
 }
 
-fn outcome(response: &Response<Incoming>, needs_token: bool) -> Outcome {
+fn outcome<T>(response: &Response<T>, needs_token: bool) -> Outcome {
     let (status, code) = (response.status(), internal_headers::code(response.headers()));
     Outcome::of(status.is_success(), status == StatusCode::UNAUTHORIZED, code, needs_token)
 }

@@ -57,15 +57,16 @@ impl ProcessState {
 
     /// Runs `work` until it ends or the process stops.
     pub async fn unless_stopped<T>(self: &Rc<Self>, work: impl Future<Output = T>) -> Result<T, Stopped> {
-        let _waiting = Waiting::begin(self);
         tokio::select! {
             biased;
             outcome = work => Ok(outcome),
-            () = self.stopped() => Err(Stopped),
+            () = self.clone().stopped() => Err(Stopped),
         }
     }
 
-    async fn stopped(&self) {
+    /// Waits until the process stops.
+    pub async fn stopped(self: Rc<Self>) {
+        let _waiting = Waiting::begin(&self);
         let has_stopped = self.has_stopped.notified();
         // The process may continue since the last check.
         if !self.is_stopped.get() || !self.read() {

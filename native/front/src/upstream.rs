@@ -1,5 +1,6 @@
 //! HTTP client for the Unix socket of a Python process.
 
+use std::io;
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response, Uri};
+use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt as _, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
@@ -67,8 +69,13 @@ impl Upstream {
 
     /// Sends a request to the process. The target needs a scheme and an authority, but both are ignored. A lost request is
     /// sent once more if it `is_safe` to execute it twice.
-    pub async fn send(&self, request: Request<Full<Bytes>>, is_safe: bool) -> Result<Response<Incoming>, NoResponse> {
-        self.in_time(self.send_again_if_lost(request, is_safe)).await
+    pub async fn send(
+        &self,
+        request: Request<Full<Bytes>>,
+        is_safe: bool,
+    ) -> Result<Response<UpstreamBody>, NoResponse> {
+        let response = self.in_time(self.send_again_if_lost(request, is_safe)).await?;
+        Ok(response.map(|body| UpstreamBody::new(body, self.process.clone())))
     }
 
     /// Like [`Upstream::send`], and receives the whole body in the same time.
@@ -108,6 +115,43 @@ impl Upstream {
             if error.is_connect() { NoResponse::NotSent } else { NoResponse::Lost }
         };
         self.client.request(request).await.map_err(failure)
+    }
+}
+
+/// Body of a response that has begun. It fails if the process stops.
+pub struct UpstreamBody {
+    body: Incoming,
+    process: Rc<ProcessState>,
+    /// Set while the process owes bytes.
+    stopped: Option<Pin<Box<dyn Future<Output = ()>>>>,
+}
+
+impl UpstreamBody {
+    pub fn new(body: Incoming, process: Rc<ProcessState>) -> UpstreamBody {
+        UpstreamBody { body, process, stopped: None }
+    }
+}
+
+impl Body for UpstreamBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let UpstreamBody { body, process, stopped } = self.get_mut();
+        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
+            *stopped = None;
+            return Poll::Ready(frame.map(|frame| frame.map_err(io::Error::other)));
+        }
+        let stopped = stopped.get_or_insert_with(|| Box::pin(process.clone().stopped()));
+        stopped.as_mut().poll(context).map(|()| Some(Err(io::ErrorKind::TimedOut.into())))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
     }
 }
 

@@ -10,7 +10,6 @@ use http::header::{HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
-use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
 use crate::bearer_token::BearerProblem;
@@ -30,6 +29,7 @@ use crate::passing::header_bytes;
 use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
 use crate::routes::Plane;
+use crate::upstream::UpstreamBody;
 use crate::watches::{Park, Wake};
 
 /// A response up to this size is received at once, so that a slow client keeps no permit. A larger one is passed on in parts.
@@ -74,7 +74,7 @@ enum UnaryResponse {
     Begun {
         headers: HeaderMap,
         first: Frame<Bytes>,
-        rest: Incoming,
+        rest: UpstreamBody,
     },
 }
 
@@ -250,7 +250,7 @@ impl PassedCall {
         self.call.deadline.map_or(latest, |deadline| deadline.min(latest))
     }
 
-    async fn send(&mut self, body: CallBody, deadline: Option<Instant>) -> Result<(HeaderMap, Incoming), Failure> {
+    async fn send(&mut self, body: CallBody, deadline: Option<Instant>) -> Result<(HeaderMap, UpstreamBody), Failure> {
         if let Some(deadline) = self.call.deadline {
             set_deadline(&mut self.metadata, deadline);
         }
@@ -317,7 +317,7 @@ impl PassedCall {
         &mut self,
         mut headers: HeaderMap,
         first: Option<Frame<Bytes>>,
-        rest: Incoming,
+        rest: UpstreamBody,
         permit: Permit,
     ) -> Response<ReplyBody> {
         remove_internal(&mut headers);
@@ -355,7 +355,7 @@ async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) ->
     }
 }
 
-async fn next_frame(body: &mut Incoming) -> Result<Frame<Bytes>, NoResponse> {
+async fn next_frame(body: &mut UpstreamBody) -> Result<Frame<Bytes>, NoResponse> {
     let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
     frame.and_then(Result::ok).ok_or(NoResponse)
 }
@@ -363,7 +363,7 @@ async fn next_frame(body: &mut Incoming) -> Result<Frame<Bytes>, NoResponse> {
 /// Response of a Python process, while its frames go to the client.
 pub struct PassedResponse {
     first: Option<Frame<Bytes>>,
-    rest: Option<Incoming>,
+    rest: Option<UpstreamBody>,
     /// Trailers of a response that ends without any.
     unavailable: HeaderMap,
     measuring: Measuring,

@@ -1,5 +1,6 @@
 //! Responses of gRPC calls.
 
+use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -33,9 +34,9 @@ impl ReplyBody {
 
 impl Body for ReplyBody {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
             ReplyBody::Passed(response) => response.poll_frame(context).map(|frame| frame.map(Ok)),
             own => Poll::Ready(own.next_own_frame().map(Ok)),

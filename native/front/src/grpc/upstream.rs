@@ -19,7 +19,7 @@ use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::process_state::ProcessState;
-use crate::upstream::LocalExecutor;
+use crate::upstream::{LocalExecutor, UpstreamBody};
 
 /// Window of one call. It bounds the bytes of a response that a slow client leaves in memory.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
@@ -47,8 +47,9 @@ impl Upstream {
     }
 
     /// Sends a call. The target needs a scheme and an authority, which are ignored.
-    pub async fn send(&self, request: Request<CallBody>) -> Result<Response<Incoming>, NoResponse> {
-        self.process.unless_stopped(self.send_anyway(request)).await.unwrap_or(Err(NoResponse))
+    pub async fn send(&self, request: Request<CallBody>) -> Result<Response<UpstreamBody>, NoResponse> {
+        let response = self.process.unless_stopped(self.send_anyway(request)).await.unwrap_or(Err(NoResponse))?;
+        Ok(response.map(|body| UpstreamBody::new(body, self.process.clone())))
     }
 
     async fn send_anyway(&self, request: Request<CallBody>) -> Result<Response<Incoming>, NoResponse> {

@@ -11,9 +11,11 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime;
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::world::{FILE_BYTES_MAX, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
+use crate::socket_process::SocketProcess;
+use crate::world::{FILE_BYTES_MAX, LIMIT, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
 use hosting_front::Timeouts;
 
 pub type Sender = SendRequest<Full<Bytes>>;
@@ -112,6 +114,29 @@ fn waiting_request_delays_no_other_of_its_connection() {
         world.control.request().answer_ok("late");
         assert_eq!(read(waiting.await.unwrap()).await.1, "late");
         assert_eq!(world.budget.count(), 1);
+    });
+}
+
+#[test]
+fn stopped_process_resets_the_streams_of_its_responses() {
+    let world = World::new();
+    let process = SocketProcess::start(&world.python.listener());
+    world.python.reply_by_test();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let waiting = sender.send_request(get("/a"));
+        let begin = async {
+            let mut request = passed(&world).await;
+            let head = format!("HTTP/1.1 200 OK\r\nx-ray-id: {}\r\ncontent-length: 6\r\n\r\nabc", request.ray_id());
+            request.answer(head.as_bytes());
+            request
+        };
+        let (response, _request) = tokio::join!(waiting, begin);
+        process.stop();
+        let mut body = response.unwrap().into_body();
+        assert_eq!(body.frame().await.unwrap().unwrap().into_data().unwrap(), "abc");
+        assert!(timeout(LIMIT, body.frame()).await.unwrap().unwrap().is_err());
+        assert_eq!(ask(&mut sender, get("/cloud/games/1")).await.1, "/cloud/games/1", "other streams go on");
     });
 }
 

@@ -29,6 +29,7 @@ mod shard;
 mod shared_answers;
 mod sizes;
 mod slow_clients;
+mod socket_process;
 mod stopping;
 mod threads;
 mod tls;

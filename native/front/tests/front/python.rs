@@ -122,6 +122,10 @@ impl Python {
         });
     }
 
+    pub fn listener(&self) -> UnixListener {
+        self.shared.listener.lock().unwrap().as_ref().unwrap().try_clone().unwrap()
+    }
+
     /// Closes the socket and all connections.
     pub fn end(&self) {
         let Some(listener) = self.shared.listener.lock().unwrap().take() else { return };

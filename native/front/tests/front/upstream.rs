@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::client::Client;
 use crate::python::Reply;
+use crate::socket_process::SocketProcess;
 use crate::world::{SHORT, Setup, World, wait_until};
 
 const GET: &[u8] = b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -119,6 +120,27 @@ fn response_that_ends_early_ends_the_connection() {
     world.python.end_connections();
     let rest = String::from_utf8(client.rest()).unwrap();
     assert!(rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with("\r\n\r\nabcde"), "{rest}");
+}
+
+#[test]
+fn stopped_process_ends_the_responses_that_it_has_begun() {
+    for (length, begun) in [("content-length: 6", "abc"), ("transfer-encoding: chunked", "3\r\nabc\r\n")] {
+        let world = World::new();
+        let process = SocketProcess::start(&world.python.listener());
+        world.python.reply_by_test();
+        let mut client = world.connect();
+        client.send(OF_DATA_PLANE);
+        let mut request = world.python.request();
+        let head = format!("HTTP/1.1 200 OK\r\nx-ray-id: {}\r\n{length}\r\n\r\n", request.ray_id());
+        request.answer(head.as_bytes());
+        client.read_head();
+        process.stop();
+        request.answer(begun.as_bytes());
+        assert_eq!(client.rest(), begun.as_bytes());
+        process.go_on();
+        world.python.reply(|request| Reply::Answer(request.response("200 OK", "", "next")));
+        wait_until(|| world.connect().ask(OF_DATA_PLANE).body == "next");
+    }
 }
 
 #[test]

@@ -93,7 +93,11 @@ impl OpenCall {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Client {
-        Client::over(async { TcpStream::connect(address).await.unwrap() })
+        Client::over(async {
+            let stream = TcpStream::connect(address).await.unwrap();
+            stream.set_nodelay(true).unwrap();
+            stream
+        })
     }
 
     pub fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connecting: impl Future<Output = S>) -> Client {

@@ -3,15 +3,20 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use bytes::Bytes;
 use http_body::Frame;
+use tokio::sync::mpsc::UnboundedSender;
 
-use crate::client::{Client, framed, trailers};
+use crate::client::{Client, OpenCall, framed, trailers};
+use crate::socket_process::SocketProcess;
 use crate::world::{
     CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, STREAM_METHOD, Setup,
     World,
 };
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+/// Open streams of one client address without a token.
+const STREAMS: usize = 256;
 
 fn short_receive() -> World {
     World::with(Setup { receive: SHORT, ..Setup::default() })
@@ -199,19 +204,20 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
     calls.drain(..).for_each(|call| client.cancel(call));
 }
 
+fn open_stream(world: &World, client: &mut Client, path: &str) -> (OpenCall, UnboundedSender<Frame<Bytes>>) {
+    let mut call = client.start(path, &[], MESSAGE);
+    let frames = world.data.next_call().begin();
+    client.begin(&mut call);
+    (call, frames)
+}
+
 #[test]
 fn open_streams_are_limited() {
-    const STREAMS: usize = 256;
     let world = World::new();
     let mut client = Client::connect(world.address);
-    let mut open = Vec::new();
     // A method that the front does not know may be a stream.
-    for path in [STREAM_METHOD, "/grpc.health.v1.Health/Watch"].repeat(STREAMS / 2) {
-        let mut call = client.start(path, &[], MESSAGE);
-        let frames = world.data.next_call().begin();
-        client.begin(&mut call);
-        open.push((call, frames));
-    }
+    let paths = [STREAM_METHOD, "/grpc.health.v1.Health/Watch"].repeat(STREAMS / 2);
+    let mut open: Vec<_> = paths.iter().map(|path| open_stream(&world, &mut client, path)).collect();
     assert_eq!(client.call(STREAM_METHOD, &[], MESSAGE).code(), "OVERLOADED");
     let other = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
@@ -222,6 +228,30 @@ fn open_streams_are_limited() {
     let next = client.start(STREAM_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
     assert_eq!(client.finish(next).status(), "0");
+}
+
+#[test]
+fn stopped_process_ends_its_streams_and_frees_their_permits() {
+    let world = World::new();
+    let (process, other) =
+        (SocketProcess::start(&world.data.listener), SocketProcess::start(&world.control().listener));
+    let mut client = Client::connect(world.address);
+    let mut open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, STREAM_METHOD)).collect();
+    let (quiet, frames) = open.pop().unwrap();
+    // The process of another plane changes nothing.
+    other.stop();
+    assert_eq!(
+        client.call(CONTROL_METHOD, &[("authorization", "Bearer cloud_x")], MESSAGE).code(),
+        "CONTROL_PLANE_UNAVAILABLE"
+    );
+    frames.send(Frame::trailers(trailers(&[("grpc-status", "0")]))).unwrap();
+    assert_eq!(client.finish(quiet).status(), "0");
+    process.stop();
+    for (call, _frames) in open {
+        assert_eq!(client.finish(call).code(), "OVERLOADED");
+    }
+    process.go_on();
+    let _open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, STREAM_METHOD)).collect();
 }
 
 #[test]

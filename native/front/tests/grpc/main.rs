@@ -28,6 +28,8 @@ mod raw_http2;
 #[allow(dead_code)]
 mod shard;
 mod slow_clients;
+#[path = "../front/socket_process.rs"]
+mod socket_process;
 mod stopping;
 mod tls;
 mod world;

@@ -114,6 +114,7 @@ impl Body for AnswerBody {
 
 pub struct Python {
     calls: Mutex<mpsc::Receiver<ReceivedCall>>,
+    pub listener: std::os::unix::net::UnixListener,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -122,18 +123,19 @@ impl Python {
     pub fn start(socket: &Path) -> Python {
         let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
         listener.set_nonblocking(true).unwrap();
+        let serving = listener.try_clone().unwrap();
         let (sender, calls) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve(UnixListener::from_std(listener).unwrap(), sender) => {}
+                    () = serve(UnixListener::from_std(serving).unwrap(), sender) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Python { calls: Mutex::new(calls), stop: Some(stop), thread: Some(thread) }
+        Python { calls: Mutex::new(calls), listener, stop: Some(stop), thread: Some(thread) }
     }
 
     pub fn next_call(&self) -> ReceivedCall {
