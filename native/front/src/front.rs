@@ -45,8 +45,8 @@ use crate::watches::Changes;
 
 /// Pause after a failed `accept`, for example because the process is out of file descriptors.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-/// Time to write the responses to the requests that are refused at the end of the grace.
-const REFUSAL_WAIT: Duration = Duration::from_secs(1);
+/// Time to write the last responses at the end of the grace.
+const LAST_RESPONSES_WAIT: Duration = Duration::from_secs(1);
 /// Longest time that a stop waits for a further request on idle connections.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Turns of the event loop until it has read all that clients have sent: one polls the sockets, one runs the connections.
@@ -134,10 +134,12 @@ pub(crate) struct ThreadContext {
     stop_begun: Notify,
     is_grace_over: Cell<bool>,
     grace_over: Notify,
-    open: Cell<usize>,
+    /// Open connections.
+    open_http: Cell<usize>,
+    pub open_grpc: Cell<usize>,
     /// Connections with a request that is received in part or not answered.
     busy: Cell<usize>,
-    /// No connection is open, or none is busy.
+    /// One of these counts is 0 now.
     is_quieter: Notify,
 }
 
@@ -265,7 +267,8 @@ impl ThreadContext {
             stop_begun: Notify::new(),
             is_grace_over: Cell::new(false),
             grace_over: Notify::new(),
-            open: Cell::new(0),
+            open_http: Cell::new(0),
+            open_grpc: Cell::new(0),
             busy: Cell::new(0),
             is_quieter: Notify::new(),
         }
@@ -444,11 +447,9 @@ async fn serve(
         }
         Ok(())
     });
-    let grpc = sockets.grpc.map(|options| GrpcServer::new(context.clone(), options).expect("the socket is valid"));
-    let grpc = grpc.map(|(server, listener)| {
-        background.spawn_local(server.clone().accept(listener));
-        server
-    });
+    if let Some(options) = sockets.grpc {
+        background.spawn_local(GrpcServer::serve(context.clone(), options));
+    }
     let has_driver = "the runtime has its I/O driver";
     let listener = tokio::net::TcpListener::from_std(sockets.listener).expect(has_driver);
     let edge = sockets.edge_listener.map(|listener| tokio::net::UnixListener::from_std(listener).expect(has_driver));
@@ -473,14 +474,11 @@ async fn serve(
     context.passing.watches(Plane::Data).end();
     context.passing.watches(Plane::Control).end();
     drain(&context, stopped).await;
-    if let Some(grpc) = grpc {
-        grpc.closed().await;
-    }
 }
 
 async fn drain(context: &ThreadContext, mut stopped: watch::Receiver<Option<Duration>>) {
     let began = Instant::now();
-    while context.open.get() > 0 {
+    while context.open_http.get() + context.open_grpc.get() > 0 {
         let grace = stopped.borrow_and_update().unwrap_or_default();
         let idle_end = began + grace.min(IDLE_GRACE);
         if Instant::now() >= began + grace || (Instant::now() >= idle_end && context.is_idle().await) {
@@ -495,12 +493,13 @@ async fn drain(context: &ThreadContext, mut stopped: watch::Receiver<Option<Dura
     }
     context.is_grace_over.set(true);
     context.grace_over.notify_waiters();
-    let refusing = async {
-        while context.busy.get() > 0 {
+    // Idle connections of gRPC close on their own, after the last answers.
+    let ending = async {
+        while context.busy.get() + context.open_grpc.get() > 0 {
             context.is_quieter.notified().await;
         }
     };
-    let _ = timeout(REFUSAL_WAIT, refusing).await;
+    let _ = timeout(LAST_RESPONSES_WAIT, ending).await;
 }
 
 async fn accept_edge_guard(listener: Option<&tokio::net::UnixListener>) -> io::Result<UnixStream> {
@@ -512,13 +511,18 @@ async fn accept_edge_guard(listener: Option<&tokio::net::UnixListener>) -> io::R
 
 fn admit_edge_guard(context: &Rc<ThreadContext>, stream: UnixStream) {
     if let Some(admission) = context.budget.admit(None) {
-        serve_open(context, connection::serve_edge_guard(context.clone(), stream, admission));
+        let serving = connection::serve_edge_guard(context.clone(), stream, admission);
+        serve_open(context, |context| &context.open_http, serving);
     }
 }
 
 /// Runs a connection, which counts as open until its end.
-pub(crate) fn serve_open(context: &Rc<ThreadContext>, serving: impl Future<Output = ()> + 'static) {
-    let open = Counted::new(context.clone(), |context| &context.open);
+pub(crate) fn serve_open(
+    context: &Rc<ThreadContext>,
+    count: fn(&ThreadContext) -> &Cell<usize>,
+    serving: impl Future<Output = ()> + 'static,
+) {
+    let open = Counted::new(context.clone(), count);
     spawn_local(async move {
         serving.await;
         drop(open);
@@ -527,6 +531,7 @@ pub(crate) fn serve_open(context: &Rc<ThreadContext>, serving: impl Future<Outpu
 
 fn admit(context: &Rc<ThreadContext>, stream: TcpStream, peer: SocketAddr) {
     if let Some((peer, admission)) = context.admit(&context.budget, &stream, peer) {
-        serve_open(context, connection::serve(context.clone(), stream, peer, admission));
+        let serving = connection::serve(context.clone(), stream, peer, admission);
+        serve_open(context, |context| &context.open_http, serving);
     }
 }

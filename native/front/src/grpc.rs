@@ -9,7 +9,6 @@ mod passing;
 mod reply;
 mod upstream;
 
-use std::cell::Cell;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -23,8 +22,7 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::body_budget::BodyBudget;
 use crate::client_address::Peer;
@@ -48,8 +46,6 @@ use upstream::Upstream;
 const METADATA_FACTOR: usize = 4;
 /// Bytes of a response that wait for a slow client.
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// Time for the last answers at the stop.
-const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy)]
 pub struct GrpcLimits {
@@ -94,8 +90,6 @@ pub(crate) struct GrpcServer {
     bodies: Arc<BodyBudget>,
     data: PassedPlane,
     control: PassedPlane,
-    connections: Cell<usize>,
-    all_closed: Notify,
 }
 
 /// A Python process that gets calls.
@@ -121,11 +115,8 @@ impl PassedPlane {
 }
 
 impl GrpcServer {
-    /// Returns the server and the listener for [`GrpcServer::accept`].
-    pub fn new(
-        context: Rc<ThreadContext>,
-        options: GrpcOptions,
-    ) -> io::Result<(Rc<GrpcServer>, tokio::net::TcpListener)> {
+    /// Serves connections until the front stops.
+    pub async fn serve(context: Rc<ThreadContext>, options: GrpcOptions) -> io::Result<()> {
         let GrpcOptions { listener, budget, methods, data_socket, control_socket, bodies, limits } = options;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -137,35 +128,18 @@ impl GrpcServer {
             budget,
             bodies,
             limits,
-            connections: Cell::new(0),
-            all_closed: Notify::new(),
         });
-        Ok((server, listener))
-    }
-
-    /// Serves connections until the front stops.
-    pub async fn accept(self: Rc<Self>, listener: tokio::net::TcpListener) -> io::Result<()> {
-        let mut stopping = pin!(self.context.stopping());
+        let mut stopping = pin!(server.context.stopping());
         loop {
             tokio::select! {
                 biased;
                 () = stopping.as_mut() => return Ok(()),
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, peer)) => self.admit(stream, peer),
+                    Ok((stream, peer)) => server.admit(stream, peer),
                     Err(_) => sleep(ACCEPT_PAUSE).await,
                 },
             }
         }
-    }
-
-    /// Waits until all connections have written their last answers, or for a moment.
-    pub async fn closed(&self) {
-        let all_closed = async {
-            while self.connections.get() > 0 {
-                self.all_closed.notified().await;
-            }
-        };
-        let _ = timeout(LAST_ANSWERS, all_closed).await;
     }
 
     fn problems(&self) -> &Problems {
@@ -174,28 +148,14 @@ impl GrpcServer {
 
     fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {
         if let Some((peer, admission)) = self.context.admit(&self.budget, &stream, peer) {
-            let connection = OpenConnection::new(self.clone(), admission);
-            serve_open(&self.context, connection.serve(stream, peer));
+            let serving = self.clone().serve_connection(stream, peer, admission);
+            serve_open(&self.context, |context| &context.open_grpc, serving);
         }
     }
-}
 
-/// A connection that counts until it is dropped.
-struct OpenConnection {
-    server: Rc<GrpcServer>,
-    admission: Admission,
-}
-
-impl OpenConnection {
-    fn new(server: Rc<GrpcServer>, admission: Admission) -> OpenConnection {
-        server.connections.set(server.connections.get() + 1);
-        OpenConnection { server, admission }
-    }
-
-    async fn serve(mut self, mut stream: TcpStream, peer: Peer) {
-        let context = self.server.context.clone();
-        let named = connection::named_peer(&context, &mut stream, peer, &mut self.admission).await;
-        let Some(peer) = named else { return };
+    async fn serve_connection(self: Rc<Self>, mut stream: TcpStream, peer: Peer, mut admission: Admission) {
+        let context = &self.context;
+        let Some(peer) = connection::named_peer(context, &mut stream, peer, &mut admission).await else { return };
         match context.tls() {
             // Boxed, so that a connection without TLS has less memory.
             Some(tls) => Box::pin(self.run_tls(tls.grpc.clone(), stream, peer)).await,
@@ -203,36 +163,25 @@ impl OpenConnection {
         }
     }
 
-    async fn run_tls(self, acceptor: TlsAcceptor, stream: TcpStream, peer: Peer) {
-        if let Some(stream) = tls::accept(&acceptor, &self.server.context, stream).await {
+    async fn run_tls(self: &Rc<Self>, acceptor: TlsAcceptor, stream: TcpStream, peer: Peer) {
+        if let Some(stream) = tls::accept(&acceptor, &self.context, stream).await {
             self.run(stream, peer).await;
         }
     }
 
-    async fn run(self, socket: impl ClientSocket, peer: Peer) {
-        let server = &self.server;
-        let (stream, activity) = ClientStream::new(server.context.clone(), socket, Vec::new(), false);
+    async fn run(self: &Rc<Self>, socket: impl ClientSocket, peer: Peer) {
+        let (stream, activity) = ClientStream::new(self.context.clone(), socket, Vec::new(), false);
         let answer = {
-            let (server, activity) = (server.clone(), activity.clone());
+            let (server, activity) = (self.clone(), activity.clone());
             move |request| answer_counted(server.clone(), activity.begin_request(), peer, request)
         };
         let options = Http2Options {
-            streams_max: server.limits.streams_per_connection,
-            header_list_bytes: METADATA_FACTOR * server.limits.metadata_bytes,
+            streams_max: self.limits.streams_per_connection,
+            header_list_bytes: METADATA_FACTOR * self.limits.metadata_bytes,
             send_buffer_bytes: SEND_BUFFER_BYTES,
-            idle: server.limits.idle,
+            idle: self.limits.idle,
         };
-        http2_connection::serve(&server.context, stream, &activity, options, answer).await;
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        let left = self.server.connections.get() - 1;
-        self.server.connections.set(left);
-        if left == 0 {
-            self.server.all_closed.notify_waiters();
-        }
+        http2_connection::serve(&self.context, stream, &activity, options, answer).await;
     }
 }
 
