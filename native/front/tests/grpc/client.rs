@@ -82,7 +82,8 @@ pub struct OpenCall {
 
 impl OpenCall {
     pub fn send(&self, data: &[u8]) {
-        self.messages.as_ref().unwrap().send(Frame::data(Bytes::copy_from_slice(data))).unwrap();
+        // The front may have answered already.
+        let _ = self.messages.as_ref().unwrap().send(Frame::data(Bytes::copy_from_slice(data)));
     }
 
     /// Ends the messages with trailers.
@@ -93,11 +94,7 @@ impl OpenCall {
 
 impl Client {
     pub fn connect(address: SocketAddr) -> Client {
-        Client::over(async {
-            let stream = TcpStream::connect(address).await.unwrap();
-            stream.set_nodelay(true).unwrap();
-            stream
-        })
+        Client::over(async { TcpStream::connect(address).await.unwrap() })
     }
 
     pub fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connecting: impl Future<Output = S>) -> Client {

@@ -204,6 +204,15 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
     calls.drain(..).for_each(|call| client.cancel(call));
 }
 
+/// Returns a client that sends many small calls without a delay.
+fn connect_without_delay(world: &World) -> Client {
+    Client::over(async {
+        let stream = tokio::net::TcpStream::connect(world.address).await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    })
+}
+
 fn open_stream(world: &World, client: &mut Client, path: &str) -> (OpenCall, UnboundedSender<Frame<Bytes>>) {
     let mut call = client.start(path, &[], MESSAGE);
     let frames = world.data.next_call().begin();
@@ -214,7 +223,7 @@ fn open_stream(world: &World, client: &mut Client, path: &str) -> (OpenCall, Unb
 #[test]
 fn open_streams_are_limited() {
     let world = World::new();
-    let mut client = Client::connect(world.address);
+    let mut client = connect_without_delay(&world);
     // A method that the front does not know may be a stream.
     let paths = [STREAM_METHOD, "/grpc.health.v1.Health/Watch"].repeat(STREAMS / 2);
     let mut open: Vec<_> = paths.iter().map(|path| open_stream(&world, &mut client, path)).collect();
@@ -235,7 +244,7 @@ fn stopped_process_ends_its_streams_and_frees_their_permits() {
     let world = World::new();
     let (process, other) =
         (SocketProcess::start(&world.data.listener), SocketProcess::start(&world.control().listener));
-    let mut client = Client::connect(world.address);
+    let mut client = connect_without_delay(&world);
     let mut open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, STREAM_METHOD)).collect();
     let (quiet, frames) = open.pop().unwrap();
     // The process of another plane changes nothing.
