@@ -31,5 +31,6 @@ mod slow_clients;
 #[path = "../front/socket_process.rs"]
 mod socket_process;
 mod stopping;
+mod threads;
 mod tls;
 mod world;

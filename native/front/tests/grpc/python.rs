@@ -2,8 +2,8 @@
 
 use std::convert::Infallible;
 use std::path::Path;
-use std::sync::Mutex;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -115,6 +115,7 @@ impl Body for AnswerBody {
 pub struct Python {
     calls: Mutex<mpsc::Receiver<ReceivedCall>>,
     pub listener: std::os::unix::net::UnixListener,
+    connections: Arc<AtomicUsize>,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -124,18 +125,25 @@ impl Python {
         let listener = std::os::unix::net::UnixListener::bind(socket).unwrap();
         listener.set_nonblocking(true).unwrap();
         let serving = listener.try_clone().unwrap();
+        let connections = Arc::<AtomicUsize>::default();
+        let accepted = connections.clone();
         let (sender, calls) = mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 tokio::select! {
-                    () = serve(UnixListener::from_std(serving).unwrap(), sender) => {}
+                    () = serve(UnixListener::from_std(serving).unwrap(), sender, &accepted) => {}
                     _ = stopped => {}
                 }
             });
         });
-        Python { calls: Mutex::new(calls), listener, stop: Some(stop), thread: Some(thread) }
+        Python { calls: Mutex::new(calls), listener, connections, stop: Some(stop), thread: Some(thread) }
+    }
+
+    /// Returns the number of connections that the front has opened.
+    pub fn connections(&self) -> usize {
+        self.connections.load(Ordering::Relaxed)
     }
 
     pub fn next_call(&self) -> ReceivedCall {
@@ -165,9 +173,10 @@ impl Drop for Python {
     }
 }
 
-async fn serve(listener: UnixListener, calls: mpsc::Sender<ReceivedCall>) {
+async fn serve(listener: UnixListener, calls: mpsc::Sender<ReceivedCall>, connections: &AtomicUsize) {
     loop {
         let (stream, _) = listener.accept().await.unwrap();
+        connections.fetch_add(1, Ordering::Relaxed);
         let calls = calls.clone();
         let service = service_fn(move |request| answer(request, calls.clone()));
         let mut builder = http2::Builder::new(TokioExecutor::new());

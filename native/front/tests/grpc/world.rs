@@ -42,6 +42,7 @@ pub const HEARTBEAT: &str = "/hosting.v1.Matchmaker/Heartbeat";
 const NO_SOCKET: &str = "/nonexistent/http.sock";
 
 pub struct Setup {
+    pub threads: usize,
     pub connections: usize,
     pub proxies: Vec<IpNet>,
     pub has_proxy_headers: bool,
@@ -64,6 +65,7 @@ pub struct Setup {
 impl Default for Setup {
     fn default() -> Setup {
         Setup {
+            threads: 1,
             connections: 100,
             proxies: Vec::new(),
             has_proxy_headers: false,
@@ -141,7 +143,7 @@ impl World {
         let unread_answers = BodyBudget::new(setup.answers, 1_000);
         let parked_bytes = BodyBudget::new(setup.parked, 0);
         let options = FrontOptions {
-            threads: NonZero::<usize>::MIN,
+            threads: NonZero::new(setup.threads).unwrap(),
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
             edge_listener: None,
             budget: Arc::new(ConnectionBudget::new(100)),

@@ -1,0 +1,41 @@
+//! Several threads that serve the same sockets.
+
+use hosting_front::proto;
+
+use crate::client::{Client, bearer, encoded};
+use crate::world::{CONNECTED, DATA_METHOD, NEVER, Setup, World};
+
+const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+/// One thread opens at most so many connections to Python.
+const CONNECTIONS_OF_THREAD: usize = 2;
+const CLIENTS_MAX: usize = 400;
+
+/// Answers a plain call, and one that is passed on.
+fn call_both(world: &World, client: &mut Client) {
+    let confirmed = encoded(&proto::PlayerConnectedRequest { player_token: world.new_player() });
+    let token = bearer(&world.lobby.lobby_token);
+    assert_eq!(client.call(CONNECTED, &[("authorization", &token)], &confirmed).status(), "0");
+    let passed = client.start(DATA_METHOD, &[], MESSAGE);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(passed).data, MESSAGE);
+}
+
+#[test]
+fn two_threads_answer_and_stop() {
+    let world = World::with(Setup { threads: 2, connections: 1_000, ..Setup::default() });
+    let mut clients = Vec::new();
+    while world.data.connections() <= CONNECTIONS_OF_THREAD {
+        assert!(clients.len() < CLIENTS_MAX, "one thread got all connections");
+        let mut client = Client::connect(world.address);
+        // Calls of one thread take turns on its connections to Python.
+        (0..CONNECTIONS_OF_THREAD).for_each(|_| call_both(&world, &mut client));
+        clients.push(client);
+    }
+    let count = clients.len() as u64 * CONNECTIONS_OF_THREAD as u64;
+    clients.iter_mut().for_each(|client| call_both(&world, client));
+    let count = count + clients.len() as u64;
+    assert_eq!(world.counts(), [("connected".into(), "OK".into(), count), ("list".into(), "OK".into(), count)]);
+    world.front.stop(NEVER);
+    clients.iter_mut().for_each(Client::wait_closed);
+    assert_eq!(world.budget.count(), 0);
+}
