@@ -15,16 +15,25 @@ use tokio::io::unix::AsyncFd;
 
 pub struct DurableWaiters {
     durable: Cell<Lsn>,
-    waiting: RefCell<Vec<(Lsn, Waker)>>,
+    /// Sorted by number.
+    waiting: RefCell<Vec<Waiting>>,
+    last_number: Cell<u64>,
+}
+
+struct Waiting {
+    number: u64,
+    lsn: Lsn,
+    waker: Waker,
 }
 
 impl DurableWaiters {
     pub fn new(durable: Lsn) -> Rc<DurableWaiters> {
-        Rc::new(DurableWaiters { durable: Cell::new(durable), waiting: RefCell::default() })
+        Rc::new(DurableWaiters { durable: Cell::new(durable), waiting: RefCell::default(), last_number: Cell::new(0) })
     }
 
     pub fn wait(&self, lsn: Lsn) -> WaitDurable<'_> {
-        WaitDurable { waiters: self, lsn }
+        self.last_number.update(|number| number + 1);
+        WaitDurable { waiters: self, number: self.last_number.get(), lsn }
     }
 
     /// Wakes the requests with durable events at each signal of the journal.
@@ -39,7 +48,7 @@ impl DurableWaiters {
 
     fn wake_until(&self, durable: Lsn) {
         self.durable.set(durable);
-        self.waiting.borrow_mut().retain_mut(|(lsn, waker)| {
+        self.waiting.borrow_mut().retain(|Waiting { lsn, waker, .. }| {
             let is_waiting = *lsn > durable;
             if !is_waiting {
                 waker.wake_by_ref();
@@ -58,6 +67,7 @@ fn read_counter(signal: &DurableSignal) {
 
 pub struct WaitDurable<'a> {
     waiters: &'a DurableWaiters,
+    number: u64,
     lsn: Lsn,
 }
 
@@ -68,7 +78,32 @@ impl Future for WaitDurable<'_> {
         if self.lsn <= self.waiters.durable.get() {
             return Poll::Ready(());
         }
-        self.waiters.waiting.borrow_mut().push((self.lsn, context.waker().clone()));
+        let WaitDurable { waiters, number, lsn } = *self;
+        let mut waiting = waiters.waiting.borrow_mut();
+        match waiting.binary_search_by_key(&number, |one| one.number) {
+            Ok(at) => waiting[at].waker.clone_from(context.waker()),
+            Err(at) => waiting.insert(at, Waiting { number, lsn, waker: context.waker().clone() }),
+        }
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    #[test]
+    fn task_that_is_polled_again_waits_once() {
+        let waiters = DurableWaiters::new(0);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting = pin!(waiters.wait(1));
+        for _ in 0..3 {
+            assert!(waiting.as_mut().poll(&mut context).is_pending());
+        }
+        assert_eq!(waiters.waiting.borrow().len(), 1);
+        waiters.wake_until(1);
+        assert!(waiting.as_mut().poll(&mut context).is_ready());
     }
 }
