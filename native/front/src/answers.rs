@@ -13,16 +13,11 @@ use crate::internal_headers::{RAY_ID, ray_id_value};
 use crate::operations::{Executed, Reply};
 use crate::ray_id::RayId;
 
-const OK: &str = "OK";
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 const NO_MESSAGE: &[u8] = b"{}";
 
-/// The response to each refusal of the engine. The number of a code is its place in [`Answers::codes`].
-pub struct Answers {
-    /// `OK`, then the codes of the refusals.
-    codes: Vec<&'static str>,
-    refusals: Vec<Refused>,
-}
+/// The responses to the refusals of the engine, in the order of their codes.
+pub struct Answers(Vec<Refused>);
 
 struct Refused {
     response: ErrorResponse,
@@ -38,30 +33,15 @@ impl Answers {
             let response = ErrorResponse::new(template).map_err(|problem| format!("{code}: {problem}"))?;
             Ok(Refused { http1: response.http1(""), response })
         };
-        let refusals = Refusal::SLUGS.iter().map(take).collect::<Result<_, String>>()?;
-        Ok(Answers { codes: [OK].into_iter().chain(Refusal::SLUGS.iter().copied()).collect(), refusals })
-    }
-
-    pub fn codes(&self) -> &[&'static str] {
-        &self.codes
-    }
-
-    pub fn number(&self, result: &Result<(), Refusal>) -> usize {
-        let Err(refusal) = result else { return 0 };
-        let slug = refusal.slug();
-        self.codes.iter().position(|code| *code == slug).expect("each refusal has a code")
+        Refusal::SLUGS.iter().map(take).collect::<Result<_, String>>().map(Answers)
     }
 
     /// Appends the whole response to an executed request.
     pub fn write(&self, executed: &Executed, ray_id: RayId, out: &mut Vec<u8>) {
         match &executed.reply {
             Reply::Empty => write_ok(ray_id, NO_MESSAGE, out),
-            Reply::Placed(placement) => {
-                let mut body = Vec::new();
-                placement.lobby.write_json(&placement.tokens, &mut body);
-                write_ok(ray_id, &body, out);
-            }
-            Reply::Refused => out.extend(self.refusals[executed.code - 1].http1.join(&ray_id.digits()[..])),
+            Reply::Placed(placement) => write_ok(ray_id, &placement.lobby.json(&placement.tokens), out),
+            Reply::Refused => out.extend(self.0[executed.code - 1].http1.join(&ray_id.digits()[..])),
         }
     }
 
@@ -69,11 +49,7 @@ impl Answers {
     pub fn response(&self, executed: &Executed, ray_id: RayId) -> Response<Bytes> {
         let body = match &executed.reply {
             Reply::Empty => Bytes::from_static(NO_MESSAGE),
-            Reply::Placed(placement) => {
-                let mut body = Vec::new();
-                placement.lobby.write_json(&placement.tokens, &mut body);
-                body.into()
-            }
+            Reply::Placed(placement) => placement.lobby.json(&placement.tokens).into(),
             Reply::Refused => return self.refusal(executed.code).response(ray_id),
         };
         let mut response = Response::new(body);
@@ -84,7 +60,7 @@ impl Answers {
 
     /// `code` is the number of a refusal.
     pub fn refusal(&self, code: usize) -> &ErrorResponse {
-        &self.refusals[code - 1].response
+        &self.0[code - 1].response
     }
 }
 

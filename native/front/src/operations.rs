@@ -12,6 +12,7 @@ use hosting_shard::Shard;
 use uuid::Uuid;
 
 use crate::answers::Answers;
+use crate::codes::Codes;
 use crate::connection_budget::ClientKey;
 use crate::hot_request::{
     ConnectedRequest, DisconnectedRequest, FindRequest, HeartbeatRequest, HotRequest, JoinRequest,
@@ -36,7 +37,7 @@ pub enum Caller {
 /// An executed request. Its response may be sent when the event `wait` is durable.
 pub struct Executed {
     pub caller: Caller,
-    /// Number of the code in [`Answers::codes`].
+    /// Number of the code in [`Codes::names`].
     pub code: usize,
     pub wait: Lsn,
     pub reply: Reply,
@@ -80,7 +81,7 @@ impl Operations {
             HotRequest::Disconnected(gone) => self.of_lobby(token, |lobby| self.disconnected(lobby, gone))?,
             HotRequest::Heartbeat(heartbeat) => self.of_lobby(token, |lobby| self.heartbeat(lobby, heartbeat))?,
         };
-        let code = self.answers.number(&outcome.result);
+        let code = Codes::of_engine(&outcome.result);
         let reply = if outcome.result.is_ok() { Reply::Empty } else { Reply::Refused };
         Some(Executed { caller: Caller::Lobby(lobby), code, wait: outcome.wait, reply })
     }

@@ -126,8 +126,9 @@ impl LobbyAnswer {
         LobbyAnswer { json, proto_lobby: proto_lobby.encode_to_vec(), proto_ports: proto_ports.encode_to_vec() }
     }
 
-    /// Appends the JSON response for the player tokens of a party.
-    pub fn write_json(&self, tokens: &[String], body: &mut Vec<u8>) {
+    /// Returns the JSON response for the player tokens of a party.
+    pub fn json(&self, tokens: &[String]) -> Vec<u8> {
+        let mut body = Vec::new();
         let own = tokens.first().map_or("", String::as_str);
         for (number, part) in self.json.iter().enumerate() {
             if number > 0 {
@@ -136,7 +137,7 @@ impl LobbyAnswer {
             body.extend_from_slice(part);
         }
         if tokens.len() < 2 {
-            return;
+            return body;
         }
         body.pop();
         body.extend_from_slice(b",\"players\":[");
@@ -146,6 +147,7 @@ impl LobbyAnswer {
             body.extend_from_slice(b"\"}");
         }
         body.extend_from_slice(b"]}");
+        body
     }
 
     /// Appends the protobuf response for the player tokens of a party. The responses of find and of join have the same

@@ -1,8 +1,9 @@
-//! Templates and numbers of the codes.
+//! Templates of the refusals.
 
 use hosting_core::Id;
 
 use super::*;
+use crate::codes::Codes;
 use crate::operations::Caller;
 
 const RAY_ID: RayId = RayId::from_bytes([0x12; 16]);
@@ -30,7 +31,7 @@ fn each_refusal_has_the_template_of_its_code() {
     let answers = answers();
     let text = |refusal| {
         let mut out = b"before ".to_vec();
-        let code = answers.number(&Err(refusal));
+        let code = Codes::of_engine(&Err(refusal));
         let executed = Executed { caller: Caller::Lobby(Id([1; 16])), code, wait: 0, reply: Reply::Refused };
         answers.write(&executed, RAY_ID, &mut out);
         let response = answers.response(&executed, RAY_ID);
@@ -40,15 +41,6 @@ fn each_refusal_has_the_template_of_its_code() {
     assert_eq!(text(Refusal::PlayerTokenConsumed), format!("PLAYER_TOKEN_CONSUMED {DIGITS}."));
     assert_eq!(text(Refusal::StorageFull), format!("STORAGE_FULL {DIGITS}."));
     assert_eq!(text(Refusal::LobbyTokenExpired), format!("TOKEN_EXPIRED {DIGITS}."));
-}
-
-#[test]
-fn codes_are_ok_and_all_refusals() {
-    let answers = answers();
-    assert_eq!(answers.codes()[0], OK);
-    assert_eq!(answers.codes()[1..], *Refusal::SLUGS);
-    assert_eq!(answers.number(&Ok(())), 0);
-    assert_eq!(answers.codes()[answers.number(&Err(Refusal::LobbyFull))], "MATCHMAKER_LOBBY_FULL");
 }
 
 #[test]

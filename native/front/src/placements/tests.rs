@@ -52,10 +52,8 @@ fn leased(name: &str, protocol: Protocol, exposure: PortExposure) -> LeasedPort 
 }
 
 fn body_text(places: &Places, lobby: &LobbyView, tokens: &[&str]) -> String {
-    let mut body = b"before ".to_vec();
     let tokens: Vec<_> = tokens.iter().map(|token| (*token).to_owned()).collect();
-    LobbyAnswer::new(places, lobby).write_json(&tokens, &mut body);
-    String::from_utf8(body).expect("text").strip_prefix("before ").expect("the body is appended").to_owned()
+    String::from_utf8(LobbyAnswer::new(places, lobby).json(&tokens)).expect("text")
 }
 
 fn body(lobby: &LobbyView, tokens: &[&str]) -> Value {
