@@ -40,7 +40,7 @@ pub use errors::CallError;
 pub use methods::MethodOptions;
 use methods::Methods;
 use reply::ReplyBody;
-use upstream::Upstream;
+use upstream::GrpcUpstream;
 
 /// Metadata above the limit, up to this multiple, gets an error of the service. HTTP/2 refuses more.
 const METADATA_FACTOR: usize = 4;
@@ -88,13 +88,13 @@ pub(crate) struct GrpcServer {
     limits: GrpcLimits,
     budget: Arc<ConnectionBudget>,
     bodies: Arc<BodyBudget>,
-    data: PassedPlane,
-    control: PassedPlane,
+    data: GrpcPlane,
+    control: GrpcPlane,
 }
 
 /// A Python process that gets calls.
-struct PassedPlane {
-    upstream: Upstream,
+struct GrpcPlane {
+    upstream: GrpcUpstream,
     permits: Arc<Permits>,
     /// Permits of open streams.
     streams: Arc<Permits>,
@@ -102,11 +102,11 @@ struct PassedPlane {
     woken: Arc<Permits>,
 }
 
-impl PassedPlane {
-    fn new(context: &ThreadContext, plane: Plane, socket: PathBuf) -> PassedPlane {
+impl GrpcPlane {
+    fn new(context: &ThreadContext, plane: Plane, socket: PathBuf) -> GrpcPlane {
         let permits = context.grpc_permits();
-        PassedPlane {
-            upstream: Upstream::new(socket),
+        GrpcPlane {
+            upstream: GrpcUpstream::new(socket),
             permits: permits.calls.of(plane).clone(),
             streams: permits.streams.of(plane).clone(),
             woken: permits.woken.of(plane).clone(),
@@ -121,8 +121,8 @@ impl GrpcServer {
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let server = Rc::new(GrpcServer {
-            data: PassedPlane::new(&context, Plane::Data, data_socket),
-            control: PassedPlane::new(&context, Plane::Control, control_socket),
+            data: GrpcPlane::new(&context, Plane::Data, data_socket),
+            control: GrpcPlane::new(&context, Plane::Control, control_socket),
             methods: Methods::new(methods, &context.passing.options.routes),
             context,
             budget,

@@ -11,7 +11,7 @@ use crate::body_budget::Reservation;
 use crate::connection_budget::ClientKey;
 use crate::internal_headers::{PARK, SHARE};
 use crate::passed_request::{KeptRequest, is_safe};
-use crate::passing::{Exchange, PassedBody, PassedPlane, park_of, unavailable};
+use crate::passing::{Exchange, HttpPlane, PassedBody, park_of, unavailable};
 use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::upstream::NoResponse;
@@ -48,7 +48,7 @@ impl ParkedRequest {
 
 impl Waiting {
     async fn response(&mut self, exchange: &Exchange) -> Result<Response<Bytes>, Problem> {
-        let PassedPlane { watches, .. } = exchange.context.passing.plane(self.plane);
+        let HttpPlane { watches, .. } = exchange.context.passing.plane(self.plane);
         let mut stale_in = None;
         loop {
             let is_over = watches.wait(&self.park, self.until, &mut stale_in).await == Wake::Expired;
@@ -64,7 +64,7 @@ impl Waiting {
 
     /// Sends the request again, or takes the response to an equal one.
     async fn repeat(&self, exchange: &Exchange, is_over: bool) -> Result<Response<Bytes>, NoResponse> {
-        let PassedPlane { upstream, watches, repeats, .. } = exchange.context.passing.plane(self.plane);
+        let HttpPlane { upstream, watches, repeats, .. } = exchange.context.passing.plane(self.plane);
         let client = ClientKey::of(exchange.client);
         let send = || {
             let request = self.kept.repeated(exchange, is_over).into_request();

@@ -44,7 +44,7 @@ use crate::ray_id::RayId;
 use crate::repeats::Repeats;
 use crate::routes::{Plane, Route, Routes};
 use crate::trace_context::trace_id_of;
-use crate::upstream::{NoResponse, Upstream, UpstreamBody};
+use crate::upstream::{HttpUpstream, NoResponse, UpstreamBody};
 use crate::watches::{Park, Watches};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -112,20 +112,20 @@ pub struct RequestLimits {
 pub struct Passing {
     pub options: Arc<PassingOptions>,
     permits: Arc<PlanePermits>,
-    data: PassedPlane,
-    control: PassedPlane,
+    data: HttpPlane,
+    control: HttpPlane,
 }
 
-pub struct PassedPlane {
-    pub upstream: Upstream,
+pub struct HttpPlane {
+    pub upstream: HttpUpstream,
     pub watches: Watches,
     pub repeats: Repeats,
 }
 
 impl Passing {
     pub fn new(options: Arc<PassingOptions>, permits: Arc<PlanePermits>) -> Passing {
-        let plane = |socket: &PathBuf| PassedPlane {
-            upstream: Upstream::new(socket.clone(), options.answer_timeout),
+        let plane = |socket: &PathBuf| HttpPlane {
+            upstream: HttpUpstream::new(socket.clone(), options.answer_timeout),
             watches: Watches::new(options.parked.clone()),
             repeats: Repeats::new(options.answers.clone()),
         };
@@ -136,7 +136,7 @@ impl Passing {
         &self.plane(plane).watches
     }
 
-    pub fn plane(&self, plane: Plane) -> &PassedPlane {
+    pub fn plane(&self, plane: Plane) -> &HttpPlane {
         match plane {
             Plane::Data => &self.data,
             Plane::Control => &self.control,
@@ -405,7 +405,7 @@ impl Exchange {
     /// Passes a request on. Python answers it, or parks it.
     async fn pass(&mut self, plane: Plane, passed: PassedRequest, needs_token: bool) -> Result<Begun, Problem> {
         let context = self.context.clone();
-        let PassedPlane { upstream, .. } = context.passing.plane(plane);
+        let HttpPlane { upstream, .. } = context.passing.plane(plane);
         let client = ClientKey::of(self.client);
         let until = Instant::now() + context.timeouts.parked;
         let failed_authentications = &context.passing.options.failed_authentications;

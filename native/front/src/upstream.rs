@@ -50,21 +50,21 @@ pub enum NoResponse {
 }
 
 /// Client of one Python process. Connections are reused.
-pub struct Upstream {
+pub struct HttpUpstream {
     client: Client<UnixConnector, Full<Bytes>>,
     process: Rc<ProcessState>,
     answer_timeout: Duration,
 }
 
-impl Upstream {
-    pub fn new(socket: PathBuf, answer_timeout: Duration) -> Upstream {
+impl HttpUpstream {
+    pub fn new(socket: PathBuf, answer_timeout: Duration) -> HttpUpstream {
         let process = ProcessState::new();
         let client = Client::builder(LocalExecutor)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
             .build(UnixConnector { socket: Arc::new(socket), process: process.peer() });
-        Upstream { client, process, answer_timeout }
+        HttpUpstream { client, process, answer_timeout }
     }
 
     /// Sends a request to the process. The target needs a scheme and an authority, but both are ignored. A lost request is
@@ -78,7 +78,7 @@ impl Upstream {
         Ok(response.map(|body| UpstreamBody::new(body, self.process.clone())))
     }
 
-    /// Like [`Upstream::send`], and receives the whole body in the same time.
+    /// Like [`HttpUpstream::send`], and receives the whole body in the same time.
     pub async fn send_for_whole(
         &self,
         request: Request<Full<Bytes>>,

@@ -21,15 +21,15 @@ use crate::grpc::call_head::set_deadline;
 use crate::grpc::errors::GRPC_STATUS;
 use crate::grpc::message;
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
-use crate::grpc::upstream::{CallBody, NoResponse};
-use crate::grpc::{GrpcServer, PassedPlane};
+use crate::grpc::upstream::CallBody;
+use crate::grpc::{GrpcPlane, GrpcServer};
 use crate::internal_headers::{self, CHANGED, EXPIRED, PARK, REPEAT, remove_internal};
 use crate::measuring::Measuring;
 use crate::passing::header_bytes;
 use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
 use crate::routes::Plane;
-use crate::upstream::UpstreamBody;
+use crate::upstream::{NoResponse, UpstreamBody};
 use crate::watches::{Park, Wake};
 
 /// A response up to this size is received at once, so that a slow client keeps no permit. A larger one is passed on in parts.
@@ -138,7 +138,7 @@ impl PassedCall {
 
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
         self.check_failures()?;
-        let PassedPlane { permits, streams, .. } = self.passed_plane();
+        let GrpcPlane { permits, streams, .. } = self.grpc_plane();
         let stream = self.permit(streams).await?;
         // Given back when the response begins, because a stream may last for long.
         let _permit = self.permit(permits).await?;
@@ -167,7 +167,7 @@ impl PassedCall {
         loop {
             self.check_failures()?;
             // Woken calls have a queue of their own, because many wake at once.
-            let PassedPlane { permits, woken, .. } = self.passed_plane();
+            let GrpcPlane { permits, woken, .. } = self.grpc_plane();
             let permit = self.permit(if parked.is_some() { woken } else { permits }).await?;
             let attempt = self.admit(&server)?;
             let response = self.send_unary(message.clone()).await;
@@ -193,7 +193,7 @@ impl PassedCall {
         }
     }
 
-    fn passed_plane(&self) -> &PassedPlane {
+    fn grpc_plane(&self) -> &GrpcPlane {
         match self.plane {
             Plane::Data => &self.call.server.data,
             Plane::Control => &self.call.server.control,
@@ -255,7 +255,7 @@ impl PassedCall {
             set_deadline(&mut self.metadata, deadline);
         }
         let request = self.request(body);
-        let response = until(deadline, self.passed_plane().upstream.send(request)).await??;
+        let response = until(deadline, self.grpc_plane().upstream.send(request)).await??;
         if response.status() != StatusCode::OK {
             return Err(Failure::Unavailable);
         }
@@ -357,7 +357,7 @@ async fn until<T>(deadline: Option<Instant>, future: impl Future<Output = T>) ->
 
 async fn next_frame(body: &mut UpstreamBody) -> Result<Frame<Bytes>, NoResponse> {
     let frame = std::future::poll_fn(|context| Pin::new(&mut *body).poll_frame(context)).await;
-    frame.and_then(Result::ok).ok_or(NoResponse)
+    frame.and_then(Result::ok).ok_or(NoResponse::Lost)
 }
 
 /// Response of a Python process, while its frames go to the client.

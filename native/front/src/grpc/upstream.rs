@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::process_state::ProcessState;
-use crate::upstream::{LocalExecutor, UpstreamBody};
+use crate::process_state::{ProcessState, Stopped};
+use crate::upstream::{LocalExecutor, NoResponse, UpstreamBody};
 
 /// Window of one call. It bounds the bytes of a response that a slow client leaves in memory.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;
@@ -29,26 +29,23 @@ const HEADER_LIST_BYTES_MAX: u32 = 256 * 1024;
 /// Calls take turns on them.
 const CONNECTIONS: usize = 2;
 
-/// The server does not listen, its process is stopped, or the connection ended before the response.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct NoResponse;
-
 /// Client of one process. Few connections are reused for all calls, and opened again at once when they end.
-pub struct Upstream {
+pub struct GrpcUpstream {
     socket: PathBuf,
     connections: [Mutex<Option<SendRequest<CallBody>>>; CONNECTIONS],
     next: Cell<usize>,
     process: Rc<ProcessState>,
 }
 
-impl Upstream {
-    pub fn new(socket: PathBuf) -> Upstream {
-        Upstream { socket, connections: Default::default(), next: Cell::new(0), process: ProcessState::new() }
+impl GrpcUpstream {
+    pub fn new(socket: PathBuf) -> GrpcUpstream {
+        GrpcUpstream { socket, connections: Default::default(), next: Cell::new(0), process: ProcessState::new() }
     }
 
     /// Sends a call. The target needs a scheme and an authority, which are ignored.
     pub async fn send(&self, request: Request<CallBody>) -> Result<Response<UpstreamBody>, NoResponse> {
-        let response = self.process.unless_stopped(self.send_anyway(request)).await.unwrap_or(Err(NoResponse))?;
+        let response =
+            self.process.unless_stopped(self.send_anyway(request)).await.map_err(|Stopped| NoResponse::Stopped)??;
         Ok(response.map(|body| UpstreamBody::new(body, self.process.clone())))
     }
 
@@ -58,8 +55,8 @@ impl Upstream {
             Ok(response) => Ok(response),
             Err(mut failure) => {
                 // The connection ended before the call was sent.
-                let unsent = failure.take_message().ok_or(NoResponse)?;
-                self.sender(slot).await?.send_request(unsent).await.map_err(|_| NoResponse)
+                let unsent = failure.take_message().ok_or(NoResponse::Lost)?;
+                self.sender(slot).await?.send_request(unsent).await.map_err(|_| NoResponse::Lost)
             }
         }
     }
@@ -70,14 +67,14 @@ impl Upstream {
         if let Some(sender) = connection.as_ref().filter(|sender| !sender.is_closed()) {
             return Ok(sender.clone());
         }
-        let stream = UnixStream::connect(&self.socket).await.map_err(|_| NoResponse)?;
+        let stream = UnixStream::connect(&self.socket).await.map_err(|_| NoResponse::NotSent)?;
         self.process.peer().set(&stream);
         let mut builder = Builder::new(LocalExecutor);
         builder
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_header_list_size(HEADER_LIST_BYTES_MAX);
-        let (sender, running) = builder.handshake(TokioIo::new(stream)).await.map_err(|_| NoResponse)?;
+        let (sender, running) = builder.handshake(TokioIo::new(stream)).await.map_err(|_| NoResponse::NotSent)?;
         spawn_local(running);
         *connection = Some(sender.clone());
         Ok(sender)
