@@ -20,6 +20,11 @@ pub fn bearer_token(headers: &HeaderMap) -> Result<&str, BearerProblem> {
     if values.next().is_some() { Err(BearerProblem::Malformed) } else { Ok(token) }
 }
 
+/// Returns the token of a header in its usual spelling.
+pub fn plain_token(header: &[u8]) -> Option<&str> {
+    std::str::from_utf8(header.strip_prefix(b"Bearer ")?).ok()
+}
+
 fn token_of(header: Option<&[u8]>) -> Result<&str, BearerProblem> {
     let header = header.filter(|header| !header.is_empty()).ok_or(BearerProblem::Missing)?;
     let (scheme, token) = header.split_at_checked(SCHEME.len()).ok_or(BearerProblem::OtherScheme)?;

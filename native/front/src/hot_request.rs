@@ -8,6 +8,26 @@ use serde::{Deserialize, Deserializer};
 use crate::plain_request::Operation;
 use crate::proto;
 
+/// Headers and metadata that change no answer.
+pub const WITHOUT_EFFECT: [&str; 16] = [
+    "user-agent",
+    "accept",
+    "accept-encoding",
+    "accept-language",
+    "cache-control",
+    "content-length",
+    "forwarded",
+    "pragma",
+    "priority",
+    "sec-fetch-mode",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+    "x-unity-version",
+];
+
 /// The fields of one request, whatever its transport.
 #[derive(Debug, PartialEq)]
 pub enum HotRequest<'a> {

@@ -4,6 +4,9 @@ use std::str;
 
 use memchr::{memchr, memchr_iter};
 
+use crate::bearer_token::plain_token;
+use crate::hot_request::WITHOUT_EFFECT;
+
 const LINES: [(&[u8], Operation); 5] = [
     (b"POST /matchmaker/players/connected HTTP/1.1\r\n", Operation::Connected),
     (b"POST /matchmaker/players/disconnected HTTP/1.1\r\n", Operation::Disconnected),
@@ -12,28 +15,9 @@ const LINES: [(&[u8], Operation); 5] = [
     (b"POST /matchmaker/lobbies/find HTTP/1.1\r\n", Operation::Find),
 ];
 const JSON: &[u8] = b"application/json";
-const BEARER: &[u8] = b"Bearer ";
 const HEADERS_MAX: usize = 24;
 /// Bound of the longest plain request. A request of a usual client has less than 1 KiB.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
-/// Headers that change no answer.
-const WITHOUT_EFFECT: [&str; 14] = [
-    "user-agent",
-    "accept",
-    "accept-encoding",
-    "accept-language",
-    "cache-control",
-    "forwarded",
-    "pragma",
-    "priority",
-    "sec-fetch-mode",
-    "via",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-    "x-real-ip",
-    "x-unity-version",
-];
-
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Connected,
@@ -152,7 +136,7 @@ impl<'a> Head<'a> {
         if !is_usual {
             return None;
         }
-        let token = str::from_utf8(token?.strip_prefix(BEARER)?).ok()?;
+        let token = plain_token(token?)?;
         let body_length = match length {
             Some(digits) => Some(decimal(digits)?),
             None => None,

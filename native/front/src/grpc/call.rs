@@ -3,7 +3,6 @@
 use std::io;
 use std::net::IpAddr;
 use std::rc::Rc;
-use std::str;
 
 use bytes::Bytes;
 use http::header::HeaderMap;
@@ -12,7 +11,7 @@ use http::{Method as HttpMethod, Request, Response, header};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::bearer_token::bearer_token;
+use crate::bearer_token::{bearer_token, plain_token};
 use crate::client_address::Peer;
 use crate::connection_budget::ClientKey;
 use crate::front::ThreadContext;
@@ -119,8 +118,7 @@ impl Call {
         if message.is_compressed || message.framed.len() > REQUEST_BYTES_MAX {
             return None;
         }
-        let authorization = headers.get(header::AUTHORIZATION)?.as_bytes();
-        let token = str::from_utf8(authorization.strip_prefix(call_head::BEARER)?).ok()?;
+        let token = plain_token(headers.get(header::AUTHORIZATION)?.as_bytes())?;
         let context = self.server.context.clone();
         let request = HotRequest::from_proto(operation, message.content())?;
         let executed = context.operations().execute(&request, token, self.client)?;

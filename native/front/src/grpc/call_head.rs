@@ -7,33 +7,16 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
+use crate::bearer_token::plain_token;
 use crate::client_address::{ClientAddresses, Peer};
+use crate::hot_request::WITHOUT_EFFECT;
 use crate::internal_headers;
 use crate::passing::header_bytes;
 use crate::ray_id::RayId;
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_PROTO: &[u8] = b"application/grpc+proto";
-pub const BEARER: &[u8] = b"Bearer ";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
-/// Metadata that changes no answer.
-const WITHOUT_EFFECT: [&str; 15] = [
-    "user-agent",
-    "te",
-    "grpc-accept-encoding",
-    "accept-encoding",
-    "accept",
-    "accept-language",
-    "cache-control",
-    "content-length",
-    "forwarded",
-    "pragma",
-    "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-    "x-real-ip",
-];
 
 /// Returns whether a content type is one of gRPC.
 pub fn is_grpc(headers: &HeaderMap) -> bool {
@@ -56,12 +39,13 @@ impl CallHead {
         for (name, value) in headers {
             is_plain &= match name.as_str() {
                 "content-type" => matches!(value.as_bytes(), GRPC | GRPC_PROTO),
-                "authorization" => value.as_bytes().starts_with(BEARER),
+                "authorization" => plain_token(value.as_bytes()).is_some(),
                 "grpc-timeout" => {
                     timeout = read_timeout(value.as_bytes());
                     timeout.is_some()
                 }
                 "grpc-encoding" => value.as_bytes() == b"identity",
+                "te" | "grpc-accept-encoding" => true,
                 name => WITHOUT_EFFECT.contains(&name),
             };
         }

@@ -8,7 +8,7 @@ use crate::ray_id::RayId;
 
 pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+pub const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 // Fields of google.rpc.Status.
 const STATUS_CODE: u32 = 1;
 const STATUS_MESSAGE: u32 = 2;

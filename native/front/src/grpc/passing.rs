@@ -18,7 +18,7 @@ use crate::connection_budget::ClientKey;
 use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
-use crate::grpc::errors::GRPC_STATUS;
+use crate::grpc::errors::{DETAILS, GRPC_STATUS};
 use crate::grpc::message;
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::CallBody;
@@ -34,7 +34,6 @@ use crate::watches::{Park, Wake};
 
 /// A response up to this size is received at once, so that a slow client keeps no permit. A larger one is passed on in parts.
 const WHOLE_BYTES: usize = 64 * 1024;
-const DETAILS: &str = "grpc-status-details-bin";
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
 const UNAUTHENTICATED: &[u8] = b"16";
