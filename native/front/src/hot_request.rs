@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use prost::Message;
 use serde::{Deserialize, Deserializer};
 
-use crate::plain_request::Operation;
+use crate::operations::Operation;
 use crate::proto;
 
 /// Headers and metadata that change no answer.

@@ -27,6 +27,32 @@ const GAME_MODES_MAX: usize = 32;
 const REGIONS_MAX: usize = 64;
 const NO_SOURCE: Source = 0;
 
+/// Operation that the front can execute itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    Connected,
+    Disconnected,
+    Heartbeat,
+    Join,
+    Find,
+}
+
+impl Operation {
+    pub const ALL: [Operation; 5] =
+        [Operation::Connected, Operation::Disconnected, Operation::Heartbeat, Operation::Join, Operation::Find];
+
+    /// Name of the operation in metrics.
+    pub fn slug(self) -> &'static str {
+        match self {
+            Operation::Connected => "connected",
+            Operation::Disconnected => "disconnected",
+            Operation::Heartbeat => "heartbeat",
+            Operation::Join => "join",
+            Operation::Find => "find",
+        }
+    }
+}
+
 /// The caller in the record of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Caller {

@@ -6,6 +6,7 @@ use memchr::{memchr, memchr_iter};
 
 use crate::bearer_token::plain_token;
 use crate::hot_request::WITHOUT_EFFECT;
+use crate::operations::Operation;
 
 const LINES: [(&[u8], Operation); 5] = [
     (b"POST /matchmaker/players/connected HTTP/1.1\r\n", Operation::Connected),
@@ -18,31 +19,6 @@ const JSON: &[u8] = b"application/json";
 const HEADERS_MAX: usize = 24;
 /// Bound of the longest plain request. A request of a usual client has less than 1 KiB.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
-    Connected,
-    Disconnected,
-    Heartbeat,
-    Join,
-    Find,
-}
-
-impl Operation {
-    pub const ALL: [Operation; LINES.len()] =
-        [Operation::Connected, Operation::Disconnected, Operation::Heartbeat, Operation::Join, Operation::Find];
-
-    /// Name of the operation in metrics.
-    pub fn slug(self) -> &'static str {
-        match self {
-            Operation::Connected => "connected",
-            Operation::Disconnected => "disconnected",
-            Operation::Heartbeat => "heartbeat",
-            Operation::Join => "join",
-            Operation::Find => "find",
-        }
-    }
-}
-
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlainRequest<'a> {
     pub operation: Operation,

@@ -7,7 +7,7 @@ use http::Method;
 use matchit::Router;
 use percent_encoding::percent_decode_str;
 
-use crate::plain_request::Operation;
+use crate::operations::Operation;
 
 /// Name of requests without an operation, in metrics.
 const UNROUTED: &str = "none";

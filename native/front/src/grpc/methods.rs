@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::plain_request::Operation;
+use crate::operations::Operation;
 use crate::routes::{Plane, Routes};
 
 /// One method with a single request message, as Python describes it.

@@ -2,7 +2,7 @@
 
 use hosting_core::Id;
 
-use crate::plain_request::Operation;
+use crate::operations::Operation;
 
 use super::*;
 

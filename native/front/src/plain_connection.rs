@@ -1,0 +1,243 @@
+//! The plain requests of a connection, until another one comes.
+
+use std::io;
+use std::net::IpAddr;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use hosting_core::Lsn;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+use crate::client_address::Peer;
+use crate::client_stream::write_all_in_time;
+use crate::connection_budget::ClientKey;
+use crate::front::{Counted, ThreadContext};
+use crate::hot_request::HotRequest;
+use crate::measurements::RequestRecord;
+use crate::plain_request::Received;
+
+/// Time for the rest of a plain request. Hyper then gets the connection, and waits longer.
+const REST_WAIT: Duration = Duration::from_secs(1);
+/// Memory of an idle connection. A usual request fits into it.
+const READ_BYTES: usize = 2 * 1024;
+/// Header of the last answer of a connection.
+const LAST_ANSWER: &[u8] = b"connection: close\r\n";
+
+enum End {
+    Closed,
+    /// The received bytes begin with something that is not plain.
+    NotPlain,
+}
+
+struct Connection {
+    context: Rc<ThreadContext>,
+    stream: TcpStream,
+    peer: Peer,
+    received: Vec<u8>,
+    turn: Turn,
+    deadline: Deadline,
+    /// Set while `received` is not empty.
+    busy: Option<Counted>,
+}
+
+/// Serves a connection until its next request is not plain. Returns the connection then, with the bytes of that request. `received`
+/// are bytes that follow earlier requests, and `idle` is the timeout before the next one.
+pub async fn serve(
+    context: Rc<ThreadContext>,
+    stream: TcpStream,
+    peer: Peer,
+    received: Vec<u8>,
+    idle: Duration,
+) -> Option<(TcpStream, Vec<u8>)> {
+    let (turn, deadline) = (Turn::default(), Deadline::after(idle));
+    let mut connection = Connection { context, stream, peer, received, turn, deadline, busy: None };
+    let end = connection.answer_plain_requests().await;
+    matches!(end, Ok(End::NotPlain)).then_some((connection.stream, connection.received))
+}
+
+impl Connection {
+    async fn answer_plain_requests(&mut self) -> io::Result<End> {
+        let mut has_unread = !self.received.is_empty();
+        loop {
+            let was_partial = !self.received.is_empty() && !has_unread;
+            if !std::mem::take(&mut has_unread) && !self.read().await? {
+                return Ok(if self.received.is_empty() { End::Closed } else { End::NotPlain });
+            }
+            if self.busy.is_none() {
+                self.busy = Some(self.context.begin_request());
+            }
+            let executed = self.turn.run(&self.context, &self.received, self.peer)?;
+            let ended = if self.turn.requests.is_empty() { executed } else { self.answer().await? };
+            self.received.drain(..self.turn.length);
+            if !self.turn.is_rest_plain {
+                return Ok(End::NotPlain);
+            }
+            if self.turn.is_last {
+                self.busy = None;
+                self.await_disconnect().await;
+                return Ok(End::Closed);
+            }
+            if self.received.is_empty() {
+                self.busy = None;
+                self.deadline.set(ended + self.context.timeouts.keep_alive);
+            } else if !was_partial || self.turn.length > 0 {
+                // Further bytes of the same request give no more time.
+                self.deadline.set(ended + REST_WAIT);
+            }
+        }
+    }
+
+    /// Returns false if nothing came within the deadline. Fails at the end of the stream.
+    async fn read(&mut self) -> io::Result<bool> {
+        self.received.reserve(READ_BYTES);
+        tokio::select! {
+            biased;
+            count = self.stream.read_buf(&mut self.received) => match count? {
+                0 => Err(io::ErrorKind::UnexpectedEof.into()),
+                _ => Ok(true),
+            },
+            () = self.deadline.elapsed() => Ok(false),
+        }
+    }
+
+    /// Discards requests after the last answer. Closing with unread bytes could reset the connection before the client
+    /// has the answer.
+    async fn await_disconnect(&mut self) {
+        let discard = async {
+            self.stream.shutdown().await?;
+            while self.stream.read_buf(&mut self.received).await? > 0 {
+                self.received.clear();
+            }
+            io::Result::Ok(())
+        };
+        let _ = timeout(self.context.timeouts.receive, discard).await;
+    }
+
+    /// Returns the time at which the answers were durable.
+    async fn answer(&mut self) -> io::Result<Instant> {
+        let Connection { context, turn, .. } = self;
+        let _answering = context.clone().begin_answers(turn.requests.len());
+        context.waiters.wait(turn.wait).await;
+        let ended = Instant::now();
+        context.measurer().count(&turn.requests, ended.into_std());
+        let written = match self.stream.try_write(&turn.answers) {
+            Ok(count) => count,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) => return Err(error),
+        };
+        let rest = &turn.answers[written..];
+        if let (false, Some(client)) = (rest.is_empty(), turn.client) {
+            // A client with too many unread answers is cut off.
+            let mut unread = context.passing.options.answers.reserve(ClientKey::of(client));
+            if !unread.add_if_room(rest.len()) {
+                return Err(io::ErrorKind::OutOfMemory.into());
+            }
+            write_all_in_time(&mut self.stream, rest, context.timeouts.slow_reader).await?;
+        }
+        Ok(ended)
+    }
+}
+
+/// All plain requests that a client has sent completely.
+#[derive(Default)]
+struct Turn {
+    requests: Vec<RequestRecord>,
+    answers: Vec<u8>,
+    /// The answers must wait until this event is durable.
+    wait: Lsn,
+    /// Client of the last request.
+    client: Option<IpAddr>,
+    /// Number of bytes of the requests.
+    length: usize,
+    /// Whether the bytes after the requests may become a plain request.
+    is_rest_plain: bool,
+    /// Whether the last answer says that the connection closes, because the front stops or does
+    /// not keep connections.
+    is_last: bool,
+}
+
+impl Turn {
+    /// Returns the time after the last request.
+    fn run(&mut self, context: &ThreadContext, received: &[u8], peer: Peer) -> io::Result<Instant> {
+        let mut now = Instant::now();
+        let started = now.into_std();
+        let turn = self;
+        turn.requests.clear();
+        turn.answers.clear();
+        (turn.wait, turn.length, turn.is_rest_plain, turn.is_last) = (0, 0, true, false);
+        let mut last_answer = 0;
+        let has_one_request = context.timeouts.keep_alive.is_zero();
+        while turn.length < received.len() && !(has_one_request && turn.length > 0) {
+            let request = match Received::read(&received[turn.length..], context.request_bytes_max) {
+                Received::Plain(request) => request,
+                Received::Partial => break,
+                Received::Other => {
+                    turn.is_rest_plain = false;
+                    break;
+                }
+            };
+            let client = context.addresses.client(peer, request.forwarded_for);
+            let ray_id = context.ray_ids.next()?;
+            let operations = context.operations();
+            let hot = HotRequest::from_json(request.operation, request.body);
+            let Some(done) = hot.and_then(|hot| operations.execute(&hot, request.token, client)) else {
+                turn.is_rest_plain = false;
+                break;
+            };
+            last_answer = turn.answers.len();
+            operations.answers.write(&done, ray_id, &mut turn.answers);
+            (turn.wait, turn.client) = (turn.wait.max(done.wait), Some(client));
+            turn.length += request.length;
+            now = Instant::now();
+            let executed = now.into_std();
+            let (operation, caller, code) = (request.operation as usize, Some(done.caller), done.code);
+            turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
+        }
+        // A request behind the last answer would get none, so the front reads the rest of a partial one first.
+        if turn.length > 0 && (has_one_request || context.is_stopping.get() && turn.length == received.len()) {
+            turn.say_last(last_answer);
+        }
+        Ok(now)
+    }
+
+    /// Adds a header to the answer that begins at `begin`.
+    fn say_last(&mut self, begin: usize) {
+        let status_line = self.answers[begin..].windows(2).position(|pair| pair == b"\r\n");
+        let headers = begin + status_line.expect("an answer has a status line") + 2;
+        self.answers.splice(headers..headers, LAST_ANSWER.iter().copied());
+        self.is_last = true;
+    }
+}
+
+/// A deadline that is cheap to move into the future: the timer fires at the earlier time, and then waits on.
+struct Deadline {
+    at: Instant,
+    timer: Pin<Box<Sleep>>,
+}
+
+impl Deadline {
+    fn after(wait: Duration) -> Deadline {
+        let at = Instant::now() + wait;
+        Deadline { at, timer: Box::pin(sleep_until(at)) }
+    }
+
+    fn set(&mut self, at: Instant) {
+        self.at = at;
+        if self.at < self.timer.deadline() {
+            self.timer.as_mut().reset(self.at);
+        }
+    }
+
+    async fn elapsed(&mut self) {
+        loop {
+            self.timer.as_mut().await;
+            if self.at <= self.timer.deadline() {
+                return;
+            }
+            self.timer.as_mut().reset(self.at);
+        }
+    }
+}
