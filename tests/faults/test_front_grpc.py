@@ -142,3 +142,11 @@ async def test_methods_between_processes_are_not_public(plane: Plane, channel: C
     for path in ("/hosting.internal.v1.Control/Metrics", "/hosting.internal.v1.Feed/Apply"):
         answer = await call(channel, path, b"", ())
         assert answer.status is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_quiet_stream_ends_while_python_is_stopped(plane: Plane, channel: Channel) -> None:
+    stream = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await stream.read()).status == health_pb2.HealthCheckResponse.SERVING
+    with stopped_thread(plane.pid), pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stream.read()
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
