@@ -98,6 +98,19 @@ impl PassingOptions {
         reservation.grow_to(PARKED_BYTES + bytes)?;
         Ok(reservation)
     }
+
+    /// Counts the bytes of a response until they are written. Without room, a client can ask again after a safe request,
+    /// and gets the response to any other one.
+    pub fn reserve_answer(&self, client: ClientKey, bytes: usize, is_safe: bool) -> Result<Reservation, Problem> {
+        let mut unwritten = self.answers.reserve(client);
+        if !unwritten.add_if_room(bytes) {
+            if is_safe {
+                return Err(Problem::Overloaded);
+            }
+            unwritten.add(bytes);
+        }
+        Ok(unwritten)
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -433,24 +446,11 @@ impl Exchange {
                 Ok(Begun::Parked(Waiting { plane, kept, park, until, _reservation: reservation }))
             }
             None => {
-                let unwritten = self.reserve_answer(&response, is_safe)?;
+                let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
+                let unwritten = context.passing.options.reserve_answer(client, bytes, is_safe)?;
                 Ok(Begun::Answered(self.answer_with(response.map(|body| PassedBody::Streamed(body, unwritten)))))
             }
         }
-    }
-
-    /// Counts the bytes of a response until they are written. Without room, a client can ask again after a safe request,
-    /// and gets the response to any other one.
-    fn reserve_answer(&self, response: &Response<UpstreamBody>, is_safe: bool) -> Result<Reservation, Problem> {
-        let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
-        let mut unwritten = self.context.passing.options.answers.reserve(ClientKey::of(self.client));
-        if !unwritten.add_if_room(bytes) {
-            if is_safe {
-                return Err(Problem::Overloaded);
-            }
-            unwritten.add(bytes);
-        }
-        Ok(unwritten)
     }
 
     pub fn answer_with(&mut self, response: Response<PassedBody>) -> Response<Content> {

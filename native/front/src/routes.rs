@@ -1,7 +1,7 @@
 //! The operations of both planes by method and path.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use http::Method;
 use matchit::Router;
@@ -44,13 +44,15 @@ pub struct Route {
 pub struct Routes {
     by_method: BTreeMap<String, Router<Route>>,
     slugs: Vec<String>,
+    /// Operations that change nothing.
+    safe: HashSet<usize>,
 }
 
 impl Routes {
     /// Returns an error that names a template which is invalid or occurs twice.
     pub fn new(routes: impl IntoIterator<Item = RouteOptions>) -> Result<Routes, String> {
         let slugs = Operation::ALL.iter().map(|operation| operation.slug().to_owned()).collect();
-        let mut table = Routes { by_method: BTreeMap::new(), slugs };
+        let mut table = Routes { by_method: BTreeMap::new(), slugs, safe: HashSet::new() };
         for route in routes {
             let known = table.slugs.iter().position(|slug| *slug == route.slug);
             let operation = known.unwrap_or_else(|| {
@@ -58,6 +60,9 @@ impl Routes {
                 table.slugs.len() - 1
             });
             let RouteOptions { method, template, plane, body_bytes_max, needs_token, .. } = route;
+            if method == Method::GET.as_str() {
+                table.safe.insert(operation);
+            }
             let route = Route { operation, plane, body_bytes_max, needs_token };
             let inserted = table.by_method.entry(method).or_default().insert(&template, route);
             inserted.map_err(|error| format!("{template}: {error}"))?;
@@ -74,6 +79,11 @@ impl Routes {
 
     pub fn unrouted(&self) -> usize {
         self.slugs.len() - 1
+    }
+
+    /// Reports whether an operation changes nothing.
+    pub fn is_safe(&self, operation: usize) -> bool {
+        self.safe.contains(&operation)
     }
 
     pub fn find(&self, method: &Method, path: &str) -> Option<&Route> {

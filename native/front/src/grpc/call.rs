@@ -27,7 +27,6 @@ use crate::operations::{Executed, Operation, Reply};
 use crate::plain_request::REQUEST_BYTES_MAX;
 use crate::problems::Problem;
 use crate::ray_id::RayId;
-use crate::routes::Plane;
 use crate::trace_context::trace_id_of;
 
 /// Memory of a call that waits for its message, beside its metadata.
@@ -66,7 +65,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     let metadata = || call_head::passed_metadata(&parts.headers, peer, head.client, ray_id, trace.is_some());
     let Some(method) = method else {
         let body = CallBody::Many(ClientMessages::new(body, server.context.timeouts.receive));
-        let passed = PassedCall::new(call, path, metadata(), token, Plane::Data, false);
+        let passed = PassedCall::new(call, path, metadata(), token, None);
         return Ok(Box::pin(passed.pass_stream(body)).await);
     };
     if method.needs_token
@@ -98,7 +97,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     {
         return Ok(response);
     }
-    let passed = PassedCall::new(call, path, metadata(), token, method.plane, method.needs_token);
+    let passed = PassedCall::new(call, path, metadata(), token, Some(method));
     drop(parts);
     // Boxed, because the future of each call is moved several times.
     if method.is_stream {

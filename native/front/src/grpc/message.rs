@@ -105,9 +105,15 @@ fn message(framed: Bytes) -> Message {
 
 /// Returns the length with the prefix, once the prefix is known.
 fn framed_length(received: &[u8], bytes_max: usize) -> Result<Option<usize>, MessageFailure> {
-    let Some(mut length) = received.get(1..PREFIX_BYTES) else { return Ok(None) };
-    let length = length.get_u32() as usize;
-    if length > bytes_max { Err(MessageFailure::TooLarge(length)) } else { Ok(Some(PREFIX_BYTES + length)) }
+    match length(received) {
+        Some(length) if length > bytes_max => Err(MessageFailure::TooLarge(length)),
+        length => Ok(length.map(|length| PREFIX_BYTES + length)),
+    }
+}
+
+/// Returns the length of the message, without its prefix.
+pub fn length(received: &[u8]) -> Option<usize> {
+    received.get(1..PREFIX_BYTES).map(|mut length| length.get_u32() as usize)
 }
 
 /// Returns None at the end of the stream.

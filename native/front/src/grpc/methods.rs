@@ -27,6 +27,8 @@ pub struct Method {
     pub message_bytes_max: usize,
     pub needs_token: bool,
     pub is_stream: bool,
+    /// Whether the method changes nothing.
+    pub is_safe: bool,
     /// Operation that the front can execute itself.
     pub operation: Option<Operation>,
 }
@@ -40,7 +42,8 @@ impl Methods {
             let MethodOptions { path, slug, plane, message_bytes_max, needs_token, is_stream } = method;
             let operation = Operation::ALL.into_iter().find(|operation| !is_stream && operation.slug() == slug);
             let number = number_of(&slug).unwrap_or_else(|| routes.unrouted());
-            (path, Method { number, plane, message_bytes_max, needs_token, is_stream, operation })
+            let is_safe = routes.is_safe(number);
+            (path, Method { number, plane, message_bytes_max, needs_token, is_stream, is_safe, operation })
         };
         Methods(methods.into_iter().map(entry).collect())
     }

@@ -8,18 +8,19 @@ use std::task::{Context, Poll, ready};
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method, Request, Response, StatusCode, Uri, Version};
+use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
 use tokio::time::{Instant, timeout_at};
 
 use crate::bearer_token::BearerProblem;
-use crate::body_budget::BodyBudget;
+use crate::body_budget::{BodyBudget, Reservation};
 use crate::connection_budget::ClientKey;
 use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
 use crate::grpc::errors::{DETAILS, GRPC_STATUS};
-use crate::grpc::message;
+use crate::grpc::message::{self, PREFIX_BYTES};
+use crate::grpc::methods::Method;
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::CallBody;
 use crate::grpc::{GrpcPlane, GrpcServer};
@@ -32,7 +33,7 @@ use crate::routes::Plane;
 use crate::upstream::{NoResponse, UpstreamBody};
 use crate::watches::{Park, Wake};
 
-/// A response up to this size is received at once, so that a slow client keeps no permit. A larger one is passed on in parts.
+/// A response up to this size is received at once. A larger one is passed on in parts.
 const WHOLE_BYTES: usize = 64 * 1024;
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
@@ -46,6 +47,7 @@ pub struct PassedCall {
     token: Option<Box<str>>,
     plane: Plane,
     needs_token: bool,
+    is_safe: bool,
 }
 
 /// Why a call has no response of its Python process.
@@ -72,7 +74,9 @@ enum UnaryResponse {
     /// The first part of a large message, and the rest of the response.
     Begun {
         headers: HeaderMap,
-        first: Frame<Bytes>,
+        /// Size of the whole message.
+        bytes: usize,
+        first: Bytes,
         rest: UpstreamBody,
     },
 }
@@ -92,10 +96,11 @@ impl PassedCall {
         path: PathAndQuery,
         metadata: HeaderMap,
         token: Result<&str, BearerProblem>,
-        plane: Plane,
-        needs_token: bool,
+        method: Option<&Method>,
     ) -> PassedCall {
-        PassedCall { call, path, metadata, token: token.ok().map(Box::from), plane, needs_token }
+        let (plane, needs_token, is_safe) =
+            method.map_or((Plane::Data, false, false), |method| (method.plane, method.needs_token, method.is_safe));
+        PassedCall { call, path, metadata, token: token.ok().map(Box::from), plane, needs_token, is_safe }
     }
 
     /// Passes on a call that may have many messages.
@@ -152,22 +157,22 @@ impl PassedCall {
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);
         }
-        Ok(self.begun(headers, None, rest, stream))
+        Ok(self.begun(headers, None, rest, Held::Stream { _permit: stream }))
     }
 
     async fn unary_response(&mut self, message: Bytes) -> Result<Response<ReplyBody>, Failure> {
         let server = self.call.server.clone();
         let context = &server.context;
         let until_parked = Instant::now() + context.timeouts.parked;
-        if !self.answers().has_room(self.client()) {
-            return Err(Failure::Problem(Problem::Overloaded));
-        }
         let (mut parked, mut stale_in) = (None, None);
         loop {
             self.check_failures()?;
             // Woken calls have a queue of their own, because many wake at once.
             let GrpcPlane { permits, woken, .. } = self.grpc_plane();
             let permit = self.permit(if parked.is_some() { woken } else { permits }).await?;
+            if !self.answers().has_room(self.client()) {
+                return Err(Failure::Problem(Problem::Overloaded));
+            }
             let attempt = self.admit(&server)?;
             let response = self.send_unary(message.clone()).await;
             end_attempt(attempt, self.outcome(response.as_ref().map(UnaryResponse::trailers)));
@@ -176,8 +181,12 @@ impl PassedCall {
                 UnaryResponse::Complete { headers, message, trailers } => {
                     return Ok(complete(headers, message, self.checked(trailers)?));
                 }
-                UnaryResponse::Begun { headers, first, rest } => {
-                    return Ok(self.begun(headers, Some(first), rest, permit));
+                UnaryResponse::Begun { headers, bytes, first, rest } => {
+                    let options = &context.passing.options;
+                    let unwritten = options.reserve_answer(self.client(), bytes, self.is_safe);
+                    let unwritten = unwritten.map_err(Failure::Problem)?;
+                    let first = Some(Frame::data(first));
+                    return Ok(self.begun(headers, first, rest, Held::Answer { _unwritten: unwritten }));
                 }
             };
             drop(permit);
@@ -275,7 +284,8 @@ impl PassedCall {
                 Err(frame) => received.extend_from_slice(&frame.into_data().unwrap_or_default()),
             }
             if received.len() > WHOLE_BYTES {
-                return Ok(UnaryResponse::Begun { headers, first: Frame::data(received.freeze()), rest });
+                let bytes = PREFIX_BYTES + message::length(&received).unwrap_or(0);
+                return Ok(UnaryResponse::Begun { headers, bytes, first: received.freeze(), rest });
             }
         };
         // A parked call has an empty message too.
@@ -290,7 +300,7 @@ impl PassedCall {
     fn request(&self, body: CallBody) -> Request<CallBody> {
         let uri = Uri::builder().scheme("http").authority("localhost").path_and_query(self.path.clone()).build();
         let mut request = Request::new(body);
-        *request.method_mut() = Method::POST;
+        *request.method_mut() = http::Method::POST;
         *request.uri_mut() = uri.expect("the path is one of a request");
         *request.version_mut() = Version::HTTP_2;
         *request.headers_mut() = self.metadata.clone();
@@ -317,14 +327,13 @@ impl PassedCall {
         mut headers: HeaderMap,
         first: Option<Frame<Bytes>>,
         rest: UpstreamBody,
-        permit: Permit,
+        held: Held,
     ) -> Response<ReplyBody> {
         remove_internal(&mut headers);
         let problem = self.unavailable();
         let Call { server, ray_id, measuring, .. } = &mut self.call;
         let unavailable = server.problems().over_grpc(problem).trailers(*ray_id);
-        let passed =
-            PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), _permit: permit };
+        let passed = PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), _held: held };
         let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
         *response.headers_mut() = headers;
         response
@@ -366,7 +375,13 @@ pub struct PassedResponse {
     /// Trailers of a response that ends without any.
     unavailable: HeaderMap,
     measuring: Measuring,
-    _permit: Permit,
+    _held: Held,
+}
+
+/// What a response keeps until its end.
+enum Held {
+    Stream { _permit: Permit },
+    Answer { _unwritten: Reservation },
 }
 
 impl PassedResponse {

@@ -7,27 +7,36 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Frame;
 
-use crate::client::{Client, trailers};
+use crate::client::{Client, framed, trailers};
 use crate::paced_reader;
-use crate::python::Python;
+use crate::python::{Python, ReceivedCall};
 use crate::raw_http2::{call, connect, ping, preface, update_window};
 use crate::world::{CONTROL_METHOD, DATA_METHOD, NEVER, SHORT, Setup, World, wait_until};
 
+const EMPTY: [u8; 5] = [0; 5];
 const LARGE: usize = 24 << 20;
 const FRAME_BYTES: usize = 16 << 10;
+/// Frames of a response that the front passes on in parts.
+const LARGE_FRAMES: usize = 8;
 const WINDOW: Duration = Duration::from_secs(1);
 
 fn with(slow_reader: Duration) -> World {
-    World::with(Setup { slow_reader, ..Setup::default() })
+    World::with(Setup { slow_reader, answers: 1_000_000_000, ..Setup::default() })
 }
 
 /// Answers the next call with this number of bytes.
 fn answer(python: &Python, bytes: usize) {
-    let frames = python.next_call().begin();
-    for _ in 0..bytes / FRAME_BYTES {
-        frames.send(Frame::data(Bytes::from_static(&[b'a'; FRAME_BYTES]))).unwrap();
+    answer_call(python.next_call(), bytes);
+}
+
+fn answer_call(mut call: ReceivedCall, bytes: usize) {
+    let frames = call.begin();
+    let mut message = Bytes::from(framed(&vec![b'a'; bytes - EMPTY.len()]));
+    while !message.is_empty() {
+        // The front may end the call.
+        let _ = frames.send(Frame::data(message.split_to(FRAME_BYTES)));
     }
-    frames.send(Frame::trailers(trailers(&[("grpc-status", "0")]))).unwrap();
+    let _ = frames.send(Frame::trailers(trailers(&[("grpc-status", "0")])));
 }
 
 /// Returns whether a client that reads a large response at this rate is cut off within some windows.
@@ -68,7 +77,7 @@ fn unread_calls(world: &World, answer_bytes: usize) -> TcpStream {
 
 fn check_served(world: &World) {
     let mut client = Client::connect(world.address);
-    let call = client.start(CONTROL_METHOD, TOKEN, &[0; 5]);
+    let call = client.start(CONTROL_METHOD, TOKEN, &EMPTY);
     answer(world.control(), FRAME_BYTES);
     assert_eq!(client.finish(call).status(), "0");
 }
@@ -77,31 +86,39 @@ fn check_served(world: &World) {
 fn client_with_a_closed_window_is_cut_off_and_its_permits_come_back() {
     // Long enough for all calls to arrive.
     let world = with(3 * WINDOW);
-    let _client = unread_calls(&world, 8 * FRAME_BYTES);
+    let _client = unread_calls(&world, LARGE_FRAMES * FRAME_BYTES);
     wait_until(|| world.budget.count() == 0);
     check_served(&world);
 }
 
 #[test]
-fn unread_answer_that_the_front_has_completely_holds_no_permit() {
-    let world = with(NEVER);
-    let _client = unread_calls(&world, 2 * FRAME_BYTES);
-    check_served(&world);
+fn unread_answers_hold_no_permit() {
+    for bytes in [2 * FRAME_BYTES, LARGE_FRAMES * FRAME_BYTES] {
+        let world = with(NEVER);
+        let _client = unread_calls(&world, bytes);
+        check_served(&world);
+    }
 }
 
 #[test]
 fn unread_answers_are_limited_by_client() {
-    let world = World::with(Setup { answers: 3 * FRAME_BYTES, ..Setup::default() });
-    let unread = connect(world.address, &[preface(1), call(1, DATA_METHOD, &[])].concat());
-    answer(&world.data, 3 * FRAME_BYTES);
-    wait_until(|| world.unread_answers.held_bytes() == 3 * FRAME_BYTES);
-    let mut client = Client::connect(world.address);
-    assert_eq!(client.call(DATA_METHOD, &[], &[0; 5]).code(), "OVERLOADED");
-    drop(unread);
-    wait_until(|| world.unread_answers.held_bytes() == 0);
-    let call = client.start(DATA_METHOD, &[], &[0; 5]);
-    answer(&world.data, FRAME_BYTES);
-    assert_eq!(client.finish(call).status(), "0");
+    for frames in [3, LARGE_FRAMES] {
+        let world = World::with(Setup { answers: frames * FRAME_BYTES, ..Setup::default() });
+        let mut client = Client::connect(world.address);
+        let running = client.start(DATA_METHOD, &[], &EMPTY);
+        let received = world.data.next_call();
+        let unread = connect(world.address, &[preface(1), call(1, DATA_METHOD, &[])].concat());
+        answer(&world.data, frames * FRAME_BYTES);
+        wait_until(|| world.unread_answers.held_bytes() == frames * FRAME_BYTES);
+        assert_eq!(client.call(DATA_METHOD, &[], &EMPTY).code(), "OVERLOADED");
+        answer_call(received, LARGE_FRAMES * FRAME_BYTES);
+        assert_eq!(client.finish(running).code(), "OVERLOADED");
+        drop(unread);
+        wait_until(|| world.unread_answers.held_bytes() == 0);
+        let call = client.start(DATA_METHOD, &[], &EMPTY);
+        answer(&world.data, FRAME_BYTES);
+        assert_eq!(client.finish(call).status(), "0");
+    }
 }
 
 #[test]
