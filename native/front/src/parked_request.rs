@@ -14,7 +14,6 @@ use crate::passed_request::{KeptRequest, is_safe};
 use crate::passing::{Exchange, HttpPlane, PassedBody, park_of, unavailable};
 use crate::problems::Problem;
 use crate::routes::Plane;
-use crate::upstream::NoResponse;
 use crate::watches::{Park, Position, Wake};
 
 pub struct ParkedRequest {
@@ -53,8 +52,7 @@ impl Waiting {
         loop {
             let is_over = watches.wait(&self.park, self.until, &mut stale_in).await == Wake::Expired;
             // Boxed, so that a waiting request takes little memory.
-            let repeated = Box::pin(self.repeat(exchange, is_over)).await;
-            let response = repeated.map_err(|reason| unavailable(self.plane, is_safe(&self.kept.method), reason))?;
+            let response = Box::pin(self.repeat(exchange, is_over)).await?;
             match park_of(&response)? {
                 Some(park) => self.park = park,
                 None => return Ok(response),
@@ -63,12 +61,14 @@ impl Waiting {
     }
 
     /// Sends the request again, or takes the response to an equal one.
-    async fn repeat(&self, exchange: &Exchange, is_over: bool) -> Result<Response<Bytes>, NoResponse> {
+    async fn repeat(&self, exchange: &Exchange, is_over: bool) -> Result<Response<Bytes>, Problem> {
         let HttpPlane { upstream, watches, repeats, .. } = exchange.context.passing.plane(self.plane);
         let client = ClientKey::of(exchange.client);
-        let send = || {
+        let is_safe = is_safe(&self.kept.method);
+        let send = || async {
             let request = self.kept.repeated(exchange, is_over).into_request();
-            upstream.send_for_whole(request, is_safe(&self.kept.method))
+            let response = upstream.send_for_whole(request, is_safe).await;
+            response.map_err(|reason| unavailable(self.plane, is_safe, reason))
         };
         if let Some(share) = watches.share_of(&self.park) {
             let send_for_all = || async {

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::body_budget::BodyBudget;
 use crate::connection_budget::ClientKey;
-use crate::upstream::NoResponse;
+use crate::problems::Problem;
 
 const AT_ONCE: usize = 32;
 /// A repeat that takes longer lets another one run beside it, so that slow ones do not delay all others.
@@ -40,7 +40,7 @@ pub enum RepeatCaller {
     Sharing(Rc<str>),
 }
 
-type Shared = Result<Response<Bytes>, NoResponse>;
+type Shared = Result<Response<Bytes>, Problem>;
 
 /// Repeats to one Python process.
 pub struct Repeats {
@@ -90,6 +90,10 @@ impl Repeats {
         // Equal requests that were woken by the same change run before this one goes on.
         yield_now().await;
         let permit = self.running.acquire().await;
+        // Its followers try again, because they may be other clients.
+        if !self.answers.has_room(client) {
+            return Err(Problem::Overloaded);
+        }
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();
         let mut sending = std::pin::pin!(async {

@@ -297,6 +297,32 @@ fn shared_answer_counts_once_until_all_clients_have_it() {
 }
 
 #[test]
+fn client_with_unread_answers_gets_no_repeat() {
+    const BYTES: usize = 24 << 20;
+    let world = world_with(Setup { proxies: vec!["127.0.0.0/8".parse().unwrap()], ..Setup::default() });
+    world.python.reply(|request| {
+        let (topic, body) = if request.target.ends_with("large") { ("one", BYTES) } else { ("two", 1) };
+        Reply::Answer(match request.header(CHANGED) {
+            None => request.response("200 OK", &format!("x-hosting-park: a.10 {topic}\r\n"), ""),
+            Some(_) => request.response("200 OK", "", vec![b'a'; body]),
+        })
+    });
+    let park = |path, client| {
+        let request = format!("GET /events/live?{path} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n\r\n");
+        park_request(&world, request.as_bytes()).0
+    };
+    let [mut refused, _leader, unread] = ["own", "shared", "large"].map(|path| park(path, "192.0.2.1"));
+    let mut served = park("shared", "192.0.2.2");
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
+    wait_until(|| world.unread_answers.held_bytes() > 0);
+    world.front.take_changes(Plane::Data, changes("a", 12, &["two"], true));
+    assert_eq!(refused.read_answer().problem(), (503, "overloaded", false));
+    assert_eq!(served.read_answer().body, "a");
+    drop(unread);
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+}
+
+#[test]
 fn parked_requests_of_one_address_are_limited_in_bytes() {
     let proxies = vec!["127.0.0.0/8".parse().unwrap()];
     let world = world_with(Setup { proxies, parked_bytes_max: 64 << 10, ..Setup::default() });
