@@ -88,6 +88,18 @@ impl Future for WaitDurable<'_> {
     }
 }
 
+/// A call that ends before its event is durable leaves nothing.
+impl Drop for WaitDurable<'_> {
+    fn drop(&mut self) {
+        if self.lsn > self.waiters.durable.get() {
+            let mut waiting = self.waiters.waiting.borrow_mut();
+            if let Ok(at) = waiting.binary_search_by_key(&self.number, |one| one.number) {
+                waiting.remove(at);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
@@ -105,5 +117,19 @@ mod tests {
         assert_eq!(waiters.waiting.borrow().len(), 1);
         waiters.wake_until(1);
         assert!(waiting.as_mut().poll(&mut context).is_ready());
+    }
+
+    #[test]
+    fn call_that_ends_early_leaves_no_waker() {
+        let waiters = DurableWaiters::new(0);
+        let mut context = Context::from_waker(Waker::noop());
+        let mut calls: Vec<_> = (0..3).map(|_| Box::pin(waiters.wait(1))).collect();
+        for call in &mut calls {
+            assert!(call.as_mut().poll(&mut context).is_pending());
+        }
+        drop(calls.remove(1));
+        assert_eq!(waiters.waiting.borrow().len(), 2);
+        drop(calls);
+        assert!(waiters.waiting.borrow().is_empty());
     }
 }
