@@ -23,6 +23,8 @@ use crate::plain_request::Received;
 const REST_WAIT: Duration = Duration::from_secs(1);
 /// Memory of an idle connection. A usual request fits into it.
 const READ_BYTES: usize = 2 * 1024;
+/// Memory for answers that an idle connection keeps.
+const KEPT_BYTES: usize = 8 * 1024;
 /// Header of the last answer of a connection.
 const LAST_ANSWER: &[u8] = b"connection: close\r\n";
 
@@ -137,6 +139,8 @@ impl Connection {
             }
             write_all_in_time(&mut self.stream, rest, context.timeouts.slow_reader).await?;
         }
+        turn.answers.clear();
+        turn.answers.shrink_to(KEPT_BYTES);
         Ok(ended)
     }
 }
