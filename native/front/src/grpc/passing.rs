@@ -378,7 +378,7 @@ pub struct PassedResponse {
     _held: Held,
 }
 
-/// What a response keeps until its end.
+/// The part of a limit that a response takes until its end.
 enum Held {
     Stream { _permit: Permit },
     Answer { _unwritten: Reservation },
