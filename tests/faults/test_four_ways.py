@@ -14,9 +14,9 @@ from tests.faults.conftest import MakePlane
 from tests.support.four_ways import WAYS, Ways
 from tests.support.front_metrics import answers_of_front
 from tests.support.generated_messages import CallGenerator, GeneratedCall
-from tests.support.generated_requests import PATHS
+from tests.support.generated_requests import PATHS, PLACEMENTS
 from tests.support.killable_plane import Plane
-from tests.support.twin_namespaces import SETTINGS
+from tests.support.twin_namespaces import SETTINGS, TwinNamespaces, start_twins
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
@@ -30,6 +30,7 @@ DIFFERENCES_MAX: Final = 5
 @dataclass
 class Comparison:
     ways: Ways
+    namespaces: TwinNamespaces
     front: Plane
     codes: Counter[str] = field(default_factory=Counter)
     native: Counter[str] = field(default_factory=Counter)
@@ -39,7 +40,7 @@ class Comparison:
     async def run(self, draw: Callable[[], GeneratedCall], count: int) -> None:
         """Compares generated calls. Stops after a few differences."""
         while self.codes.total() < count and len(self.differences) < DIFFERENCES_MAX:
-            await self.ways.namespaces.renew()
+            await self.namespaces.renew()
             before = await self._native()
             for _ in range(min(RENEW_EVERY, count - self.codes.total())):
                 if not await self.compare(draw()):
@@ -51,17 +52,22 @@ class Comparison:
         self.check()
         assert self.codes.total() == count
 
-    async def compare(self, call: GeneratedCall) -> bool:
-        code, difference = await self.ways.compare(call)
-        self.codes[code] += 1
-        self.differences += [difference] if difference else []
-        return difference is None
+    async def compare(self, call: GeneratedCall) -> str | None:
+        """Returns the code if the ways have one outcome."""
+        compared = await self.ways.compare(call)
+        self.codes[compared.code] += 1
+        if compared.difference is not None:
+            self.differences.append(compared.difference)
+            return None
+        if compared.code == "OK" and call.operation in PLACEMENTS:
+            self.namespaces.add_placed_players(compared.bodies)
+        return compared.code
 
     def check(self) -> None:
         assert not self.differences, "\n\n".join(self.differences)
 
     async def _compare_slots(self) -> None:
-        first, *others = await self.ways.namespaces.slots()
+        first, *others = await self.namespaces.slots()
         self.differences += [f"slots: {first} and {other}" for other in others if other != first]
 
     async def _native(self) -> Counter[str]:
@@ -82,9 +88,11 @@ async def start(make_plane: MakePlane) -> AsyncIterator[StartComparison]:
             front = make_plane(shim=None, settings=SETTINGS)
             python = make_plane(shim=None, settings=SETTINGS | {"front": "off"})
             planes = {way: front if way.startswith("front") else python for way in names}
-            ways = await Ways.start(planes)
+            namespaces = await start_twins(planes)
+            addresses = {way: plane.addresses["grpc"] for way, plane in planes.items()}
+            ways = Ways(namespaces.twins, addresses)
             stack.push_async_callback(ways.close)
-            return Comparison(ways, front)
+            return Comparison(ways, namespaces, front)
 
         yield start_ways
 
@@ -96,7 +104,7 @@ async def test_generated_calls_have_one_outcome(
     start: StartComparison, seed: int, count: int
 ) -> None:
     comparison = await start(WAYS)
-    generator = CallGenerator(seed, comparison.ways.namespaces.players)
+    generator = CallGenerator(seed, comparison.namespaces.players)
     await comparison.run(generator.draw, count)
     assert all(comparison.native[door] >= SHARE_MIN * count for door in ("http", "grpc"))
 
@@ -109,7 +117,7 @@ async def test_unusual_encodings_have_one_outcome(
 ) -> None:
     """They exist over gRPC alone."""
     comparison = await start([way for way in WAYS if way.endswith("grpc")])
-    players = comparison.ways.namespaces.players
+    players = comparison.namespaces.players
     await comparison.run(CallGenerator(seed, players, changes_percent=40).draw, count)
 
 
@@ -197,15 +205,14 @@ CASES: Final = [
 
 async def test_cases_have_one_outcome(start: StartComparison) -> None:
     comparison = await start(WAYS)
-    namespaces = comparison.ways.namespaces
+    namespaces = comparison.namespaces
     await namespaces.renew()
     first_players = {lobby: name for name, lobby in reversed(namespaces.players)}
     for lobby, name in first_players.items():
         for twin in namespaces.twins:
             twin.put(f"of-{lobby}", twin.values[name])
     for expected, case in CASES:
-        code, difference = await comparison.ways.compare(case)
-        comparison.differences += [difference] if difference else []
-        if code != expected:
+        code = await comparison.compare(case)
+        if code not in (expected, None):
             comparison.differences.append(f"{code} instead of {expected}: {case}")
     comparison.check()

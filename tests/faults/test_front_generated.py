@@ -24,11 +24,11 @@ from tests.support.generated_requests import (
     RequestGenerator,
 )
 from tests.support.killable_plane import Plane
+from tests.support.twin import player_tokens
 from tests.support.twin_namespaces import (
     SETTINGS,
-    Twin,
+    NamespaceTwin,
     TwinNamespaces,
-    player_tokens,
     start_twins,
 )
 
@@ -138,7 +138,9 @@ async def _compare_request(
     return None
 
 
-async def _send(twin: Twin, content: bytes, request: GeneratedRequest) -> list[RawResponse | None]:
+async def _send(
+    twin: NamespaceTwin, content: bytes, request: GeneratedRequest
+) -> list[RawResponse | None]:
     """Returns the responses over a new connection. None stands for the end of the connection."""
     response_count = request.response_count
     split = int(len(content) * request.split)
@@ -160,7 +162,7 @@ async def _send(twin: Twin, content: bytes, request: GeneratedRequest) -> list[R
     return responses
 
 
-def _comparable(twin: Twin, response: RawResponse | None) -> dict[str, Any] | None:
+def _comparable(twin: NamespaceTwin, response: RawResponse | None) -> dict[str, Any] | None:
     """Returns the parts that must be equal: all but ids, tokens, and the time of a retry."""
     if response is None:
         return None

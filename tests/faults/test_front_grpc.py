@@ -17,7 +17,7 @@ from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession, AttachedLobby
 from tests.support.raw_grpc_calls import Channel, call
 from tests.support.stopped_thread import stopped_thread
-from tests.support.twin_namespaces import player_tokens
+from tests.support.twin import player_tokens
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 

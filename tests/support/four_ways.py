@@ -1,30 +1,35 @@
 """One request over four ways: HTTP and gRPC, each over the front and directly to Python.
 
-Each way has a twin namespace. A data plane with `front = "off"` serves the two direct ways.
+Each way has a twin. A service with `front = "off"` serves the two direct ways.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import grpc
 from google.protobuf.json_format import MessageToDict, ParseDict
+from google.protobuf.message import Message
 
+from pyservice.edge.http_json_codec import encoder
 from pyservice.pb.errors import TABLE
 from tests.support.data_plane_clients import RawResponse
 from tests.support.generated_messages import METHOD_OF, GeneratedCall
-from tests.support.generated_requests import PLACEMENTS, TRACE_ID
-from tests.support.killable_plane import Plane
+from tests.support.generated_requests import TRACE_ID
 from tests.support.raw_grpc_calls import Answer, call
-from tests.support.twin_namespaces import Twin, TwinNamespaces, player_tokens, start_twins
+from tests.support.twin import Twin, player_tokens
 
 WAYS: Final = ("front-http", "python-http", "front-grpc", "python-grpc")
+WITH_CONFIGURATION: Final = ("get_version",)
+"""Operations with another JSON than that of protobuf."""
 OF_FRONT_ALONE: Final = (
     *("vary", "access-control-allow-origin", "access-control-expose-headers"),
+    # Python sends the code to the front.
+    "x-hosting-code",
     # Their form depends on the ray id and the content, which are compared.
     *("x-ray-id", "content-length", "grpc-status-details-bin"),
 )
@@ -56,41 +61,41 @@ class Outcome:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    code: str
+    """Code of the first way."""
+    difference: str | None
+    bodies: list[bytes]
+    """Successful responses as JSON, one for each twin."""
+
+
 class Ways:
-    """Some of the ways, each with its twin namespace."""
+    """Some of the ways, each with its twin."""
 
-    def __init__(self, namespaces: TwinNamespaces, channels: dict[str, grpc.aio.Channel]) -> None:
-        self.namespaces = namespaces
-        self._channels = channels
-
-    @classmethod
-    async def start(cls, planes: Mapping[str, Plane]) -> Ways:
-        """Starts the plane of each way."""
-        namespaces = await start_twins(planes)
-        channels = {
-            way: grpc.aio.insecure_channel(plane.addresses["grpc"]) for way, plane in planes.items()
+    def __init__(self, twins: Sequence[Twin], grpc_addresses: Mapping[str, str]) -> None:
+        self._twins = twins
+        self._channels = {
+            way: grpc.aio.insecure_channel(address) for way, address in grpc_addresses.items()
         }
-        return cls(namespaces, channels)
 
     async def close(self) -> None:
-        for twin in self.namespaces.twins:
+        for twin in self._twins:
             await twin.client.close()
         for channel in self._channels.values():
             await channel.close()
 
-    async def compare(self, generated: GeneratedCall) -> tuple[str, str | None]:
-        """Returns the code of the first way, and a description of a difference."""
-        sent = await asyncio.gather(
-            *(self._send(twin, generated) for twin in self.namespaces.twins)
+    async def compare(self, generated: GeneratedCall) -> Compared:
+        sent = await asyncio.gather(*(self._send(twin, generated) for twin in self._twins))
+        outcomes = {
+            twin.name: outcome for twin, (outcome, _) in zip(self._twins, sent, strict=True)
+        }
+        difference = _difference(outcomes)
+        return Compared(
+            sent[0][0].code,
+            difference and f"{generated}\n{difference}",
+            [body for _, body in sent],
         )
-        outcomes = [outcome for outcome, _ in sent]
-        code = outcomes[0].code
-        names = [twin.name for twin in self.namespaces.twins]
-        if difference := _difference(dict(zip(names, outcomes, strict=True))):
-            return code, f"{generated}\n{difference}"
-        if code == "OK" and generated.operation in PLACEMENTS:
-            self.namespaces.add_placed_players([body for _, body in sent])
-        return code, None
 
     async def _send(self, twin: Twin, generated: GeneratedCall) -> tuple[Outcome, bytes]:
         """Returns the outcome, and the body of a successful response as JSON."""
@@ -103,7 +108,7 @@ class Ways:
         path = METHOD_OF[generated.operation].grpc_path
         answer = await call(self._channels[twin.name], path, generated.message(twin.fill), metadata)
         message = METHOD_OF[generated.operation].response.FromString(answer.data)
-        fields = MessageToDict(message, preserving_proto_field_name=True)
+        fields = _content(generated.operation, message)
         return _grpc_outcome(twin, answer, fields), json.dumps(fields).encode()
 
 
@@ -125,10 +130,9 @@ def _http_outcome(twin: Twin, operation: str, response: RawResponse) -> Outcome:
     body = twin.with_names(response.body.replace(ray_id.encode(), b"ray id"))
     content = json.loads(body)
     of_transport = str(response.status), _common(headers) | {"body": content}
-    if is_ok:
+    if is_ok and operation not in WITH_CONFIGURATION:
         message = ParseDict(json.loads(response.body), METHOD_OF[operation].response())
-        fields = MessageToDict(message, preserving_proto_field_name=True)
-        content = json.loads(twin.with_names(json.dumps(fields).encode()))
+        content = json.loads(twin.with_names(json.dumps(_content(operation, message)).encode()))
     problem = {} if is_ok else content
     return Outcome(
         "OK" if is_ok else problem["code"],
@@ -160,6 +164,13 @@ def _grpc_outcome(twin: Twin, answer: Answer, fields: dict[str, Any]) -> Outcome
         len(player_tokens(answer.data)),
         (answer.status.name, _common(answer.trailers) | {"length": len(answer.data)}),
     )
+
+
+def _content(operation: str, message: Message) -> Any:
+    """Returns the fields of a response."""
+    if operation in WITH_CONFIGURATION:
+        return json.loads(encoder(METHOD_OF[operation])(message))
+    return MessageToDict(message, preserving_proto_field_name=True)
 
 
 def _path(violation: dict[str, str]) -> list[str]:

@@ -1,6 +1,6 @@
 """Random calls of the five operations that the front answers, from usual to malformed, for HTTP and gRPC.
 
-The calls have names of `tests/support/twin_namespaces.py` in place of ids and tokens.
+The calls have names of `tests/support/twin.py` in place of ids and tokens.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
+from urllib.parse import quote, urlencode
 
+from pyservice.edge.http_json_codec import decoder
 from pyservice.schema.methods import METHODS, Method
 from tests.support.generated_requests import (
     ADDRESSES,
@@ -83,7 +85,10 @@ class GeneratedCall:
         fields = _filled(self.fields, fill)
         if "player_tokens" in fields:
             fields["player_tokens"] = {"tokens": fields["player_tokens"]}
-        message = METHOD_OF[self.operation].request(**fields)
+        config = fields.pop("config", None)
+        message: Any = METHOD_OF[self.operation].request(**fields)
+        if config is not None:
+            message.config.CopyFrom(_message_of_config(config))
         data = message.SerializeToString(deterministic=True)
         return CHANGES[self.change](data) if self.change else data
 
@@ -93,11 +98,26 @@ class GeneratedCall:
         path = {name: fields.pop(name) for name in method.path_fields}
         if "verification_data" in fields:
             fields["verification_data"] = json.loads(fields["verification_data"])
-        target = method.template.format(**path)
-        return method.http_method, target, json.dumps(fields).encode() if method.body_field else b""
+        quoted = {name: quote(value, safe="") for name, value in path.items()}
+        target = method.template.format(**quoted)
+        if method.body_field:
+            return method.http_method, target, json.dumps(fields).encode()
+        texts = {
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in fields.items()
+        }
+        return method.http_method, f"{target}?{urlencode(texts)}" if texts else target, b""
 
     def filled_metadata(self, fill: Callable[[bytes], bytes]) -> list[tuple[str, str]]:
         return [(name, fill(value.encode()).decode()) for name, value in self.metadata]
+
+
+def _message_of_config(config: Any) -> Any:
+    """The JSON of a configuration is not that of protobuf, which has wrappers around its maps."""
+    method = METHOD_OF["validate_version"]
+    decode: Any = decoder(method)
+    message, _ = decode(json.dumps({"config": config}).encode(), b"", {"game_id": ""})
+    return message.config
 
 
 def _filled(value: Any, fill: Callable[[bytes], bytes]) -> Any:

@@ -1,6 +1,6 @@
 """Random HTTP requests to the five operations that the front answers, from usual to malformed.
 
-The requests have names of `tests/support/twin_namespaces.py` in place of ids and tokens.
+The requests have names of `tests/support/twin.py` in place of ids and tokens.
 """
 
 from __future__ import annotations

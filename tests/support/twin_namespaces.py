@@ -1,7 +1,6 @@
 """Namespaces in equal states, the twins, on one or more data planes. Each has a neighbor, which is another namespace.
 
-A request to all twins is written once, with names in place of ids and tokens: `<<lobby-1.token>>`.
-Each twin replaces the names by its own values, and the ids in its responses by names.
+The requests have the names of `tests/support/twin.py`.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ import asyncio
 import base64
 import hashlib
 import json
-import re
 import secrets
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 from uuid import uuid4
 
-from tests.support.data_plane_clients import PlaneHttpClient, TransportResponse
+from tests.support.data_plane_clients import TransportResponse
 from tests.support.killable_plane import GAME, Plane, feed
 from tests.support.lobby_setup import attach_fields
+from tests.support.twin import Twin, player_tokens
 from tests.support.waiting import eventually
 
 ROLES: Final = ("own", "far")
@@ -64,64 +63,16 @@ SETTINGS: Final[dict[str, Any]] = {
 }
 
 _TOKEN_TTL_MS: Final = 3_600_000
-_NAME: Final = re.compile(rb"<<([a-z0-9.-]+)(?:\|([a-z]+))?>>")
-_UUID: Final = re.compile(rb"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
-_PLAYER_TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]{24,}")
-_MIDDLE: Final = 20
-
-SPELLINGS: Final[dict[str, Callable[[str], str]]] = {
-    "upper": str.upper,
-    "braced": lambda value: f"{{{value}}}",
-    "plain": lambda value: value.replace("-", ""),
-    "urn": lambda value: f"urn:uuid:{value}",
-    "cut": lambda value: value[:-1],
-    "longer": lambda value: f"{value}A",
-    "escaped": lambda value: f"\\u{ord(value[0]):04x}{value[1:]}",
-    "tampered": lambda value: _changed(value, _MIDDLE),
-    "ending": lambda value: _changed(value, len(value) - 1),
-}
-"""Other spellings of a value: `<<lobby-1.id|upper>>`."""
 
 
-def _changed(value: str, at: int) -> str:
-    return value[:at] + ("A" if value[at] != "A" else "B") + value[at + 1 :]
+@dataclass(kw_only=True)
+class NamespaceTwin(Twin):
+    """One of the namespaces, with its neighbor."""
 
-
-@dataclass
-class Twin:
-    """One of the namespaces, with its neighbor, and the values of the names."""
-
-    name: str
     plane: Plane
-    client: PlaneHttpClient
-    values: dict[str, str] = field(default_factory=dict)
-    _names: dict[str, str] = field(default_factory=dict)
-
-    def put(self, name: str, value: str) -> None:
-        self.values[name] = value
-        self._names[value] = name
-
-    def fill(self, template: bytes) -> bytes:
-        """Replaces the names in a request by values."""
-
-        def value(match: re.Match[bytes]) -> bytes:
-            text = self.values[match[1].decode()]
-            return (SPELLINGS[match[2].decode()](text) if match[2] else text).encode()
-
-        return _NAME.sub(value, template)
 
     def with_names(self, body: bytes) -> bytes:
-        """Replaces the ids in a response by names, and the player tokens by one word."""
-
-        def name(match: re.Match[bytes]) -> bytes:
-            text = match[0].decode()
-            return self._names.get(text.lower(), text).encode()
-
-        body = _PLAYER_TOKEN.sub(b"player token", _UUID.sub(name, body))
-        return body.replace(f"{GAME}/{self.name}-".encode(), b"")
-
-    def name_of(self, value: str) -> str:
-        return self._names[value]
+        return super().with_names(body).replace(f"{GAME}/{self.name}-".encode(), b"")
 
     async def must(self, operation: str, fields: Any, token: str) -> TransportResponse:
         answer = await self.client.call(operation, fields, token=self.values[token])
@@ -151,7 +102,7 @@ class Twin:
 class TwinNamespaces:
     """All twins, and the names that exist in them."""
 
-    def __init__(self, twins: list[Twin]) -> None:
+    def __init__(self, twins: list[NamespaceTwin]) -> None:
         self.twins = twins
         self.players: list[tuple[str, str]] = []
         """Name and lobby of each player token, the oldest first."""
@@ -192,7 +143,7 @@ class TwinNamespaces:
         ]
 
 
-async def _renew(twin: Twin) -> dict[str, list[str]]:
+async def _renew(twin: NamespaceTwin) -> dict[str, list[str]]:
     """Returns the player tokens of each lobby."""
     for lobby in LOBBIES:
         if f"{lobby}.id" in twin.values:
@@ -204,21 +155,16 @@ async def _renew(twin: Twin) -> dict[str, list[str]]:
     return players
 
 
-def player_tokens(body: bytes) -> list[str]:
-    """Returns the distinct player tokens of a response."""
-    return list(dict.fromkeys(token.decode() for token in _PLAYER_TOKEN.findall(body)))
-
-
 async def start_twins(planes: Mapping[str, Plane]) -> TwinNamespaces:
     """Starts the planes of the twins. A plane may have several."""
-    twins: list[Twin] = []
+    twins: list[NamespaceTwin] = []
     for plane in dict.fromkeys(planes.values()):
         names = [name for name, of in planes.items() if of is plane]
         twins += await _start_twins(plane, names)
     return TwinNamespaces(twins)
 
 
-async def _start_twins(plane: Plane, names: list[str]) -> list[Twin]:
+async def _start_twins(plane: Plane, names: list[str]) -> list[NamespaceTwin]:
     service_tokens = {(twin, role): _service_tokens() for twin in names for role in ROLES}
     game = feed({}, "", {})["namespaces"][0]["game"]
     namespaces = [
@@ -227,7 +173,7 @@ async def _start_twins(plane: Plane, names: list[str]) -> list[Twin]:
     ]
     plane.feed_file.write_text(json.dumps({"namespaces": namespaces}))
     await plane.start()
-    twins = [Twin(name, plane, plane.http_client()) for name in names]
+    twins = [NamespaceTwin(name=name, client=plane.http_client(), plane=plane) for name in names]
     for twin, role, namespace in zip(
         (twin for twin in twins for _ in ROLES), ROLES * len(twins), namespaces, strict=True
     ):
@@ -287,7 +233,7 @@ def _namespace(
     }
 
 
-async def _until_revoked(twin: Twin, name: str) -> None:
+async def _until_revoked(twin: NamespaceTwin, name: str) -> None:
     async def is_revoked() -> bool:
         answer = await twin.client.call("list", token=twin.values[name])
         return answer.code == "TOKEN_REVOKED"
