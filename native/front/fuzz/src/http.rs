@@ -6,6 +6,9 @@ mod check;
 #[path = "../../tests/front/client.rs"]
 #[allow(dead_code)]
 mod client;
+#[path = "../../tests/fuzz_grpc/client_frames.rs"]
+#[allow(dead_code)]
+mod client_frames;
 #[path = "../../tests/front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
@@ -16,6 +19,9 @@ mod python;
 mod request_model;
 #[path = "../../tests/fuzz_http/response_reader.rs"]
 mod response_reader;
+#[path = "../../tests/fuzz_grpc/server_frames.rs"]
+#[allow(dead_code)]
+mod server_frames;
 #[path = "../../tests/front/shard.rs"]
 #[allow(dead_code)]
 mod shard;

@@ -2,11 +2,14 @@
 //!
 //! Each complete request has one response, in order. It is the answer of the engine, an error of the front, or the echo of
 //! the request by Python. An echo must have the method, target, headers and body that the second reader finds.
+//!
+//! Bytes that begin with the preface of HTTP/2 get valid frames, with at most one response for each stream.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use hosting_front::{Operation, Problem, Received};
 
@@ -14,6 +17,7 @@ use crate::namespace::namespace;
 use crate::python::{self, Reply};
 use crate::request_model::{self, Next, Request};
 use crate::response_reader::{Response, take_response};
+use crate::server_frames::ServerFrames;
 use crate::world::{
     BODY_BYTES_MAX, FILE_BYTES_MAX, HEADERS_BYTES_MAX, LIMIT, Limits, Setup, URL_BYTES_MAX, World, wait_until,
 };
@@ -31,25 +35,23 @@ const HOT_PATHS: [&str; Operation::ALL.len()] = [
     "/matchmaker/lobbies/join",
     "/matchmaker/lobbies/find",
 ];
+/// Time without a frame after which HTTP/2 requests count as not answered.
+const QUIET: Duration = Duration::from_millis(10);
 /// Turns of other threads after which the front has probably read the first part of an input.
 const TURNS: usize = 20;
 
 pub struct Checker {
     world: World,
+    /// Gets the inputs of HTTP/2. Their end cancels requests, which Python may receive later.
+    http2_world: World,
     player_token: String,
 }
 
 impl Checker {
     pub fn new() -> Checker {
-        let unlimited =
-            Limits { tokens: u32::MAX, token_addresses: u32::MAX, client_addresses: u32::MAX, groups: u32::MAX };
-        let world = World::with(Setup { limits: unlimited, failures: u32::MAX, ..Setup::default() });
-        world.namespaces.put(Arc::new(namespace()));
-        for python in [&world.python, &world.control] {
-            python.reply(|request| Reply::Answer(echoed(request)));
-        }
+        let (world, http2_world) = (world(), world());
         let player_token = world.new_player();
-        Checker { world, player_token }
+        Checker { world, http2_world, player_token }
     }
 
     /// Checks one connection with a pause after some of its bytes.
@@ -57,22 +59,27 @@ impl Checker {
         let sent = self.with_tokens(input);
         check_plain(&sent);
         let (requests, rest, length) = read_all(&sent);
-        let mut connection = TcpStream::connect(self.world.address).unwrap();
+        let is_http2 = matches!(rest, Next::Http2);
+        let world = if is_http2 { &self.http2_world } else { &self.world };
+        let mut connection = TcpStream::connect(world.address).unwrap();
         connection.set_read_timeout(Some(LIMIT)).unwrap();
         connection.set_nodelay(true).unwrap();
         send(&mut connection, &sent, split % (sent.len() + 1));
-        if matches!(rest, Next::Http2) {
-            // Its beginning may get an answer of either protocol.
-            let _ = connection.shutdown(Shutdown::Write);
-            read_until_end(&mut connection, &mut Vec::new());
+        if is_http2 {
+            check_frames(&mut connection);
         } else {
             self.check_responses(&mut connection, &requests, sent[length..].trim_ascii_start().starts_with(b"HEAD "));
         }
         drop(connection);
-        wait_until(|| self.world.budget.count() == 0);
-        assert_eq!((self.world.bodies.held_bytes(), self.world.unread_answers.held_bytes()), (0, 0));
-        self.world.front.take_measurements();
-        while self.world.python.received().or_else(|| self.world.control.received()).is_some() {}
+        wait_until(|| world.budget.count() == 0);
+        let is_free = || (world.bodies.held_bytes(), world.unread_answers.held_bytes()) == (0, 0);
+        if is_http2 {
+            // Each request is a task, which may end after its connection.
+            wait_until(is_free);
+        }
+        assert!(is_free(), "the connection has ended and its bytes are not given back");
+        world.front.take_measurements();
+        while world.python.received().or_else(|| world.control.received()).is_some() {}
     }
 
     fn with_tokens(&self, input: &[u8]) -> Vec<u8> {
@@ -126,6 +133,31 @@ impl Checker {
             }
         }
     }
+}
+
+fn check_frames(connection: &mut TcpStream) {
+    let mut received = Vec::new();
+    // The end of the client's bytes cancels its requests.
+    connection.set_read_timeout(Some(QUIET)).unwrap();
+    let _ = connection.read_to_end(&mut received);
+    connection.set_read_timeout(Some(LIMIT)).unwrap();
+    let _ = connection.shutdown(Shutdown::Write);
+    read_until_end(connection, &mut received);
+    // The beginning of a preface may get an answer of either protocol.
+    if !received.starts_with(b"HTTP/1.1 ") {
+        ServerFrames::default().take(&received);
+    }
+}
+
+fn world() -> World {
+    let unlimited =
+        Limits { tokens: u32::MAX, token_addresses: u32::MAX, client_addresses: u32::MAX, groups: u32::MAX };
+    let world = World::with(Setup { limits: unlimited, failures: u32::MAX, ..Setup::default() });
+    world.namespaces.put(Arc::new(namespace()));
+    for python in [&world.python, &world.control] {
+        python.reply(|request| Reply::Answer(echoed(request)));
+    }
+    world
 }
 
 /// Returns the complete requests, what follows them, and the number of their bytes.

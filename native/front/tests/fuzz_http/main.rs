@@ -5,6 +5,9 @@ mod check;
 #[path = "../front/client.rs"]
 #[allow(dead_code)]
 mod client;
+#[path = "../fuzz_grpc/client_frames.rs"]
+#[allow(dead_code)]
+mod client_frames;
 mod corpus;
 #[path = "../front/namespace.rs"]
 #[allow(dead_code)]
@@ -14,6 +17,9 @@ mod namespace;
 mod python;
 mod request_model;
 mod response_reader;
+#[path = "../fuzz_grpc/server_frames.rs"]
+#[allow(dead_code)]
+mod server_frames;
 #[path = "../front/shard.rs"]
 #[allow(dead_code)]
 mod shard;
