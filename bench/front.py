@@ -3,6 +3,8 @@
 A passed request is sent to the front and to the socket of Python behind it in turn. For the overload, the peak is that
 of 256 connections in a closed loop. Then 512 connections send at three times this rate, or as fast as the load's core
 can. Their latency counts from when a request was sent, because most of them wait for their connection before.
+
+The share of the engine's lock is the peak rate times the median duration of the same command in a process of its own.
 """
 
 from __future__ import annotations
@@ -10,10 +12,11 @@ from __future__ import annotations
 import socket
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from bench.journal import transitions
 from bench.load import HTTP, Shape, placement_window, window
 from bench.machine import LOAD_CORE, Bench, staying_on
 from bench.players import Players
@@ -40,7 +43,8 @@ def run(bench: Bench) -> Result:
             of_operation = _overload(operation, measure)
             runs |= of_operation
             figures += _overload_figures(operation, of_operation)
-    return Result(NAME, figures, runs)
+    runs |= interleaved({"locked": lambda: transitions(bench, bench.scratch("locked"))})
+    return Result(NAME, [*figures, _lock_share(runs)], runs)
 
 
 def _passed(service: Service, players: Players) -> dict[str, list[Run]]:
@@ -81,6 +85,19 @@ def _added(runs: dict[str, list[Run]]) -> Figure:
         "µs",
         at_most=150.0,
         note=f"{passed:.0f} µs through the front, {python:.0f} µs at Python's socket, one at a time",
+    )
+
+
+def _lock_share(runs: Mapping[str, Sequence[Run]]) -> Figure:
+    """The lock is held for less than the duration of a command, which includes locking and unlocking."""
+    locked_ns = median(runs["locked"], "connected_ns")
+    peak_rate = median(runs["connected peak"], "answers_per_s")
+    return Figure(
+        "share of its time that a core at the peak of `connected` holds the engine's lock",
+        100 * peak_rate * locked_ns / 1e9,
+        "%",
+        at_most=15.0,
+        note=f"{locked_ns:.0f} ns for each of {peak_rate:,.0f}/s",
     )
 
 

@@ -1,7 +1,9 @@
-"""Closed loop of prepared calls, which accepts any response: `python -m bench.greedy_calls ADDRESS FILE SOURCES`.
+"""Closed loop of prepared calls, which accepts any response.
 
-Repeats the calls of a JSON file in random order on 64 connections from SOURCES addresses, until the end of standard
-input. Then prints the number of responses by status.
+`python -m bench.greedy_calls ADDRESS FILE SOURCES CONNECTIONS`
+
+Repeats the calls of a JSON file in random order on all connections, which have SOURCES addresses, until the end of
+standard input. Then prints the number of responses by status.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import uvloop
 
 from bench.http_load import ResponseReader
 
-CONNECTIONS: Final = 64
 CLOSED: Final = "closed"
 """Status of a connection that the service closed. It is opened again."""
 
@@ -56,11 +57,11 @@ async def _repeat(
         counts[CLOSED] += 1
 
 
-async def _main(address: str, calls: Sequence[bytes], sources: int) -> None:
+async def _main(address: str, calls: Sequence[bytes], sources: int, connections: int) -> None:
     counts = Counter[str]()
     tasks = [
         asyncio.create_task(_repeat(address, (f"127.0.0.{2 + number % sources}", 0), calls, counts))
-        for number in range(CONNECTIONS)
+        for number in range(connections)
     ]
     print("started", flush=True)
     await asyncio.to_thread(sys.stdin.read)
@@ -75,4 +76,4 @@ async def _main(address: str, calls: Sequence[bytes], sources: int) -> None:
 
 if __name__ == "__main__":
     prepared = json.loads(Path(sys.argv[2]).read_text())
-    uvloop.run(_main(sys.argv[1], [call.encode() for call in prepared], int(sys.argv[3])))
+    uvloop.run(_main(sys.argv[1], [call.encode() for call in prepared], *map(int, sys.argv[3:])))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from bench.machine import Bench
 from bench.results import Figure, Result, Run, interleaved, median
@@ -25,21 +26,31 @@ def run(bench: Bench) -> Result:
 def _transitions(bench: Bench) -> dict[str, list[Run]]:
     folder = bench.scratch("journal")
 
-    def measure(what: str, *words: str) -> Run:
-        shutil.rmtree(folder, ignore_errors=True)
-        return bench.native("bench-journal", what, "--folder", str(folder), *words)
+    def raw(together: int) -> Run:
+        words = ("--together", str(together), "--seconds", "2")
+        return _in_empty(bench, folder, "raw", *words)
 
-    runs = interleaved(
+    return interleaved(
         {
-            "engine and journal": lambda: measure(
-                "transitions", "--outstanding", str(OUTSTANDING), "--seconds", "4"
-            ),
-            "sync for each": lambda: measure("raw", "--together", "1", "--seconds", "2"),
-            "bare group": lambda: measure("raw", "--together", str(OUTSTANDING), "--seconds", "2"),
+            "engine and journal": lambda: transitions(bench, folder),
+            "sync for each": lambda: raw(1),
+            "bare group": lambda: raw(OUTSTANDING),
         }
     )
+
+
+def transitions(bench: Bench, folder: Path) -> Run:
+    """Runs durable transitions of the engine, with a journal in an empty folder."""
+    words = ("--outstanding", str(OUTSTANDING), "--seconds", "4")
+    return _in_empty(bench, folder, "transitions", *words)
+
+
+def _in_empty(bench: Bench, folder: Path, what: str, *words: str) -> Run:
     shutil.rmtree(folder, ignore_errors=True)
-    return runs
+    try:
+        return bench.native("bench-journal", what, "--folder", str(folder), *words)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _recovery(bench: Bench) -> dict[str, list[Run]]:

@@ -17,6 +17,9 @@ use crate::measurement::Measurement;
 use crate::seeded_random::SeededRandom;
 use crate::{Failure, failure};
 
+/// Reading the clock takes a part of the time of a command, so each 16th player alone is timed.
+const TIMED_PLAYERS: usize = 16;
+
 pub struct Player {
     lobby: Id,
     token: Option<String>,
@@ -31,6 +34,8 @@ pub struct PlayerLoop {
     rng: SeededRandom,
     hash: hosting_core::HashKey,
     pub completed_transitions: u64,
+    /// Durations of some `connected` commands, each with the engine's lock and the submission to the journal.
+    connected_ns: Vec<u64>,
     pub samples: Option<(Instant, Vec<Sample>)>,
 }
 
@@ -45,6 +50,7 @@ impl PlayerLoop {
             rng: SeededRandom::new(seed),
             hash: hash_key(),
             completed_transitions: 0,
+            connected_ns: Vec::new(),
             samples: None,
         }
     }
@@ -94,7 +100,9 @@ impl PlayerLoop {
         if !player.is_connected {
             let verified = shard.shard.keys().verify_player(token);
             let connect = Connect { lobby: player.lobby, player: verified, idempotency: None };
+            let started = number.is_multiple_of(TIMED_PLAYERS).then(Instant::now);
             let ((), lsn) = shard.execute(|engine, context| engine.connected(context, &connect))?;
+            self.connected_ns.extend(started.map(|started| started.elapsed().as_nanos() as u64));
             player.is_connected = true;
             return Ok(lsn);
         }
@@ -167,6 +175,8 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     }
     let (wall_s, cpu_s) = (measurement_started.elapsed().as_secs_f64(), (cpu_ns() - cpu_before_ns) as f64 / 1e9);
     let transitions = player_loop.completed_transitions - completed_before;
+    player_loop.connected_ns.sort_unstable();
+    let connected_ns = player_loop.connected_ns[player_loop.connected_ns.len() / 2];
     let samples = player_loop.samples.take().map(|(_, samples)| samples).unwrap_or_default();
     let after = shard.journal().stats();
     shard.flush();
@@ -176,6 +186,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     Ok(disk
         .number("transitions_per_s", transitions as f64 / wall_s)
         .number("cpu_share", cpu_s / wall_s)
+        .count("connected_ns", connected_ns)
         .count("transitions", transitions)
         .count("outstanding", outstanding as u64)
         .and(journal_figures(&before, &after, transitions))
