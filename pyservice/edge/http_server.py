@@ -1,6 +1,9 @@
 """HTTP server for an ASGI application, with the protocol of uvicorn.
 
 It has no defence against hostile clients, because the front serves the public.
+
+The class `Server` of uvicorn installs signal handlers, and polls every 100 ms whether to stop. A plane has several
+servers and handles signals for all of them, so it uses only the protocol of uvicorn.
 """
 
 from __future__ import annotations

@@ -136,6 +136,7 @@ async def test_closed_connection_frees_its_held_slot(
 async def test_request_with_the_end_of_the_stream_gets_no_response(
     plane: Plane, session: ApiSession
 ) -> None:
+    """The front cannot tell this client from one that has left, so it cancels the passed request."""
     http = plane.http_client()
     headers = {"authorization": f"Bearer {session.client_token}"}
     async with http.connection() as (reader, writer):
