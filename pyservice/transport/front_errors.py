@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from pyservice.errors import ServiceError
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
-
-REQUESTS_AT_ONCE: Final = 512
-"""Requests that the front passes on at a time. One address has half of them, and one token a quarter."""
 
 
 class FrontError(NamedTuple):
@@ -34,7 +31,6 @@ def front_errors(refusals: Iterable[str]) -> dict[str, ServiceError]:
 
 
 def _problems() -> dict[str, ServiceError]:
-    of_all, of_address, of_token = REQUESTS_AT_ONCE, REQUESTS_AT_ONCE // 2, REQUESTS_AT_ONCE // 4
     return {
         "not_http": ServiceError("HEADER_INVALID", "The request is not valid HTTP/1.1."),
         "two_hosts": ServiceError("HEADER_INVALID", TWO_HOSTS_DETAIL),
@@ -55,12 +51,10 @@ def _problems() -> dict[str, ServiceError]:
             "OVERLOADED",
             "Your address sends too much at once. Try again after Retry-After, less at a time.",
         ),
-        "overloaded_all": _overloaded(f"{of_all} requests of all clients"),
-        "overloaded_address": _overloaded(f"{of_address} requests of this client address"),
-        "overloaded_token": _overloaded(f"{of_token} requests of this token"),
-        "overloaded_tokenless": _overloaded(
-            f"{of_token} requests without a token from your address"
-        ),
+        "overloaded_all": _overloaded("of all clients"),
+        "overloaded_address": _overloaded("of this client address"),
+        "overloaded_token": _overloaded("of this token"),
+        "overloaded_tokenless": _overloaded("without a token from your address"),
         "control_plane_unavailable": ServiceError("CONTROL_PLANE_UNAVAILABLE"),
         "control_plane_unavailable_sent": ServiceError(
             "CONTROL_PLANE_UNAVAILABLE",
@@ -78,8 +72,9 @@ def _problems() -> dict[str, ServiceError]:
     }
 
 
-def _overloaded(requests: str) -> ServiceError:
+def _overloaded(scope: str) -> ServiceError:
     return ServiceError(
         "OVERLOADED",
-        f"{requests} are being worked on. Try again after Retry-After, with growing pauses.",
+        f"Too many requests {scope} are in progress. Try again after Retry-After, with growing"
+        " pauses.",
     )

@@ -20,7 +20,6 @@ import httpx
 import pytest
 
 from pyservice.openapi import fill_example
-from pyservice.transport.front_errors import REQUESTS_AT_ONCE
 from tests.contract import error_cases
 from tests.contract.response_check import ResponseChecker
 from tests.contract.scenario import BY_SLUG, Scenario, ServedGame, open_served_game
@@ -31,6 +30,8 @@ from tests.support.supervised_service import SupervisedService, until
 error_cases.load_areas()
 
 WAIT_S: Final = 30.0
+REQUESTS_AT_ONCE: Final = 512
+"""Requests to the control plane that the front passes on at a time. One address has half of them."""
 SMALL_BYTES: Final = 64 * 1024
 """Bodies up to this size may exceed the memory budget by half."""
 SLOW_CLIENT_MS: Final = 1_000

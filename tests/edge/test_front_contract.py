@@ -42,6 +42,14 @@ def test_error_body_is_complete_with_a_ray_id(name: str) -> None:
     assert ("www-authenticate" in names) == (status == 401)
 
 
+@pytest.mark.parametrize("scope", ["all", "address", "token", "tokenless"])
+def test_overload_states_no_number(scope: str) -> None:
+    """The limits of the planes and of streams differ, and their errors do not."""
+    detail = ERRORS[f"overloaded_{scope}"].detail
+    assert detail.startswith("Too many requests")
+    assert not any(character.isdigit() for character in detail)
+
+
 def test_failed_authentications_are_limited_by_name() -> None:
     status, headers, body_parts = http_form(ERRORS["rate_limited_failures"])
     assert status == 429
