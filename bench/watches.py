@@ -1,4 +1,4 @@
-"""Blocked long polls over HTTP: memory of each, and response time of a change for one watcher and for all.
+"""Parked long polls over HTTP: memory of each, and response time of a change for one watcher and for all.
 
 Load: the service on one core, the watchers on the other. A response must be a 200 with a newer index. Watches that time
 out are repeated. Changes for one watcher have five rounds, each with a new service, because caches of an earlier round
@@ -114,10 +114,10 @@ def _one(service: Service) -> Run:
     async def measure() -> Run:
         await _warm(service, [request(number, index) for number in range(_AT_ONCE)], index)
         idle_kib = service.idle_memory_kib()
-        watchers, blocked_s = await _watch(
+        watchers, parked_s = await _watch(
             service, [request(number, index) for number in range(COUNT)], index
         )
-        blocked_kib = service.memory_kib()
+        parked_kib = service.memory_kib()
         files = max(map(open_files, service.pids()))
         latencies_s: list[float] = []
         for number in range(0, COUNT, COUNT // CHANGES):
@@ -138,8 +138,8 @@ def _one(service: Service) -> Run:
         _end(watchers)
         latencies_s.sort()
         return {
-            "blocked_s": blocked_s,
-            "kib_each": (blocked_kib - idle_kib) / COUNT,
+            "parked_s": parked_s,
+            "kib_each": (parked_kib - idle_kib) / COUNT,
             "idle_mib": idle_kib / 1024,
             "open_files": files,
             "one_p50_ms": share(latencies_s, 0.5) * 1e3,
@@ -161,7 +161,7 @@ def _all(service: Service, token_count: int) -> list[Run]:
 
     async def one_round() -> Run:
         index = str(service.call("get_games")["watch"]["index"])
-        watchers, blocked_s = await _watch(
+        watchers, parked_s = await _watch(
             service, [request(number, index) for number in range(COUNT)], index
         )
         name = f"new-{next(names)}"
@@ -176,7 +176,7 @@ def _all(service: Service, token_count: int) -> list[Run]:
                 raise WrongAnswer("a watch was answered with an old state")
         _end(watchers)
         times_s = sorted(answered_s - began_s for answered_s, _ in answers)
-        return {"blocked_s": blocked_s, "first_s": times_s[0], "last_s": times_s[-1]}
+        return {"parked_s": parked_s, "first_s": times_s[0], "last_s": times_s[-1]}
 
     with _many_files():
         return [loaded(one_round) for _ in range(ROUNDS)]
@@ -192,7 +192,7 @@ async def _warm(service: Service, requests: Sequence[Request], index: str) -> No
 async def _watch(
     service: Service, requests: Sequence[Request], index: str
 ) -> tuple[list[_Watcher], float]:
-    """Starts watchers. Returns them when all requests are blocked, with the seconds that this took."""
+    """Starts watchers. Returns them when all requests are parked, with the seconds that this took."""
     loop = asyncio.get_running_loop()
     host, _, port = service.address.rpartition(":")
     began_s = time.perf_counter()
@@ -214,9 +214,9 @@ async def _watch(
         if failed := next((one for one in watchers if one.changed.done()), None):
             failed.changed.result()
             raise WrongAnswer("a watch was answered although nothing had changed")
-    blocked_s = time.perf_counter() - began_s
+    parked_s = time.perf_counter() - began_s
     await asyncio.sleep(_SETTLE_S)
-    return watchers, blocked_s
+    return watchers, parked_s
 
 
 async def _passed(service: Service) -> None:
@@ -237,12 +237,12 @@ def _figures(runs: Runs) -> list[Figure]:
     p99s_ms = [float(run["one_p99_ms"]) for run in one]
     figures = [
         Figure(
-            f"{COUNT:,} blocked watches, resident memory each above idle",
+            f"{COUNT:,} parked watches, resident memory each above idle",
             median(one, "kib_each") * 1.024,
             "kB",
             at_most=6,
-            note=f"all processes, idle {median(one, 'idle_mib'):.0f} MiB; blocked in "
-            f"{median(one, 'blocked_s'):.1f} s; {TOKENS:,} tokens, a game each; "
+            note=f"all processes, idle {median(one, 'idle_mib'):.0f} MiB; parked in "
+            f"{median(one, 'parked_s'):.1f} s; {TOKENS:,} tokens, a game each; "
             f"{max(run['open_files'] for run in one):,} open files of one process",
         ),
         Figure(
