@@ -38,11 +38,17 @@ const DISCARDED_BYTES: usize = 4096;
 /// Serves a connection until it ends. `unread` are the bytes that the caller has read.
 pub async fn serve<S: ClientSocket>(
     context: Rc<ThreadContext>,
-    socket: S,
-    unread: Vec<u8>,
+    mut socket: S,
+    mut unread: Vec<u8>,
     peer: Peer,
     admission: Admission,
 ) {
+    if unread.is_empty() {
+        let first = timeout(context.timeouts.receive, socket.read_buf(&mut unread)).await;
+        if !matches!(first, Ok(Ok(1..))) {
+            return linger(socket).await;
+        }
+    }
     let mut rest = Some((socket, unread));
     while let Some((socket, unread)) = rest {
         rest = serve_until_parked(&context, socket, unread, peer).await;

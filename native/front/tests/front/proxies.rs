@@ -1,11 +1,12 @@
 //! Addresses of clients behind proxies and behind edge-guard, and their shares of the connections.
 
+use hosting_front::Timeouts;
 use ipnet::IpNet;
 
 use crate::client::Client;
 use crate::proxy_headers::{local_header, proxy_header};
 use crate::python::Request;
-use crate::world::{Setup, World, wait_until};
+use crate::world::{SHORT, Setup, TIMEOUTS, World, wait_until};
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -51,6 +52,13 @@ fn connection_of_edge_guard_without_a_header_is_closed() {
     client.send(GET);
     assert_eq!(client.rest(), b"");
     world.python.check_no_request();
+    wait_until(|| world.budget.count() == 0);
+}
+
+#[test]
+fn connection_of_edge_guard_without_a_first_byte_is_closed() {
+    let world = World::with(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, ..Setup::default() });
+    assert_eq!(edge_client(&world, [192, 0, 2, 1]).rest(), b"");
     wait_until(|| world.budget.count() == 0);
 }
 

@@ -228,6 +228,13 @@ fn wrong_files_leave_the_old_certificate() {
 }
 
 #[test]
+fn connection_without_a_first_byte_is_closed() {
+    let tls = TlsWorld::with_timeouts(Timeouts { receive: 10 * SHORT, ..TIMEOUTS });
+    assert_eq!(tls.connect().read(&mut [0; 1]).unwrap(), 0);
+    wait_until(|| tls.world.budget.count() == 0);
+}
+
+#[test]
 fn client_that_does_not_read_is_cut_off() {
     let tls = TlsWorld::with_timeouts(Timeouts { slow_reader: SHORT, ..TIMEOUTS });
     tls.world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; 24 << 20])));
