@@ -13,6 +13,8 @@ from tests.support.tracked_files import ROOT, relative, tracked
 
 MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
+MAX_TRANSPORT_LINES = 2_500
+"""Of `pyservice/edge` and `pyservice/rpc` together. Connections are the task of the front."""
 
 # Files over the limit, with the reason.
 LONG_FILES: dict[str, str] = {}
@@ -161,6 +163,12 @@ def test_size_limits_hold_for_all_but_the_listed_exceptions() -> None:
         stale = exceptions.keys() - long.keys()
         assert not stale, "these are within the limit; drop their exceptions: " + "; ".join(stale)
         assert all(len(reason) > 20 for reason in exceptions.values())
+
+
+def test_python_transports_stay_small() -> None:
+    files = tracked("pyservice/edge/*.py", "pyservice/rpc/*.py")
+    lines = sum(len(path.read_text().splitlines()) for path in files)
+    assert 0 < lines <= MAX_TRANSPORT_LINES
 
 
 def test_generated_code_matches_the_proto_files() -> None:
