@@ -453,6 +453,12 @@ impl<S: ClientSocket> AsyncWrite for ClientStream<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::front::Timeouts;
+
+    #[test]
+    fn rate_of_a_reader_is_measured_over_10_s() {
+        assert_eq!(Timeouts::new(Duration::ZERO, Duration::ZERO).slow_reader, Duration::from_secs(10));
+    }
 
     #[test]
     fn reader_needs_8_kib_a_second() {
