@@ -8,6 +8,8 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Final
 
 import httpx
@@ -19,16 +21,28 @@ from tests.support.data_plane_clients import read_response
 from tests.support.full_service import UNLIMITED, FullService
 from tests.support.waiting import PATIENCE_S
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.timing]
 
 LIMIT: Final = FailedAuthenticationRateLimit()
-CONNECTIONS: Final = 8
-"""At one time. Each has one request, because the next one after a 429 waits 100 ms."""
+AT_ONCE: Final = {"http": 8, "grpc": 64}
+"""Requests at one time. Over HTTP, each has its own connection, because the next one of a connection waits 100 ms after
+a 429.
+"""
 REQUESTS: Final = 1_000
 """At least, of one attack."""
-OFFERED_PER_S: Final = 10 * LIMIT.per_second
-"""At least. Two idle cores give about 4,600."""
+OFFERED_PER_S: Final = {"http": 3_000, "grpc": 1_000}
+"""At least. Two idle cores give about 4,600 over HTTP."""
 ATTACKER: Final = "127.0.0.1"
+Status = tuple[int | None, str]
+"""HTTP status and error code."""
+INVALID: Final[dict[str, Status]] = {
+    "http": (401, "TOKEN_INVALID"),
+    "grpc": (None, "TOKEN_INVALID"),
+}
+LIMITED: Final[dict[str, Status]] = {
+    "http": (429, "RATE_LIMITED"),
+    "grpc": (None, "RATE_LIMITED"),
+}
 
 full_service = service_fixture(
     "module",
@@ -52,14 +66,14 @@ async def metric(full_service: FullService, name: str, **labels: str) -> int:
 
 async def statuses_of(
     full_service: FullService, address: str, tokens: list[str]
-) -> Counter[tuple[int, str]]:
+) -> Counter[Status]:
     """Asks with each token in turn, on one connection. Counts the statuses and error codes."""
     host, _, port = str(full_service.ready["http"]).rpartition(":")
     reader, writer = await asyncio.open_connection(host, int(port), local_addr=(address, 0))
     # A close with a reset. Otherwise thousands of local ports would be in TIME_WAIT.
     linger = struct.pack("ii", 1, 0)
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-    counts = Counter[tuple[int, str]]()
+    counts = Counter[Status]()
     for token in tokens:
         head = (
             f"GET /cloud/auth/inspect HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -73,55 +87,86 @@ async def statuses_of(
     return counts
 
 
+Ask = Callable[[str], Awaitable[Status]]
+
+
+@asynccontextmanager
+async def asking(full_service: FullService, transport: str) -> AsyncIterator[Ask]:
+    """Yields a function that asks with one token."""
+    if transport == "http":
+
+        async def ask_http(token: str) -> Status:
+            (status,) = await statuses_of(full_service, ATTACKER, [token])
+            return status
+
+        yield ask_http
+        return
+    async with full_service.open_client(transport) as client:
+
+        async def ask_grpc(token: str) -> Status:
+            answer = await client.call("inspect_token", token=token)
+            return None, answer.code
+
+        yield ask_grpc
+
+
 async def attack(
-    full_service: FullService, name: str, duration_s: float
-) -> tuple[Counter[tuple[int, str]], float]:
+    ask: Ask, name: str, at_once: int, duration_s: float
+) -> tuple[Counter[Status], float]:
     """Sends wrong tokens for `duration_s`, or longer. Returns the counted answers and the time."""
-    counts, began = Counter[tuple[int, str]](), time.monotonic()
+    counts, began = Counter[Status](), time.monotonic()
 
     async def send(number: int) -> None:
         while time.monotonic() - began < duration_s or counts.total() < REQUESTS:
-            token = f"cloud_{name}_{number}_{counts.total()}"
-            counts.update(await statuses_of(full_service, ATTACKER, [token]))
+            counts[await ask(f"cloud_{name}_{number}_{counts.total()}")] += 1
 
-    await asyncio.gather(*(send(number) for number in range(CONNECTIONS)))
+    await asyncio.gather(*(send(number) for number in range(at_once)))
     return counts, time.monotonic() - began
 
 
+@pytest.mark.parametrize("transport", ["http", "grpc"])
 async def test_wrong_tokens_of_an_address_reach_the_control_plane_at_the_limit(
-    full_service: FullService,
+    full_service: FullService, transport: str
 ) -> None:
-    good = full_service.cloud_token
-    assert await statuses_of(full_service, ATTACKER, [good]) == {(200, ""): 1}
+    at_once, invalid, limited = AT_ONCE[transport], INVALID[transport], LIMITED[transport]
 
     async def passed() -> int:
         return await metric(full_service, "hosting_front_passed_total", operation="inspect_token")
 
-    before = await passed()
-    burst, burst_s = await attack(full_service, "first", 1.0)
-    ended = time.monotonic()
-    assert set(burst) == {(401, "TOKEN_INVALID"), (429, "RATE_LIMITED")}
-    most = LIMIT.burst + CONNECTIONS + LIMIT.per_second * burst_s
-    assert burst[401, "TOKEN_INVALID"] <= most
-    assert await passed() - before == burst[401, "TOKEN_INVALID"]
+    async with asking(full_service, transport) as ask:
+        before = await passed()
+        burst, burst_s = await attack(ask, f"{transport}_first", at_once, 1.0)
+        ended = time.monotonic()
+        assert set(burst) == {invalid, limited}
+        assert burst[invalid] <= LIMIT.burst + at_once + LIMIT.per_second * burst_s
+        assert await passed() - before == burst[invalid]
 
-    before = await passed()
-    steady, steady_s = await attack(full_service, "second", 2.0)
-    refilled = LIMIT.per_second * (time.monotonic() - ended)
-    look_ups = await passed() - before
+        before = await passed()
+        steady, steady_s = await attack(ask, f"{transport}_second", at_once, 2.0)
+        refilled = LIMIT.per_second * (time.monotonic() - ended)
+        look_ups = await passed() - before
     figures = f"{look_ups} look-ups of {steady.total()} requests in {steady_s:.2f} s"
-    assert set(steady) <= {(401, "TOKEN_INVALID"), (429, "RATE_LIMITED")}
-    assert steady.total() >= OFFERED_PER_S * steady_s, figures
-    assert look_ups == steady[401, "TOKEN_INVALID"]
+    assert set(steady) <= {invalid, limited}
+    assert look_ups == steady[invalid]
     # After 2 s, these are at most 5.5 a second.
     assert look_ups <= refilled + 1, figures
-    refused = burst[429, "RATE_LIMITED"] + steady[429, "RATE_LIMITED"]
-    assert refused == await metric(
+    assert burst[limited] + steady[limited] == await metric(
         full_service,
         "hosting_rate_limit_refusals_total",
         limit="failed_authentication",
-        door="http",
+        door=transport,
     )
+    assert steady.total() >= OFFERED_PER_S[transport] * steady_s, figures
+
+
+async def test_other_tokens_and_addresses_go_on_after_wrong_tokens(
+    full_service: FullService,
+) -> None:
+    good = full_service.cloud_token
+    assert await statuses_of(full_service, ATTACKER, [good]) == {(200, ""): 1}
+    async with asking(full_service, "http") as ask:
+        counts, _ = await attack(ask, "others", AT_ONCE["http"], 0.0)
+    assert counts[LIMITED["http"]]
 
     # Clients of the same address with good tokens, and of other addresses, go on over each transport.
     assert await statuses_of(full_service, ATTACKER, [good]) == {(200, ""): 1}
@@ -132,6 +177,6 @@ async def test_wrong_tokens_of_an_address_reach_the_control_plane_at_the_limit(
     async with full_service.open_client("grpc") as client:
         assert (await client.call("inspect_token", token=good)).code == "OK"
         answers = [await client.call("inspect_token", token=f"cloud_{n}") for n in range(20)]
-    limited = [answer for answer in answers if answer.code == "RATE_LIMITED"]
-    assert limited
-    assert {answer.metadata["limit"] for answer in limited} == {"failed_authentication"}
+    refused = [answer for answer in answers if answer.code == "RATE_LIMITED"]
+    assert refused
+    assert {answer.metadata["limit"] for answer in refused} == {"failed_authentication"}
