@@ -3,6 +3,8 @@
 A passed request is sent to the front and to the socket of Python behind it in turn. For the overload, the peak is that
 of 256 connections in a closed loop. Then 512 connections send at three times this rate, or as fast as the load's core
 can. Their latency counts from when a request was sent, because most of them wait for their connection before.
+The second before and the second after the overload have half of the peak rate. All requests are prepared before the
+first of the three windows, so that they follow each other at once.
 
 The share of the engine's lock is the peak rate times the median duration of the same command in a process of its own.
 """
@@ -17,10 +19,10 @@ from functools import partial
 from typing import Final
 
 from bench.journal import transitions
-from bench.load import HTTP, Shape, placement_window, window
+from bench.load import HTTP, LOBBIES, Load, Shape, placement_windows, windows
 from bench.machine import LOAD_CORE, Bench, staying_on
-from bench.players import Players
-from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.players import SLOTS, Players
+from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
 from bench.service import Service, running
 
 NAME: Final = "front"
@@ -29,6 +31,9 @@ _OVER: Final = Shape("http", 512, latency_from="sent")
 _TIMES: Final = 3
 _JOINS: Final = 64_000
 _TOKENS: Final = 49_152
+_HALF_MAX: Final = LOBBIES * SLOTS
+"""Requests in the second before and in the second after the overload, at most."""
+Measure = Callable[[Sequence[Load]], list[Run]]
 
 
 def run(bench: Bench) -> Result:
@@ -36,11 +41,14 @@ def run(bench: Bench) -> Result:
         players = Players(service)
         with staying_on(LOAD_CORE):
             runs = _passed(service, players)
-        join = partial(placement_window, bench, players, "join", _JOINS)
-        confirm = partial(window, bench, players, count=_TOKENS)
+        join: Measure = partial(placement_windows, bench, players, "join")
+        confirm: Measure = partial(windows, bench, players)
         figures = [_added(runs)]
-        for operation, measure in (("join", join), ("connected", confirm)):
-            of_operation = _overload(operation, measure)
+        for operation, measure, count in (
+            ("join", join, _JOINS),
+            ("connected", confirm, _TOKENS),
+        ):
+            of_operation = _overload(operation, measure, count)
             runs |= of_operation
             figures += _overload_figures(operation, of_operation)
     runs |= interleaved({"locked": lambda: transitions(bench, bench.scratch("locked"))})
@@ -101,17 +109,17 @@ def _lock_share(runs: Mapping[str, Sequence[Run]]) -> Figure:
     )
 
 
-def _overload(operation: str, measure: Callable[..., Run]) -> dict[str, list[Run]]:
-    peak = measure(shape=HTTP)["answers_per_s"]
-    half = partial(measure, shape=HTTP, rate=round(peak / 2))
-    return interleaved(
-        {
-            f"{operation} peak": lambda: measure(shape=HTTP),
-            f"{operation} before": half,
-            f"{operation} overload": lambda: measure(shape=_OVER, rate=round(_TIMES * peak)),
-            f"{operation} after": half,
-        }
-    )
+def _overload(operation: str, measure: Measure, count: int) -> dict[str, list[Run]]:
+    peak = measure([Load(HTTP, count)])[0]["answers_per_s"]
+    half = Load(HTTP, min(round(peak / 2), _HALF_MAX), round(peak / 2))
+    over = Load(_OVER, count, round(_TIMES * peak))
+    names = [f"{operation} {name}" for name in ("peak", "before", "overload", "after")]
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    for _ in range(ROUNDS):
+        runs[names[0]] += measure([Load(HTTP, count)])
+        for name, run in zip(names[1:], measure([half, over, half]), strict=True):
+            runs[name].append(run)
+    return runs
 
 
 def _overload_figures(operation: str, runs: dict[str, list[Run]]) -> list[Figure]:
@@ -119,6 +127,7 @@ def _overload_figures(operation: str, runs: dict[str, list[Run]]) -> list[Figure
         runs[f"{operation} {name}"] for name in ("peak", "overload", "before", "after")
     )
     rate, peak_rate = median(over, "answers_per_s"), median(peak, "answers_per_s")
+    before_us, after_us = (median(of, "first_second_p99_us") for of in (before, after))
     return [
         Figure(
             f"`{operation}` at three times its peak rate over 512 connections, of its peak rate",
@@ -134,11 +143,10 @@ def _overload_figures(operation: str, runs: dict[str, list[Run]]) -> list[Figure
             at_most=50.0,
         ),
         Figure(
-            "at half of the peak rate right after it, p99 of that before it",
-            median(after, "p99_us") / median(before, "p99_us"),
+            "p99 of the second after it at half of the peak rate, of the second before it",
+            after_us / before_us,
             "times",
             at_most=2.0,
-            note=f"{median(after, 'p99_us') / 1e3:.1f} ms after, "
-            f"{median(before, 'p99_us') / 1e3:.1f} ms before",
+            note=f"{after_us / 1e3:.1f} ms after, {before_us / 1e3:.1f} ms before",
         ),
     ]

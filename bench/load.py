@@ -6,7 +6,7 @@ tokens are created before a window of `connected` and consumed in it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +14,7 @@ from typing import Final
 from bench.machine import LOAD_CORE, Bench
 from bench.players import MODE, Lobby, Players
 from bench.results import Run, WrongAnswer
+from bench.service import Service
 
 PLACEMENT_LOBBIES: Final = 1_000
 LOBBIES: Final = 64
@@ -52,11 +53,6 @@ class Tokens:
                     file.write(f"connected {lobby.lobby_token} {token}\n")
         return cls(players, plan, count // LOBBIES * LOBBIES, lobbies)
 
-    def check_spent(self) -> None:
-        connected = self.players.connected(self.players.namespaces[0])
-        if connected != self.count:
-            raise WrongAnswer(f"{self.count} players were admitted, {connected} are connected")
-
     def end(self) -> None:
         self.players.detach(self.lobbies)
 
@@ -84,23 +80,36 @@ def run_load(
     return run
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One window. Rate 0 is a closed loop."""
+
+    shape: Shape
+    count: int
+    rate: float = 0.0
+
+
 def window(bench: Bench, players: Players, shape: Shape, count: int, rate: float = 0.0) -> Run:
-    """Creates tokens, runs one window on the service, and checks that all players are connected."""
-    service = players.service
-    tokens = Tokens.make(players, service.folder / "plan", count)
-    try:
-        service.wait_for_facts()
-        syncs_before = service.metric("hosting_journal_syncs_total")
-        run = run_load(
-            bench, shape, service.ready[shape.transport], tokens.plan, service.cpu_s, rate
-        )
-        run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
-        if run["rays"] != run["answers"]:
-            raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")
-        tokens.check_spent()
-    finally:
-        tokens.end()
+    (run,) = windows(bench, players, [Load(shape, count, rate)])
     return run
+
+
+def windows(bench: Bench, players: Players, loads: Sequence[Load]) -> list[Run]:
+    """Creates all tokens, runs the windows without a pause, and checks that all players are connected."""
+    all_tokens: list[Tokens] = []
+    try:
+        for number, load in enumerate(loads):
+            plan = players.service.folder / f"plan{number}"
+            all_tokens.append(Tokens.make(players, plan, load.count))
+        runs = _run_all(bench, players.service, loads, [tokens.plan for tokens in all_tokens])
+        admitted = sum(tokens.count for tokens in all_tokens)
+        connected = players.connected(players.namespaces[0])
+        if connected != admitted:
+            raise WrongAnswer(f"{admitted} players were admitted, {connected} are connected")
+    finally:
+        for tokens in all_tokens:
+            tokens.end()
+    return runs
 
 
 def placement_window(
@@ -111,25 +120,44 @@ def placement_window(
     rate: float = 0.0,
     shape: Shape = HTTP,
 ) -> Run:
-    """Attaches 1,000 lobbies, runs one window of joins or finds, and checks the reserved slots."""
+    (run,) = placement_windows(bench, players, operation, [Load(shape, count, rate)])
+    return run
+
+
+def placement_windows(
+    bench: Bench, players: Players, operation: str, loads: Sequence[Load]
+) -> list[Run]:
+    """Attaches 1,000 lobbies, runs the windows without a pause, and checks the reserved slots."""
     service = players.service
     lobbies = players.attach([players.namespaces[0]] * PLACEMENT_LOBBIES)
     try:
-        write_placements(service.folder / "plan", operation, lobbies, count)
-        service.wait_for_facts()
-        syncs_before = service.metric("hosting_journal_syncs_total")
-        run = run_load(
-            bench, shape, service.ready["http"], service.folder / "plan", service.cpu_s, rate
-        )
-        run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
-        if run["rays"] != run["answers"]:
-            raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")
+        plans = [service.folder / f"plan{number}" for number in range(len(loads))]
+        for plan, load in zip(plans, loads, strict=True):
+            write_placements(plan, operation, lobbies, load.count)
+        runs = _run_all(bench, service, loads, plans)
+        count = sum(load.count for load in loads)
         reserved = service.metric("hosting_slots", state="reserved")
         if reserved != count:
             raise WrongAnswer(f"{count} players got a slot, {reserved} slots are reserved")
     finally:
         players.detach(lobbies)
-    return run
+    return runs
+
+
+def _run_all(
+    bench: Bench, service: Service, loads: Sequence[Load], plans: Sequence[Path]
+) -> list[Run]:
+    service.wait_for_facts()
+    runs = []
+    for load, plan in zip(loads, plans, strict=True):
+        syncs_before = service.metric("hosting_journal_syncs_total")
+        address = service.ready[load.shape.transport]
+        run = run_load(bench, load.shape, address, plan, service.cpu_s, load.rate)
+        run["syncs"] = service.metric("hosting_journal_syncs_total") - syncs_before
+        if run["rays"] != run["answers"]:
+            raise WrongAnswer(f"{run['rays']} ray ids on {run['answers']} answers")
+        runs.append(run)
+    return runs
 
 
 def write_placements(plan: Path, operation: str, lobbies: list[Lobby], count: int) -> None:
