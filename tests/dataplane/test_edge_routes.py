@@ -111,7 +111,8 @@ async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
         others = {route.port for route in answer.routes}
         assert len(others) == 16
         assert others.isdisjoint(route.port for route in refused_ones)
-        assert syncs() - before < 8
+        # One sync for each outcome would be 16.
+        assert syncs() - before < len(refused_ones)
 
 
 async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene) -> None:
