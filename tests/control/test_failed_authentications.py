@@ -30,7 +30,7 @@ a 429.
 """
 REQUESTS: Final = 1_000
 """At least, of one attack."""
-OFFERED_PER_S: Final = {"http": 3_000, "grpc": 1_000}
+OFFERED_PER_S: Final = {"http": 2_000, "grpc": 1_000}
 """At least. Two idle cores give about 4,600 over HTTP."""
 ATTACKER: Final = "127.0.0.1"
 Status = tuple[int | None, str]
