@@ -33,7 +33,7 @@ pub async fn serve_edge_guard(context: Rc<ThreadContext>, mut stream: UnixStream
     let Some(named) = named_address(&context, &mut stream).await else { return };
     let peer = context.addresses.edge_peer(named);
     if admission.introduce(peer) {
-        hyper_connection::serve(context, stream, Vec::new(), peer, admission).await;
+        hyper_connection::serve(context, stream, peer, admission).await;
     }
 }
 

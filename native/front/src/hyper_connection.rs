@@ -35,19 +35,12 @@ const LINGER: Duration = Duration::from_secs(2);
 /// Bytes that are discarded at once.
 const DISCARDED_BYTES: usize = 4096;
 
-/// Serves a connection until it ends. `unread` are the bytes that the caller has read.
-pub async fn serve<S: ClientSocket>(
-    context: Rc<ThreadContext>,
-    mut socket: S,
-    mut unread: Vec<u8>,
-    peer: Peer,
-    admission: Admission,
-) {
-    if unread.is_empty() {
-        let first = timeout(context.timeouts.receive, socket.read_buf(&mut unread)).await;
-        if !matches!(first, Ok(Ok(1..))) {
-            return linger(socket).await;
-        }
+/// Serves a connection until it ends.
+pub async fn serve<S: ClientSocket>(context: Rc<ThreadContext>, mut socket: S, peer: Peer, admission: Admission) {
+    let mut unread = Vec::new();
+    let first = timeout(context.timeouts.receive, socket.read_buf(&mut unread)).await;
+    if !matches!(first, Ok(Ok(1..))) {
+        return linger(socket).await;
     }
     let mut rest = Some((socket, unread));
     while let Some((socket, unread)) = rest {

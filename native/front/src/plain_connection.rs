@@ -45,8 +45,8 @@ struct Connection {
     busy: Option<Counted>,
 }
 
-/// Serves a connection until its next request is not plain. Returns the connection then, with the bytes of that request. `received`
-/// are bytes that follow earlier requests, and `idle` is the timeout before the next one.
+/// Serves a connection until its next request is not plain. Returns the connection then, with the bytes of that request.
+/// `received` are bytes that follow earlier requests, and `idle` is the timeout before the next one.
 pub async fn serve(
     context: Rc<ThreadContext>,
     stream: TcpStream,
@@ -158,8 +158,7 @@ struct Turn {
     length: usize,
     /// Whether the bytes after the requests may become a plain request.
     is_rest_plain: bool,
-    /// Whether the last answer says that the connection closes, because the front stops or does
-    /// not keep connections.
+    /// Whether the last answer says that the connection closes, because the front stops or does not keep connections.
     is_last: bool,
 }
 

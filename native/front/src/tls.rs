@@ -133,6 +133,6 @@ pub(crate) async fn serve(
     if let Some(stream) = accept(&acceptor, &context, stream).await
         && stream.get_ref().1.alpn_protocol() != Some(CHALLENGE)
     {
-        hyper_connection::serve(context, stream, Vec::new(), peer, admission).await;
+        hyper_connection::serve(context, stream, peer, admission).await;
     }
 }
