@@ -166,6 +166,14 @@ class RunFolder:
                 return last.decode().partition("=")[2] if has_note else None
         return None
 
+    def scratch_template(self) -> Path | None:
+        """Returns the formatted image that the spec names, or None. Raises OSError."""
+        for record in _read(f"{self.path}/{_SPEC}").split(b"\0"):
+            name, _, value = record.partition(b"=")
+            if name == b"scratch_template":
+                return Path(os.fsdecode(value))
+        return None
+
     def prepare(self, spec: KeeperSpec) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         apply_changes([*self.folder_changes(), self.spec_change(spec)])

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
+from pyservice.runtime.run_folder import RunFolder
+
 ScratchKind = Literal["image", "memory", "folder"]
 SCRATCH_KINDS: Final[tuple[ScratchKind, ...]] = ("image", "memory", "folder")
 """Kinds of scratch folders, in order of preference. A `folder` has no limit."""
@@ -94,9 +96,18 @@ def image_template(folder: Path, size: int) -> Path:
 
 
 def remove_templates(folder: Path) -> None:
-    """Removes the templates of an earlier service, which may have had other options."""
+    """Removes the templates of an earlier service, which may have had other options.
+
+    Keeps the templates that runs name, because a run of the earlier service may not have started.
+    """
+    named = set()
+    for path in folder.iterdir():
+        # A keeper cannot start a run with an unreadable spec either.
+        with contextlib.suppress(OSError):
+            named.add(RunFolder(path).scratch_template())
     for path in folder.glob(".scratch-*"):
-        path.unlink(missing_ok=True)
+        if path not in named:
+            path.unlink(missing_ok=True)
 
 
 class ScratchWatch:

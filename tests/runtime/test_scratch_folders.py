@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from pyservice.runtime.scratch_folders import (
     ScratchWatch,
     remove_templates,
 )
+from tests.runtime.unstarted_runs import laid_out
 from tests.support.runtime_host import RuntimeHost
 from tests.support.scratch_images import needs_loop_devices, needs_mke2fs
 from tests.support.waiting import eventually
@@ -115,6 +117,26 @@ async def test_missing_mke2fs_leaves_folders_in_memory(
     assert limits.kind == "memory"
     assert "e2fsprogs" in problem
     assert not list((tmp_path / "servers").iterdir()), "the trials left files"
+
+
+@needs_loop_devices
+@needs_mke2fs
+async def test_run_that_was_laid_out_before_a_restart_keeps_its_template(host: RuntimeHost) -> None:
+    servers = host.folder / "servers"
+    limits = await limited(host, servers)
+    unused = limits.template(32 * MIB)
+    assert unused is not None
+    order = await laid_out(host)
+    remove_templates(servers)
+    assert not unused.exists()
+    host.supervisor.ensure_running(order)
+    await host.reports.wait_for(order.id, "running")
+    host.supervisor.end(order.id, 0)
+    assert (await host.reports.end(order.id)).reason == "stopped"
+    await host.drop()
+    shutil.rmtree(host.of(order).path)
+    remove_templates(servers)
+    assert not list(servers.glob(".scratch-*"))
 
 
 @needs_loop_devices
