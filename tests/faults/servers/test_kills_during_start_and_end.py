@@ -99,8 +99,15 @@ class LobbyKills:
             assert step.role == "data", str(step)
             answer = await eventually(ask)
         assert answer.code in ("OK", "MATCHMAKER_LOBBY_STOPPED"), (str(step), answer)
+
+        async def is_over() -> bool:
+            with contextlib.suppress(AssertionError, httpx.TransportError):
+                return lobby_id not in await self.game.alive(PLAIN)
+            return False
+
+        # The answer only says that the end is requested.
+        await eventually(is_over)
         await self.check()
-        assert lobby_id not in await self.game.alive(PLAIN)
 
     async def end_all(self) -> None:
         for lobby_id in await self.game.alive(PLAIN):
