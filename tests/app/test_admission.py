@@ -4,10 +4,8 @@ and cancelled requests.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
@@ -17,13 +15,13 @@ import pytest
 from examples.captcha_provider import Provider
 from pyservice.pb.hosting.v1 import matchmaker_pb2, matchmaker_pb2_grpc
 from tests.support.data_plane_service import MODES, MakeService, Service, version
+from tests.support.verification_server import LOOPBACK, Game, running_game, verified_modes
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.full
 
 PASSES_S = 1.5
 """Time in which the request reaches the game's verification server, which does not respond."""
-LOOPBACK = {"verification_allowed_networks": ["127.0.0.0/8"]}
 RULE = {
     "captcha_a": {"secret_key": "never-shown", "site_key": "site-a"},
     "requests_before_reverify": 1,
@@ -31,53 +29,10 @@ RULE = {
 }
 
 
-class Game(ThreadingHTTPServer):
-    """Verification server of the game. It responds with `status` after `go` is set."""
-
-    daemon_threads = True
-
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.status = 200
-        self.go = threading.Event()
-        self.go.set()
-        self.bodies: list[dict[str, Any]] = []
-        self.traces: list[str | None] = []
-        self.disconnected = threading.Event()
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_port}/may"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Game
-    protocol_version = "HTTP/1.1"
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.bodies.append(json.loads(body))
-        self.server.traces.append(self.headers["traceparent"])
-        if not self.server.go.is_set():
-            if not self.connection.recv(1):
-                self.server.disconnected.set()
-            return
-        self.send_response(self.server.status)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, format: str, *args: object) -> None:
-        pass
-
-
 @pytest.fixture
 def game() -> Iterator[Game]:
-    with Game() as game:
-        thread = threading.Thread(target=game.serve_forever, daemon=True)
-        thread.start()
+    with running_game() as game:
         yield game
-        game.shutdown()
-        thread.join()
 
 
 @pytest.fixture
@@ -90,18 +45,13 @@ def provider() -> Iterator[Provider]:
         thread.join()
 
 
-def _asking(url: str) -> dict[str, Any]:
-    action = {"enabled": True, "verification": {"url": url, "headers": {"X-Key": "never-shown"}}}
-    return {**MODES, "duel": {**MODES["duel"], "actions": {"find": action, "join": action}}}
-
-
 def _join(service: Service, token: str, lobby: str, **fields: Any) -> httpx.Response:
     body = {"lobby_id": lobby, **fields}
     return service.ask("POST", "/matchmaker/lobbies/join", body, token, user_agent="Game/2")
 
 
 def test_verification_server_rejects_a_join(make_service: MakeService, game: Game) -> None:
-    service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
+    service = make_service(modes=verified_modes(game.url), settings=LOOPBACK).start()
     lobby, _ = service.attach()
     token = service.public_token()
     answer = _join(service, token, lobby, verification_data={"ticket": 7})
@@ -122,7 +72,7 @@ def test_verification_server_rejects_a_join(make_service: MakeService, game: Gam
 
 
 def test_grpc_find_is_verified_within_its_deadline(make_service: MakeService, game: Game) -> None:
-    service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
+    service = make_service(modes=verified_modes(game.url), settings=LOOPBACK).start()
     lobby, _ = service.attach()
     metadata = [("authorization", f"Bearer {service.public_token()}")]
     with grpc.insecure_channel(service.addresses["grpc"]) as channel:
@@ -143,7 +93,7 @@ def test_grpc_find_is_verified_within_its_deadline(make_service: MakeService, ga
 def test_verification_is_cancelled_when_the_client_disconnects(
     make_service: MakeService, game: Game
 ) -> None:
-    service = make_service(modes=_asking(game.url), settings=LOOPBACK).start()
+    service = make_service(modes=verified_modes(game.url), settings=LOOPBACK).start()
     lobby, _ = service.attach()
     token = service.public_token()
     game.go.clear()
@@ -164,7 +114,7 @@ def test_feed_with_a_private_verification_address_is_rejected(
 ) -> None:
     service = make_service()
     service.start()
-    service.feed |= {"revision": 2, "versions": [version(**_asking(game.url))]}
+    service.feed |= {"revision": 2, "versions": [version(**verified_modes(game.url))]}
     service.write_feed()
     checked = service.command("check-config", "--feed", str(service.feed_file))
     assert checked.returncode == 1
