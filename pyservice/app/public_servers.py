@@ -33,6 +33,14 @@ from pyservice.watch import Changes, LongPolls, Topics
 
 _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
+_DATA_REQUESTS_MAX: Final = 4_096
+_CONTROL_REQUESTS_MAX: Final = 512
+_PASSED_PART: Final = 16
+"""Divisor for the limits of passed requests if few files may be open."""
+_FILES_OF_DATA_REQUEST: Final = 4
+"""A request to the data plane opens two files: one in the front, and one in the server behind it.
+The front keeps up to 75 % more connections, for idle ones and for repeats of long polls.
+"""
 
 log = get_logger("service")
 
@@ -192,7 +200,9 @@ def warn_without_front(settings: Settings) -> None:
 
 def transport_settings(settings: Settings) -> TransportSettings:
     http, messages = settings.http_limits, settings.grpc_limits
-    connections_max = health.connections_max()
+    files_max = health.descriptor_limit()
+    data_requests_max = max(1, min(_DATA_REQUESTS_MAX, files_max // _PASSED_PART))
+    connections_max = health.connections_max() - _FILES_OF_DATA_REQUEST * data_requests_max
     rpc_connections_max = connections_max // _RPC_PART
     return TransportSettings(
         trusted_proxies=settings.trusted_proxies,
@@ -208,6 +218,8 @@ def transport_settings(settings: Settings) -> TransportSettings:
         keep_alive_timeout_ms=http.keep_alive_ms,
         connections_max=connections_max - rpc_connections_max,
         rpc_connections_max=rpc_connections_max,
+        data_requests_max=data_requests_max,
+        control_requests_max=max(1, min(_CONTROL_REQUESTS_MAX, files_max // _PASSED_PART)),
         message_limit_bytes=messages.message_bytes,
         streams_per_connection=messages.streams_per_connection,
     )

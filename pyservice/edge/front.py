@@ -62,6 +62,8 @@ class Passing:
     data_socket: Path
     control_socket: Path
     answer_timeout_ms: int
+    data_requests_max: int
+    control_requests_max: int
     url_bytes_max: int
     headers_bytes_max: int
     body_bytes_max: int
@@ -235,6 +237,8 @@ def _passing(
         config.data_socket,
         config.control_socket,
         _ANSWER_TIMEOUT_MS,
+        settings.data_requests_max,
+        settings.control_requests_max,
         settings.url_limit_bytes,
         settings.headers_limit_bytes,
         settings.body_limit_bytes,

@@ -44,6 +44,11 @@ class TransportSettings:
     connections_max: int | None = None
     """Limit of HTTP connections. One client address may have half of them. None: no limit."""
     rpc_connections_max: int | None = None
+    data_requests_max: int = 4_096
+    """Limit of the requests that the front passes on to the data plane at a time, for each
+    protocol. Many of them wait for a lobby that starts.
+    """
+    control_requests_max: int = 512
     message_limit_bytes: int = MIB
     streams_per_connection: int = 1024
     is_internal: bool = False

@@ -4,10 +4,11 @@ on /readyz.
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -17,11 +18,14 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tests.support.data_plane_service import Service
 from tests.support.raw_http2 import PREFACE
+from tests.support.verification_server import LOOPBACK, running_game, verified_modes
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full
 
 HARD = 512
+AT_ONCE = HARD // 16
+"""Requests that the front passes on to the data plane at a time."""
 ELSEWHERE = "127.0.0.2"
 
 
@@ -29,11 +33,10 @@ class FewFilesService(Service):
     command_prefix = ("prlimit", f"--nofile=256:{HARD}")
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
+@contextmanager
+def running(service: Service) -> Iterator[Service]:
     if shutil.which("prlimit") is None:
         pytest.skip("needs prlimit: apt-get install util-linux")
-    service = FewFilesService(tmp_path)
     try:
         service.start()
         yield service
@@ -42,12 +45,31 @@ def service(tmp_path: Path) -> Iterator[Service]:
         service.close()
 
 
-def fill(lines: ExitStack, address: str, content: bytes = b"") -> None:
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    with running(FewFilesService(tmp_path)) as service:
+        yield service
+
+
+def send(lines: ExitStack, address: str, content: bytes, client: str = "127.0.0.1") -> None:
     host, port = address.rsplit(":", 1)
+    peer, source = (host, int(port)), (client, 0)
+    line = lines.enter_context(socket.create_connection(peer, timeout=10, source_address=source))
+    with suppress(ConnectionError):
+        line.sendall(content)
+
+
+def fill(lines: ExitStack, address: str, content: bytes = b"", client: str = "127.0.0.1") -> None:
     for _ in range(HARD + 100):
-        line = lines.enter_context(socket.create_connection((host, int(port)), timeout=10))
-        with suppress(ConnectionError):
-            line.sendall(content)
+        send(lines, address, content, client)
+
+
+def join_request(token: str, lobby: str) -> bytes:
+    body = json.dumps({"lobby_id": lobby})
+    return (
+        f"POST /matchmaker/lobbies/join HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n{body}"
+    ).encode()
 
 
 def test_idle_connections_leave_descriptors_for_the_service(service: Service) -> None:
@@ -90,3 +112,26 @@ def test_idle_grpc_connections_leave_descriptors_for_the_journal(service: Servic
             health_pb2.HealthCheckRequest(), timeout=PATIENCE_S, wait_for_ready=True
         )
     assert answer.status == health_pb2.HealthCheckResponse.SERVING
+
+
+def test_requests_in_flight_leave_descriptors_for_the_service(tmp_path: Path) -> None:
+    with running_game() as game:
+        service = FewFilesService(tmp_path, LOOPBACK, verified_modes(game.url))
+        with running(service), ExitStack() as lines:
+            lobby, _ = service.attach()
+            game.go.clear()
+            # One token may have a quarter of the requests, and one address half of them.
+            clients = ["127.0.0.1", "127.0.0.1", ELSEWHERE, ELSEWHERE]
+            for client in clients:
+                request = join_request(service.public_token(), lobby)
+                for _ in range(AT_ONCE // len(clients)):
+                    send(lines, service.addresses["http"], request, client)
+            until(lambda: len(game.bodies) == AT_ONCE)
+            for client in ("127.0.0.1", ELSEWHERE, "127.0.0.3"):
+                fill(lines, service.addresses["http"], client=client)
+                fill(lines, service.addresses["grpc"], PREFACE, client)
+            service.wait_ready()
+            status = service.probe("/readyz?verbose").text
+            assert f"of {HARD} open" in status, status
+            assert "nearly used up" not in status, status
+            game.go.set()

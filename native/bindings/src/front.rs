@@ -15,7 +15,7 @@ use hosting_front::{
     Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes, ConnectionBudget as Budget,
     Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers,
     OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, Problems, RequestLimits,
-    RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
+    RequestRecord, RequestsMax, RouteOptions, Routes, ServiceToken, Timeouts,
 };
 use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;
@@ -291,6 +291,8 @@ struct PassingArgument {
     data_socket: PathBuf,
     control_socket: PathBuf,
     answer_timeout_ms: u64,
+    data_requests_max: usize,
+    control_requests_max: usize,
     url_bytes_max: usize,
     headers_bytes_max: usize,
     body_bytes_max: usize,
@@ -315,6 +317,7 @@ impl PassingArgument {
             data_socket: self.data_socket,
             control_socket: self.control_socket,
             answer_timeout: Duration::from_millis(self.answer_timeout_ms),
+            requests_max: RequestsMax { data: self.data_requests_max, control: self.control_requests_max },
             limits: RequestLimits {
                 url_bytes_max: self.url_bytes_max,
                 headers_bytes_max: self.headers_bytes_max,

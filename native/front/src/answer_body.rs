@@ -10,13 +10,22 @@ use http_body::{Body, Frame, SizeHint};
 use crate::body_budget::Reservation;
 use crate::client_stream::{CountedRequest, UnwrittenBytes};
 use crate::front::{Answering, Counted};
+use crate::permits::Permit;
 use crate::upstream::UpstreamBody;
 
 /// Content of a response.
 pub enum Content {
     Whole(Option<Bytes>),
-    /// Response of Python, and its bytes that are not written yet.
-    Passed(UpstreamBody, Reservation),
+    Passed(StreamedBody),
+}
+
+/// Body of a long response of Python.
+pub struct StreamedBody {
+    pub body: UpstreamBody,
+    /// Its bytes that are not written yet.
+    pub unwritten: Reservation,
+    /// Bounds the connections to Python that slow readers hold.
+    pub _permit: Permit,
 }
 
 /// Body of a response. The request counts until it is written.
@@ -52,7 +61,7 @@ impl Body for AnswerBody {
     ) -> Poll<Option<io::Result<Frame<UnwrittenBytes>>>> {
         let frame = match &mut self.content {
             Content::Whole(content) => Poll::Ready(content.take().map(|bytes| Ok(Frame::data(bytes)))),
-            Content::Passed(body, unwritten) => {
+            Content::Passed(StreamedBody { body, unwritten, .. }) => {
                 let frame = Pin::new(&mut *body).poll_frame(context);
                 unwritten.shrink_to(usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX));
                 frame
@@ -64,14 +73,14 @@ impl Body for AnswerBody {
     fn is_end_stream(&self) -> bool {
         match &self.content {
             Content::Whole(content) => content.is_none(),
-            Content::Passed(body, _) => body.is_end_stream(),
+            Content::Passed(streamed) => streamed.body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.content {
             Content::Whole(content) => SizeHint::with_exact(content.as_ref().map_or(0, |bytes| bytes.len() as u64)),
-            Content::Passed(body, _) => body.size_hint(),
+            Content::Passed(streamed) => streamed.body.size_hint(),
         }
     }
 }

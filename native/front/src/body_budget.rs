@@ -163,9 +163,9 @@ impl Reservation {
         has_room
     }
 
-    /// Adds bytes like [`Reservation::add`]. They count until they are dropped.
+    /// Counts the bytes until they are dropped, beyond the limits too.
     pub fn hold(mut self, bytes: Bytes) -> Bytes {
-        self.add(bytes.len());
+        self.add(bytes.len().saturating_sub(self.bytes));
         Bytes::from_owner(HeldBytes { bytes, _reservation: self })
     }
 

@@ -172,9 +172,9 @@ impl Front {
             budget,
             addresses: Arc::new(addresses),
             timeouts,
+            permits: Arc::new(PlanePermits::new(passing.requests_max)),
+            grpc_permits: GrpcPermits::new(passing.requests_max),
             passing: Arc::new(passing),
-            permits: Arc::default(),
-            grpc_permits: GrpcPermits::default(),
             tls: certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,
             measurers,
         });
@@ -256,7 +256,7 @@ impl ThreadContext {
         ThreadContext {
             timeouts: shared.timeouts,
             request_bytes_max: limits.headers_bytes_max.min(limits.body_bytes_max).min(REQUEST_BYTES_MAX),
-            passing: Passing::new(shared.passing.clone(), shared.permits.clone()),
+            passing: Passing::new(shared.passing.clone(), shared.permits.clone(), shared.measurers.len()),
             waiters: DurableWaiters::new(shared.operations.shard.durable()),
             ray_ids: RayIds::new(),
             is_stopping: Cell::new(false),

@@ -66,6 +66,7 @@ pub use measurements::{Measurements, OperationCounts, RequestRecord};
 pub use namespaces::{GameMode, Namespace, Namespaces, ServiceToken};
 pub use operations::{Caller, Operation, Operations};
 pub use passing::{PassingOptions, RequestLimits};
+pub use permits::RequestsMax;
 pub use placements::{LobbyAnswers, Places};
 pub use plain_request::{PlainRequest, Received};
 pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};

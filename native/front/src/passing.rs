@@ -21,7 +21,7 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
-use crate::answer_body::{AnswerBody, Content, Counts};
+use crate::answer_body::{AnswerBody, Content, Counts, StreamedBody};
 use crate::bearer_token::bearer_token;
 use crate::body_budget::{BodyBudget, Full, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
@@ -37,14 +37,14 @@ use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
-use crate::permits::PlanePermits;
+use crate::permits::{PlanePermits, RequestsMax};
 use crate::plain_request::Head;
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
 use crate::repeats::Repeats;
 use crate::routes::{Plane, Route, Routes};
 use crate::trace_context::trace_id_of;
-use crate::upstream::{HttpUpstream, NoResponse, UpstreamBody};
+use crate::upstream::{HttpUpstream, NoResponse, UpstreamContent};
 use crate::watches::{Park, Watches};
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
@@ -82,6 +82,7 @@ pub struct PassingOptions {
     pub data_socket: PathBuf,
     pub control_socket: PathBuf,
     pub answer_timeout: Duration,
+    pub requests_max: RequestsMax,
     pub limits: RequestLimits,
     pub bodies: Arc<BodyBudget>,
     pub answers: Arc<BodyBudget>,
@@ -136,13 +137,21 @@ pub struct HttpPlane {
 }
 
 impl Passing {
-    pub fn new(options: Arc<PassingOptions>, permits: Arc<PlanePermits>) -> Passing {
-        let plane = |socket: &PathBuf| HttpPlane {
-            upstream: HttpUpstream::new(socket.clone(), options.answer_timeout),
-            watches: Watches::new(options.parked.clone()),
-            repeats: Repeats::new(options.answers.clone()),
+    /// `threads` is the number of threads that pass requests on.
+    pub fn new(options: Arc<PassingOptions>, permits: Arc<PlanePermits>, threads: usize) -> Passing {
+        let new_plane = |plane, socket: &PathBuf| {
+            // All threads together open at most 1.75 times as many connections as there are permits: a quarter for idle
+            // ones, and half for repeats.
+            let part = (options.requests_max.of(plane) / (4 * threads)).max(1);
+            HttpPlane {
+                upstream: HttpUpstream::new(socket.clone(), options.answer_timeout, part),
+                watches: Watches::new(options.parked.clone()),
+                repeats: Repeats::new(options.answers.clone(), part),
+            }
         };
-        Passing { data: plane(&options.data_socket), control: plane(&options.control_socket), options, permits }
+        let data = new_plane(Plane::Data, &options.data_socket);
+        let control = new_plane(Plane::Control, &options.control_socket);
+        Passing { data, control, options, permits }
     }
 
     pub fn watches(&self, plane: Plane) -> &Watches {
@@ -438,7 +447,6 @@ impl Exchange {
         if let Some(attempt) = attempt {
             attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
         }
-        drop(permit);
         let response = sent.map_err(|reason| unavailable(plane, is_safe, reason))?;
         match park_of(&response)? {
             Some(park) => {
@@ -446,9 +454,14 @@ impl Exchange {
                 Ok(Begun::Parked(Waiting { plane, kept, park, until, _reservation: reservation }))
             }
             None => {
-                let bytes = usize::try_from(response.body().size_hint().lower()).unwrap_or(usize::MAX);
-                let unwritten = context.passing.options.reserve_answer(client, bytes, is_safe)?;
-                Ok(Begun::Answered(self.answer_with(response.map(|body| PassedBody::Streamed(body, unwritten)))))
+                let unwritten = context.passing.options.reserve_answer(client, response.body().bytes(), is_safe)?;
+                let response = response.map(|body| match body {
+                    UpstreamContent::Whole(content) => PassedBody::Whole(unwritten.hold(content)),
+                    UpstreamContent::Streamed(body) => {
+                        PassedBody::Streamed(StreamedBody { body, unwritten, _permit: permit })
+                    }
+                });
+                Ok(Begun::Answered(self.answer_with(response)))
             }
         }
     }
@@ -460,7 +473,7 @@ impl Exchange {
         HOP_BY_HOP.iter().for_each(|name| drop(parts.headers.remove(name)));
         remove_internal(&mut parts.headers);
         let content = match body {
-            PassedBody::Streamed(body, unwritten) => Content::Passed(body, unwritten),
+            PassedBody::Streamed(body) => Content::Passed(body),
             PassedBody::Whole(body) => Content::Whole(Some(self.with_own_ray_id(&mut parts, body))),
         };
         Response::from_parts(parts, content)
@@ -482,8 +495,7 @@ impl Exchange {
 }
 
 pub enum PassedBody {
-    /// With its bytes that are not written yet.
-    Streamed(UpstreamBody, Reservation),
+    Streamed(StreamedBody),
     /// Several requests may share it.
     Whole(Bytes),
 }

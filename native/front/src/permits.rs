@@ -12,10 +12,6 @@ use tokio::time::timeout;
 use crate::connection_budget::ClientKey;
 use crate::routes::Plane;
 
-/// Requests of all clients to the control plane.
-const CONTROL_PLANE_AT_ONCE: usize = 512;
-/// Requests of all clients to the data plane. Many of them wait for a lobby that starts.
-const DATA_PLANE_AT_ONCE: usize = 4_096;
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
 const STREAMS_AT_ONCE: usize = 1_024;
 /// gRPC calls that a change has woken and that Python answers at a time.
@@ -76,16 +72,29 @@ pub struct PlanePermits {
     control: Arc<Permits>,
 }
 
-impl Default for PlanePermits {
-    fn default() -> PlanePermits {
-        PlanePermits {
-            data: Permits::new(DATA_PLANE_AT_ONCE, WAIT),
-            control: Permits::new(CONTROL_PLANE_AT_ONCE, WAIT),
+/// Limits of the requests of all clients that run at a time.
+#[derive(Clone, Copy)]
+pub struct RequestsMax {
+    /// Many of them wait for a lobby that starts.
+    pub data: usize,
+    pub control: usize,
+}
+
+impl RequestsMax {
+    pub fn of(&self, plane: Plane) -> usize {
+        match plane {
+            Plane::Data => self.data,
+            Plane::Control => self.control,
         }
     }
 }
 
 impl PlanePermits {
+    pub fn new(requests_max: RequestsMax) -> PlanePermits {
+        let RequestsMax { data, control } = requests_max;
+        PlanePermits { data: Permits::new(data, WAIT), control: Permits::new(control, WAIT) }
+    }
+
     pub fn of(&self, plane: Plane) -> &Arc<Permits> {
         match plane {
             Plane::Data => &self.data,
@@ -103,11 +112,11 @@ pub struct GrpcPermits {
     pub woken: PlanePermits,
 }
 
-impl Default for GrpcPermits {
-    fn default() -> GrpcPermits {
+impl GrpcPermits {
+    pub fn new(requests_max: RequestsMax) -> GrpcPermits {
         let both = |new: fn() -> Arc<Permits>| PlanePermits { data: new(), control: new() };
         GrpcPermits {
-            calls: PlanePermits::default(),
+            calls: PlanePermits::new(requests_max),
             streams: both(|| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
             woken: both(|| Permits::patient(WOKEN_AT_ONCE)),
         }

@@ -10,16 +10,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Response};
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
 use tokio::task::yield_now;
-use tokio::time::timeout;
+use tokio::time::sleep;
 
 use crate::body_budget::BodyBudget;
 use crate::connection_budget::ClientKey;
 use crate::problems::Problem;
 
-const AT_ONCE: usize = 32;
-/// A repeat that takes longer lets another one run beside it, so that slow ones do not delay all others.
+const RUNNING_MAX: usize = 32;
+/// A repeat that takes longer lets another one run beside it, so that slow ones do not delay all others. As many can be slow
+/// as run.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// Requests with the same key get the same response.
@@ -45,15 +46,18 @@ type Shared = Result<Response<Bytes>, Problem>;
 /// Repeats to one Python process.
 pub struct Repeats {
     running: Semaphore,
+    slow: Semaphore,
     /// Requests that wait for the response to an equal one that is not sent yet.
     followers: RefCell<HashMap<RepeatKey, Vec<oneshot::Sender<Shared>>>>,
     answers: Arc<BodyBudget>,
 }
 
 impl Repeats {
-    /// `answers` counts the bytes of responses until all clients have them.
-    pub fn new(answers: Arc<BodyBudget>) -> Repeats {
-        Repeats { running: Semaphore::new(AT_ONCE), followers: RefCell::default(), answers }
+    /// `answers` counts the bytes of responses until all clients have them. At most `most` repeats run at a time, and as many
+    /// slow ones.
+    pub fn new(answers: Arc<BodyBudget>, most: usize) -> Repeats {
+        let permits = || Semaphore::new(most.min(RUNNING_MAX));
+        Repeats { running: permits(), slow: permits(), followers: RefCell::default(), answers }
     }
 
     /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`. Returns whether
@@ -100,9 +104,10 @@ impl Repeats {
             let (parts, content) = sending.await?.into_parts();
             Ok(Response::from_parts(parts, self.answers.reserve(client).hold(content)))
         });
-        let shared = match timeout(SLOW, sending.as_mut()).await {
-            Ok(shared) => shared,
-            Err(_) => {
+        let shared = tokio::select! {
+            biased;
+            shared = &mut sending => shared,
+            _slow = self.become_slow() => {
                 drop(permit);
                 sending.await
             }
@@ -111,6 +116,14 @@ impl Repeats {
             let _ = follower.send(shared.clone());
         }
         shared
+    }
+}
+
+impl Repeats {
+    /// Waits until a repeat that began now is slow, and may run beside others.
+    async fn become_slow(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
+        sleep(SLOW).await;
+        self.slow.acquire().await
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Collected, Full};
 use hyper::body::Incoming;
 use hyper::rt::Executor;
 use hyper_util::client::legacy::Client;
@@ -27,6 +27,8 @@ use crate::process_state::{PeerProcess, ProcessState, Stopped};
 /// connection that closes has an unknown outcome.
 const IDLE: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS_MAX: usize = 128;
+/// Longest body that is received before it is passed on. A slow client then holds no connection to Python.
+const SHORT_BODY_BYTES: u64 = 64 * 1024;
 
 /// Runs tasks on the current thread.
 #[derive(Clone, Copy)]
@@ -57,12 +59,13 @@ pub struct HttpUpstream {
 }
 
 impl HttpUpstream {
-    pub fn new(socket: PathBuf, answer_timeout: Duration) -> HttpUpstream {
+    /// Keeps at most `idle_max` idle connections.
+    pub fn new(socket: PathBuf, answer_timeout: Duration, idle_max: usize) -> HttpUpstream {
         let process = ProcessState::new();
         let client = Client::builder(LocalExecutor)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(IDLE_CONNECTIONS_MAX)
+            .pool_max_idle_per_host(idle_max.min(IDLE_CONNECTIONS_MAX))
             .build(UnixConnector { socket: Arc::new(socket), process: process.peer() });
         HttpUpstream { client, process, answer_timeout }
     }
@@ -73,9 +76,18 @@ impl HttpUpstream {
         &self,
         request: Request<Full<Bytes>>,
         is_safe: bool,
-    ) -> Result<Response<UpstreamBody>, NoResponse> {
-        let response = self.in_time(self.send_again_if_lost(request, is_safe)).await?;
-        Ok(response.map(|body| UpstreamBody::new(body, self.process.clone())))
+    ) -> Result<Response<UpstreamContent>, NoResponse> {
+        let receiving = async {
+            let (parts, body) = self.send_again_if_lost(request, is_safe).await?.into_parts();
+            let is_short = body.size_hint().exact().is_some_and(|bytes| bytes <= SHORT_BODY_BYTES);
+            let content = if is_short {
+                UpstreamContent::Whole(whole(body).await?)
+            } else {
+                UpstreamContent::Streamed(UpstreamBody::new(body, self.process.clone()))
+            };
+            Ok(Response::from_parts(parts, content))
+        };
+        self.in_time(receiving).await
     }
 
     /// Like [`HttpUpstream::send`], and receives the whole body in the same time.
@@ -86,8 +98,7 @@ impl HttpUpstream {
     ) -> Result<Response<Bytes>, NoResponse> {
         let receiving = async {
             let (parts, body) = self.send_again_if_lost(request, is_safe).await?.into_parts();
-            let content = body.collect().await.map_err(|_| NoResponse::Lost)?.to_bytes();
-            Ok(Response::from_parts(parts, content))
+            Ok(Response::from_parts(parts, whole(body).await?))
         };
         self.in_time(receiving).await
     }
@@ -115,6 +126,25 @@ impl HttpUpstream {
             if error.is_connect() { NoResponse::NotSent } else { NoResponse::Lost }
         };
         self.client.request(request).await.map_err(failure)
+    }
+}
+
+async fn whole(body: Incoming) -> Result<Bytes, NoResponse> {
+    body.collect().await.map(Collected::to_bytes).map_err(|_| NoResponse::Lost)
+}
+
+pub enum UpstreamContent {
+    Whole(Bytes),
+    Streamed(UpstreamBody),
+}
+
+impl UpstreamContent {
+    /// Returns the size of the body, as far as it is known.
+    pub fn bytes(&self) -> usize {
+        match self {
+            UpstreamContent::Whole(content) => content.len(),
+            UpstreamContent::Streamed(body) => usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX),
+        }
     }
 }
 

@@ -3,9 +3,12 @@
 use std::io::Write as _;
 use std::thread;
 
+use hosting_front::RequestsMax;
+
 use crate::client::Client;
 use crate::proxies::edge_client;
 use crate::python::Reply;
+use crate::raw_http2::{connect, get, preface};
 use crate::world::{FILE_BYTES_MAX, Setup, World, wait_until};
 
 fn upload(bytes: usize) -> String {
@@ -99,6 +102,45 @@ fn concurrent_answers_of_a_client_are_limited() {
     assert_eq!(slow.read_answer().body.len(), 24 << 20);
     writing.join().unwrap();
     wait_until(|| world.unread_answers.held_bytes() == 0);
+}
+
+#[test]
+fn clients_that_do_not_read_short_answers_hold_no_connection_to_python() {
+    const STREAMS: u32 = 20;
+    let world = World::new();
+    world.python.reply_by_test();
+    let requests: Vec<u8> = (0..STREAMS).flat_map(|number| get(2 * number + 1, "/a")).collect();
+    let _clients: Vec<_> = (0..2)
+        .map(|_| {
+            let client = connect(world.address, &[&*preface(0), &requests].concat());
+            let mut asked: Vec<_> = (0..STREAMS).map(|_| world.python.request()).collect();
+            let response = asked[0].response("200 OK", "", vec![b'a'; 16 << 10]);
+            asked.iter_mut().for_each(|request| request.answer(&response));
+            wait_until(|| world.unread_answers.held_bytes() >= STREAMS as usize * (16 << 10));
+            client
+        })
+        .collect();
+    assert_eq!(world.python.connections(), STREAMS as usize);
+}
+
+#[test]
+fn clients_that_do_not_read_long_answers_keep_their_permits() {
+    const BYTES: usize = 10 << 20;
+    let world = World::with(Setup { requests_max: RequestsMax { data: 4, control: 4 }, ..Setup::default() });
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; BYTES])));
+    let ask = || {
+        let mut client = world.connect();
+        client.send(b"GET /large HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\r\n");
+        client
+    };
+    let mut slow = ask();
+    world.python.request();
+    let mut second = ask();
+    world.settle(&mut world.connect());
+    world.python.check_no_request();
+    assert_eq!(slow.read_answer().body.len(), BYTES);
+    world.python.request();
+    assert_eq!(second.read_answer().body.len(), BYTES);
 }
 
 /// Sends requests to the control plane with one token.

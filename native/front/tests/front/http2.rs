@@ -127,7 +127,8 @@ fn stopped_process_resets_the_streams_of_its_responses() {
         let waiting = sender.send_request(get("/a"));
         let begin = async {
             let mut request = passed(&world).await;
-            let head = format!("HTTP/1.1 200 OK\r\nx-ray-id: {}\r\ncontent-length: 6\r\n\r\nabc", request.ray_id());
+            let head =
+                format!("HTTP/1.1 200 OK\r\nx-ray-id: {}\r\ncontent-length: 100000\r\n\r\nabc", request.ray_id());
             request.answer(head.as_bytes());
             request
         };

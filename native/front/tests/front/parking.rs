@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use hosting_front::{Changes, Plane, Timeouts};
+use hosting_front::{Changes, Plane, RequestsMax, Timeouts};
 
 use crate::client::Client;
 use crate::python::{Python, Reply, Request};
+use crate::slow_clients::pass;
 use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
 const CHANGED: &str = "x-hosting-repeat";
+/// Time after which a repeat is slow.
+const SLOW_REPEAT: Duration = Duration::from_millis(100);
 
 pub fn changes(run: &str, sequence: u64, topics: &[&str], is_complete: bool) -> Changes {
     let topics = topics.iter().map(|topic| ((*topic).to_owned(), sequence)).collect();
@@ -90,6 +93,24 @@ fn other_changes_wake_nothing() {
     world.python.check_no_request();
     world.front.take_changes(Plane::Data, changes("a", 12, &["one"], true));
     assert_eq!(client.read_answer().body, "changed");
+}
+
+#[test]
+fn number_of_slow_repeats_is_limited() {
+    // One repeat may run, and one more may be slow.
+    let world = world_with(Setup { requests_max: RequestsMax { data: 4, control: 4 }, ..Setup::default() });
+    let mut clients: Vec<_> = (0..3).map(|number| parked_alone(&world, number).0).collect();
+    world.python.reply_by_test();
+    world.front.take_changes(Plane::Data, changes("a", 11, &["two"], true));
+    let mut running: Vec<_> = (0..2).map(|_| world.python.request()).collect();
+    pass(3 * SLOW_REPEAT);
+    world.python.check_no_request();
+    running.remove(0).answer_ok("first");
+    running.push(world.python.request());
+    running.iter_mut().for_each(|request| request.answer_ok("other"));
+    let mut bodies: Vec<_> = clients.iter_mut().map(|client| client.read_answer().body).collect();
+    bodies.sort();
+    assert_eq!(bodies, ["first", "other", "other"]);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn with_short_receive() -> World {
     with(Timeouts { receive: SHORT, ..TIMEOUTS })
 }
 
-fn pass(time: Duration) {
+pub fn pass(time: Duration) {
     let started = Instant::now();
     wait_until(|| started.elapsed() > time);
 }

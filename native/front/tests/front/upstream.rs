@@ -10,6 +10,8 @@ use crate::world::{SHORT, Setup, World, wait_until};
 const GET: &[u8] = b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &[u8] = b"POST /cloud/games/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
 const OF_DATA_PLANE: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+/// Size of a body that is passed on in parts.
+const LONG: usize = 100_000;
 
 #[test]
 fn control_plane_that_is_away_is_unavailable_to_its_operations_only() {
@@ -115,16 +117,37 @@ fn response_that_ends_early_ends_the_connection() {
     let mut client = world.connect();
     client.send(OF_DATA_PLANE);
     let mut request = world.python.request();
-    let response = request.response("200 OK", "", "abcdef");
+    let response = request.response("200 OK", "", vec![b'a'; LONG]);
     request.answer(&response[..response.len() - 1]);
     world.python.end_connections();
     let rest = String::from_utf8(client.rest()).unwrap();
-    assert!(rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with("\r\n\r\nabcde"), "{rest}");
+    assert!(rest.starts_with("HTTP/1.1 200 OK") && rest.ends_with(&"a".repeat(LONG - 1)), "{rest}");
+}
+
+#[test]
+fn short_response_that_python_does_not_complete_is_replaced_by_an_error() {
+    let world = World::new();
+    let process = SocketProcess::start(&world.python.listener());
+    world.python.reply_by_test();
+    for is_stopped in [false, true] {
+        let mut client = world.connect();
+        client.send(OF_DATA_PLANE);
+        let mut request = world.python.request();
+        let response = request.response("200 OK", "", "abcdef");
+        request.answer(&response[..response.len() - 1]);
+        if is_stopped {
+            process.stop()
+        } else {
+            world.python.end_connections()
+        }
+        assert_eq!(client.read_answer().status, 503);
+    }
+    process.go_on();
 }
 
 #[test]
 fn stopped_process_ends_the_responses_that_it_has_begun() {
-    for (length, begun) in [("content-length: 6", "abc"), ("transfer-encoding: chunked", "3\r\nabc\r\n")] {
+    for (length, begun) in [("content-length: 100000", "abc"), ("transfer-encoding: chunked", "3\r\nabc\r\n")] {
         let world = World::new();
         let process = SocketProcess::start(&world.python.listener());
         world.python.reply_by_test();
@@ -209,7 +232,7 @@ fn disconnect_during_a_response_affects_no_other_request() {
     let mut gone: Client = world.connect();
     gone.send(GET);
     let mut request = world.control.request();
-    let response = request.response("200 OK", "", "a".repeat(100));
+    let response = request.response("200 OK", "", "a".repeat(LONG));
     let (first, rest) = response.split_at(response.len() - 50);
     request.answer(first);
     assert_eq!(gone.read_head().status, 200);

@@ -13,8 +13,8 @@ use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
     Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
     FailedAuthentications, Front, FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions,
-    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes, ServerCertificate,
-    Timeouts,
+    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RequestsMax, RouteOptions, Routes,
+    ServerCertificate, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -60,6 +60,7 @@ pub struct Setup {
     pub bodies_bytes_max: usize,
     pub answers_bytes_max: usize,
     pub parked_bytes_max: usize,
+    pub requests_max: RequestsMax,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
     pub certificate: Option<Arc<ServerCertificate>>,
@@ -82,6 +83,7 @@ impl Default for Setup {
             bodies_bytes_max: 64 << 20,
             answers_bytes_max: 64 << 20,
             parked_bytes_max: 64 << 20,
+            requests_max: RequestsMax { data: 4_096, control: 512 },
             failures: 1_000,
             certificate: None,
         }
@@ -354,6 +356,7 @@ pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
         data_socket: folder.join("data.sock"),
         control_socket: folder.join("control.sock"),
         answer_timeout: setup.answer_timeout,
+        requests_max: setup.requests_max,
         limits: RequestLimits {
             url_bytes_max: URL_BYTES_MAX,
             headers_bytes_max: HEADERS_BYTES_MAX,
