@@ -6,19 +6,20 @@ tokens are created before a window of `connected` and consumed in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from bench.machine import LOAD_CORE, Bench
-from bench.players import MODE, Lobby, Players
+from bench.players import MODE, SLOTS, Lobby, Players
 from bench.results import Run, WrongAnswer
 from bench.service import Service
 
 PLACEMENT_LOBBIES: Final = 1_000
 LOBBIES: Final = 64
-"""Number of lobbies. Each worker sends requests of one lobby server."""
+"""Minimum number of lobbies. Each worker sends requests of one lobby server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +46,14 @@ class Tokens:
 
     @classmethod
     def make(cls, players: Players, plan: Path, count: int) -> Tokens:
-        lobbies = players.attach([players.namespaces[0]] * LOBBIES)
-        of_lobbies = players.reserve(lobbies, count // LOBBIES)
+        lobby_count = max(LOBBIES, math.ceil(count / SLOTS))
+        lobbies = players.attach([players.namespaces[0]] * lobby_count)
+        of_lobbies = players.reserve(lobbies, count // lobby_count)
         with plan.open("w") as file:
             for tokens in zip(*of_lobbies, strict=True):
                 for lobby, token in zip(lobbies, tokens, strict=True):
                     file.write(f"connected {lobby.lobby_token} {token}\n")
-        return cls(players, plan, count // LOBBIES * LOBBIES, lobbies)
+        return cls(players, plan, count // lobby_count * lobby_count, lobbies)
 
     def end(self) -> None:
         self.players.detach(self.lobbies)

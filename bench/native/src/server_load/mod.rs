@@ -78,16 +78,17 @@ async fn measure(transport: &str, flags: &Flags) -> Result<Measurement, Failure>
         return Err(failure(format!("{request_count} requests, {response_count} answers")));
     }
     Ok(figures(&results, rate)
-        .number("first_second_p99_us", p99_us(first_second(&results)))
+        .number("first_second_p99_us", p99_us(begun_in_second(0, &results)))
+        .number("second_second_p99_us", p99_us(begun_in_second(1, &results)))
         .number("load_cpu_share", cpu_share)
         .number("lost_ms", schedule.lost().await.as_secs_f64() * 1e3)
         .count("answers", response_count))
 }
 
-/// Returns the requests that began in the first second.
-fn first_second(results: &[WorkerResult]) -> impl Iterator<Item = Sample> {
+/// Returns the requests that began in one second of the run.
+fn begun_in_second(second: u64, results: &[WorkerResult]) -> impl Iterator<Item = Sample> {
     let samples = results.iter().flat_map(|result| result.samples.iter().copied());
-    samples.filter(|sample| sample.done_ns.saturating_sub(sample.duration_ns) < 1_000_000_000)
+    samples.filter(move |sample| sample.done_ns.saturating_sub(sample.duration_ns) / 1_000_000_000 == second)
 }
 
 /// Returns the figures of the measured window: without the first tenth, and only while all workers ran.
