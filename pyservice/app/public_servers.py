@@ -39,7 +39,8 @@ _PASSED_PART: Final = 16
 """Divisor for the limits of passed requests if few files may be open."""
 _FILES_OF_DATA_REQUEST: Final = 4
 """A request to the data plane opens two files: one in the front, and one in the server behind it.
-The front keeps up to 75 % more connections, for idle ones and for repeats of long polls.
+There are up to 75 % more connections: for long responses that clients receive slowly, for repeats
+of long polls, and idle ones.
 """
 
 log = get_logger("service")

@@ -23,6 +23,10 @@ KEEP_ALIVE_S: Final = 75
 """Longer than the front keeps an idle connection. A request on a connection that closes has an
 unknown outcome."""
 _ABORT_S: Final = 1.0
+_BACKLOG: Final = 128
+"""Also the number of connections that one turn of the event loop accepts. Clients may have ended
+them already, so they do not count as requests of the front. The front waits if the backlog is full.
+"""
 
 
 class HttpServer:
@@ -54,6 +58,7 @@ class HttpServer:
             date_header=False,
             timeout_keep_alive=keep_alive_s,
             limit_concurrency=connections_max,
+            backlog=_BACKLOG,
         )
         self._sockets = tuple(sockets)
         self._state = ServerState()

@@ -36,7 +36,7 @@ use crate::grpc::{GrpcOptions, GrpcServer};
 use crate::measurements::{Measurements, Measurer};
 use crate::operations::Operations;
 use crate::passing::{Passing, PassingOptions};
-use crate::permits::{GrpcPermits, PlanePermits};
+use crate::permits::{GrpcPermits, HttpPermits};
 use crate::plain_request::REQUEST_BYTES_MAX;
 use crate::ray_id::RayIds;
 use crate::routes::Plane;
@@ -106,7 +106,7 @@ struct Shared {
     addresses: Arc<ClientAddresses>,
     timeouts: Timeouts,
     passing: Arc<PassingOptions>,
-    permits: Arc<PlanePermits>,
+    permits: Arc<HttpPermits>,
     grpc_permits: GrpcPermits,
     tls: Option<TlsAcceptors>,
     /// One entry for each thread.
@@ -172,7 +172,7 @@ impl Front {
             budget,
             addresses: Arc::new(addresses),
             timeouts,
-            permits: Arc::new(PlanePermits::new(passing.requests_max)),
+            permits: Arc::new(HttpPermits::new(passing.requests_max)),
             grpc_permits: GrpcPermits::new(passing.requests_max),
             passing: Arc::new(passing),
             tls: certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,

@@ -62,14 +62,20 @@ impl Waiting {
 
     /// Sends the request again, or takes the response to an equal one.
     async fn repeat(&self, exchange: &Exchange, is_over: bool) -> Result<Response<Bytes>, Problem> {
-        let HttpPlane { upstream, watches, repeats, .. } = exchange.context.passing.plane(self.plane);
+        let passing = &exchange.context.passing;
+        let HttpPlane { upstream, watches, repeats, .. } = passing.plane(self.plane);
         let client = ClientKey::of(exchange.client);
         let is_safe = is_safe(&self.kept.method);
         let send = || async {
             let request = self.kept.repeated(exchange, is_over).into_request();
-            let response = upstream.send_for_whole(request, is_safe).await;
-            response.map_err(|reason| unavailable(self.plane, is_safe, reason))
+            let unavailable = |reason| unavailable(self.plane, is_safe, reason);
+            let (parts, content) = upstream.send(request, is_safe).await.map_err(unavailable)?.into_parts();
+            let unwritten = passing.options.reserve_answer(client, content.bytes(), is_safe)?;
+            let content = upstream.receive(content).await.map_err(unavailable)?;
+            Ok(Response::from_parts(parts, unwritten.hold(content)))
         };
+        let token = self.kept.token();
+        let token = token.as_deref();
         if let Some(share) = watches.share_of(&self.park) {
             let send_for_all = || async {
                 let response = send().await?;
@@ -79,7 +85,8 @@ impl Waiting {
                 }
                 Ok(response)
             };
-            let (response, is_own) = repeats.send(self.kept.key(Some(&share.key), is_over), client, send_for_all).await;
+            let (response, is_own) =
+                repeats.send(self.kept.key(Some(&share.key), is_over), token, client, send_for_all).await;
             let may_share = |response| {
                 shared_by(response)
                     .is_some_and(|(key, position)| key == &*share.key && watches.has_same_rights(&self.park, position))
@@ -88,7 +95,7 @@ impl Waiting {
                 return response;
             }
         }
-        repeats.send(self.kept.key(None, is_over), client, send).await.0
+        repeats.send(self.kept.key(None, is_over), token, client, send).await.0
     }
 }
 

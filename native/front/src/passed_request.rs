@@ -7,6 +7,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIG
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 
+use crate::bearer_token::bearer_token;
 use crate::internal_headers::{CHANGED, EXPIRED, REPEAT};
 use crate::passing::Exchange;
 use crate::repeats::{RepeatCaller, RepeatKey};
@@ -60,6 +61,16 @@ impl KeptRequest {
         self.path_and_query.len() + headers.sum::<usize>()
     }
 
+    pub fn token(&self) -> Option<Box<str>> {
+        let mut headers = HeaderMap::with_capacity(1);
+        headers.insert(AUTHORIZATION, HeaderValue::from_bytes(self.header(&AUTHORIZATION)?).ok()?);
+        bearer_token(&headers).ok().map(Box::from)
+    }
+
+    fn header(&self, name: &HeaderName) -> Option<&[u8]> {
+        self.headers.iter().find(|(one, _)| one == name).map(|(_, value)| &**value)
+    }
+
     /// Returns the request as it is repeated, because of a change or because its wait is over.
     pub fn repeated(&self, exchange: &Exchange, is_over: bool) -> PassedRequest {
         let mut headers = HeaderMap::with_capacity(KEPT.len() + 3);
@@ -74,13 +85,13 @@ impl KeptRequest {
 
     /// `sharing` is the key of callers that share the response.
     pub fn key(&self, sharing: Option<&Rc<str>>, is_over: bool) -> RepeatKey {
-        let value = |wanted| self.headers.iter().find(|(name, _)| *name == wanted).map(|(_, value)| value.to_vec());
+        let value = |name| self.header(name).map(<[u8]>::to_vec);
         RepeatKey {
             method: self.method.clone(),
             path_and_query: self.path_and_query.to_string(),
-            origin: value(ORIGIN),
+            origin: value(&ORIGIN),
             caller: sharing
-                .map_or_else(|| RepeatCaller::Own(value(AUTHORIZATION)), |key| RepeatCaller::Sharing(key.clone())),
+                .map_or_else(|| RepeatCaller::Own(value(&AUTHORIZATION)), |key| RepeatCaller::Sharing(key.clone())),
             is_over,
         }
     }

@@ -37,7 +37,7 @@ use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
-use crate::permits::{PlanePermits, RequestsMax};
+use crate::permits::{HttpPermits, RequestsMax};
 use crate::plain_request::Head;
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
@@ -125,7 +125,7 @@ pub struct RequestLimits {
 /// State of a thread that concerns passed requests.
 pub struct Passing {
     pub options: Arc<PassingOptions>,
-    permits: Arc<PlanePermits>,
+    permits: Arc<HttpPermits>,
     data: HttpPlane,
     control: HttpPlane,
 }
@@ -138,15 +138,14 @@ pub struct HttpPlane {
 
 impl Passing {
     /// `threads` is the number of threads that pass requests on.
-    pub fn new(options: Arc<PassingOptions>, permits: Arc<PlanePermits>, threads: usize) -> Passing {
+    pub fn new(options: Arc<PassingOptions>, permits: Arc<HttpPermits>, threads: usize) -> Passing {
         let new_plane = |plane, socket: &PathBuf| {
-            // All threads together open at most 1.75 times as many connections as there are permits: a quarter for idle
-            // ones, and half for repeats.
-            let part = (options.requests_max.of(plane) / (4 * threads)).max(1);
+            // All threads together keep at most a quarter as many idle connections as requests may run.
+            let idle_max = (options.requests_max.of(plane) / (4 * threads)).max(1);
             HttpPlane {
-                upstream: HttpUpstream::new(socket.clone(), options.answer_timeout, part),
+                upstream: HttpUpstream::new(socket.clone(), options.answer_timeout, idle_max),
                 watches: Watches::new(options.parked.clone()),
-                repeats: Repeats::new(options.answers.clone(), part),
+                repeats: Repeats::new(options.answers.clone(), permits.woken.of(plane).clone()),
             }
         };
         let data = new_plane(Plane::Data, &options.data_socket);
@@ -436,8 +435,10 @@ impl Exchange {
             Problem::RateLimitedFailures
         };
         failed_authentications.check(client, &passed.headers).map_err(too_many_failures)?;
-        let permit = context.passing.permits.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await;
-        let permit = permit.map_err(|overload| Problem::overloaded(plane, overload))?;
+        let HttpPermits { requests, long_responses, .. } = &*context.passing.permits;
+        let token: Option<Box<str>> = bearer_token(&passed.headers).ok().map(Box::from);
+        let overloaded = |overload| Problem::overloaded(plane, overload);
+        let permit = requests.of(plane).acquire(token.as_deref(), client).await.map_err(overloaded)?;
         // Others may have failed while the request waited for its permit.
         let attempt = failed_authentications.admit(client, &passed.headers).map_err(too_many_failures)?;
         let is_safe = is_safe(&passed.method);
@@ -455,13 +456,17 @@ impl Exchange {
             }
             None => {
                 let unwritten = context.passing.options.reserve_answer(client, response.body().bytes(), is_safe)?;
-                let response = response.map(|body| match body {
+                let (parts, content) = response.into_parts();
+                let body = match content {
                     UpstreamContent::Whole(content) => PassedBody::Whole(unwritten.hold(content)),
                     UpstreamContent::Streamed(body) => {
+                        let long = long_responses.of(plane).acquire(token.as_deref(), client).await;
+                        // A change has happened, so its response is sent.
+                        let permit = if is_safe { long.map_err(overloaded)? } else { long.unwrap_or(permit) };
                         PassedBody::Streamed(StreamedBody { body, unwritten, _permit: permit })
                     }
-                });
-                Ok(Begun::Answered(self.answer_with(response)))
+                };
+                Ok(Begun::Answered(self.answer_with(Response::from_parts(parts, body))))
             }
         }
     }

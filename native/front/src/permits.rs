@@ -14,8 +14,10 @@ use crate::routes::Plane;
 
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
 const STREAMS_AT_ONCE: usize = 1_024;
-/// gRPC calls that a change has woken and that Python answers at a time.
+/// Requests of one protocol that a change has woken and that Python answers at a time.
 const WOKEN_AT_ONCE: usize = 256;
+/// Part of the limit of requests that woken ones may take beside it, and part that long responses may take.
+const EXTRA_PART: usize = 4;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
 const ADDRESS_PART: usize = 2;
@@ -90,15 +92,35 @@ impl RequestsMax {
 }
 
 impl PlanePermits {
-    pub fn new(requests_max: RequestsMax) -> PlanePermits {
+    fn new(requests_max: RequestsMax, new: impl Fn(usize) -> Arc<Permits>) -> PlanePermits {
         let RequestsMax { data, control } = requests_max;
-        PlanePermits { data: Permits::new(data, WAIT), control: Permits::new(control, WAIT) }
+        PlanePermits { data: new(data), control: new(control) }
     }
 
     pub fn of(&self, plane: Plane) -> &Arc<Permits> {
         match plane {
             Plane::Data => &self.data,
             Plane::Control => &self.control,
+        }
+    }
+}
+
+/// Permits of HTTP. All threads share them.
+pub struct HttpPermits {
+    pub requests: PlanePermits,
+    /// For long responses, until their clients have received them.
+    pub long_responses: PlanePermits,
+    /// For requests that a change has woken, which wait for any time.
+    pub woken: PlanePermits,
+}
+
+impl HttpPermits {
+    pub fn new(requests_max: RequestsMax) -> HttpPermits {
+        let part = |most: usize| (most / EXTRA_PART).max(1);
+        HttpPermits {
+            requests: PlanePermits::new(requests_max, |most| Permits::new(most, WAIT)),
+            long_responses: PlanePermits::new(requests_max, |most| Permits::new(part(most), WAIT)),
+            woken: PlanePermits::new(requests_max, |most| Permits::patient(part(most).min(WOKEN_AT_ONCE))),
         }
     }
 }
@@ -114,11 +136,10 @@ pub struct GrpcPermits {
 
 impl GrpcPermits {
     pub fn new(requests_max: RequestsMax) -> GrpcPermits {
-        let both = |new: fn() -> Arc<Permits>| PlanePermits { data: new(), control: new() };
         GrpcPermits {
-            calls: PlanePermits::new(requests_max),
-            streams: both(|| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
-            woken: both(|| Permits::patient(WOKEN_AT_ONCE)),
+            calls: PlanePermits::new(requests_max, |most| Permits::new(most, WAIT)),
+            streams: PlanePermits::new(requests_max, |_| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
+            woken: PlanePermits::new(requests_max, |_| Permits::patient(WOKEN_AT_ONCE)),
         }
     }
 }

@@ -6,22 +6,16 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Method, Response};
-use tokio::sync::{AcquireError, Semaphore, SemaphorePermit, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::sleep;
 
 use crate::body_budget::BodyBudget;
 use crate::connection_budget::ClientKey;
+use crate::permits::Permits;
 use crate::problems::Problem;
-
-const RUNNING_MAX: usize = 32;
-/// A repeat that takes longer lets another one run beside it, so that slow ones do not delay all others. As many can be slow
-/// as run.
-const SLOW: Duration = Duration::from_millis(100);
 
 /// Requests with the same key get the same response.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -45,30 +39,33 @@ type Shared = Result<Response<Bytes>, Problem>;
 
 /// Repeats to one Python process.
 pub struct Repeats {
-    running: Semaphore,
-    slow: Semaphore,
+    permits: Arc<Permits>,
     /// Requests that wait for the response to an equal one that is not sent yet.
     followers: RefCell<HashMap<RepeatKey, Vec<oneshot::Sender<Shared>>>>,
     answers: Arc<BodyBudget>,
 }
 
 impl Repeats {
-    /// `answers` counts the bytes of responses until all clients have them. At most `most` repeats run at a time, and as many
-    /// slow ones.
-    pub fn new(answers: Arc<BodyBudget>, most: usize) -> Repeats {
-        let permits = || Semaphore::new(most.min(RUNNING_MAX));
-        Repeats { running: permits(), slow: permits(), followers: RefCell::default(), answers }
+    /// `answers` counts the bytes of responses until all clients have them.
+    pub fn new(answers: Arc<BodyBudget>, permits: Arc<Permits>) -> Repeats {
+        Repeats { permits, followers: RefCell::default(), answers }
     }
 
     /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`. Returns whether
     /// this request was sent too.
-    pub async fn send<S>(&self, key: RepeatKey, client: ClientKey, send: impl Fn() -> S) -> (Shared, bool)
+    pub async fn send<S>(
+        &self,
+        key: RepeatKey,
+        token: Option<&str>,
+        client: ClientKey,
+        send: impl Fn() -> S,
+    ) -> (Shared, bool)
     where
         S: Future<Output = Shared>,
     {
         loop {
             // Boxed, because ten thousand followers would have memory for it too.
-            let leading = || Box::pin(self.lead(&key, client, send()));
+            let leading = || Box::pin(self.lead(&key, token, client, send()));
             let Some(shared) = self.follow(&key) else { return (leading().await, true) };
             // The client of the equal request may have left before the response.
             if let Ok(shared) = shared.await {
@@ -89,41 +86,31 @@ impl Repeats {
         Some(shared)
     }
 
-    async fn lead(&self, key: &RepeatKey, client: ClientKey, sending: impl Future<Output = Shared>) -> Shared {
+    async fn lead(
+        &self,
+        key: &RepeatKey,
+        token: Option<&str>,
+        client: ClientKey,
+        sending: impl Future<Output = Shared>,
+    ) -> Shared {
         let leader = Leader { repeats: self, key };
         // Equal requests that were woken by the same change run before this one goes on.
         yield_now().await;
-        let permit = self.running.acquire().await;
+        let _permit = self.permits.acquire(token, client).await.map_err(|_| Problem::Overloaded)?;
         // Its followers try again, because they may be other clients.
         if !self.answers.has_room(client) {
             return Err(Problem::Overloaded);
         }
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();
-        let mut sending = std::pin::pin!(async {
-            let (parts, content) = sending.await?.into_parts();
-            Ok(Response::from_parts(parts, self.answers.reserve(client).hold(content)))
-        });
-        let shared = tokio::select! {
-            biased;
-            shared = &mut sending => shared,
-            _slow = self.become_slow() => {
-                drop(permit);
-                sending.await
+        let shared = sending.await;
+        // Without room for this client, the followers try again too.
+        if !matches!(shared, Err(Problem::Overloaded)) {
+            for follower in followers {
+                let _ = follower.send(shared.clone());
             }
-        };
-        for follower in followers {
-            let _ = follower.send(shared.clone());
         }
         shared
-    }
-}
-
-impl Repeats {
-    /// Waits until a repeat that began now is slow, and may run beside others.
-    async fn become_slow(&self) -> Result<SemaphorePermit<'_>, AcquireError> {
-        sleep(SLOW).await;
-        self.slow.acquire().await
     }
 }
 

@@ -18,7 +18,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::UnixStream;
 use tokio::task::spawn_local;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tower_service::Service;
 
 use crate::process_state::{PeerProcess, ProcessState, Stopped};
@@ -27,6 +27,7 @@ use crate::process_state::{PeerProcess, ProcessState, Stopped};
 /// connection that closes has an unknown outcome.
 const IDLE: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS_MAX: usize = 128;
+const CONNECT_AGAIN: Duration = Duration::from_millis(5);
 /// Longest body that is received before it is passed on. A slow client then holds no connection to Python.
 const SHORT_BODY_BYTES: u64 = 64 * 1024;
 
@@ -90,17 +91,12 @@ impl HttpUpstream {
         self.in_time(receiving).await
     }
 
-    /// Like [`HttpUpstream::send`], and receives the whole body in the same time.
-    pub async fn send_for_whole(
-        &self,
-        request: Request<Full<Bytes>>,
-        is_safe: bool,
-    ) -> Result<Response<Bytes>, NoResponse> {
-        let receiving = async {
-            let (parts, body) = self.send_again_if_lost(request, is_safe).await?.into_parts();
-            Ok(Response::from_parts(parts, whole(body).await?))
-        };
-        self.in_time(receiving).await
+    /// Receives the rest of a body.
+    pub async fn receive(&self, content: UpstreamContent) -> Result<Bytes, NoResponse> {
+        match content {
+            UpstreamContent::Whole(content) => Ok(content),
+            UpstreamContent::Streamed(body) => self.in_time(whole(body)).await,
+        }
     }
 
     async fn in_time<T>(&self, work: impl Future<Output = Result<T, NoResponse>>) -> Result<T, NoResponse> {
@@ -129,7 +125,7 @@ impl HttpUpstream {
     }
 }
 
-async fn whole(body: Incoming) -> Result<Bytes, NoResponse> {
+async fn whole(body: impl Body<Data = Bytes>) -> Result<Bytes, NoResponse> {
     body.collect().await.map(Collected::to_bytes).map_err(|_| NoResponse::Lost)
 }
 
@@ -203,7 +199,13 @@ impl Service<Uri> for UnixConnector {
     fn call(&mut self, _: Uri) -> Self::Future {
         let UnixConnector { socket, process } = self.clone();
         Box::pin(async move {
-            let connection = UnixStream::connect(&*socket).await?;
+            let connection = loop {
+                match UnixStream::connect(&*socket).await {
+                    // The backlog of the process is full.
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => sleep(CONNECT_AGAIN).await,
+                    outcome => break outcome?,
+                }
+            };
             process.set(&connection);
             Ok(TokioIo::new(connection))
         })

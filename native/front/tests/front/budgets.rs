@@ -124,23 +124,26 @@ fn clients_that_do_not_read_short_answers_hold_no_connection_to_python() {
 }
 
 #[test]
-fn clients_that_do_not_read_long_answers_keep_their_permits() {
+fn unread_long_answers_take_no_permit_of_other_requests() {
     const BYTES: usize = 10 << 20;
-    let world = World::with(Setup { requests_max: RequestsMax { data: 4, control: 4 }, ..Setup::default() });
-    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; BYTES])));
-    let ask = || {
-        let mut client = world.connect();
-        client.send(b"GET /large HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\r\n");
-        client
-    };
-    let mut slow = ask();
-    world.python.request();
-    let mut second = ask();
-    world.settle(&mut world.connect());
-    world.python.check_no_request();
+    // One long answer may wait for its client.
+    let requests_max = RequestsMax { data: 4, control: 4 };
+    let world = World::with(Setup { requests_max, answers_bytes_max: 1 << 30, ..Setup::default() });
+    world.python.reply(|request| {
+        let bytes = if request.target == "/short" { 1 } else { BYTES };
+        Reply::Answer(request.response("200 OK", "", vec![b'a'; bytes]))
+    });
+    let mut slow = world.connect();
+    slow.send(b"GET /long HTTP/1.1\r\nHost: a\r\n\r\n");
+    wait_until(|| world.unread_answers.held_bytes() > 1 << 20);
+    let mut refused = world.connect();
+    assert_eq!(refused.ask("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").status, 503);
+    for _ in 0..8 {
+        assert_eq!(world.connect().ask("GET /short HTTP/1.1\r\nHost: a\r\n\r\n").body, "a");
+    }
+    assert_eq!(world.connect().ask("POST /long HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n").body.len(), BYTES);
     assert_eq!(slow.read_answer().body.len(), BYTES);
-    world.python.request();
-    assert_eq!(second.read_answer().body.len(), BYTES);
+    assert_eq!(refused.ask("GET /long HTTP/1.1\r\nHost: a\r\n\r\n").body.len(), BYTES);
 }
 
 /// Sends requests to the control plane with one token.

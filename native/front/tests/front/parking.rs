@@ -6,14 +6,11 @@ use hosting_front::{Changes, Plane, RequestsMax, Timeouts};
 
 use crate::client::Client;
 use crate::python::{Python, Reply, Request};
-use crate::slow_clients::pass;
 use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
 const CHANGED: &str = "x-hosting-repeat";
-/// Time after which a repeat is slow.
-const SLOW_REPEAT: Duration = Duration::from_millis(100);
 
 pub fn changes(run: &str, sequence: u64, topics: &[&str], is_complete: bool) -> Changes {
     let topics = topics.iter().map(|topic| ((*topic).to_owned(), sequence)).collect();
@@ -96,21 +93,38 @@ fn other_changes_wake_nothing() {
 }
 
 #[test]
-fn number_of_slow_repeats_is_limited() {
-    // One repeat may run, and one more may be slow.
+fn tokens_take_turns_with_their_repeats() {
+    // One repeat may run at a time.
     let world = world_with(Setup { requests_max: RequestsMax { data: 4, control: 4 }, ..Setup::default() });
-    let mut clients: Vec<_> = (0..3).map(|number| parked_alone(&world, number).0).collect();
+    let _first: Vec<_> = (0..3).map(|number| parked_alone(&world, number)).collect();
+    let other = String::from_utf8_lossy(WATCH).replace("env_a", "env_b");
+    let _other = park_request(&world, other.as_bytes());
     world.python.reply_by_test();
     world.front.take_changes(Plane::Data, changes("a", 11, &["two"], true));
-    let mut running: Vec<_> = (0..2).map(|_| world.python.request()).collect();
-    pass(3 * SLOW_REPEAT);
-    world.python.check_no_request();
-    running.remove(0).answer_ok("first");
-    running.push(world.python.request());
-    running.iter_mut().for_each(|request| request.answer_ok("other"));
-    let mut bodies: Vec<_> = clients.iter_mut().map(|client| client.read_answer().body).collect();
-    bodies.sort();
-    assert_eq!(bodies, ["first", "other", "other"]);
+    let tokens: Vec<_> = (0..4)
+        .map(|_| {
+            let mut request = world.python.request();
+            world.settle(&mut world.connect());
+            world.python.check_no_request();
+            request.answer_ok("");
+            request.header("authorization").unwrap().to_owned()
+        })
+        .collect();
+    let position = tokens.iter().position(|token| token == "Bearer env_b").unwrap();
+    assert!(position <= 2, "{tokens:?}");
+}
+
+#[test]
+fn answers_to_repeats_stay_within_the_budget() {
+    const BYTES: usize = 10 << 20;
+    let world = world_with(Setup { answers_bytes_max: 8 << 20, ..Setup::default() });
+    let mut clients: Vec<_> = (0..8).map(|number| parked_alone(&world, number).0).collect();
+    world.python.reply(|request| Reply::Answer(request.response("200 OK", "", vec![b'a'; BYTES])));
+    world.front.take_changes(Plane::Data, changes("a", 11, &["two"], true));
+    wait_until(|| clients.iter().filter(|client| client.has_answer()).count() == 8);
+    assert!(world.unread_answers.held_bytes() <= BYTES);
+    let statuses = clients.iter_mut().map(|client| client.read_answer().status);
+    assert_eq!(statuses.filter(|status| *status == 200).count(), 1);
 }
 
 #[test]

@@ -126,6 +126,10 @@ impl Python {
         self.shared.listener.lock().unwrap().as_ref().unwrap().try_clone().unwrap()
     }
 
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Closes the socket and all connections.
     pub fn end(&self) {
         let Some(listener) = self.shared.listener.lock().unwrap().take() else { return };

@@ -22,7 +22,7 @@ fn with_short_receive() -> World {
     with(Timeouts { receive: SHORT, ..TIMEOUTS })
 }
 
-pub fn pass(time: Duration) {
+fn pass(time: Duration) {
     let started = Instant::now();
     wait_until(|| started.elapsed() > time);
 }

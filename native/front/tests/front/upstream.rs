@@ -1,6 +1,10 @@
 //! Python processes that are away, slow or faulty.
 
-use std::time::Duration;
+use std::os::fd::AsRawFd as _;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use hosting_front::RequestsMax;
 
 use crate::client::Client;
 use crate::python::Reply;
@@ -212,6 +216,26 @@ fn connection_that_python_ends_is_not_reused() {
 }
 
 #[test]
+fn idle_connections_are_limited() {
+    let world = World::with(Setup { requests_max: RequestsMax { data: 8, control: 4 }, ..Setup::default() });
+    world.control.reply_by_test();
+    let mut clients = ["env_a", "env_b"].map(|token| {
+        let mut client = world.connect();
+        client.send(
+            format!("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n").as_bytes(),
+        );
+        client
+    });
+    for mut request in clients.each_mut().map(|_| world.control.request()) {
+        request.answer_ok("");
+    }
+    let answered = Instant::now();
+    assert!(clients.iter_mut().all(|client| client.read_answer().status == 200));
+    world.control.wait_for_close();
+    assert!(answered.elapsed() < Duration::from_secs(3), "after 4 s, each idle connection is closed");
+}
+
+#[test]
 fn second_response_to_one_request_is_discarded() {
     let world = World::new();
     world.control.reply(|request| {
@@ -241,6 +265,27 @@ fn disconnect_during_a_response_affects_no_other_request() {
     let _ = std::io::Write::write_all(&mut request.connection, rest);
     world.control.reply(|request| Reply::Answer(request.response("200 OK", "", &request.target)));
     assert_eq!(world.connect().ask(GET).body, "/cloud/games/1");
+}
+
+#[test]
+fn request_waits_while_the_backlog_of_the_process_is_full() {
+    let world = World::new();
+    world.control.end();
+    let path = world.control.path();
+    let listener = UnixListener::bind(path).unwrap();
+    // SAFETY: a call on an open socket. It sets a backlog for one connection.
+    assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 0) }, 0);
+    let _first = UnixStream::connect(path).unwrap();
+    let mut client = world.connect();
+    client.send(GET);
+    world.settle(&mut world.connect());
+    assert!(!client.has_answer());
+    drop(listener.accept().unwrap());
+    let (mut accepted, _) = listener.accept().unwrap();
+    assert!(std::io::Read::read(&mut accepted, &mut [0; 1_000]).unwrap() > 0);
+    let answering = "HTTP/1.1 200 OK\r\nx-ray-id: 00000000000000000000000000000000\r\ncontent-length: 1\r\n\r\na";
+    std::io::Write::write_all(&mut accepted, answering.as_bytes()).unwrap();
+    assert_eq!(client.read_answer().status, 200);
 }
 
 #[test]
