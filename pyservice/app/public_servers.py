@@ -37,7 +37,7 @@ _DATA_REQUESTS_MAX: Final = 4_096
 _CONTROL_REQUESTS_MAX: Final = 512
 _PASSED_PART: Final = 16
 """Divisor for the limits of passed requests if few files may be open."""
-_FILES_OF_DATA_REQUEST: Final = 4
+_FILES_OF_DATA_REQUEST: Final = 3.5
 """A request to the data plane opens two files: one in the front, and one in the server behind it.
 There are up to 75 % more connections: for long responses that clients receive slowly, for repeats
 of long polls, and idle ones.
@@ -203,7 +203,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
     http, messages = settings.http_limits, settings.grpc_limits
     files_max = health.descriptor_limit()
     data_requests_max = max(1, min(_DATA_REQUESTS_MAX, files_max // _PASSED_PART))
-    connections_max = health.connections_max() - _FILES_OF_DATA_REQUEST * data_requests_max
+    connections_max = health.connections_max() - int(_FILES_OF_DATA_REQUEST * data_requests_max)
     rpc_connections_max = connections_max // _RPC_PART
     return TransportSettings(
         trusted_proxies=settings.trusted_proxies,
