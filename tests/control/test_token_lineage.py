@@ -114,20 +114,22 @@ async def test_concurrent_creation_does_not_escape_a_revocation(
     child = await _game_token(member, game_id)
     creator = _as(developer, child["token"])
 
-    async def create() -> list[str]:
-        created = []
+    created: list[str] = []
+    has_created = asyncio.Event()
+
+    async def create() -> None:
         while (answer := await creator.call("create_game_token", game_id=game_id)).code == "OK":
             created.append(answer.body["token"])
+            has_created.set()
         assert answer.code == "TOKEN_REVOKED"
-        return created
 
     creations = [asyncio.create_task(create()) for _ in range(4)]
-    await asyncio.sleep(0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        await has_created.wait()
     revoke = {"group_id": group_id, "token_id": child["token_id"]}
     await member.good("revoke_group_token", **revoke)
     async with asyncio.timeout(PATIENCE_S):
-        created = [token for tokens in await asyncio.gather(*creations) for token in tokens]
-    assert created
+        await asyncio.gather(*creations)
     codes = {await _inspection_code(developer, token) for token in created}
     assert codes == {"TOKEN_REVOKED"}
 
