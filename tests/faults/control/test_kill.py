@@ -240,6 +240,7 @@ FEW: Final = {
 }
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_killed_plane_leaves_the_old_or_the_new_state(
     kind: str, tmp_path: Path, shim_library: Path, databases: Databases
