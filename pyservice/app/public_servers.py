@@ -26,15 +26,13 @@ from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grp
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
-from pyservice.transport import TransportSettings
+from pyservice.transport import CONTROL_REQUESTS_MAX, DATA_REQUESTS_MAX, TransportSettings
 from pyservice.transport.front_errors import FrontError, front_errors
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import Changes, LongPolls, Topics
 
 _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
-_DATA_REQUESTS_MAX: Final = 4_096
-_CONTROL_REQUESTS_MAX: Final = 512
 _PASSED_PART: Final = 16
 """Divisor for the limits of passed requests if few files may be open."""
 _FILES_OF_DATA_REQUEST: Final = 3.5
@@ -201,8 +199,8 @@ def warn_without_front(settings: Settings) -> None:
 
 def transport_settings(settings: Settings) -> TransportSettings:
     http, messages = settings.http_limits, settings.grpc_limits
-    files_max = health.descriptor_limit()
-    data_requests_max = max(1, min(_DATA_REQUESTS_MAX, files_max // _PASSED_PART))
+    passed_max = max(1, health.descriptor_limit() // _PASSED_PART)
+    data_requests_max = min(DATA_REQUESTS_MAX, passed_max)
     connections_max = health.connections_max() - int(_FILES_OF_DATA_REQUEST * data_requests_max)
     rpc_connections_max = connections_max // _RPC_PART
     return TransportSettings(
@@ -220,7 +218,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
         connections_max=connections_max - rpc_connections_max,
         rpc_connections_max=rpc_connections_max,
         data_requests_max=data_requests_max,
-        control_requests_max=max(1, min(_CONTROL_REQUESTS_MAX, files_max // _PASSED_PART)),
+        control_requests_max=min(CONTROL_REQUESTS_MAX, passed_max),
         message_limit_bytes=messages.message_bytes,
         streams_per_connection=messages.streams_per_connection,
     )

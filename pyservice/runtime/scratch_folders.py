@@ -98,13 +98,14 @@ def image_template(folder: Path, size: int) -> Path:
 def remove_templates(folder: Path) -> None:
     """Removes the templates of an earlier service, which may have had other options.
 
-    Keeps the templates that runs name, because a run of the earlier service may not have started.
+    Keeps the templates of runs that have not started. A started run has its copy.
     """
     named = set()
-    for path in folder.iterdir():
+    for run in map(RunFolder, folder.iterdir()):
         # A keeper cannot start a run with an unreadable spec either.
         with contextlib.suppress(OSError):
-            named.add(RunFolder(path).scratch_template())
+            if not run.was_started():
+                named.add(run.scratch_template())
     for path in folder.glob(".scratch-*"):
         if path not in named:
             path.unlink(missing_ok=True)

@@ -11,6 +11,8 @@ from pyservice.transport.client_address import Network
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+DATA_REQUESTS_MAX: Final = 4_096
+CONTROL_REQUESTS_MAX: Final = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +46,11 @@ class TransportSettings:
     connections_max: int | None = None
     """Limit of HTTP connections. One client address may have half of them. None: no limit."""
     rpc_connections_max: int | None = None
-    data_requests_max: int = 4_096
+    data_requests_max: int = DATA_REQUESTS_MAX
     """Limit of the requests that the front passes on to the data plane at a time, for each
     protocol. Many of them wait for a lobby that starts.
     """
-    control_requests_max: int = 512
+    control_requests_max: int = CONTROL_REQUESTS_MAX
     message_limit_bytes: int = MIB
     streams_per_connection: int = 1024
     is_internal: bool = False

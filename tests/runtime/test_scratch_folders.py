@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,10 +132,8 @@ async def test_run_that_was_laid_out_before_a_restart_keeps_its_template(host: R
     await host.reports.wait_for(order.id, "running")
     host.supervisor.end(order.id, 0)
     assert (await host.reports.end(order.id)).reason == "stopped"
-    await host.drop()
-    shutil.rmtree(host.of(order).path)
     remove_templates(servers)
-    assert not list(servers.glob(".scratch-*"))
+    assert not list(servers.glob(".scratch-*")), "a started run has its copy"
 
 
 @needs_loop_devices

@@ -12,10 +12,10 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use hosting_front::{
-    Answers, BodyBudget, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes, ConnectionBudget as Budget,
-    Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers,
-    OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, Problems, RequestLimits,
-    RequestRecord, RequestsMax, RouteOptions, Routes, ServiceToken, Timeouts,
+    Answers, BodyBudget, ByPlane, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes,
+    ConnectionBudget as Budget, Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions,
+    GameMode, LobbyAnswers, OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort,
+    Problems, RequestLimits, RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
 };
 use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;
@@ -317,7 +317,7 @@ impl PassingArgument {
             data_socket: self.data_socket,
             control_socket: self.control_socket,
             answer_timeout: Duration::from_millis(self.answer_timeout_ms),
-            requests_max: RequestsMax { data: self.data_requests_max, control: self.control_requests_max },
+            requests_max: ByPlane { data: self.data_requests_max, control: self.control_requests_max },
             limits: RequestLimits {
                 url_bytes_max: self.url_bytes_max,
                 headers_bytes_max: self.headers_bytes_max,

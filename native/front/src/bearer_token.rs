@@ -25,7 +25,8 @@ pub fn plain_token(header: &[u8]) -> Option<&str> {
     std::str::from_utf8(header.strip_prefix(b"Bearer ")?).ok()
 }
 
-fn token_of(header: Option<&[u8]>) -> Result<&str, BearerProblem> {
+/// Returns the token of the value of one header.
+pub fn token_of(header: Option<&[u8]>) -> Result<&str, BearerProblem> {
     let header = header.filter(|header| !header.is_empty()).ok_or(BearerProblem::Missing)?;
     let (scheme, token) = header.split_at_checked(SCHEME.len()).ok_or(BearerProblem::OtherScheme)?;
     if !scheme.eq_ignore_ascii_case(SCHEME) {

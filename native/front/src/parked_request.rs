@@ -75,7 +75,6 @@ impl Waiting {
             Ok(Response::from_parts(parts, unwritten.hold(content)))
         };
         let token = self.kept.token();
-        let token = token.as_deref();
         if let Some(share) = watches.share_of(&self.park) {
             let send_for_all = || async {
                 let response = send().await?;

@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIG
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 
-use crate::bearer_token::bearer_token;
+use crate::bearer_token::token_of;
 use crate::internal_headers::{CHANGED, EXPIRED, REPEAT};
 use crate::passing::Exchange;
 use crate::repeats::{RepeatCaller, RepeatKey};
@@ -61,10 +61,8 @@ impl KeptRequest {
         self.path_and_query.len() + headers.sum::<usize>()
     }
 
-    pub fn token(&self) -> Option<Box<str>> {
-        let mut headers = HeaderMap::with_capacity(1);
-        headers.insert(AUTHORIZATION, HeaderValue::from_bytes(self.header(&AUTHORIZATION)?).ok()?);
-        bearer_token(&headers).ok().map(Box::from)
+    pub fn token(&self) -> Option<&str> {
+        token_of(self.header(&AUTHORIZATION)).ok()
     }
 
     fn header(&self, name: &HeaderName) -> Option<&[u8]> {

@@ -37,12 +37,12 @@ use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
-use crate::permits::{HttpPermits, RequestsMax};
+use crate::permits::{BESIDE_PART, HttpPermits};
 use crate::plain_request::Head;
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
 use crate::repeats::Repeats;
-use crate::routes::{Plane, Route, Routes};
+use crate::routes::{ByPlane, Plane, Route, Routes};
 use crate::trace_context::trace_id_of;
 use crate::upstream::{HttpUpstream, NoResponse, UpstreamContent};
 use crate::watches::{Park, Watches};
@@ -82,7 +82,8 @@ pub struct PassingOptions {
     pub data_socket: PathBuf,
     pub control_socket: PathBuf,
     pub answer_timeout: Duration,
-    pub requests_max: RequestsMax,
+    /// Limits of the requests that run at a time.
+    pub requests_max: ByPlane<usize>,
     pub limits: RequestLimits,
     pub bodies: Arc<BodyBudget>,
     pub answers: Arc<BodyBudget>,
@@ -126,8 +127,7 @@ pub struct RequestLimits {
 pub struct Passing {
     pub options: Arc<PassingOptions>,
     permits: Arc<HttpPermits>,
-    data: HttpPlane,
-    control: HttpPlane,
+    planes: ByPlane<HttpPlane>,
 }
 
 pub struct HttpPlane {
@@ -140,17 +140,18 @@ impl Passing {
     /// `threads` is the number of threads that pass requests on.
     pub fn new(options: Arc<PassingOptions>, permits: Arc<HttpPermits>, threads: usize) -> Passing {
         let new_plane = |plane, socket: &PathBuf| {
-            // All threads together keep at most a quarter as many idle connections as requests may run.
-            let idle_max = (options.requests_max.of(plane) / (4 * threads)).max(1);
+            let idle_max = (options.requests_max.of(plane) / (BESIDE_PART * threads)).max(1);
             HttpPlane {
                 upstream: HttpUpstream::new(socket.clone(), options.answer_timeout, idle_max),
                 watches: Watches::new(options.parked.clone()),
                 repeats: Repeats::new(options.answers.clone(), permits.woken.of(plane).clone()),
             }
         };
-        let data = new_plane(Plane::Data, &options.data_socket);
-        let control = new_plane(Plane::Control, &options.control_socket);
-        Passing { data, control, options, permits }
+        let planes = ByPlane {
+            data: new_plane(Plane::Data, &options.data_socket),
+            control: new_plane(Plane::Control, &options.control_socket),
+        };
+        Passing { planes, options, permits }
     }
 
     pub fn watches(&self, plane: Plane) -> &Watches {
@@ -158,10 +159,7 @@ impl Passing {
     }
 
     pub fn plane(&self, plane: Plane) -> &HttpPlane {
-        match plane {
-            Plane::Data => &self.data,
-            Plane::Control => &self.control,
-        }
+        self.planes.of(plane)
     }
 }
 
@@ -436,9 +434,9 @@ impl Exchange {
         };
         failed_authentications.check(client, &passed.headers).map_err(too_many_failures)?;
         let HttpPermits { requests, long_responses, .. } = &*context.passing.permits;
-        let token: Option<Box<str>> = bearer_token(&passed.headers).ok().map(Box::from);
         let overloaded = |overload| Problem::overloaded(plane, overload);
-        let permit = requests.of(plane).acquire(token.as_deref(), client).await.map_err(overloaded)?;
+        let permit =
+            requests.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await.map_err(overloaded)?;
         // Others may have failed while the request waited for its permit.
         let attempt = failed_authentications.admit(client, &passed.headers).map_err(too_many_failures)?;
         let is_safe = is_safe(&passed.method);
@@ -460,7 +458,7 @@ impl Exchange {
                 let body = match content {
                     UpstreamContent::Whole(content) => PassedBody::Whole(unwritten.hold(content)),
                     UpstreamContent::Streamed(body) => {
-                        let long = long_responses.of(plane).acquire(token.as_deref(), client).await;
+                        let long = long_responses.of(plane).acquire_like(&permit).await;
                         // A change has happened, so its response is sent.
                         let permit = if is_safe { long.map_err(overloaded)? } else { long.unwrap_or(permit) };
                         PassedBody::Streamed(StreamedBody { body, unwritten, _permit: permit })

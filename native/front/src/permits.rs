@@ -10,14 +10,14 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::connection_budget::ClientKey;
-use crate::routes::Plane;
+use crate::routes::ByPlane;
 
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
 const STREAMS_AT_ONCE: usize = 1_024;
 /// Requests of one protocol that a change has woken and that Python answers at a time.
 const WOKEN_AT_ONCE: usize = 256;
-/// Part of the limit of requests that woken ones may take beside it, and part that long responses may take.
-const EXTRA_PART: usize = 4;
+/// Divisor of the limit of HTTP requests. Beside it, there are as many long responses, repeats and idle connections.
+pub const BESIDE_PART: usize = 4;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
 const ADDRESS_PART: usize = 2;
@@ -68,78 +68,43 @@ struct State {
     addresses: VecDeque<ClientKey>,
 }
 
-/// Permits of one protocol, by plane. All threads share them.
-pub struct PlanePermits {
-    data: Arc<Permits>,
-    control: Arc<Permits>,
-}
-
-/// Limits of the requests of all clients that run at a time.
-#[derive(Clone, Copy)]
-pub struct RequestsMax {
-    /// Many of them wait for a lobby that starts.
-    pub data: usize,
-    pub control: usize,
-}
-
-impl RequestsMax {
-    pub fn of(&self, plane: Plane) -> usize {
-        match plane {
-            Plane::Data => self.data,
-            Plane::Control => self.control,
-        }
-    }
-}
-
-impl PlanePermits {
-    fn new(requests_max: RequestsMax, new: impl Fn(usize) -> Arc<Permits>) -> PlanePermits {
-        let RequestsMax { data, control } = requests_max;
-        PlanePermits { data: new(data), control: new(control) }
-    }
-
-    pub fn of(&self, plane: Plane) -> &Arc<Permits> {
-        match plane {
-            Plane::Data => &self.data,
-            Plane::Control => &self.control,
-        }
-    }
-}
-
 /// Permits of HTTP. All threads share them.
 pub struct HttpPermits {
-    pub requests: PlanePermits,
+    pub requests: ByPlane<Arc<Permits>>,
     /// For long responses, until their clients have received them.
-    pub long_responses: PlanePermits,
+    pub long_responses: ByPlane<Arc<Permits>>,
     /// For requests that a change has woken, which wait for any time.
-    pub woken: PlanePermits,
+    pub woken: ByPlane<Arc<Permits>>,
 }
 
 impl HttpPermits {
-    pub fn new(requests_max: RequestsMax) -> HttpPermits {
-        let part = |most: usize| (most / EXTRA_PART).max(1);
+    /// `requests_max` limits the requests of all clients that run at a time.
+    pub fn new(requests_max: ByPlane<usize>) -> HttpPermits {
+        let part = |most: usize| (most / BESIDE_PART).max(1);
         HttpPermits {
-            requests: PlanePermits::new(requests_max, |most| Permits::new(most, WAIT)),
-            long_responses: PlanePermits::new(requests_max, |most| Permits::new(part(most), WAIT)),
-            woken: PlanePermits::new(requests_max, |most| Permits::patient(part(most).min(WOKEN_AT_ONCE))),
+            requests: requests_max.map(|most| Permits::new(most, WAIT)),
+            long_responses: requests_max.map(|most| Permits::new(part(most), WAIT)),
+            woken: requests_max.map(|most| Permits::patient(part(most).min(WOKEN_AT_ONCE))),
         }
     }
 }
 
 /// Permits of gRPC. All threads share them.
 pub struct GrpcPermits {
-    pub calls: PlanePermits,
+    pub calls: ByPlane<Arc<Permits>>,
     /// For open streams, which do not wait for a permit.
-    pub streams: PlanePermits,
+    pub streams: ByPlane<Arc<Permits>>,
     /// For calls that a change has woken, which wait for any time.
-    pub woken: PlanePermits,
+    pub woken: ByPlane<Arc<Permits>>,
 }
 
 impl GrpcPermits {
-    pub fn new(requests_max: RequestsMax) -> GrpcPermits {
+    /// `requests_max` limits the requests of all clients that run at a time.
+    pub fn new(requests_max: ByPlane<usize>) -> GrpcPermits {
         GrpcPermits {
-            calls: PlanePermits::new(requests_max, |most| Permits::new(most, WAIT)),
-            streams: PlanePermits::new(requests_max, |_| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
-            woken: PlanePermits::new(requests_max, |_| Permits::patient(WOKEN_AT_ONCE)),
+            calls: requests_max.map(|most| Permits::new(most, WAIT)),
+            streams: requests_max.map(|_| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
+            woken: requests_max.map(|_| Permits::patient(WOKEN_AT_ONCE)),
         }
     }
 }
@@ -171,7 +136,15 @@ impl Permits {
     /// Waits for a permit. `token` has the form of a token.
     pub async fn acquire(self: &Arc<Self>, token: Option<&str>, client: ClientKey) -> Result<Permit, Overload> {
         let tenant = token.map_or(Tenant::Tokenless(client), |token| Tenant::Token(token.into()));
-        let keys = Keys { address: client, tenant };
+        self.acquire_for(Keys { address: client, tenant }).await
+    }
+
+    /// Waits for a permit for the client and the token of another one.
+    pub async fn acquire_like(self: &Arc<Self>, other: &Permit) -> Result<Permit, Overload> {
+        self.acquire_for(other.keys.clone()).await
+    }
+
+    async fn acquire_for(self: &Arc<Self>, keys: Keys) -> Result<Permit, Overload> {
         let turn = {
             let mut state = self.state.lock();
             if !state.is_waiting(&keys) && state.running.full_limit(&keys, self.most).is_none() {

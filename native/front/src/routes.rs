@@ -21,6 +21,26 @@ pub enum Plane {
     Control,
 }
 
+/// One value for each plane.
+#[derive(Debug, Clone, Copy)]
+pub struct ByPlane<T> {
+    pub data: T,
+    pub control: T,
+}
+
+impl<T> ByPlane<T> {
+    pub fn of(&self, plane: Plane) -> &T {
+        match plane {
+            Plane::Data => &self.data,
+            Plane::Control => &self.control,
+        }
+    }
+
+    pub fn map<U>(self, new: impl Fn(T) -> U) -> ByPlane<U> {
+        ByPlane { data: new(self.data), control: new(self.control) }
+    }
+}
+
 /// One operation, as Python describes it.
 pub struct RouteOptions {
     pub method: String,

@@ -28,8 +28,8 @@ use crate::process_state::{PeerProcess, ProcessState, Stopped};
 const IDLE: Duration = Duration::from_secs(4);
 const IDLE_CONNECTIONS_MAX: usize = 128;
 const CONNECT_AGAIN: Duration = Duration::from_millis(5);
-/// Longest body that is received before it is passed on. A slow client then holds no connection to Python.
-const SHORT_BODY_BYTES: u64 = 64 * 1024;
+/// A response up to this size is received whole before it is passed on. A slow client then holds no connection to Python.
+pub const WHOLE_BYTES: usize = 64 * 1024;
 
 /// Runs tasks on the current thread.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ impl HttpUpstream {
     ) -> Result<Response<UpstreamContent>, NoResponse> {
         let receiving = async {
             let (parts, body) = self.send_again_if_lost(request, is_safe).await?.into_parts();
-            let is_short = body.size_hint().exact().is_some_and(|bytes| bytes <= SHORT_BODY_BYTES);
+            let is_short = body.size_hint().exact().is_some_and(|bytes| bytes <= WHOLE_BYTES as u64);
             let content = if is_short {
                 UpstreamContent::Whole(whole(body).await?)
             } else {

@@ -30,11 +30,9 @@ use crate::passing::header_bytes;
 use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
 use crate::routes::Plane;
-use crate::upstream::{NoResponse, UpstreamBody};
+use crate::upstream::{NoResponse, UpstreamBody, WHOLE_BYTES};
 use crate::watches::{Park, Wake};
 
-/// A response up to this size is received at once. A larger one is passed on in parts.
-const WHOLE_BYTES: usize = 64 * 1024;
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
 const UNAUTHENTICATED: &[u8] = b"16";

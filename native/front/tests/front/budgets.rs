@@ -3,7 +3,7 @@
 use std::io::Write as _;
 use std::thread;
 
-use hosting_front::RequestsMax;
+use hosting_front::ByPlane;
 
 use crate::client::Client;
 use crate::proxies::edge_client;
@@ -127,7 +127,7 @@ fn clients_that_do_not_read_short_answers_hold_no_connection_to_python() {
 fn unread_long_answers_take_no_permit_of_other_requests() {
     const BYTES: usize = 10 << 20;
     // One long answer may wait for its client.
-    let requests_max = RequestsMax { data: 4, control: 4 };
+    let requests_max = ByPlane { data: 4, control: 4 };
     let world = World::with(Setup { requests_max, answers_bytes_max: 1 << 30, ..Setup::default() });
     world.python.reply(|request| {
         let bytes = if request.target == "/short" { 1 } else { BYTES };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hosting_front::{Changes, Plane, RequestsMax, Timeouts};
+use hosting_front::{ByPlane, Changes, Plane, Timeouts};
 
 use crate::client::Client;
 use crate::python::{Python, Reply, Request};
@@ -95,7 +95,7 @@ fn other_changes_wake_nothing() {
 #[test]
 fn tokens_take_turns_with_their_repeats() {
     // One repeat may run at a time.
-    let world = world_with(Setup { requests_max: RequestsMax { data: 4, control: 4 }, ..Setup::default() });
+    let world = world_with(Setup { requests_max: ByPlane { data: 4, control: 4 }, ..Setup::default() });
     let _first: Vec<_> = (0..3).map(|number| parked_alone(&world, number)).collect();
     let other = String::from_utf8_lossy(WATCH).replace("env_a", "env_b");
     let _other = park_request(&world, other.as_bytes());

@@ -4,7 +4,7 @@ use std::os::fd::AsRawFd as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
-use hosting_front::RequestsMax;
+use hosting_front::ByPlane;
 
 use crate::client::Client;
 use crate::python::Reply;
@@ -217,7 +217,7 @@ fn connection_that_python_ends_is_not_reused() {
 
 #[test]
 fn idle_connections_are_limited() {
-    let world = World::with(Setup { requests_max: RequestsMax { data: 8, control: 4 }, ..Setup::default() });
+    let world = World::with(Setup { requests_max: ByPlane { data: 8, control: 4 }, ..Setup::default() });
     world.control.reply_by_test();
     let mut clients = ["env_a", "env_b"].map(|token| {
         let mut client = world.connect();

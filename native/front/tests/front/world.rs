@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
-    Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
+    Answers, BodyBudget, Buckets, ByPlane, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
     FailedAuthentications, Front, FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions,
-    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RequestsMax, RouteOptions, Routes,
-    ServerCertificate, Timeouts,
+    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes, ServerCertificate,
+    Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -60,7 +60,7 @@ pub struct Setup {
     pub bodies_bytes_max: usize,
     pub answers_bytes_max: usize,
     pub parked_bytes_max: usize,
-    pub requests_max: RequestsMax,
+    pub requests_max: ByPlane<usize>,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
     pub certificate: Option<Arc<ServerCertificate>>,
@@ -83,7 +83,7 @@ impl Default for Setup {
             bodies_bytes_max: 64 << 20,
             answers_bytes_max: 64 << 20,
             parked_bytes_max: 64 << 20,
-            requests_max: RequestsMax { data: 4_096, control: 512 },
+            requests_max: ByPlane { data: 4_096, control: 512 },
             failures: 1_000,
             certificate: None,
         }

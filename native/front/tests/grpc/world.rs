@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use hosting_core::{Attached, HashKey, Refusal};
 use hosting_front::{
-    Answers, BodyBudget, Buckets, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
+    Answers, BodyBudget, Buckets, ByPlane, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
     FailedAuthentications, Front, FrontOptions, GrpcLimits, GrpcOptions, LobbyAnswers, MethodOptions, Namespaces,
-    Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RequestsMax,
-    RouteOptions, Routes, ServerCertificate, Timeouts,
+    Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes,
+    ServerCertificate, Timeouts,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -117,7 +117,7 @@ fn passing(
         data_socket: NO_SOCKET.into(),
         control_socket: NO_SOCKET.into(),
         answer_timeout: NEVER,
-        requests_max: RequestsMax { data: 4_096, control: 512 },
+        requests_max: ByPlane { data: 4_096, control: 512 },
         limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
         bodies,
         answers,
