@@ -442,7 +442,7 @@ impl Exchange {
         let is_safe = is_safe(&passed.method);
         let kept = KeptRequest::of(&passed);
         // Boxed, like each large part of a request, so that a waiting one takes little memory.
-        let sent = Box::pin(upstream.send(passed.into_request(), is_safe)).await;
+        let (sent, permit) = permit.run(Box::pin(upstream.send(passed.into_request(), is_safe))).await;
         if let Some(attempt) = attempt {
             attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
         }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
-use tokio::time::timeout;
+use tokio::task::spawn_local;
+use tokio::time::{sleep, timeout};
 
 use crate::connection_budget::ClientKey;
 use crate::routes::ByPlane;
@@ -20,6 +21,9 @@ const WOKEN_AT_ONCE: usize = 256;
 pub const BESIDE_PART: usize = 4;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
+/// Time for which a cancelled request keeps its permit, because Python may have it in a queue. Without it, a client that
+/// cancels its requests at once would fill the queues of Python, and the requests of others would wait behind.
+const KEPT_AFTER_CANCELLATION: Duration = Duration::from_secs(1);
 const ADDRESS_PART: usize = 2;
 const TOKEN_PART: usize = 4;
 /// Limit of waiting requests, as a multiple of the permits.
@@ -177,6 +181,29 @@ impl Permits {
 
     fn take_turn(&self) -> Option<(Keys, oneshot::Sender<Permit>)> {
         self.state.lock().next_turn(self.most)
+    }
+}
+
+impl Permit {
+    /// Runs a request, and returns the permit with its output. Keeps the permit for a second if the request is cancelled.
+    pub async fn run<T>(self, request: impl Future<Output = T>) -> (T, Permit) {
+        let mut running = Running(Some(self));
+        let output = request.await;
+        (output, running.0.take().expect("only the end of the request takes it"))
+    }
+}
+
+/// The permit of a request, until the request has ended.
+struct Running(Option<Permit>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(permit) = self.0.take() {
+            spawn_local(async move {
+                sleep(KEPT_AFTER_CANCELLATION).await;
+                drop(permit);
+            });
+        }
     }
 }
 

@@ -142,11 +142,12 @@ impl PassedCall {
         self.check_failures()?;
         let GrpcPlane { permits, streams, .. } = self.grpc_plane();
         let stream = self.permit(streams).await?;
-        // Given back when the response begins, because a stream may last for long.
-        let _permit = self.permit(permits).await?;
+        let permit = self.permit(permits).await?;
         let server = self.call.server.clone();
         let attempt = self.admit(&server)?;
-        let response = self.send(body, self.call.deadline).await;
+        let deadline = self.call.deadline;
+        // The permit is given back when the response begins, because a stream may last for long.
+        let response = until(deadline, permit.run(self.send(body))).await.and_then(|(response, _permit)| response);
         end_attempt(
             attempt,
             self.outcome(response.as_ref().map(|(headers, _)| headers.get(GRPC_STATUS).map(|_| headers))),
@@ -172,7 +173,9 @@ impl PassedCall {
                 return Err(Failure::Problem(Problem::Overloaded));
             }
             let attempt = self.admit(&server)?;
-            let response = self.send_unary(message.clone()).await;
+            let deadline = Some(self.answer_deadline());
+            let response = until(deadline, permit.run(self.send_unary(message.clone()))).await;
+            let response = response.and_then(|(response, _permit)| response);
             end_attempt(attempt, self.outcome(response.as_ref().map(UnaryResponse::trailers)));
             let park = match response? {
                 UnaryResponse::Parked(park) => park,
@@ -187,7 +190,6 @@ impl PassedCall {
                     return Ok(self.begun(headers, first, rest, Held::Answer { _unwritten: unwritten }));
                 }
             };
-            drop(permit);
             if parked.is_none() {
                 let bytes = header_bytes(&self.metadata) + message.len();
                 let reserved = context.passing.options.reserve_parked(self.client(), bytes);
@@ -256,12 +258,12 @@ impl PassedCall {
         self.call.deadline.map_or(latest, |deadline| deadline.min(latest))
     }
 
-    async fn send(&mut self, body: CallBody, deadline: Option<Instant>) -> Result<(HeaderMap, UpstreamBody), Failure> {
+    async fn send(&mut self, body: CallBody) -> Result<(HeaderMap, UpstreamBody), Failure> {
         if let Some(deadline) = self.call.deadline {
             set_deadline(&mut self.metadata, deadline);
         }
         let request = self.request(body);
-        let response = until(deadline, self.grpc_plane().upstream.send(request)).await??;
+        let response = self.grpc_plane().upstream.send(request).await?;
         if response.status() != StatusCode::OK {
             return Err(Failure::Unavailable);
         }
@@ -270,14 +272,13 @@ impl PassedCall {
     }
 
     async fn send_unary(&mut self, message: Bytes) -> Result<UnaryResponse, Failure> {
-        let deadline = Some(self.answer_deadline());
-        let (headers, mut rest) = self.send(CallBody::One(Some(message)), deadline).await?;
+        let (headers, mut rest) = self.send(CallBody::One(Some(message))).await?;
         if headers.contains_key(GRPC_STATUS) {
             return Ok(UnaryResponse::Complete { headers: HeaderMap::new(), message: None, trailers: headers });
         }
         let mut received = BytesMut::new();
         let trailers = loop {
-            match until(deadline, next_frame(&mut rest)).await??.into_trailers() {
+            match next_frame(&mut rest).await?.into_trailers() {
                 Ok(trailers) => break trailers,
                 Err(frame) => received.extend_from_slice(&frame.into_data().unwrap_or_default()),
             }

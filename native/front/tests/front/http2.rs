@@ -1,6 +1,7 @@
 //! Requests over HTTP/2. The clients know without a negotiation that the front takes it.
 
-use std::time::Duration;
+use std::io::Write as _;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
@@ -14,9 +15,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::client::Client;
+use crate::raw_http2::{self, END_HEADERS, END_STREAM, RESET};
 use crate::socket_process::SocketProcess;
 use crate::world::{FILE_BYTES_MAX, LIMIT, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
-use hosting_front::Timeouts;
+use hosting_front::{ByPlane, Timeouts};
+
+/// Code of a reset by the client.
+const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 pub type Sender = SendRequest<Full<Bytes>>;
 
@@ -156,6 +161,26 @@ fn cancelled_stream_cancels_its_request() {
         assert_eq!(ask(&mut sender, get("/a")).await.1, "/a");
         world.control.wait_for_close();
     });
+}
+
+/// Python may have a cancelled request in a queue. So a client does not send the next one at once.
+#[test]
+fn cancelled_request_keeps_its_permit_for_a_second() {
+    // One request of a token runs at a time.
+    let world = World::with(Setup { requests_max: ByPlane { data: 4, control: 4 }, ..Setup::default() });
+    world.control.reply_by_test();
+    let get = |stream, path, token| {
+        raw_http2::headers(END_HEADERS | END_STREAM, stream, "GET", path, &[("authorization", token)])
+    };
+    let begin = [raw_http2::preface(0xffff), get(1, "/cloud/games/cancelled", "Bearer cloud_a")].concat();
+    let mut client = raw_http2::connect(world.address, &begin);
+    assert_eq!(world.control.request().target, "/cloud/games/cancelled");
+    let cancelled_at = Instant::now();
+    let cancel = raw_http2::frame(RESET, 0, 1, &CANCEL);
+    let more = [get(3, "/cloud/games/next", "Bearer cloud_a"), get(5, "/cloud/games/other", "Bearer cloud_b")];
+    client.write_all(&[cancel, more.concat()].concat()).unwrap();
+    assert_eq!(world.control.targets(2), ["/cloud/games/other", "/cloud/games/next"]);
+    assert!(cancelled_at.elapsed() >= Duration::from_secs(1));
 }
 
 #[test]

@@ -2,12 +2,14 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http_body::Frame;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::client::{Client, OpenCall, framed, trailers};
+use crate::python::ReceivedCall;
 use crate::socket_process::SocketProcess;
 use crate::world::{
     CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, STREAM_METHOD, Setup,
@@ -202,6 +204,39 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
     let last = full.into_iter().next_back().unwrap();
     assert_eq!(client.finish(last).code(), "OVERLOADED_TOKEN");
     calls.drain(..).for_each(|call| client.cancel(call));
+}
+
+/// Python may have a cancelled call in a queue. So a client does not send the next one at once.
+#[test]
+fn cancelled_calls_keep_their_permits_for_a_second() {
+    let world = World::new();
+    let (token, other) = ("Bearer cloud_x", "Bearer cloud_y");
+    for is_late in [false, true] {
+        let mut client = connect_without_delay(&world);
+        let timeout = ("grpc-timeout", if is_late { "1500m" } else { "1M" });
+        let start = |client: &mut Client| client.start(CONTROL_METHOD, &[("authorization", token), timeout], MESSAGE);
+        let calls: Vec<_> = (0..128).map(|_| start(&mut client)).collect();
+        let received: Vec<_> = (0..128).map(|_| world.control().next_call()).collect();
+        let cancelled_at = Instant::now();
+        for call in calls {
+            if is_late {
+                assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
+            } else {
+                client.cancel(call);
+            }
+        }
+        received.into_iter().for_each(ReceivedCall::wait_cancelled);
+        let next = client.start(CONTROL_METHOD, &[("authorization", token)], MESSAGE);
+        let of_other = client.start(CONTROL_METHOD, &[("authorization", other)], MESSAGE);
+        let received = world.control().next_call();
+        assert_eq!(received.text("authorization"), Some(other));
+        received.answer(MESSAGE, &[("grpc-status", "0")]);
+        assert_eq!(client.finish(of_other).status(), "0");
+        let received = world.control().next_call();
+        assert!(cancelled_at.elapsed() >= Duration::from_secs(1));
+        received.answer(MESSAGE, &[("grpc-status", "0")]);
+        assert_eq!(client.finish(next).status(), "0");
+    }
 }
 
 /// Returns a client that sends many small calls without a delay.
