@@ -37,7 +37,7 @@ use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
-use crate::permits::{BESIDE_PART, HttpPermits};
+use crate::permits::{EXTRA_PERMITS_DIVISOR, HttpPermits};
 use crate::plain_request::Head;
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
@@ -140,7 +140,7 @@ impl Passing {
     /// `threads` is the number of threads that pass requests on.
     pub fn new(options: Arc<PassingOptions>, permits: Arc<HttpPermits>, threads: usize) -> Passing {
         let new_plane = |plane, socket: &PathBuf| {
-            let idle_max = (options.requests_max.of(plane) / (BESIDE_PART * threads)).max(1);
+            let idle_max = (options.requests_max.of(plane) / (EXTRA_PERMITS_DIVISOR * threads)).max(1);
             HttpPlane {
                 upstream: HttpUpstream::new(socket.clone(), options.answer_timeout, idle_max),
                 watches: Watches::new(options.parked.clone()),
@@ -458,7 +458,7 @@ impl Exchange {
                 let body = match content {
                     UpstreamContent::Whole(content) => PassedBody::Whole(unwritten.hold(content)),
                     UpstreamContent::Streamed(body) => {
-                        let long = long_responses.of(plane).acquire_like(&permit).await;
+                        let long = long_responses.of(plane).acquire_for_same_client(&permit).await;
                         // A change has happened, so its response is sent.
                         let permit = if is_safe { long.map_err(overloaded)? } else { long.unwrap_or(permit) };
                         PassedBody::Streamed(StreamedBody { body, unwritten, _permit: permit })

@@ -1,6 +1,6 @@
 //! Limit on the requests that the front passes on at once. One client address and one token have only a share of it.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,12 @@ use crate::routes::ByPlane;
 
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
 const STREAMS_AT_ONCE: usize = 1_024;
-/// Requests of one protocol that a change has woken and that Python answers at a time.
+/// Limit of the requests of one protocol to one plane that a change has woken and that Python answers at a time. Over HTTP,
+/// [`EXTRA_PERMITS_DIVISOR`] may give a lower one.
 const WOKEN_AT_ONCE: usize = 256;
-/// Divisor of the limit of HTTP requests. Beside it, there are as many long responses, repeats and idle connections.
-pub const BESIDE_PART: usize = 4;
+/// Divisor of the limit of HTTP requests. The result is the limit of long responses, that of repeats, and that of idle
+/// connections.
+pub const EXTRA_PERMITS_DIVISOR: usize = 4;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
 /// Time for which a cancelled request keeps its permit, because Python may have it in a queue. Without it, a client that
@@ -63,8 +65,9 @@ struct Counts {
 struct State {
     running: Counts,
     waiting: Counts,
-    /// Waiting requests with the same keys, in order of arrival.
-    lines: HashMap<Keys, VecDeque<oneshot::Sender<Permit>>>,
+    /// Waiting requests with the same keys, in order of arrival, by their numbers.
+    lines: HashMap<Keys, BTreeMap<u64, oneshot::Sender<Permit>>>,
+    next_number: u64,
     /// Keys of the lines of each client address. The first line that may run gets the next permit, and moves to the end.
     turns: HashMap<ClientKey, VecDeque<Keys>>,
     /// Client addresses with lines, which take turns in the same way. A full address is skipped as a whole, however many
@@ -84,7 +87,7 @@ pub struct HttpPermits {
 impl HttpPermits {
     /// `requests_max` limits the requests of all clients that run at a time.
     pub fn new(requests_max: ByPlane<usize>) -> HttpPermits {
-        let part = |most: usize| (most / BESIDE_PART).max(1);
+        let part = |most: usize| (most / EXTRA_PERMITS_DIVISOR).max(1);
         HttpPermits {
             requests: requests_max.map(|most| Permits::new(most, WAIT)),
             long_responses: requests_max.map(|most| Permits::new(part(most), WAIT)),
@@ -144,12 +147,12 @@ impl Permits {
     }
 
     /// Waits for a permit for the client and the token of another one.
-    pub async fn acquire_like(self: &Arc<Self>, other: &Permit) -> Result<Permit, Overload> {
+    pub async fn acquire_for_same_client(self: &Arc<Self>, other: &Permit) -> Result<Permit, Overload> {
         self.acquire_for(other.keys.clone()).await
     }
 
     async fn acquire_for(self: &Arc<Self>, keys: Keys) -> Result<Permit, Overload> {
-        let turn = {
+        let (number, turn) = {
             let mut state = self.state.lock();
             if !state.is_waiting(&keys) && state.running.full_limit(&keys, self.most).is_none() {
                 state.running.add(&keys);
@@ -161,7 +164,7 @@ impl Permits {
             }
             state.enqueue(&keys)
         };
-        let mut waiting = Waiting { permits: self, keys: &keys, has_turn: false };
+        let mut waiting = Waiting { permits: self, keys: &keys, number, has_turn: false };
         let granted = match self.wait {
             Some(wait) => timeout(wait, turn).await.ok().and_then(Result::ok),
             None => turn.await.ok(),
@@ -217,13 +220,14 @@ impl Drop for Permit {
 struct Waiting<'a> {
     permits: &'a Permits,
     keys: &'a Keys,
+    number: u64,
     has_turn: bool,
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.has_turn {
-            self.permits.state.lock().remove_ended(self.keys);
+            self.permits.state.lock().leave(self.keys, self.number);
         }
     }
 }
@@ -233,8 +237,11 @@ impl State {
         self.lines.contains_key(keys)
     }
 
-    fn enqueue(&mut self, keys: &Keys) -> oneshot::Receiver<Permit> {
+    /// Returns the number of the request, and its turn.
+    fn enqueue(&mut self, keys: &Keys) -> (u64, oneshot::Receiver<Permit>) {
         let (sender, turn) = oneshot::channel();
+        let number = self.next_number;
+        self.next_number += 1;
         self.waiting.add(keys);
         if !self.is_waiting(keys) {
             let turns = self.turns.entry(keys.address).or_default();
@@ -243,8 +250,8 @@ impl State {
             }
             turns.push_back(keys.clone());
         }
-        self.lines.entry(keys.clone()).or_default().push_back(sender);
-        turn
+        self.lines.entry(keys.clone()).or_default().insert(number, sender);
+        (number, turn)
     }
 
     /// Counts the next request that may run as running.
@@ -262,7 +269,7 @@ impl State {
         let turns = self.turns.get_mut(&address)?;
         let keys = turns.remove(number)?;
         let line = self.lines.get_mut(&keys)?;
-        let turn = line.pop_front()?;
+        let (_, turn) = line.pop_first()?;
         if line.is_empty() {
             self.lines.remove(&keys);
         } else {
@@ -278,17 +285,17 @@ impl State {
         Some((keys, turn))
     }
 
-    /// Removes the requests that no longer wait.
-    fn remove_ended(&mut self, keys: &Keys) {
+    /// Removes a request that gives up, if it still waits.
+    fn leave(&mut self, keys: &Keys, number: u64) {
         let Some(line) = self.lines.get_mut(keys) else { return };
-        let before = line.len();
-        line.retain(|turn| !turn.is_closed());
-        let ended = before - line.len();
+        if line.remove(&number).is_none() {
+            return;
+        }
         if line.is_empty() {
             self.lines.remove(keys);
             self.remove_turn(keys);
         }
-        (0..ended).for_each(|_| self.waiting.remove(keys));
+        self.waiting.remove(keys);
     }
 
     fn remove_turn(&mut self, keys: &Keys) {
