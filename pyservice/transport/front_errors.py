@@ -54,7 +54,9 @@ def _problems() -> dict[str, ServiceError]:
         "overloaded_all": _overloaded("of all clients"),
         "overloaded_address": _overloaded("of this client address"),
         "overloaded_token": _overloaded("of this token"),
-        "overloaded_tokenless": _overloaded("without a token from your address"),
+        "overloaded_no_own_token": _overloaded(
+            "from your address with a public token, or without a token,"
+        ),
         "control_plane_unavailable": ServiceError("CONTROL_PLANE_UNAVAILABLE"),
         "control_plane_unavailable_sent": ServiceError(
             "CONTROL_PLANE_UNAVAILABLE",

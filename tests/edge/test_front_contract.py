@@ -42,7 +42,7 @@ def test_error_body_is_complete_with_a_ray_id(name: str) -> None:
     assert ("www-authenticate" in names) == (status == 401)
 
 
-@pytest.mark.parametrize("scope", ["all", "address", "token", "tokenless"])
+@pytest.mark.parametrize("scope", ["all", "address", "token", "no_own_token"])
 def test_overload_states_no_number(scope: str) -> None:
     """The limits of the planes and of streams differ, and their errors do not."""
     detail = ERRORS[f"overloaded_{scope}"].detail

@@ -26,6 +26,8 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Time for which a cancelled request keeps its permit, because Python may have it in a queue. Without it, a client that
 /// cancels its requests at once would fill the queues of Python, and the requests of others would wait behind.
 const KEPT_AFTER_CANCELLATION: Duration = Duration::from_secs(1);
+/// Begin of a token that all players of a game share.
+const PUBLIC_PREFIX: &str = "pub_";
 const ADDRESS_PART: usize = 2;
 const TOKEN_PART: usize = 4;
 /// Limit of waiting requests, as a multiple of the permits.
@@ -37,8 +39,8 @@ pub enum Overload {
     All,
     Address,
     Token,
-    /// Requests without a token from one address count like those of one token.
-    Tokenless,
+    /// Requests of one address with a public token, or without a token, count like those of one token.
+    NoOwnToken,
 }
 
 /// Counters of a request, next to that of all requests.
@@ -51,7 +53,7 @@ struct Keys {
 #[derive(Clone, PartialEq, Eq, Hash)]
 enum Tenant {
     Token(Arc<str>),
-    Tokenless(ClientKey),
+    NoOwnToken(ClientKey),
 }
 
 #[derive(Default)]
@@ -142,7 +144,9 @@ impl Permits {
 
     /// Waits for a permit. `token` has the form of a token.
     pub async fn acquire(self: &Arc<Self>, token: Option<&str>, client: ClientKey) -> Result<Permit, Overload> {
-        let tenant = token.map_or(Tenant::Tokenless(client), |token| Tenant::Token(token.into()));
+        // All players of a game have the same public token, so one player could use up its share.
+        let own_token = token.filter(|token| !token.starts_with(PUBLIC_PREFIX));
+        let tenant = own_token.map_or(Tenant::NoOwnToken(client), |token| Tenant::Token(token.into()));
         self.acquire_for(Keys { address: client, tenant }).await
     }
 
@@ -327,7 +331,7 @@ impl Counts {
 
     /// Returns the reached limit, first that of all requests. A token is named before its address.
     fn full_limit(&self, keys: &Keys, most: usize) -> Option<Overload> {
-        let of_token = if matches!(keys.tenant, Tenant::Token(_)) { Overload::Token } else { Overload::Tokenless };
+        let of_token = if matches!(keys.tenant, Tenant::Token(_)) { Overload::Token } else { Overload::NoOwnToken };
         let count_of = |count: Option<&usize>| count.copied().unwrap_or_default();
         [
             (self.all, most, Overload::All),

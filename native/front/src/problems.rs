@@ -33,7 +33,7 @@ pub enum Problem {
     OverloadedAll,
     OverloadedAddress,
     OverloadedToken,
-    OverloadedTokenless,
+    OverloadedNoOwnToken,
     ControlPlaneUnavailable,
     /// The control plane may have carried out the request.
     ControlPlaneUnavailableSent,
@@ -63,7 +63,7 @@ impl Problem {
         (Problem::OverloadedAll, "overloaded_all"),
         (Problem::OverloadedAddress, "overloaded_address"),
         (Problem::OverloadedToken, "overloaded_token"),
-        (Problem::OverloadedTokenless, "overloaded_tokenless"),
+        (Problem::OverloadedNoOwnToken, "overloaded_no_own_token"),
         (Problem::ControlPlaneUnavailable, "control_plane_unavailable"),
         (Problem::ControlPlaneUnavailableSent, "control_plane_unavailable_sent"),
         (Problem::DeadlineExceeded, "deadline_exceeded"),
@@ -82,7 +82,7 @@ impl Problem {
             Overload::All => Problem::OverloadedAll,
             Overload::Address => Problem::OverloadedAddress,
             Overload::Token => Problem::OverloadedToken,
-            Overload::Tokenless => Problem::OverloadedTokenless,
+            Overload::NoOwnToken => Problem::OverloadedNoOwnToken,
         }
     }
 }

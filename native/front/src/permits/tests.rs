@@ -89,8 +89,24 @@ fn requests_without_a_token_count_by_address() {
     run(async {
         let permits = Permits::new(8, SHORT);
         let _held = [permit(&permits, "", 1).await, permit(&permits, "", 1).await];
-        assert_eq!(refusal(&permits, "", 1).await, Overload::Tokenless);
+        assert_eq!(refusal(&permits, "", 1).await, Overload::NoOwnToken);
+        assert_eq!(refusal(&permits, "pub_a", 1).await, Overload::NoOwnToken);
         let _others = [permit(&permits, "", 2).await, permit(&permits, "cloud_a", 1).await];
+    });
+}
+
+/// All players of a game have its public token.
+#[test]
+fn players_of_one_address_leave_permits_for_others() {
+    run(async {
+        let permits = Permits::new(8, NEVER);
+        let _held = [permit(&permits, "pub_a", 1).await, permit(&permits, "pub_a", 1).await];
+        let mut waiters = Vec::new();
+        for _ in 0..4 {
+            waiters.push(waiter(&permits, "pub_a", 1).await);
+        }
+        assert_eq!(refusal(&permits, "pub_a", 1).await, Overload::NoOwnToken);
+        permit(&permits, "pub_a", 2).await;
     });
 }
 

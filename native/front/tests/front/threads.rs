@@ -10,7 +10,7 @@ use crate::world::{NEVER, Setup, World, wait_until};
 const CLIENTS: usize = 48;
 const WATCH: &[u8] = b"GET /events/live HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\r\n";
 /// Requests without a token that one client address may have at the control plane at once.
-const TOKENLESS_AT_ONCE: usize = 128;
+const WITHOUT_TOKEN_AT_ONCE: usize = 128;
 
 fn world() -> (World, Vec<Client>) {
     let world = World::with(Setup { threads: 4, budget: 1_000, ..Setup::default() });
@@ -60,12 +60,12 @@ fn passed_requests_of_all_threads_share_the_permits() {
     let (world, _) = world();
     world.control.reply_by_test();
     let request = b"POST /cloud/games/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}";
-    let mut clients: Vec<Client> = (0..=TOKENLESS_AT_ONCE).map(|_| world.connect()).collect();
+    let mut clients: Vec<Client> = (0..=WITHOUT_TOKEN_AT_ONCE).map(|_| world.connect()).collect();
     clients.iter_mut().for_each(|client| client.send(request));
-    let _held: Vec<_> = (0..TOKENLESS_AT_ONCE).map(|_| world.control.request()).collect();
+    let _held: Vec<_> = (0..WITHOUT_TOKEN_AT_ONCE).map(|_| world.control.request()).collect();
     wait_until(|| clients.iter().any(Client::has_answer));
     let mut answered = clients.iter_mut().filter(|client| client.has_answer());
-    assert_eq!(answered.next().unwrap().read_answer().problem(), (503, "overloaded_tokenless", false));
+    assert_eq!(answered.next().unwrap().read_answer().problem(), (503, "overloaded_no_own_token", false));
     assert!(answered.next().is_none(), "the others have a permit");
 }
 
