@@ -96,14 +96,14 @@ impl Repeats {
         let leader = Leader { repeats: self, key };
         // Equal requests that were woken by the same change run before this one goes on.
         yield_now().await;
-        let _permit = self.permits.acquire(token, client).await.map_err(|_| Problem::Overloaded)?;
+        let permit = self.permits.acquire(token, client).await.map_err(|_| Problem::Overloaded)?;
         // Its followers try again, because they may be other clients.
         if !self.answers.has_room(client) {
             return Err(Problem::Overloaded);
         }
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();
-        let shared = sending.await;
+        let (shared, _permit) = permit.run(sending).await;
         // Without room for this client, the followers try again too.
         if !matches!(shared, Err(Problem::Overloaded)) {
             for follower in followers {

@@ -1,6 +1,6 @@
 //! Long polls that Python parks at the front.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hosting_front::{ByPlane, Changes, Plane, Timeouts};
 
@@ -112,6 +112,23 @@ fn tokens_take_turns_with_their_repeats() {
         .collect();
     let position = tokens.iter().position(|token| token == "Bearer env_b").unwrap();
     assert!(position <= 2, "{tokens:?}");
+}
+
+#[test]
+fn cancelled_repeat_keeps_its_permit_for_a_second() {
+    // One repeat may run at a time.
+    let world = world_with(Setup { requests_max: ByPlane { data: 4, control: 4 }, ..Setup::default() });
+    let mut clients: Vec<_> = (0..2).map(|number| Some(parked_alone(&world, number).0)).collect();
+    world.python.reply_by_test();
+    world.front.take_changes(Plane::Data, changes("a", 11, &["two"], true));
+    let first = world.python.request();
+    let number = usize::from(first.target.contains("number=1"));
+    let cancelled_at = Instant::now();
+    clients[number] = None;
+    let mut second = world.python.request();
+    assert!(cancelled_at.elapsed() >= Duration::from_secs(1));
+    second.answer_ok("");
+    assert_eq!(clients[1 - number].as_mut().unwrap().read_answer().status, 200);
 }
 
 #[test]
@@ -255,7 +272,6 @@ fn slow_repetition_of_one_request_delays_no_other() {
     assert_eq!(slow.read_answer().body, "slow");
 }
 
-/// A process that has restarted names a run which the front does not know yet.
 #[test]
 fn response_to_a_woken_request_that_stops_in_the_middle_is_late() {
     let world = World::with(Setup { answer_timeout: SHORT, ..Setup::default() });
@@ -272,6 +288,7 @@ fn response_to_a_woken_request_that_stops_in_the_middle_is_late() {
     assert_eq!(client.read_answer().problem(), (504, "deadline_exceeded", false));
 }
 
+/// A process that has restarted names a run which the front does not know yet.
 #[test]
 fn request_of_a_new_run_is_repeated_once_and_then_waits() {
     let world = world(TIMEOUTS);
