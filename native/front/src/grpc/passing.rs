@@ -148,10 +148,12 @@ impl PassedCall {
         let deadline = self.call.deadline;
         // The permit is given back when the response begins, because a stream may last for long.
         let response = until(deadline, permit.run(self.send(body))).await.and_then(|(response, _permit)| response);
-        end_attempt(
-            attempt,
-            self.outcome(response.as_ref().map(|(headers, _)| headers.get(GRPC_STATUS).map(|_| headers))),
-        );
+        let outcome = match &response {
+            // Its status comes later.
+            Ok((headers, _)) if !headers.contains_key(GRPC_STATUS) => Some(Outcome::Unknown),
+            response => self.outcome(response.as_ref().map(|(headers, _)| Some(headers))),
+        };
+        end_attempt(attempt, outcome);
         let (headers, rest) = response?;
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);

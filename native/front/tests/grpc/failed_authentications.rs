@@ -1,7 +1,9 @@
 //! Failed authentications count against the client address.
 
-use crate::client::{Client, bearer};
-use crate::world::{CONTROL_METHOD, Setup, World};
+use http_body::Frame;
+
+use crate::client::{Client, bearer, trailers};
+use crate::world::{CONTROL_METHOD, Setup, TOKEN_STREAM_METHOD, World};
 
 const FAILURES: u32 = 3;
 /// Calls of one token that the front passes on at once.
@@ -56,6 +58,37 @@ fn refused_call_does_not_wait_for_a_permit() {
     for call in slow {
         assert_eq!(client.finish(call).status(), "0");
     }
+}
+
+#[test]
+fn wrong_tokens_of_streams_count() {
+    let world = world();
+    let mut client = Client::connect(world.address);
+    for number in 0..FAILURES {
+        let token = bearer(&format!("cloud_wrong{number}"));
+        let call = client.start(TOKEN_STREAM_METHOD, &[("authorization", &token)], MESSAGE);
+        world.data.next_call().answer_trailers_only(WRONG);
+        assert_eq!(client.finish(call).status(), "16");
+    }
+    let answer = client.call(TOKEN_STREAM_METHOD, &[("authorization", &bearer("cloud_new"))], MESSAGE);
+    assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
+}
+
+#[test]
+fn begun_stream_does_not_prove_that_its_token_is_valid() {
+    let world = world();
+    let mut client = Client::connect(world.address);
+    let token = bearer("cloud_unknown");
+    let mut call = client.start(TOKEN_STREAM_METHOD, &[("authorization", &token)], MESSAGE);
+    let frames = world.data.next_call().begin();
+    client.begin(&mut call);
+    frames.send(Frame::trailers(trailers(WRONG))).unwrap();
+    assert_eq!(client.finish(call).status(), "16");
+    for number in 0..FAILURES {
+        fail(&world, &mut client, &format!("cloud_wrong{number}"));
+    }
+    let answer = client.call(CONTROL_METHOD, &[("authorization", &token)], MESSAGE);
+    assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
 }
 
 #[test]

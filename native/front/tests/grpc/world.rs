@@ -33,6 +33,7 @@ pub const CONTROL_METHOD: &str = "/test.Control/Get";
 /// Method of the data plane.
 pub const DATA_METHOD: &str = "/test.Data/List";
 pub const STREAM_METHOD: &str = "/test.Data/Stream";
+pub const TOKEN_STREAM_METHOD: &str = "/test.Data/TokenStream";
 pub const CONNECTED: &str = "/hosting.v1.Matchmaker/PlayerConnected";
 pub const JOIN: &str = "/hosting.v1.Matchmaker/JoinLobby";
 pub const FIND: &str = "/hosting.v1.Matchmaker/FindLobby";
@@ -264,6 +265,7 @@ fn methods() -> Vec<MethodOptions> {
         method(FIND, "find", Plane::Data, false, false),
         method(DATA_METHOD, "list", Plane::Data, false, false),
         method(STREAM_METHOD, "list", Plane::Data, false, true),
+        method(TOKEN_STREAM_METHOD, "get", Plane::Data, true, true),
         method(CONTROL_METHOD, "get", Plane::Control, true, false),
     ]
 }
