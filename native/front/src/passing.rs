@@ -347,7 +347,8 @@ impl Exchange {
         let run = std::time::Instant::now();
         self.context.waiters.wait(executed.wait).await;
         self.measuring.end_executed(executed, run);
-        self.context.operations().answers.response(executed, self.ray_id).map(|body| Content::Whole(Some(body)))
+        let response = self.context.operations().answers.response(executed, self.ray_id);
+        response.map(|body| self.counted_until_written(body))
     }
 
     fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
@@ -493,7 +494,12 @@ impl Exchange {
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
         let problems = &self.context.passing.options.problems;
         self.measuring.end_here(problems.code(problem));
-        problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(body)))
+        problems.response(problem, self.ray_id).map(|body| self.counted_until_written(body))
+    }
+
+    fn counted_until_written(&self, body: Bytes) -> Content {
+        let reservation = self.context.passing.options.answers.reserve(ClientKey::of(self.client));
+        Content::Whole(Some(reservation.hold(body)))
     }
 }
 

@@ -119,6 +119,9 @@ impl Call {
         }
         let token = plain_token(headers.get(header::AUTHORIZATION)?.as_bytes())?;
         let context = self.server.context.clone();
+        if !context.passing.options.answers.has_room(ClientKey::of(self.client)) {
+            return Some(self.refuse(Problem::Overloaded));
+        }
         let request = HotRequest::from_proto(operation, message.content())?;
         let executed = context.operations().execute(&request, token, self.client)?;
         let executed_at = Instant::now().into_std();
@@ -142,7 +145,8 @@ impl Call {
             Reply::Empty => reply::message(Bytes::from_static(&message::EMPTY), self.ray_id),
             Reply::Placed(placement) => {
                 let write = |bytes: &mut Vec<u8>| placement.lobby.write_proto(&placement.tokens, bytes);
-                reply::message(message::framed(write), self.ray_id)
+                let reservation = self.server.context.passing.options.answers.reserve(ClientKey::of(self.client));
+                reply::message(reservation.hold(message::framed(write)), self.ray_id)
             }
             Reply::Refused => reply::trailers_only(self.refusal(executed.code)),
         }

@@ -8,7 +8,7 @@ use hosting_front::ByPlane;
 use crate::client::Client;
 use crate::proxies::edge_client;
 use crate::python::Reply;
-use crate::raw_http2::{connect, get, preface};
+use crate::raw_http2::{END_HEADERS, END_STREAM, connect, get, headers, preface};
 use crate::world::{FILE_BYTES_MAX, Setup, World, wait_until};
 
 fn upload(bytes: usize) -> String {
@@ -121,6 +121,20 @@ fn clients_that_do_not_read_short_answers_hold_no_connection_to_python() {
         })
         .collect();
     assert_eq!(world.python.connections(), STREAMS as usize);
+}
+
+#[test]
+fn answers_of_the_front_count_until_they_are_written() {
+    let world = World::with(Setup { answers_bytes_max: 8, ..Setup::default() });
+    let preflight = [("origin", "https://a.example"), ("access-control-request-method", "GET")];
+    let refused = headers(END_HEADERS | END_STREAM, 1, "OPTIONS", "/unknown", &preflight);
+    let unread = connect(world.address, &[preface(0), refused].concat());
+    wait_until(|| world.unread_answers.held_bytes() > 0);
+    let other = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
+    assert_eq!(world.connect().ask(other).problem(), (503, "overloaded", false));
+    drop(unread);
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+    assert_eq!(world.connect().ask(other).status, 200);
 }
 
 #[test]

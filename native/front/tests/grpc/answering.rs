@@ -5,7 +5,9 @@ use uuid::Uuid;
 
 use crate::client::{Client, bearer, encoded, framed};
 use crate::namespace::{SERVICE_TOKEN, public_token};
-use crate::world::{CONNECTED, FIND, HEARTBEAT, JOIN, World};
+use crate::raw_http2::{DATA, END_HEADERS, END_STREAM, connect, frame, headers, preface};
+use crate::shard;
+use crate::world::{CONNECTED, FIND, HEARTBEAT, JOIN, Setup, World, wait_until};
 
 type Metadata<'a> = Vec<(&'a str, &'a str)>;
 
@@ -73,6 +75,31 @@ fn join_and_find_reserve_slots() {
         assert_eq!(answer.status(), "0", "the token admits its player");
     }
     assert!(!world.data.has_call());
+}
+
+#[test]
+fn unread_lobbies_count_for_their_client() {
+    // The share of one client is 1,000 bytes.
+    let world = World::with(Setup { answers: 1_000, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let token = bearer(&public_token());
+    let metadata = [("content-type", "application/grpc"), ("authorization", &token)];
+    let call = |number: u32| {
+        let (stream, message) = (2 * number + 1, join(&world, None));
+        let head = headers(END_HEADERS, stream, "POST", JOIN, &metadata);
+        [head, frame(DATA, END_STREAM, stream, &message)].concat()
+    };
+    let unread = connect(world.address, &[preface(0), (0..10).flat_map(call).collect()].concat());
+    wait_until(|| world.unread_answers.held_bytes() >= 1_000);
+    let players = world.players();
+    let refused = client.call(JOIN, &[("authorization", &token)], &join(&world, None));
+    assert_eq!((refused.code(), world.players()), ("OVERLOADED", players));
+    drop(unread);
+    wait_until(|| world.unread_answers.held_bytes() == 0);
+    let lobby_token = bearer(&world.lobby.lobby_token);
+    let unknown = shard::player_token(shard::KEY_ID, 8, world.lobby.lobby);
+    let answer = client.call(CONNECTED, &[("authorization", &lobby_token)], &connected(&unknown));
+    assert_eq!(answer.code(), "PLAYER_TOKEN_INVALID");
 }
 
 #[test]
