@@ -11,4 +11,5 @@ mod format_1;
 mod properties;
 mod real;
 mod refusals;
+mod signals;
 mod world;
