@@ -97,7 +97,9 @@ def _added(runs: dict[str, list[Run]]) -> Figure:
 
 
 def _lock_share(runs: Mapping[str, Sequence[Run]]) -> Figure:
-    """The lock is held for less than the duration of a command, which includes locking and unlocking."""
+    """The duration of a command on one thread includes locking and unlocking. Its data is in the cache,
+    so the front may hold the lock for longer.
+    """
     locked_ns = median(runs["locked"], "connected_ns")
     peak_rate = median(runs["connected peak"], "answers_per_s")
     return Figure(
