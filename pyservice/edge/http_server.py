@@ -24,8 +24,8 @@ KEEP_ALIVE_S: Final = 75
 unknown outcome."""
 _ABORT_S: Final = 1.0
 _BACKLOG: Final = 128
-"""Also the number of connections that one turn of the event loop accepts. Clients may have ended
-them already, so they do not count as requests of the front. The front waits if the backlog is full.
+"""Also the number of connections that one turn of the event loop accepts. Their clients may have
+left, and a stopped loop accepts none. The front waits if the backlog is full.
 """
 
 
