@@ -119,7 +119,9 @@ impl Call {
         }
         let token = plain_token(headers.get(header::AUTHORIZATION)?.as_bytes())?;
         let context = self.server.context.clone();
-        if !context.passing.options.answers.has_room(ClientKey::of(self.client)) {
+        // Other responses have no content.
+        let has_content = matches!(operation, Operation::Join | Operation::Find);
+        if has_content && !context.passing.options.answers.has_room(ClientKey::of(self.client)) {
             return Some(self.refuse(Problem::Overloaded));
         }
         let request = HotRequest::from_proto(operation, message.content())?;
