@@ -112,15 +112,19 @@ def _lock_share(runs: Mapping[str, Sequence[Run]]) -> Figure:
 
 
 def _overload(operation: str, measure: Measure, count: int) -> dict[str, list[Run]]:
-    peak = measure([Load(HTTP, count)])[0]["answers_per_s"]
-    half = Load(HTTP, round(_BESIDE_S * peak / 2), round(peak / 2))
-    over = Load(_OVER, count, round(_TIMES * peak))
-    names = [f"{operation} {name}" for name in ("peak", "before", "overload", "after")]
-    runs: dict[str, list[Run]] = {name: [] for name in names}
+    """The peak is measured before and after the other windows, because the data grows from window to
+    window.
+    """
+    peak = Load(HTTP, count)
+    rate = measure([peak])[0]["answers_per_s"]
+    half = Load(HTTP, round(_BESIDE_S * rate / 2), round(rate / 2))
+    over = Load(_OVER, count, round(_TIMES * rate))
+    order = {"peak": peak, "before": half, "overload": over, "after": half, "last peak": peak}
+    runs: dict[str, list[Run]] = {f"{operation} {name}": [] for name in order}
     for _ in range(ROUNDS):
-        runs[names[0]] += measure([Load(HTTP, count)])
-        for name, run in zip(names[1:], measure([half, over, half]), strict=True):
-            runs[name].append(run)
+        for of_window, run in zip(runs.values(), measure(list(order.values())), strict=True):
+            of_window.append(run)
+    runs[f"{operation} peak"] += runs.pop(f"{operation} last peak")
     return runs
 
 
