@@ -129,14 +129,14 @@ def test_requests_in_flight_leave_descriptors_for_the_service(tmp_path: Path) ->
         with running(service), ExitStack() as lines:
             lobby, _ = service.attach()
             game.go.clear()
-            # One token may have a quarter of the requests, and one address half of them.
-            clients = ["127.0.0.1", "127.0.0.1", ELSEWHERE, ELSEWHERE]
+            # Players of one address may have a quarter of the requests.
+            clients = [f"127.0.0.{number}" for number in range(1, 5)]
             for client in clients:
                 request = join_request(service.public_token(), lobby)
                 for _ in range(AT_ONCE // len(clients)):
                     send(lines, service.addresses["http"], request, client)
             until(lambda: len(game.bodies) == AT_ONCE)
-            for client in ("127.0.0.1", ELSEWHERE, "127.0.0.3"):
+            for client in clients:
                 fill(lines, service.addresses["http"], client=client)
                 fill(lines, service.addresses["grpc"], PREFACE, client)
             service.wait_ready()
