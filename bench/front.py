@@ -1,10 +1,11 @@
 """Time that the front adds to a passed request, and joins and confirmations at three times their peak rate.
 
 A passed request is sent to the front and to the socket of Python behind it in turn. For the overload, the peak is that
-of 256 connections in a closed loop. Then 512 connections send at three times this rate, or as fast as the load's core
+of 256 connections in a closed loop, before and after the other windows.
+Then 512 connections send at three times this rate, or as fast as the load's core
 can. Their latency counts from when a request was sent, because most of them wait for their connection before.
 The two seconds before and the two seconds after the overload have half of the peak rate. All requests are prepared
-before the first of the three windows, so that they follow each other at once.
+before the first of these windows, so that they follow each other at once.
 
 The share of the engine's lock is the peak rate times the median duration of the same command in a process of its own.
 """
@@ -97,8 +98,10 @@ def _added(runs: dict[str, list[Run]]) -> Figure:
 
 
 def _lock_share(runs: Mapping[str, Sequence[Run]]) -> Figure:
-    """The duration of a command on one thread includes locking and unlocking. Its data is in the cache,
-    so the front may hold the lock for longer.
+    """Returns the share of the lock from the duration of a command on one thread.
+
+    The duration includes locking and unlocking. The data of that thread is in the cache, so the front may hold the lock
+    for longer.
     """
     locked_ns = median(runs["locked"], "connected_ns")
     peak_rate = median(runs["connected peak"], "answers_per_s")
@@ -112,8 +115,9 @@ def _lock_share(runs: Mapping[str, Sequence[Run]]) -> Figure:
 
 
 def _overload(operation: str, measure: Measure, count: int) -> dict[str, list[Run]]:
-    """The peak is measured before and after the other windows, because the data grows from window to
-    window.
+    """Returns the runs of all windows.
+
+    The peak is measured before and after the other windows, because the data grows from window to window.
     """
     peak = Load(HTTP, count)
     rate = measure([peak])[0]["answers_per_s"]

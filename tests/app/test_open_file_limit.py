@@ -140,7 +140,7 @@ def test_requests_in_flight_leave_descriptors_for_the_service(tmp_path: Path) ->
                 fill(lines, service.addresses["http"], client=client)
                 fill(lines, service.addresses["grpc"], PREFACE, client)
             service.wait_ready()
-            # The connections, requests and verifications take almost all files outside the reserve.
+            # The connections, requests and verifications take all files outside the reserve.
             until(lambda: open_files(service) > HARD - RESERVE)
             assert open_files(service) < HARD - RESERVE // 2
             game.go.set()

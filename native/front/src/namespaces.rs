@@ -10,7 +10,8 @@ use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
 const SERVICE_TOKEN: &str = "env_";
-const PUBLIC_TOKEN: &str = "pub_";
+/// Prefix of a token that all players of a game share.
+pub const PUBLIC_TOKEN: &str = "pub_";
 
 pub struct GameMode {
     /// Largest party of a find.

@@ -348,7 +348,7 @@ impl Exchange {
         self.context.waiters.wait(executed.wait).await;
         self.measuring.end_executed(executed, run);
         let response = self.context.operations().answers.response(executed, self.ray_id);
-        response.map(|body| self.counted_until_written(body))
+        response.map(|body| Content::Whole(Some(self.counted_until_written(body))))
     }
 
     fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
@@ -485,21 +485,23 @@ impl Exchange {
 
     /// Puts the ray id of this request in place of that in a shared response.
     fn with_own_ray_id(&self, parts: &mut response::Parts, body: Bytes) -> Bytes {
-        let Some(shared) = parts.headers.insert(RAY_ID, ray_id_value(self.ray_id)) else { return body };
+        let own = ray_id_value(self.ray_id);
+        let shared = parts.headers.insert(RAY_ID, own.clone()).filter(|shared| *shared != own);
+        let Some(shared) = shared else { return body };
         let at = memchr::memmem::find(&body, shared.as_bytes()).filter(|_| !parts.status.is_success());
         let Some(at) = at else { return body };
-        Bytes::from([&body[..at], &self.ray_id.digits(), &body[at + shared.len()..]].concat())
+        let with_own = [&body[..at], &self.ray_id.digits(), &body[at + shared.len()..]].concat();
+        self.counted_until_written(with_own.into())
     }
 
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
         let problems = &self.context.passing.options.problems;
         self.measuring.end_here(problems.code(problem));
-        problems.response(problem, self.ray_id).map(|body| self.counted_until_written(body))
+        problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(self.counted_until_written(body))))
     }
 
-    fn counted_until_written(&self, body: Bytes) -> Content {
-        let reservation = self.context.passing.options.answers.reserve(ClientKey::of(self.client));
-        Content::Whole(Some(reservation.hold(body)))
+    fn counted_until_written(&self, body: Bytes) -> Bytes {
+        self.context.passing.options.answers.reserve(ClientKey::of(self.client)).hold(body)
     }
 }
 

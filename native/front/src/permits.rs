@@ -11,6 +11,7 @@ use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
 use crate::connection_budget::ClientKey;
+use crate::namespaces::PUBLIC_TOKEN;
 use crate::routes::ByPlane;
 
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
@@ -26,8 +27,6 @@ const WAIT: Duration = Duration::from_secs(2);
 /// Time for which a cancelled request keeps its permit, because Python may have it in a queue. Without it, a client that
 /// cancels its requests at once would fill the queues of Python, and the requests of others would wait behind.
 const KEPT_AFTER_CANCELLATION: Duration = Duration::from_secs(1);
-/// Begin of a token that all players of a game share.
-const PUBLIC_PREFIX: &str = "pub_";
 const ADDRESS_PART: usize = 2;
 const TOKEN_PART: usize = 4;
 /// Limit of waiting requests, as a multiple of the permits.
@@ -145,7 +144,7 @@ impl Permits {
     /// Waits for a permit. `token` has the form of a token.
     pub async fn acquire(self: &Arc<Self>, token: Option<&str>, client: ClientKey) -> Result<Permit, Overload> {
         // All players of a game have the same public token, so one player could use up its share.
-        let own_token = token.filter(|token| !token.starts_with(PUBLIC_PREFIX));
+        let own_token = token.filter(|token| !token.starts_with(PUBLIC_TOKEN));
         let tenant = own_token.map_or(Tenant::NoOwnToken(client), |token| Tenant::Token(token.into()));
         self.acquire_for(Keys { address: client, tenant }).await
     }
@@ -264,14 +263,14 @@ impl State {
         let may_run = |keys: &Keys| running.full_limit(keys, most).is_none();
         let next = |(at, address): (usize, &ClientKey)| {
             let is_full = running.is_address_full(address, most);
-            let number = if is_full { None } else { turns[address].iter().position(may_run) };
-            number.map(|number| (at, number))
+            let position = if is_full { None } else { turns[address].iter().position(may_run) };
+            position.map(|position| (at, position))
         };
-        let (at, number) =
+        let (at, position) =
             if running.all < most { self.addresses.iter().enumerate().find_map(next)? } else { return None };
         let address = self.addresses.remove(at)?;
         let turns = self.turns.get_mut(&address)?;
-        let keys = turns.remove(number)?;
+        let keys = turns.remove(position)?;
         let line = self.lines.get_mut(&keys)?;
         let (_, turn) = line.pop_first()?;
         if line.is_empty() {

@@ -124,17 +124,28 @@ fn clients_that_do_not_read_short_answers_hold_no_connection_to_python() {
 }
 
 #[test]
-fn answers_of_the_front_count_until_they_are_written() {
+fn refusals_count_until_they_are_written() {
     let world = World::with(Setup { answers_bytes_max: 8, ..Setup::default() });
+    world.python.reply(|request| {
+        let ray_id = request.ray_id();
+        Reply::Answer(if request.target == "/refused" {
+            request.response("400 Bad Request", "", ray_id)
+        } else {
+            request.response("200 OK", "", "")
+        })
+    });
     let preflight = [("origin", "https://a.example"), ("access-control-request-method", "GET")];
-    let refused = headers(END_HEADERS | END_STREAM, 1, "OPTIONS", "/unknown", &preflight);
-    let unread = connect(world.address, &[preface(0), refused].concat());
-    wait_until(|| world.unread_answers.held_bytes() > 0);
-    let other = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
-    assert_eq!(world.connect().ask(other).problem(), (503, "overloaded", false));
-    drop(unread);
-    wait_until(|| world.unread_answers.held_bytes() == 0);
-    assert_eq!(world.connect().ask(other).status, 200);
+    let by_front = headers(END_HEADERS | END_STREAM, 1, "OPTIONS", "/unknown", &preflight);
+    for refused in [by_front, get(1, "/refused")] {
+        let unread = connect(world.address, &[preface(0), refused].concat());
+        wait_until(|| world.unread_answers.held_bytes() > 0);
+        world.settle(&mut world.connect());
+        let other = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
+        assert_eq!(world.connect().ask(other).problem(), (503, "overloaded", false));
+        drop(unread);
+        wait_until(|| world.unread_answers.held_bytes() == 0);
+        assert_eq!(world.connect().ask(other).status, 200);
+    }
 }
 
 #[test]

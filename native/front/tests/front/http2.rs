@@ -15,13 +15,10 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::raw_http2::{self, END_HEADERS, END_STREAM, RESET};
+use crate::raw_http2::{self, CANCEL, END_HEADERS, END_STREAM, RESET};
 use crate::socket_process::SocketProcess;
 use crate::world::{FILE_BYTES_MAX, LIMIT, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
 use hosting_front::{ByPlane, Timeouts};
-
-/// Code of a reset by the client.
-const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 pub type Sender = SendRequest<Full<Bytes>>;
 

@@ -6,7 +6,8 @@ use std::thread;
 
 use crate::paced_reader;
 use crate::raw_http2::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, PING, RESET, SETTINGS, fields, frame, headers, preface, window_update,
+    CANCEL, CONTINUATION, DATA, END_HEADERS, END_STREAM, PING, RESET, SETTINGS, fields, frame, headers, preface,
+    window_update,
 };
 
 /// Each flood is sent in parts. Another client is served after each part.
@@ -17,7 +18,6 @@ const UNREAD_PART_FRAMES: u32 = 20_000;
 const MEMORY_GROWTH_MAX: usize = 24 << 20;
 /// Stands for a stream that has not been used.
 const NEXT: u32 = i32::MAX as u32;
-const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
 /// A port of the front.
 pub struct Door<'a> {

@@ -12,6 +12,9 @@ pub const PING: u8 = 6;
 pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 
+/// Code of a reset by the client.
+pub const CANCEL: [u8; 4] = [0, 0, 0, 8];
+
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 
