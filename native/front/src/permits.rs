@@ -1,6 +1,6 @@
 //! Limit on the requests that the front passes on at once. One client address and one token have only a share of it.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,14 +66,28 @@ struct Counts {
 struct State {
     running: Counts,
     waiting: Counts,
-    /// Waiting requests with the same keys, in order of arrival, by their numbers.
-    lines: HashMap<Keys, BTreeMap<u64, oneshot::Sender<Permit>>>,
+    lines: HashMap<Keys, Line>,
+    addresses: HashMap<ClientKey, Address>,
+    /// Client addresses with lines, by the numbers of their turns. A full address is skipped as a whole, however many lines
+    /// it has.
+    turns: BTreeMap<u64, ClientKey>,
+    /// The next number of a request or of a turn.
     next_number: u64,
-    /// Keys of the lines of each client address. The first line that may run gets the next permit, and moves to the end.
-    turns: HashMap<ClientKey, VecDeque<Keys>>,
-    /// Client addresses with lines, which take turns in the same way. A full address is skipped as a whole, however many
-    /// lines it has.
-    addresses: VecDeque<ClientKey>,
+}
+
+/// Waiting requests with the same keys.
+struct Line {
+    /// Its number among the lines of its address.
+    turn: u64,
+    /// By their numbers, in order of arrival.
+    requests: BTreeMap<u64, oneshot::Sender<Permit>>,
+}
+
+/// A client address with lines.
+struct Address {
+    turn: u64,
+    /// The first line that may run gets the next permit of the address, and moves to the end.
+    lines: BTreeMap<u64, Keys>,
 }
 
 /// Permits of HTTP. All threads share them.
@@ -240,73 +254,81 @@ impl State {
         self.lines.contains_key(keys)
     }
 
+    fn take_number(&mut self) -> u64 {
+        self.next_number += 1;
+        self.next_number
+    }
+
     /// Returns the number of the request, and its turn.
     fn enqueue(&mut self, keys: &Keys) -> (u64, oneshot::Receiver<Permit>) {
-        let (sender, turn) = oneshot::channel();
-        let number = self.next_number;
-        self.next_number += 1;
+        let (sender, granted) = oneshot::channel();
+        let number = self.take_number();
         self.waiting.add(keys);
-        if !self.is_waiting(keys) {
-            let turns = self.turns.entry(keys.address).or_default();
-            if turns.is_empty() {
-                self.addresses.push_back(keys.address);
-            }
-            turns.push_back(keys.clone());
-        }
-        self.lines.entry(keys.clone()).or_default().insert(number, sender);
-        (number, turn)
+        let line = self.lines.entry(keys.clone()).or_insert_with(|| {
+            // A new line is the last one of its address, and a new address the last one of all.
+            let new_address = || Address { turn: number, lines: BTreeMap::new() };
+            let address = self.addresses.entry(keys.address).or_insert_with(new_address);
+            self.turns.entry(address.turn).or_insert(keys.address);
+            address.lines.insert(number, keys.clone());
+            Line { turn: number, requests: BTreeMap::new() }
+        });
+        line.requests.insert(number, sender);
+        (number, granted)
     }
 
     /// Counts the next request that may run as running.
     fn next_turn(&mut self, most: usize) -> Option<(Keys, oneshot::Sender<Permit>)> {
-        let State { running, turns, .. } = self;
-        let may_run = |keys: &Keys| running.full_limit(keys, most).is_none();
-        let next = |(at, address): (usize, &ClientKey)| {
-            let is_full = running.is_address_full(address, most);
-            let position = if is_full { None } else { turns[address].iter().position(may_run) };
-            position.map(|position| (at, position))
-        };
-        let (at, position) =
-            if running.all < most { self.addresses.iter().enumerate().find_map(next)? } else { return None };
-        let address = self.addresses.remove(at)?;
-        let turns = self.turns.get_mut(&address)?;
-        let keys = turns.remove(position)?;
+        let keys = self.next_line(most)?.clone();
         let line = self.lines.get_mut(&keys)?;
-        let (_, turn) = line.pop_first()?;
-        if line.is_empty() {
-            self.lines.remove(&keys);
-        } else {
-            turns.push_back(keys.clone());
-        }
-        if turns.is_empty() {
-            self.turns.remove(&address);
-        } else {
-            self.addresses.push_back(address);
+        let (_, sender) = line.requests.pop_first()?;
+        let is_empty = line.requests.is_empty();
+        self.move_to_end(&keys);
+        if is_empty {
+            self.remove_line(&keys);
         }
         self.waiting.remove(&keys);
         self.running.add(&keys);
-        Some((keys, turn))
+        Some((keys, sender))
+    }
+
+    fn next_line(&self, most: usize) -> Option<&Keys> {
+        let may_run = |keys: &&Keys| self.running.full_limit(keys, most).is_none();
+        let of_address = |address: &ClientKey| {
+            let is_full = self.running.is_address_full(address, most);
+            if is_full { None } else { self.addresses[address].lines.values().find(may_run) }
+        };
+        if self.running.all < most { self.turns.values().find_map(of_address) } else { None }
+    }
+
+    /// Gives the last turn to a line and to its address.
+    fn move_to_end(&mut self, keys: &Keys) {
+        let turn = self.take_number();
+        let (Some(line), Some(address)) = (self.lines.get_mut(keys), self.addresses.get_mut(&keys.address)) else { return };
+        address.lines.remove(&line.turn);
+        address.lines.insert(turn, keys.clone());
+        self.turns.remove(&address.turn);
+        self.turns.insert(turn, keys.address);
+        (line.turn, address.turn) = (turn, turn);
     }
 
     /// Removes a request that gives up, if it still waits.
     fn leave(&mut self, keys: &Keys, number: u64) {
         let Some(line) = self.lines.get_mut(keys) else { return };
-        if line.remove(&number).is_none() {
+        if line.requests.remove(&number).is_none() {
             return;
         }
-        if line.is_empty() {
-            self.lines.remove(keys);
-            self.remove_turn(keys);
+        if line.requests.is_empty() {
+            self.remove_line(keys);
         }
         self.waiting.remove(keys);
     }
 
-    fn remove_turn(&mut self, keys: &Keys) {
-        let Some(turns) = self.turns.get_mut(&keys.address) else { return };
-        turns.retain(|waiting| waiting != keys);
-        if turns.is_empty() {
-            self.turns.remove(&keys.address);
-            self.addresses.retain(|address| *address != keys.address);
+    fn remove_line(&mut self, keys: &Keys) {
+        let (Some(line), Some(address)) = (self.lines.remove(keys), self.addresses.get_mut(&keys.address)) else { return };
+        address.lines.remove(&line.turn);
+        if address.lines.is_empty() {
+            self.turns.remove(&address.turn);
+            self.addresses.remove(&keys.address);
         }
     }
 }

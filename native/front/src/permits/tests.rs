@@ -213,6 +213,36 @@ fn lines_of_a_full_address_cost_others_nothing() {
     });
 }
 
+/// Each request that gave up looked at all lines of its address, and at all addresses.
+#[test]
+fn lines_and_addresses_that_give_up_do_not_search_others() {
+    const LINES: usize = 30_000;
+    run(async {
+        let permits = Permits::patient(1);
+        let held = permit(&permits, "env_held", 1).await;
+        let numbers: Vec<usize> = (0..LINES).collect();
+        let of_one_address = numbers.iter().map(|number| (format!("env_{number}"), address(2)));
+        let of_one_token = numbers.iter().map(|number| {
+            let [.., high, low] = number.to_be_bytes();
+            ("env_a".to_owned(), ClientKey::V4([198, 18, high, low]))
+        });
+        let mut waiters: Vec<Waiter> = Vec::new();
+        for (token, client) in of_one_address.chain(of_one_token) {
+            let permits = permits.clone();
+            let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(&token), client).await });
+            assert!(poll_once(&mut waiter).await.is_none());
+            waiters.push(waiter);
+        }
+        let began = std::time::Instant::now();
+        drop(waiters);
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        assert_eq!(counts(&permits), (1, 0));
+        let state = permits.state.lock();
+        assert!(state.lines.is_empty() && state.addresses.is_empty() && state.turns.is_empty());
+        drop((state, held));
+    });
+}
+
 #[test]
 fn request_that_waits_too_long_leaves_the_queue() {
     run(async {
