@@ -51,6 +51,10 @@ def _problems() -> dict[str, ServiceError]:
             "OVERLOADED",
             "Your address sends too much at once. Try again after Retry-After, less at a time.",
         ),
+        "overloaded_unread": ServiceError(
+            "OVERLOADED",
+            "Your address has too many responses that it has not read. Read them, and try again.",
+        ),
         "overloaded_all": _overloaded("of all clients"),
         "overloaded_address": _overloaded("of this client address"),
         "overloaded_token": _overloaded("of this token"),

@@ -88,13 +88,16 @@ impl BodyBudget {
         Reservation { budget: self.clone(), client, is_call: true, bytes: 0 }
     }
 
-    /// Reports whether a client has less than its share.
-    pub fn has_room(&self, client: ClientKey) -> bool {
-        self.has_room_in(&self.held.lock(), client)
+    /// Checks that a client has less than its share.
+    pub fn check_room(&self, client: ClientKey) -> Result<(), Full> {
+        self.check_room_in(&self.held.lock(), client)
     }
 
-    fn has_room_in(&self, held: &Held, client: ClientKey) -> bool {
-        held.total < self.total_max && held.by_client.get(&client).is_none_or(|bytes| *bytes < self.client_max)
+    fn check_room_in(&self, held: &Held, client: ClientKey) -> Result<(), Full> {
+        if held.by_client.get(&client).is_some_and(|bytes| *bytes >= self.client_max) {
+            return Err(Full::Client);
+        }
+        if held.total >= self.total_max { Err(Full::Total) } else { Ok(()) }
     }
 
     fn take(&self, client: ClientKey, more: usize, is_small: bool) -> Result<(), Full> {
@@ -146,21 +149,19 @@ impl Reservation {
         Ok(())
     }
 
-    /// Adds bytes that exist already, also above the limits. [`BodyBudget::has_room`] refuses further requests.
+    /// Adds bytes that exist already, also above the limits. [`BodyBudget::check_room`] refuses further requests.
     pub fn add(&mut self, bytes: usize) {
         self.budget.held.lock().add(self.client, bytes);
         self.bytes += bytes;
     }
 
-    /// Adds any number of bytes if the client has less than its share. Returns false otherwise.
-    pub fn add_if_room(&mut self, bytes: usize) -> bool {
+    /// Adds any number of bytes if the client has less than its share.
+    pub fn add_if_room(&mut self, bytes: usize) -> Result<(), Full> {
         let mut held = self.budget.held.lock();
-        let has_room = self.budget.has_room_in(&held, self.client);
-        if has_room {
-            held.add(self.client, bytes);
-            self.bytes += bytes;
-        }
-        has_room
+        self.budget.check_room_in(&held, self.client)?;
+        held.add(self.client, bytes);
+        self.bytes += bytes;
+        Ok(())
     }
 
     /// Counts the bytes until they are dropped, beyond the limits too.
@@ -231,11 +232,14 @@ mod tests {
     fn client_with_its_share_gets_no_further_answer() {
         let budget = BodyBudget::new(16 * MIB, MIB);
         let mut large = budget.reserve(client(1));
-        assert!(large.add_if_room(4 * MIB), "one answer may exceed the share");
-        assert!(!budget.reserve(client(1)).add_if_room(1));
-        assert!(budget.reserve(client(2)).add_if_room(1));
-        drop(large);
-        assert!(budget.reserve(client(1)).add_if_room(0));
+        assert_eq!(large.add_if_room(4 * MIB), Ok(()), "one answer may exceed the share");
+        assert_eq!(budget.reserve(client(1)).add_if_room(1), Err(Full::Client));
+        assert_eq!(budget.reserve(client(2)).add_if_room(1), Ok(()));
+        let mut rest = budget.reserve(client(2));
+        assert_eq!(rest.add_if_room(12 * MIB), Ok(()));
+        assert_eq!(budget.reserve(client(3)).add_if_room(1), Err(Full::Total));
+        drop((large, rest));
+        assert_eq!(budget.reserve(client(1)).add_if_room(0), Ok(()));
         assert!(budget.held.lock().by_client.is_empty());
     }
 

@@ -105,11 +105,10 @@ impl PassingOptions {
     /// and gets the response to any other one.
     pub fn reserve_answer(&self, client: ClientKey, bytes: usize, is_safe: bool) -> Result<Reservation, Problem> {
         let mut unwritten = self.answers.reserve(client);
-        if !unwritten.add_if_room(bytes) {
-            if is_safe {
-                return Err(Problem::Overloaded);
-            }
-            unwritten.add(bytes);
+        match unwritten.add_if_room(bytes) {
+            Err(full) if is_safe => return Err(Problem::unread(full)),
+            Err(_) => unwritten.add(bytes),
+            Ok(()) => {}
         }
         Ok(unwritten)
     }
@@ -316,9 +315,7 @@ impl Exchange {
             self.measuring.operation = Some(route.operation);
         }
         let client = ClientKey::of(self.client);
-        if !options.answers.has_room(client) {
-            return Err(Problem::Overloaded);
-        }
+        options.answers.check_room(client).map_err(Problem::unread)?;
         let receiving = Box::pin(self.receive(&parts.headers, route, client, body));
         let (body, _reservation) = receiving.await?;
         self.is_received = true;

@@ -303,7 +303,9 @@ impl State {
     /// Gives the last turn to a line and to its address.
     fn move_to_end(&mut self, keys: &Keys) {
         let turn = self.take_number();
-        let (Some(line), Some(address)) = (self.lines.get_mut(keys), self.addresses.get_mut(&keys.address)) else { return };
+        let (Some(line), Some(address)) = (self.lines.get_mut(keys), self.addresses.get_mut(&keys.address)) else {
+            return;
+        };
         address.lines.remove(&line.turn);
         address.lines.insert(turn, keys.clone());
         self.turns.remove(&address.turn);
@@ -324,7 +326,9 @@ impl State {
     }
 
     fn remove_line(&mut self, keys: &Keys) {
-        let (Some(line), Some(address)) = (self.lines.remove(keys), self.addresses.get_mut(&keys.address)) else { return };
+        let (Some(line), Some(address)) = (self.lines.remove(keys), self.addresses.get_mut(&keys.address)) else {
+            return;
+        };
         address.lines.remove(&line.turn);
         if address.lines.is_empty() {
             self.turns.remove(&address.turn);

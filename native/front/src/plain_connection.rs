@@ -134,7 +134,7 @@ impl Connection {
         if let (false, Some(client)) = (rest.is_empty(), turn.client) {
             // A client with too many unread answers is cut off.
             let mut unread = context.passing.options.answers.reserve(ClientKey::of(client));
-            if !unread.add_if_room(rest.len()) {
+            if unread.add_if_room(rest.len()).is_err() {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             write_all_in_time(&mut self.stream, rest, context.timeouts.slow_reader).await?;

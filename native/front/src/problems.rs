@@ -30,6 +30,8 @@ pub enum Problem {
     Internal,
     Overloaded,
     OverloadedBodies,
+    /// The client has too many unread responses.
+    OverloadedUnread,
     OverloadedAll,
     OverloadedAddress,
     OverloadedToken,
@@ -47,7 +49,7 @@ pub enum Problem {
 
 impl Problem {
     /// All problems, with their names in the Python contract.
-    pub const ALL: [(Problem, &str); 24] = [
+    pub const ALL: [(Problem, &str); 25] = [
         (Problem::NotHttp, "not_http"),
         (Problem::TwoHosts, "two_hosts"),
         (Problem::NoHost, "no_host"),
@@ -60,6 +62,7 @@ impl Problem {
         (Problem::Internal, "internal"),
         (Problem::Overloaded, "overloaded"),
         (Problem::OverloadedBodies, "overloaded_bodies"),
+        (Problem::OverloadedUnread, "overloaded_unread"),
         (Problem::OverloadedAll, "overloaded_all"),
         (Problem::OverloadedAddress, "overloaded_address"),
         (Problem::OverloadedToken, "overloaded_token"),
@@ -83,6 +86,14 @@ impl Problem {
             Overload::Address => Problem::OverloadedAddress,
             Overload::Token => Problem::OverloadedToken,
             Overload::NoOwnToken => Problem::OverloadedNoOwnToken,
+        }
+    }
+
+    /// Refuses a further response of the front's budget of unread responses.
+    pub fn unread(full: Full) -> Problem {
+        match full {
+            Full::Client => Problem::OverloadedUnread,
+            Full::Total => Problem::Overloaded,
         }
     }
 }

@@ -37,11 +37,17 @@ pub enum RepeatCaller {
 
 type Shared = Result<Response<Bytes>, Problem>;
 
+/// A request that waits for the response to an equal one.
+struct Follower {
+    client: ClientKey,
+    sender: oneshot::Sender<Shared>,
+}
+
 /// Repeats to one Python process.
 pub struct Repeats {
     permits: Arc<Permits>,
-    /// Requests that wait for the response to an equal one that is not sent yet.
-    followers: RefCell<HashMap<RepeatKey, Vec<oneshot::Sender<Shared>>>>,
+    /// The followers of each request that is not sent yet.
+    followers: RefCell<HashMap<RepeatKey, Vec<Follower>>>,
     answers: Arc<BodyBudget>,
 }
 
@@ -66,8 +72,8 @@ impl Repeats {
         loop {
             // Boxed, because ten thousand followers would have memory for it too.
             let leading = || Box::pin(self.lead(&key, token, client, send()));
-            let Some(shared) = self.follow(&key) else { return (leading().await, true) };
-            // The client of the equal request may have left before the response.
+            let Some(shared) = self.follow(&key, client) else { return (leading().await, true) };
+            // The equal request may have ended without a response for this client.
             if let Ok(shared) = shared.await {
                 return (shared, false);
             }
@@ -75,14 +81,14 @@ impl Repeats {
     }
 
     /// Returns None if the caller is the first with this key.
-    fn follow(&self, key: &RepeatKey) -> Option<oneshot::Receiver<Shared>> {
+    fn follow(&self, key: &RepeatKey, client: ClientKey) -> Option<oneshot::Receiver<Shared>> {
         let mut followers = self.followers.borrow_mut();
         let Some(equal) = followers.get_mut(key) else {
             followers.insert(key.clone(), Vec::new());
             return None;
         };
         let (sender, shared) = oneshot::channel();
-        equal.push(sender);
+        equal.push(Follower { client, sender });
         Some(shared)
     }
 
@@ -97,17 +103,17 @@ impl Repeats {
         // Equal requests that were woken by the same change run before this one goes on.
         yield_now().await;
         let permit = self.permits.acquire(token, client).await.map_err(|_| Problem::Overloaded)?;
-        // Its followers try again, because they may be other clients.
-        if !self.answers.has_room(client) {
-            return Err(Problem::Overloaded);
-        }
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
         let followers = leader.end();
-        let (shared, _permit) = permit.run(sending).await;
-        // Without room for this client, the followers try again too.
-        if !matches!(shared, Err(Problem::Overloaded)) {
-            for follower in followers {
-                let _ = follower.send(shared.clone());
+        let (shared, _permit) = match self.answers.check_room(client) {
+            Ok(()) => permit.run(sending).await,
+            Err(full) => (Err(Problem::unread(full)), permit),
+        };
+        // Other clients may have read their responses. Their requests try again.
+        let is_of_client = matches!(shared, Err(Problem::OverloadedUnread));
+        for follower in followers {
+            if !is_of_client || follower.client == client {
+                let _ = follower.sender.send(shared.clone());
             }
         }
         shared
@@ -122,13 +128,13 @@ struct Leader<'a> {
 
 impl Leader<'_> {
     /// Returns the followers.
-    fn end(self) -> Vec<oneshot::Sender<Shared>> {
+    fn end(self) -> Vec<Follower> {
         let followers = self.take_followers();
         std::mem::forget(self);
         followers
     }
 
-    fn take_followers(&self) -> Vec<oneshot::Sender<Shared>> {
+    fn take_followers(&self) -> Vec<Follower> {
         self.repeats.followers.borrow_mut().remove(self.key).unwrap_or_default()
     }
 }
@@ -138,3 +144,6 @@ impl Drop for Leader<'_> {
         self.take_followers();
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -121,8 +121,9 @@ impl Call {
         let context = self.server.context.clone();
         // Other responses have no content.
         let has_content = matches!(operation, Operation::Join | Operation::Find);
-        if has_content && !context.passing.options.answers.has_room(ClientKey::of(self.client)) {
-            return Some(self.refuse(Problem::Overloaded));
+        let answers = &context.passing.options.answers;
+        if has_content && let Err(full) = answers.check_room(ClientKey::of(self.client)) {
+            return Some(self.refuse(Problem::unread(full)));
         }
         let request = HotRequest::from_proto(operation, message.content())?;
         let executed = context.operations().execute(&request, token, self.client)?;

@@ -171,9 +171,7 @@ impl PassedCall {
             // Woken calls have a queue of their own, because many wake at once.
             let GrpcPlane { permits, woken, .. } = self.grpc_plane();
             let permit = self.permit(if parked.is_some() { woken } else { permits }).await?;
-            if !self.answers().has_room(self.client()) {
-                return Err(Failure::Problem(Problem::Overloaded));
-            }
+            self.answers().check_room(self.client()).map_err(|full| Failure::Problem(Problem::unread(full)))?;
             let attempt = self.admit(&server)?;
             let deadline = Some(self.answer_deadline());
             let response = until(deadline, permit.run(self.send_unary(message.clone()))).await;

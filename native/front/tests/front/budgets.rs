@@ -73,7 +73,7 @@ fn unread_answers_of_a_client_are_limited() {
     slow.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
     wait_until(|| world.unread_answers.held_bytes() > 1 << 20);
     let other = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
-    assert_eq!(world.connect().ask(other).problem(), (503, "overloaded", false));
+    assert_eq!(world.connect().ask(other).problem(), (503, "overloaded_unread", false));
     assert_eq!(slow.read_answer().body.len(), BYTES);
     wait_until(|| world.unread_answers.held_bytes() == 0);
     assert_eq!(world.connect().ask(other).body, "a");
@@ -141,7 +141,7 @@ fn refusals_count_until_they_are_written() {
         wait_until(|| world.unread_answers.held_bytes() > 0);
         world.settle(&mut world.connect());
         let other = b"GET /small HTTP/1.1\r\nHost: a\r\n\r\n";
-        assert_eq!(world.connect().ask(other).problem(), (503, "overloaded", false));
+        assert_eq!(world.connect().ask(other).problem(), (503, "overloaded_unread", false));
         drop(unread);
         wait_until(|| world.unread_answers.held_bytes() == 0);
         assert_eq!(world.connect().ask(other).status, 200);

@@ -368,7 +368,7 @@ fn client_with_unread_answers_gets_no_repeat() {
     world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
     wait_until(|| world.unread_answers.held_bytes() > 0);
     world.front.take_changes(Plane::Data, changes("a", 12, &["two"], true));
-    assert_eq!(refused.read_answer().problem(), (503, "overloaded", false));
+    assert_eq!(refused.read_answer().problem(), (503, "overloaded_unread", false));
     assert_eq!(served.read_answer().body, "a");
     drop(unread);
     wait_until(|| world.unread_answers.held_bytes() == 0);

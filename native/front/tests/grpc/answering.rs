@@ -93,7 +93,7 @@ fn unread_lobbies_count_for_their_client() {
     wait_until(|| world.unread_answers.held_bytes() >= 1_000);
     let players = world.players();
     let refused = client.call(JOIN, &[("authorization", &token)], &join(&world, None));
-    assert_eq!((refused.code(), world.players()), ("OVERLOADED", players));
+    assert_eq!((refused.code(), world.players()), ("OVERLOADED_UNREAD", players));
     // Its response has no content.
     let lobby_token = bearer(&world.lobby.lobby_token);
     let unknown = shard::player_token(shard::KEY_ID, 8, world.lobby.lobby);

@@ -110,9 +110,9 @@ fn unread_answers_are_limited_by_client() {
         let unread = connect(world.address, &[preface(1), call(1, DATA_METHOD, &[])].concat());
         answer(&world.data, frames * FRAME_BYTES);
         wait_until(|| world.unread_answers.held_bytes() == frames * FRAME_BYTES);
-        assert_eq!(client.call(DATA_METHOD, &[], &EMPTY).code(), "OVERLOADED");
+        assert_eq!(client.call(DATA_METHOD, &[], &EMPTY).code(), "OVERLOADED_UNREAD");
         answer_call(received, LARGE_FRAMES * FRAME_BYTES);
-        assert_eq!(client.finish(running).code(), "OVERLOADED");
+        assert_eq!(client.finish(running).code(), "OVERLOADED_UNREAD");
         drop(unread);
         wait_until(|| world.unread_answers.held_bytes() == 0);
         let call = client.start(DATA_METHOD, &[], &EMPTY);
