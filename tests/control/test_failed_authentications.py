@@ -10,14 +10,16 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
+import grpc
 import httpx
 import pytest
 
+from pyservice.pb.hosting.v1 import events_pb2
 from pyservice.settings.sections import FailedAuthenticationRateLimit, RateLimits
 from tests.control.service_fixtures import service_fixture
-from tests.support.data_plane_clients import read_response
+from tests.support.data_plane_clients import grpc_refusal, read_response
 from tests.support.full_service import UNLIMITED, FullService
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -185,3 +187,20 @@ async def test_other_tokens_and_addresses_go_on_after_wrong_tokens(
     refused = [answer for answer in answers if answer.code == "RATE_LIMITED"]
     assert refused
     assert {answer.metadata["limit"] for answer in refused} == {"failed_authentication"}
+
+
+async def test_wrong_tokens_of_streams_are_limited(full_service: FullService) -> None:
+    counts = Counter[str]()
+    async with grpc.aio.insecure_channel(str(full_service.ready["grpc"])) as channel:
+        stream_events: Any = channel.unary_stream(
+            "/hosting.v1.Events/StreamLiveEvents",
+            request_serializer=events_pb2.StreamLiveEventsRequest.SerializeToString,
+            response_deserializer=events_pb2.StreamLiveEventsResponse.FromString,
+        )
+        for number in range(2 * LIMIT.burst):
+            metadata = (("authorization", f"Bearer cloud_{number}"),)
+            stream = stream_events(events_pb2.StreamLiveEventsRequest(), metadata=metadata)
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await stream.read()
+            counts[grpc_refusal(refusal.value).code] += 1
+    assert set(counts) == {"TOKEN_INVALID", "RATE_LIMITED"}, counts

@@ -286,7 +286,7 @@ class PlaneGrpcClient:
             async with asyncio.timeout(timeout_s):
                 message = await call
         except grpc.aio.AioRpcError as error:
-            return _grpc_refusal(error)
+            return grpc_refusal(error)
         finally:
             call.cancel()
         if operation == "get_state":
@@ -335,7 +335,7 @@ def _request(operation: str, fields: Fields) -> Any:
     return ParseDict(rest, request)
 
 
-def _grpc_refusal(error: grpc.aio.AioRpcError) -> TransportResponse:
+def grpc_refusal(error: grpc.aio.AioRpcError) -> TransportResponse:
     metadata = dict(error.trailing_metadata() or ())
     packed = metadata.get("grpc-status-details-bin")
     if packed is None:
