@@ -33,12 +33,12 @@ from pyservice.watch import Changes, LongPolls, Topics
 
 _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
-_PASSED_PART: Final = 16
+_PASSED_PART: Final = 25
 """Divisor for the limits of passed requests if few files may be open."""
-_FILES_OF_DATA_REQUEST: Final = 3.5
+_FILES_OF_DATA_REQUEST: Final = 5
 """A request to the data plane opens two files: one in the front, and one in the server behind it.
-There are up to 75 % more connections: for long responses that clients receive slowly, for repeats
-of long polls, and idle ones.
+There are up to 150 % more connections: as many idle ones, a quarter for long responses that clients
+receive slowly, and a quarter for repeats of long polls.
 """
 
 log = get_logger("service")
@@ -201,7 +201,7 @@ def transport_settings(settings: Settings) -> TransportSettings:
     http, messages = settings.http_limits, settings.grpc_limits
     passed_max = max(1, health.descriptor_limit() // _PASSED_PART)
     data_requests_max = min(DATA_REQUESTS_MAX, passed_max)
-    connections_max = health.connections_max() - int(_FILES_OF_DATA_REQUEST * data_requests_max)
+    connections_max = health.connections_max() - _FILES_OF_DATA_REQUEST * data_requests_max
     rpc_connections_max = connections_max // _RPC_PART
     return TransportSettings(
         trusted_proxies=settings.trusted_proxies,

@@ -57,8 +57,8 @@ async def log_shortage(measure: Measure, every_s: float, low: str, recovered: st
 
 _OPEN: Final = "/proc/self/fd"
 _CHECK_S: Final = 1.0
-_RESERVE_MAX: Final = 2048
-"""Maximum of reserved descriptors: for other servers (1,024), the other plane (about 900), files,
+_RESERVE_MAX: Final = 2560
+"""Maximum of reserved descriptors: for other servers (1,024), the other plane (1,280), files,
 databases and probes.
 """
 _RESERVE_PART: Final = 4

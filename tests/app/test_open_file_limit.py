@@ -26,7 +26,7 @@ pytestmark = pytest.mark.full
 
 HARD = 512
 RESERVE = HARD // 4
-AT_ONCE = HARD // 16
+AT_ONCE = HARD // 25
 """Requests that the front passes on to the data plane at a time."""
 ELSEWHERE = "127.0.0.2"
 

@@ -50,7 +50,7 @@ def test_process_raises_its_limit_and_detects_low_reserve() -> None:
 
 
 def test_service_reserve_is_a_share_of_a_small_limit() -> None:
-    assert [descriptor_reserve(most) for most in (256, 1024, 20_000)] == [64, 256, 2048]
+    assert [descriptor_reserve(most) for most in (256, 1024, 20_000)] == [64, 256, 2560]
 
 
 def test_client_connections_use_everything_except_the_reserve(

@@ -37,7 +37,7 @@ use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
-use crate::permits::{EXTRA_PERMITS_DIVISOR, HttpPermits};
+use crate::permits::{HttpPermits};
 use crate::plain_request::Head;
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
@@ -139,7 +139,7 @@ impl Passing {
     /// `threads` is the number of threads that pass requests on.
     pub fn new(options: Arc<PassingOptions>, permits: Arc<HttpPermits>, threads: usize) -> Passing {
         let new_plane = |plane, socket: &PathBuf| {
-            let idle_max = (options.requests_max.of(plane) / (EXTRA_PERMITS_DIVISOR * threads)).max(1);
+            let idle_max = (options.requests_max.of(plane) / threads).max(1);
             HttpPlane {
                 upstream: HttpUpstream::new(socket.clone(), options.answer_timeout, idle_max),
                 watches: Watches::new(options.parked.clone()),

@@ -19,9 +19,8 @@ const STREAMS_AT_ONCE: usize = 1_024;
 /// Limit of the requests of one protocol to one plane that a change has woken and that Python answers at a time. Over HTTP,
 /// [`EXTRA_PERMITS_DIVISOR`] may give a lower one.
 const WOKEN_AT_ONCE: usize = 256;
-/// Divisor of the limit of HTTP requests. The result is the limit of long responses, that of repeats, and that of idle
-/// connections.
-pub const EXTRA_PERMITS_DIVISOR: usize = 4;
+/// Divisor of the limit of HTTP requests. The result is the limit of long responses, and that of repeats.
+const EXTRA_PERMITS_DIVISOR: usize = 4;
 /// Time that a request waits for its permit.
 const WAIT: Duration = Duration::from_secs(2);
 /// Time for which a cancelled request keeps its permit, because Python may have it in a queue. Without it, a client that

@@ -26,7 +26,6 @@ use crate::process_state::{PeerProcess, ProcessState, Stopped};
 /// Time after which an idle connection is closed. It is shorter than that of the Python server, because a request on a
 /// connection that closes has an unknown outcome.
 const IDLE: Duration = Duration::from_secs(4);
-const IDLE_CONNECTIONS_MAX: usize = 128;
 const CONNECT_AGAIN: Duration = Duration::from_millis(5);
 /// A response up to this size is received whole before it is passed on. A slow client then holds no connection to Python.
 pub const WHOLE_BYTES: usize = 64 * 1024;
@@ -60,13 +59,14 @@ pub struct HttpUpstream {
 }
 
 impl HttpUpstream {
-    /// Keeps at most `idle_max` idle connections.
+    /// Keeps at most `idle_max` idle connections. Fewer than the requests at a time would be closed and opened again and
+    /// again, because Python answers many in one turn of its event loop.
     pub fn new(socket: PathBuf, answer_timeout: Duration, idle_max: usize) -> HttpUpstream {
         let process = ProcessState::new();
         let client = Client::builder(LocalExecutor)
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(idle_max.min(IDLE_CONNECTIONS_MAX))
+            .pool_max_idle_per_host(idle_max)
             .build(UnixConnector { socket: Arc::new(socket), process: process.peer() });
         HttpUpstream { client, process, answer_timeout }
     }
