@@ -37,7 +37,7 @@ use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
-use crate::permits::{HttpPermits};
+use crate::permits::HttpPermits;
 use crate::plain_request::Head;
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;

@@ -17,6 +17,7 @@ use hyper::rt::Executor;
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::UnixStream;
+use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 use tower_service::Service;
@@ -67,7 +68,7 @@ impl HttpUpstream {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .pool_max_idle_per_host(idle_max)
-            .build(UnixConnector { socket: Arc::new(socket), process: process.peer() });
+            .build(UnixConnector { socket: Arc::new(socket), process: process.peer(), turn: Arc::default() });
         HttpUpstream { client, process, answer_timeout }
     }
 
@@ -185,6 +186,9 @@ impl Body for UpstreamBody {
 struct UnixConnector {
     socket: Arc<PathBuf>,
     process: PeerProcess,
+    /// Held by the one connection that is being opened. If hundreds tried again and again while the backlog is full, Python
+    /// would have no time to accept them.
+    turn: Arc<Mutex<()>>,
 }
 
 impl Service<Uri> for UnixConnector {
@@ -197,8 +201,9 @@ impl Service<Uri> for UnixConnector {
     }
 
     fn call(&mut self, _: Uri) -> Self::Future {
-        let UnixConnector { socket, process } = self.clone();
+        let UnixConnector { socket, process, turn } = self.clone();
         Box::pin(async move {
+            let _turn = turn.lock().await;
             let connection = loop {
                 match UnixStream::connect(&*socket).await {
                     // The backlog of the process is full.
@@ -209,5 +214,49 @@ impl Service<Uri> for UnixConnector {
             process.set(&connection);
             Ok(TokioIo::new(connection))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd as _;
+    use std::os::unix::net::UnixListener;
+
+    use tokio::runtime;
+    use tokio::task::LocalSet;
+
+    use super::*;
+
+    fn thread_cpu_time() -> Duration {
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the call writes one timespec.
+        assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
+        Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+    }
+
+    #[test]
+    fn connections_wait_for_a_full_backlog_without_work() {
+        const WAITING: usize = 300;
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("python.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        // SAFETY: the call only changes the backlog of a listener.
+        assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 1) }, 0);
+        let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        LocalSet::new().block_on(&runtime, async {
+            let connector =
+                UnixConnector { socket: path.into(), process: ProcessState::new().peer(), turn: Arc::default() };
+            let opened: Vec<_> =
+                (0..WAITING).map(|_| spawn_local(connector.clone().call(Uri::from_static("http://python")))).collect();
+            let before = thread_cpu_time();
+            sleep(100 * CONNECT_AGAIN).await;
+            let used = thread_cpu_time() - before;
+            assert!(used < Duration::from_millis(100), "{used:?}");
+            let accepting = std::thread::spawn(move || (0..WAITING).for_each(|_| drop(listener.accept().unwrap())));
+            for connection in opened {
+                connection.await.unwrap().unwrap();
+            }
+            accepting.join().unwrap();
+        });
     }
 }
