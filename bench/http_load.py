@@ -1,6 +1,7 @@
 """HTTP load of different requests, in a closed loop or at a fixed rate (open loop).
 
-In an open loop, latency begins at the planned time of a request. Each response must be a 200 with the expected content.
+In an open loop, latency begins at the planned time of a request. Each response must be a 200 with the expected content,
+or a 503 `OVERLOADED` if the load may be refused.
 """
 
 from __future__ import annotations
@@ -98,9 +99,11 @@ class _Caller(ResponseReader):
 
 
 class _Load:
-    def __init__(self, requests: Sequence[Request], *, is_kept: bool) -> None:
+    def __init__(self, requests: Sequence[Request], *, is_kept: bool, may_be_refused: bool) -> None:
         self.requests = requests
         self.latencies_s: list[float] = []
+        self.refused_s: list[float] = []
+        self._may_be_refused = may_be_refused
         self.bodies: list[bytes] = [b""] * len(requests) if is_kept else []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.free: list[_Caller] = []
@@ -110,14 +113,15 @@ class _Load:
     def record_response(self, caller: _Caller, status: bytes, body: bytes) -> None:
         now_s = time.perf_counter()
         request = self.requests[caller.number]
-        if status != b"200" or request.expected not in body:
+        is_refused = self._may_be_refused and status == b"503" and b'"OVERLOADED"' in body
+        if not is_refused and (status != b"200" or request.expected not in body):
             head = request.raw.split(b"\r\n")[0].decode()
             self.fail(f"{head}: {status.decode()} {body[:400].decode(errors='replace')}")
             return
-        self.latencies_s.append(now_s - caller.due_s)
+        (self.refused_s if is_refused else self.latencies_s).append(now_s - caller.due_s)
         if self.bodies:
             self.bodies[caller.number] = body
-        if len(self.latencies_s) == len(self.requests):
+        if len(self.latencies_s) + len(self.refused_s) == len(self.requests):
             if not self.done.done():
                 self.done.set_result(None)
         elif self.is_open:
@@ -156,11 +160,12 @@ async def send_all(
     rate_per_s: float = 0.0,
     *,
     is_kept: bool = False,
+    may_be_refused: bool = False,
 ) -> Responses:
     """Sends each request once. Rate 0 means a closed loop. Raises WrongAnswer."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
-    load = _Load(requests, is_kept=is_kept)
+    load = _Load(requests, is_kept=is_kept, may_be_refused=may_be_refused)
     callers = []
     for _ in range(connections):
         _, caller = await loop.create_connection(lambda: _Caller(load), host, int(port))
@@ -186,7 +191,11 @@ async def send_all(
             caller.close()
     seconds = time.perf_counter() - began_s
     cpu_share = (time.process_time() - cpu_before_s) / seconds
-    return Responses(_figures(load.latencies_s, seconds, cpu_share, rate_per_s), load.bodies)
+    run = _figures(load.latencies_s, seconds, cpu_share, rate_per_s)
+    if load.refused_s:
+        refused_s = sorted(load.refused_s)
+        run |= {"refused": len(refused_s), "refused_p99_us": 1e6 * share(refused_s, 0.99)}
+    return Responses(run, load.bodies)
 
 
 def _figures(latencies_s: list[float], seconds: float, cpu_share: float, rate: float) -> Run:

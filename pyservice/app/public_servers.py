@@ -37,8 +37,8 @@ _PASSED_PART: Final = 25
 """Divisor for the limits of passed requests if few files may be open."""
 _FILES_OF_DATA_REQUEST: Final = 5
 """A request to the data plane opens two files: one in the front, and one in the server behind it.
-There are up to 150 % more connections: as many idle ones, a quarter for long responses that clients
-receive slowly, and a quarter for repeats of long polls.
+There are up to 150 % more connections. As many are idle, a quarter is for long responses that
+clients receive slowly, and a quarter for repeats of long polls.
 """
 
 log = get_logger("service")

@@ -60,8 +60,8 @@ pub struct HttpUpstream {
 }
 
 impl HttpUpstream {
-    /// Keeps at most `idle_max` idle connections. Fewer than the requests at a time would be closed and opened again and
-    /// again, because Python answers many in one turn of its event loop.
+    /// Keeps at most `idle_max` idle connections. Python answers many requests in one turn of its event loop. With a lower
+    /// limit, most of their connections would be closed, and opened again for the next requests.
     pub fn new(socket: PathBuf, answer_timeout: Duration, idle_max: usize) -> HttpUpstream {
         let process = ProcessState::new();
         let client = Client::builder(LocalExecutor)

@@ -216,8 +216,8 @@ fn connection_that_python_ends_is_not_reused() {
     assert_eq!(world.control.connections(), 3);
 }
 
-/// Python answers many requests in one turn of its event loop. With a lower limit of idle connections, most of them were
-/// closed and opened again for the next requests, and Python answered half as many requests in an overload.
+/// Python answers many requests in one turn of its event loop. With a lower limit, most connections were closed and opened
+/// again for the next requests. In an overload, Python answered half as many.
 #[test]
 fn connections_of_many_requests_at_once_are_reused() {
     const REQUESTS: usize = 200;
