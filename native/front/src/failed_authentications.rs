@@ -60,22 +60,37 @@ impl FailedAuthentications {
     }
 
     /// Refuses a request that [`FailedAuthentications::admit`] would refuse now. So it need not wait for a permit before.
-    pub fn check(&self, client: ClientKey, headers: &HeaderMap) -> Result<(), TooManyFailures> {
+    /// `is_valid` tells whether the front itself knows that the token is valid.
+    pub fn check(
+        &self,
+        client: ClientKey,
+        headers: &HeaderMap,
+        is_valid: impl FnOnce() -> bool,
+    ) -> Result<(), TooManyFailures> {
         let is_limited = |credentials| {
-            !self.succeeded.lock().contains(credentials) && self.failures.is_empty(client.as_bytes(), monotonic_s())
+            !self.succeeded.lock().contains(credentials)
+                && self.failures.is_empty(client.as_bytes(), monotonic_s())
+                && !is_valid()
         };
         if self.credentials(headers).is_some_and(is_limited) { Err(TooManyFailures) } else { Ok(()) }
     }
 
     /// Admits a request that is about to be passed on. Requests without credentials are always admitted, and have no
     /// attempt.
-    pub fn admit(&self, client: ClientKey, headers: &HeaderMap) -> Result<Option<Attempt<'_>>, TooManyFailures> {
+    pub fn admit(
+        &self,
+        client: ClientKey,
+        headers: &HeaderMap,
+        is_valid: impl FnOnce() -> bool,
+    ) -> Result<Option<Attempt<'_>>, TooManyFailures> {
         let Some(credentials) = self.credentials(headers) else { return Ok(None) };
         let now = monotonic_s();
         let charge = if self.succeeded.lock().contains(credentials) {
             Charge::None
         } else if self.failures.is_full(client.as_bytes(), now) {
             Charge::OnFailure
+        } else if is_valid() {
+            Charge::None
         } else if self.failures.take(client.as_bytes(), now) > 0.0 {
             return Err(TooManyFailures);
         } else {

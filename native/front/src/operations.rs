@@ -215,6 +215,11 @@ impl Operations {
         regions.iter().all(|region| known.iter().any(|one| one == region)).then_some(regions)
     }
 
+    /// Returns whether a token is a valid one of a game's players or of its back ends.
+    pub fn is_client(&self, token: &str) -> bool {
+        self.namespaces.client(&self.shard.keys(), token).is_some()
+    }
+
     /// Returns None if the request needs more than its token, or is over a rate limit.
     fn player(&self, token: &str, peer: IpAddr, address: Option<&str>) -> Option<Player> {
         let client = self.namespaces.client(&self.shard.keys(), token)?;

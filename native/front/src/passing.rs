@@ -430,13 +430,14 @@ impl Exchange {
             context.measurer().count_limited_failure();
             Problem::RateLimitedFailures
         };
-        failed_authentications.check(client, &passed.headers).map_err(too_many_failures)?;
+        let token = bearer_token(&passed.headers).ok();
+        let is_valid = || token.is_some_and(|token| context.operations().is_client(token));
+        failed_authentications.check(client, &passed.headers, is_valid).map_err(too_many_failures)?;
         let HttpPermits { requests, long_responses, .. } = &*context.passing.permits;
         let overloaded = |overload| Problem::overloaded(plane, overload);
-        let permit =
-            requests.of(plane).acquire(bearer_token(&passed.headers).ok(), client).await.map_err(overloaded)?;
+        let permit = requests.of(plane).acquire(token, client).await.map_err(overloaded)?;
         // Others may have failed while the request waited for its permit.
-        let attempt = failed_authentications.admit(client, &passed.headers).map_err(too_many_failures)?;
+        let attempt = failed_authentications.admit(client, &passed.headers, is_valid).map_err(too_many_failures)?;
         let is_safe = is_safe(&passed.method);
         let kept = KeptRequest::of(&passed);
         // Boxed, like each large part of a request, so that a waiting one takes little memory.

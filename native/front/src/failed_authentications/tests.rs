@@ -19,7 +19,7 @@ fn bearing(token: &str) -> HeaderMap {
 
 /// Returns whether the request is admitted.
 fn attempt(limit: &FailedAuthentications, client: ClientKey, token: &str, outcome: Outcome) -> bool {
-    let attempt = limit.admit(client, &bearing(token));
+    let attempt = limit.admit(client, &bearing(token), || false);
     attempt.map(|attempt| attempt.expect("has credentials").end(outcome)).is_ok()
 }
 
@@ -41,20 +41,20 @@ fn failures_of_an_address_are_limited() {
 fn check_refuses_like_an_attempt_and_costs_nothing() {
     let limit = limit();
     assert!(attempt(&limit, CLIENT, "good", Outcome::Succeeded));
-    let refused = |token| limit.check(CLIENT, &bearing(token)).is_err();
+    let refused = |token| limit.check(CLIENT, &bearing(token), || false).is_err();
     for number in 0..BURST {
         assert!(!refused("wrong_9") && !refused("wrong_9"));
         assert!(attempt(&limit, CLIENT, &format!("wrong_{number}"), Outcome::Failed));
     }
     assert!(refused("wrong_9") && !refused("good"));
-    assert_eq!(limit.check(CLIENT, &HeaderMap::new()), Ok(()));
+    assert_eq!(limit.check(CLIENT, &HeaderMap::new(), || false), Ok(()));
 }
 
 #[test]
 fn request_without_credentials_is_admitted() {
     let limit = limit();
     fail_often(&limit);
-    assert!(matches!(limit.admit(CLIENT, &HeaderMap::new()), Ok(None)));
+    assert!(matches!(limit.admit(CLIENT, &HeaderMap::new(), || false), Ok(None)));
 }
 
 #[test]
@@ -83,7 +83,8 @@ fn success_costs_nothing() {
 fn failures_at_once_delay_all_later_ones() {
     let buckets = Arc::new(Buckets::new(1.0, BURST, 1_000));
     let limit = FailedAuthentications::new(buckets.clone());
-    let at_once: Vec<_> = (0..100).map(|number| limit.admit(CLIENT, &bearing(&format!("wrong_{number}")))).collect();
+    let at_once: Vec<_> =
+        (0..100).map(|number| limit.admit(CLIENT, &bearing(&format!("wrong_{number}")), || false)).collect();
     at_once.into_iter().for_each(|attempt| attempt.ok().flatten().expect("is admitted").end(Outcome::Failed));
     let wait = buckets.take(CLIENT.as_bytes(), monotonic_s());
     assert!((90.0..100.0).contains(&wait), "{wait} s");
@@ -92,11 +93,13 @@ fn failures_at_once_delay_all_later_ones() {
 #[test]
 fn requests_at_once_are_limited_after_a_failure() {
     let limit = limit();
-    let first: Vec<_> = (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("first_{number}")))).collect();
+    let first: Vec<_> =
+        (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("first_{number}")), || false)).collect();
     assert!(first.iter().all(Result::is_ok));
     first.into_iter().flatten().flatten().for_each(|attempt| attempt.end(Outcome::Unknown));
     assert!(attempt(&limit, CLIENT, "wrong", Outcome::Failed));
-    let second: Vec<_> = (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("second_{number}")))).collect();
+    let second: Vec<_> =
+        (0..10).map(|number| limit.admit(CLIENT, &bearing(&format!("second_{number}")), || false)).collect();
     assert_eq!(second.iter().filter(|attempt| attempt.is_ok()).count(), BURST as usize - 1);
 }
 
@@ -104,9 +107,19 @@ fn requests_at_once_are_limited_after_a_failure() {
 fn dropped_attempt_counts_as_failed() {
     let limit = limit();
     for number in 0..BURST {
-        drop(limit.admit(CLIENT, &bearing(&format!("wrong_{number}"))));
+        drop(limit.admit(CLIENT, &bearing(&format!("wrong_{number}")), || false));
     }
     assert!(!attempt(&limit, CLIENT, "wrong_9", Outcome::Failed));
+}
+
+#[test]
+fn token_that_the_front_knows_is_not_limited() {
+    let limit = limit();
+    fail_often(&limit);
+    assert_eq!(limit.check(CLIENT, &bearing("known"), || true), Ok(()));
+    for outcome in [Outcome::Unknown, Outcome::Failed, Outcome::Unknown] {
+        limit.admit(CLIENT, &bearing("known"), || true).ok().flatten().expect("is admitted").end(outcome);
+    }
 }
 
 #[test]
@@ -116,7 +129,7 @@ fn all_authorization_headers_are_the_credentials() {
     fail_often(&limit);
     let mut headers = bearing("good");
     headers.append(AUTHORIZATION, HeaderValue::from_static("Bearer wrong"));
-    assert_eq!(limit.admit(CLIENT, &headers).err(), Some(TooManyFailures));
+    assert_eq!(limit.admit(CLIENT, &headers, || false).err(), Some(TooManyFailures));
 }
 
 #[test]

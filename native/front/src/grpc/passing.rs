@@ -226,13 +226,20 @@ impl PassedCall {
     /// Refuses a call of an address with many failed authentications before it waits for a permit.
     fn check_failures(&self) -> Result<(), Failure> {
         let failed_authentications = &self.call.server.context.passing.options.failed_authentications;
-        failed_authentications.check(self.client(), &self.metadata).map_err(|_| self.too_many_failures())
+        let checked = failed_authentications.check(self.client(), &self.metadata, || self.is_valid_client());
+        checked.map_err(|_| self.too_many_failures())
+    }
+
+    fn is_valid_client(&self) -> bool {
+        let operations = self.call.server.context.operations();
+        self.token.as_deref().is_some_and(|token| operations.is_client(token))
     }
 
     /// Others may have failed while the call waited for its permit.
     fn admit<'a>(&self, server: &'a GrpcServer) -> Result<Option<Attempt<'a>>, Failure> {
         let failed_authentications = &server.context.passing.options.failed_authentications;
-        failed_authentications.admit(self.client(), &self.metadata).map_err(|_| self.too_many_failures())
+        let admitted = failed_authentications.admit(self.client(), &self.metadata, || self.is_valid_client());
+        admitted.map_err(|_| self.too_many_failures())
     }
 
     fn too_many_failures(&self) -> Failure {

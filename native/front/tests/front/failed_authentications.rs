@@ -1,7 +1,10 @@
 //! Failed authentications count against the client address.
 
+use std::sync::Arc;
+
 use ipnet::IpNet;
 
+use crate::namespace::{SERVICE_TOKEN, namespace, public_token};
 use crate::python::{Python, Reply};
 use crate::world::{Setup, World};
 
@@ -74,6 +77,20 @@ fn token_that_succeeded_is_not_limited() {
     // The answer of a path that needs no token does not tell whether the token is valid.
     assert_eq!(status(&world, "192.0.2.7", "/unknown", "cloud_new"), 200);
     assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_new"), 429);
+}
+
+/// Players behind one address share it with a client that tries wrong tokens.
+#[test]
+fn valid_tokens_of_players_and_their_back_ends_are_not_limited() {
+    let world = world();
+    world.namespaces.put(Arc::new(namespace()));
+    fail_often(&world);
+    for token in [&*public_token(), SERVICE_TOKEN] {
+        assert_eq!(status(&world, "192.0.2.1", "/unknown", token), 401, "Python decides");
+    }
+    for token in ["pub_wrong", "env_wrong"] {
+        assert_eq!(status(&world, "192.0.2.1", "/unknown", token), 429);
+    }
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use http_body::Frame;
 
 use crate::client::{Client, bearer, trailers};
+use crate::namespace::public_token;
 use crate::world::{CONTROL_METHOD, Setup, TOKEN_STREAM_METHOD, World};
 
 const FAILURES: u32 = 3;
@@ -40,6 +41,18 @@ fn tokens_of_an_address_are_refused_after_many_failures() {
     assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
     assert_eq!(world.front.take_grpc_measurements().limited_failures, 1);
     succeed(&world, &mut client, "cloud_good");
+}
+
+#[test]
+fn valid_token_of_players_is_not_limited() {
+    let world = world();
+    let mut client = Client::connect(world.address);
+    for number in 0..FAILURES {
+        fail(&world, &mut client, &format!("cloud_wrong{number}"));
+    }
+    succeed(&world, &mut client, &public_token());
+    let answer = client.call(CONTROL_METHOD, &[("authorization", &bearer("pub_wrong"))], MESSAGE);
+    assert_eq!(answer.code(), "RATE_LIMITED_FAILURES");
 }
 
 #[test]
