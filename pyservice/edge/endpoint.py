@@ -81,7 +81,8 @@ class Endpoint:
             trace.has_waited = True
             result = await run_until_changed(self._run, message, caller, result, self._long_polls)
         response = self._response(result)
-        if caller.share is not None and self._long_polls is not None and _REPEAT in request.headers:
+        is_repeat = self._is_internal and _REPEAT in request.headers
+        if is_repeat and caller.share is not None and self._long_polls is not None:
             # The operation has read its data before, so it has no later change.
             share = f"{caller.share.key} {self._long_polls.position}"
             response.headers = [(_SHARE, share.encode())]

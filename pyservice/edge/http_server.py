@@ -78,16 +78,14 @@ class HttpServer:
                 )
             )
 
-    def stop_accepting(self) -> None:
-        """Closes the listeners and the idle connections."""
+    async def stop(self, grace_s: float) -> None:
+        """Closes the listeners and the idle connections. Waits up to `grace_s` seconds for running
+        requests, and then aborts their connections.
+        """
         for server in self._servers:
             server.close()
         for connection in tuple(self._state.connections):
             connection.shutdown()
-
-    async def stop(self, grace_s: float) -> None:
-        """Waits up to `grace_s` seconds for running requests. Then aborts their connections."""
-        self.stop_accepting()
         if self._state.tasks:
             await asyncio.wait(tuple(self._state.tasks), timeout=grace_s)
         for connection in tuple(self._state.connections):
@@ -96,14 +94,14 @@ class HttpServer:
             await asyncio.wait(tuple(self._state.tasks), timeout=_ABORT_S)
 
 
-def listen_unix(path: Path, backlog: int = 2048) -> socket.socket:
+def listen_unix(path: Path) -> socket.socket:
     """Opens a listening unix socket with mode 0600. Raises OSError with the path in its message."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     mask = os.umask(0o177)
     try:
         path.unlink(missing_ok=True)
         listener.bind(str(path))
-        listener.listen(backlog)
+        listener.listen()
     except OSError as error:
         listener.close()
         raise OSError(f"cannot listen on {path}: {error.strerror or error}") from None

@@ -13,6 +13,7 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate, Rates
+from pyservice.watch import LongPolls
 from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_control_plane import (
     BILLING,
@@ -85,6 +86,22 @@ async def test_error_names_its_code(connection: HttpConnection) -> None:
     response = await get(connection, "/nowhere")
     assert response.headers["x-hosting-code"] == code_of(response) == "NOT_FOUND"
     assert "x-hosting-code" not in (await get(connection)).headers
+
+
+async def test_repeat_of_a_client_without_the_front_shares_nothing(control: SmallControl) -> None:
+    app = HttpApplication(
+        control.operations(),
+        TransportSettings(),
+        RequestMetrics(),
+        Limits().control_plane_limit,
+        long_polls=LongPolls(control.topics),
+    )
+    async with open_http(app) as api:
+        connection = await HttpConnection.open(api.address)
+        response = await get(connection, x_hosting_repeat="changed")
+        await connection.close()
+    assert response.json["watch"]["index"]
+    assert "x-hosting-share" not in response.headers
 
 
 async def test_watch_is_parked_and_continues_with_a_reason(
