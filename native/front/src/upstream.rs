@@ -231,18 +231,19 @@ mod tests {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the call writes one timespec.
         assert_eq!(unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) }, 0);
-        Duration::new(time.tv_sec.try_into().unwrap(), time.tv_nsec.try_into().unwrap())
+        Duration::from_secs(time.tv_sec.cast_unsigned()) + Duration::from_nanos(time.tv_nsec.cast_unsigned())
     }
 
     #[test]
     fn connections_wait_for_a_full_backlog_without_work() {
         const WAITING: usize = 300;
-        let folder = tempfile::tempdir().unwrap();
+        let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("python.sock");
-        let listener = UnixListener::bind(&path).unwrap();
+        let listener = UnixListener::bind(&path).expect("a socket");
         // SAFETY: the call only changes the backlog of a listener.
         assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 1) }, 0);
-        let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        let runtime =
+            runtime::Builder::new_current_thread().enable_all().start_paused(true).build().expect("a runtime");
         LocalSet::new().block_on(&runtime, async {
             let connector =
                 UnixConnector { socket: path.into(), process: ProcessState::new().peer(), turn: Arc::default() };
@@ -252,11 +253,12 @@ mod tests {
             sleep(100 * CONNECT_AGAIN).await;
             let used = thread_cpu_time() - before;
             assert!(used < Duration::from_millis(100), "{used:?}");
-            let accepting = std::thread::spawn(move || (0..WAITING).for_each(|_| drop(listener.accept().unwrap())));
+            let accepting =
+                std::thread::spawn(move || (0..WAITING).for_each(|_| drop(listener.accept().expect("a connection"))));
             for connection in opened {
-                connection.await.unwrap().unwrap();
+                connection.await.expect("a task").expect("a connection");
             }
-            accepting.join().unwrap();
+            accepting.join().expect("all are accepted");
         });
     }
 }

@@ -5,6 +5,7 @@ use std::pin::{Pin, pin};
 use std::task::Poll;
 
 use tokio::runtime;
+use tokio::task::unconstrained;
 
 use super::*;
 
@@ -18,7 +19,9 @@ fn address(number: u8) -> ClientKey {
 }
 
 fn run(test: impl Future<Output = ()>) {
-    runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(test);
+    let runtime = runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    // Otherwise polls return early after a while.
+    runtime.block_on(unconstrained(test));
 }
 
 /// Returns the permit of a request that needs not wait.
@@ -54,8 +57,8 @@ async fn poll_once(waiter: &mut Waiter) -> Option<Permit> {
 }
 
 fn counts(permits: &Permits) -> (usize, usize) {
-    let state = permits.state.lock();
-    (state.running.all, state.waiting.all)
+    let queue = permits.queue.lock();
+    (queue.running.all, queue.waiting.all)
 }
 
 #[test]
@@ -237,9 +240,91 @@ fn lines_and_addresses_that_give_up_do_not_search_others() {
         drop(waiters);
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
         assert_eq!(counts(&permits), (1, 0));
-        let state = permits.state.lock();
-        assert!(state.lines.is_empty() && state.addresses.is_empty() && state.turns.is_empty());
-        drop((state, held));
+        let queue = permits.queue.lock();
+        assert!(queue.lines.is_empty() && queue.addresses.is_empty() && queue.turns.is_empty());
+        drop((queue, held));
+    });
+}
+
+/// Returns a request of one of many client addresses, which waits.
+async fn waiter_of_many(permits: &Arc<Permits>, token: &'static str, number: usize) -> Waiter {
+    let [.., high, low] = number.to_be_bytes();
+    let (permits, client) = (permits.clone(), ClientKey::V4([198, 18, high, low]));
+    let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(token), client).await });
+    assert!(poll_once(&mut waiter).await.is_none());
+    waiter
+}
+
+/// Each release looked at all addresses with the token.
+#[test]
+fn lines_of_a_full_token_cost_others_nothing() {
+    const ADDRESSES: usize = 20_000;
+    run(async {
+        let permits = Permits::patient(8);
+        let held = [permit(&permits, "env_a", 1).await, permit(&permits, "env_a", 2).await];
+        let mut waiters = Vec::new();
+        for number in 0..ADDRESSES {
+            waiters.push(waiter_of_many(&permits, "env_a", number).await);
+        }
+        let began = std::time::Instant::now();
+        for _ in 0..1_000 {
+            drop(permit(&permits, "env_other", 3).await);
+        }
+        assert_eq!(counts(&permits), (2, ADDRESSES));
+        drop(held);
+        for waiter in &mut waiters {
+            drop(poll_once(waiter).await.expect("its turn"));
+        }
+        assert_eq!(counts(&permits), (0, 0));
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+        let queue = permits.queue.lock();
+        assert!(queue.lines.is_empty() && queue.addresses.is_empty() && queue.blocked.is_empty());
+    });
+}
+
+#[test]
+fn line_that_is_unblocked_and_gives_up_unblocks_the_next() {
+    run(async {
+        let permits = Permits::patient(4);
+        let of_a = permit(&permits, "env_a", 1).await;
+        let mut held = vec![permit(&permits, "env_b", 2).await, permit(&permits, "env_c", 2).await];
+        let freed = permit(&permits, "env_d", 3).await;
+        let (first, mut second) = (waiter(&permits, "env_a", 4).await, waiter(&permits, "env_a", 5).await);
+        // Both have their turn while their token is full.
+        drop(freed);
+        assert!(permits.queue.lock().blocked.values().all(|lines| lines.len() == 2));
+        held.push(permit(&permits, "env_d", 3).await);
+        let mut earlier = waiter(&permits, "env_e", 6).await;
+        // The permit goes to the earlier turn. The first line of the token stays unblocked.
+        drop(of_a);
+        let of_e = poll_once(&mut earlier).await.expect("its turn");
+        drop(first);
+        drop(of_e);
+        poll_once(&mut second).await.expect("its turn");
+    });
+}
+
+/// Four addresses filled the queue, and a fifth one was refused although its turn would come next.
+#[test]
+fn address_without_a_waiting_request_may_wait_in_a_full_queue() {
+    run(async {
+        let permits = Permits::new(4, NEVER);
+        let mut held = Vec::new();
+        for (number, token) in (1..).zip(["cloud_a", "cloud_b", "cloud_c", "cloud_d"]) {
+            held.push(permit(&permits, token, number).await);
+        }
+        let mut waiters = Vec::new();
+        for (number, token) in (1..).zip(["cloud_a", "cloud_b", "cloud_c", "cloud_d"]) {
+            waiters.push(waiter(&permits, token, number).await);
+            waiters.push(waiter(&permits, token, number).await);
+        }
+        assert_eq!(refusal(&permits, "cloud_e", 1).await, Overload::All);
+        let mut newcomer = waiter(&permits, "cloud_e", 5).await;
+        assert_eq!(refusal(&permits, "cloud_f", 5).await, Overload::All);
+        assert_eq!(refusal(&permits, "cloud_a", 6).await, Overload::All);
+        drop(held);
+        drop(poll_once(&mut waiters[0]).await.expect("its turn"));
+        poll_once(&mut newcomer).await.expect("its turn, before the second one of another address");
     });
 }
 
