@@ -327,7 +327,7 @@ impl PassingArgument {
             answers: BodyBudget::new(self.unread_answers_bytes_max, largest),
             failed_authentications: FailedAuthentications::new(self.failed_authentications.get().0.clone()),
             parked: Arc::default(),
-            parked_bytes: BodyBudget::new(PARKED_BYTES_MAX, 0),
+            parked_bytes: BodyBudget::without_reserve(PARKED_BYTES_MAX),
         })
     }
 }

@@ -30,6 +30,8 @@ pub fn free_large_bodies_at_once() {
 pub struct BodyBudget {
     total_max: usize,
     client_max: usize,
+    /// Largest body that may exceed the budget.
+    small_bytes: usize,
     held: Mutex<Held>,
     /// Bytes of gRPC messages, which are a part of `held`.
     of_calls: AtomicUsize,
@@ -60,10 +62,20 @@ pub enum Full {
 impl BodyBudget {
     /// The share of one client allows at least one body of `largest` bytes.
     pub fn new(total_max: usize, largest: usize) -> Arc<BodyBudget> {
+        BodyBudget::with(total_max, largest, SMALL_BYTES)
+    }
+
+    /// A budget that no body may exceed.
+    pub fn without_reserve(total_max: usize) -> Arc<BodyBudget> {
+        BodyBudget::with(total_max, 0, 0)
+    }
+
+    fn with(total_max: usize, largest: usize, small_bytes: usize) -> Arc<BodyBudget> {
         let client_max = (total_max / CLIENT_SHARE).max(largest);
         Arc::new(BodyBudget {
             total_max: total_max.max(client_max),
             client_max,
+            small_bytes,
             held: Mutex::default(),
             of_calls: AtomicUsize::new(0),
         })
@@ -140,7 +152,7 @@ impl Reservation {
     /// Reserves `bytes` in all. Without room, the reservation stays as it is.
     pub fn grow_to(&mut self, bytes: usize) -> Result<(), Full> {
         if bytes > self.bytes {
-            self.budget.take(self.client, bytes - self.bytes, bytes <= SMALL_BYTES)?;
+            self.budget.take(self.client, bytes - self.bytes, bytes <= self.budget.small_bytes)?;
             if self.is_call {
                 self.budget.of_calls.fetch_add(bytes - self.bytes, Ordering::Relaxed);
             }

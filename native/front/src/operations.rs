@@ -51,6 +51,11 @@ impl Operation {
             Operation::Find => "find",
         }
     }
+
+    /// Returns whether a successful response says more than that the request was executed.
+    pub fn has_content(self) -> bool {
+        matches!(self, Operation::Join | Operation::Find)
+    }
 }
 
 /// The caller in the record of a request.

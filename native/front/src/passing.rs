@@ -1,6 +1,7 @@
 //! Requests that the front does not answer itself: it checks their sizes, and passes them on to a Python process.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -38,12 +39,12 @@ use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
 use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
 use crate::permits::HttpPermits;
-use crate::plain_request::Head;
+use crate::plain_request::{Head, REQUEST_BYTES_MAX};
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
 use crate::repeats::Repeats;
 use crate::routes::{ByPlane, Plane, Route, Routes};
-use crate::trace_context::trace_id_of;
+use crate::trace_context::{TRACEPARENT, trace_id_of};
 use crate::upstream::{HttpUpstream, NoResponse, UpstreamContent};
 use crate::watches::{Park, Watches};
 
@@ -64,6 +65,8 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     UPGRADE,
     EXPECT,
 ];
+/// Headers that a client cannot declare as those of its connection.
+const KEPT_HEADERS: [HeaderName; 3] = [AUTHORIZATION, HOST, TRACEPARENT];
 /// Bound on the number of headers. Each costs memory and time, however short it is.
 pub const HEADERS_MAX: usize = 128;
 /// A body in memory grows by this part of its bytes, or by some bytes.
@@ -315,11 +318,16 @@ impl Exchange {
             self.measuring.operation = Some(route.operation);
         }
         let client = ClientKey::of(self.client);
-        options.answers.check_room(client).map_err(Problem::unread)?;
+        let operation = route.and_then(|route| Operation::ALL.get(route.operation));
+        // Others have no content.
+        if operation.is_none_or(|operation| operation.has_content()) {
+            options.answers.check_room(client).map_err(Problem::unread)?;
+        }
         let receiving = Box::pin(self.receive(&parts.headers, route, client, body));
         let (body, _reservation) = receiving.await?;
         self.is_received = true;
-        if let Some(operation) = route.and_then(|route| Operation::ALL.get(route.operation))
+        if let Some(operation) = operation
+            && body.len() <= REQUEST_BYTES_MAX
             && let Some(executed) = self.execute(*operation, &parts, &body)
         {
             return Ok(Begun::Answered(self.answer_executed(&executed).await));
@@ -391,15 +399,16 @@ impl Exchange {
     }
 
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
-        let of_connection: Vec<&str> = headers
+        // A set, because a client may name thousands.
+        let of_connection: HashSet<String> = headers
             .get_all(CONNECTION)
             .iter()
             .filter_map(|value| value.to_str().ok())
-            .flat_map(|v| v.split(','))
+            .flat_map(|value| value.split(','))
+            .map(|name| name.trim().to_ascii_lowercase())
             .collect();
-        let is_of_connection = |name: &HeaderName| {
-            *name != AUTHORIZATION && of_connection.iter().any(|one| one.trim().eq_ignore_ascii_case(name.as_str()))
-        };
+        let is_of_connection =
+            |name: &HeaderName| !KEPT_HEADERS.contains(name) && of_connection.contains(name.as_str());
         let trusts_peer = matches!(self.peer, Peer::Proxy(proxy) if self.context.addresses.trusts(proxy));
         let mut passed = HeaderMap::with_capacity(headers.len() + 2);
         for (name, value) in headers {

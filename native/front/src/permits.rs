@@ -2,6 +2,7 @@
 
 mod queue;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -159,6 +160,18 @@ impl Permit {
         let mut running = Running(Some(self));
         let output = request.await;
         (output, running.0.take().expect("only the end of the request takes it"))
+    }
+
+    /// Runs a request like [`Permit::run`], but gives the permit back at its end, or after `longest`.
+    pub async fn run_at_most<T>(self, longest: Duration, request: impl Future<Output = T>) -> T {
+        let mut running = Running(Some(self));
+        let mut request = pin!(request);
+        let output = timeout(longest, &mut request).await;
+        drop(running.0.take());
+        match output {
+            Ok(output) => output,
+            Err(_) => request.await,
+        }
     }
 }
 

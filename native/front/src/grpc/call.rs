@@ -119,10 +119,10 @@ impl Call {
         }
         let token = plain_token(headers.get(header::AUTHORIZATION)?.as_bytes())?;
         let context = self.server.context.clone();
-        // Other responses have no content.
-        let has_content = matches!(operation, Operation::Join | Operation::Find);
         let answers = &context.passing.options.answers;
-        if has_content && let Err(full) = answers.check_room(ClientKey::of(self.client)) {
+        if operation.has_content()
+            && let Err(full) = answers.check_room(ClientKey::of(self.client))
+        {
             return Some(self.refuse(Problem::unread(full)));
         }
         let request = HotRequest::from_proto(operation, message.content())?;

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderValue};
@@ -32,6 +33,9 @@ use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::upstream::{NoResponse, UpstreamBody, WHOLE_BYTES};
 use crate::watches::{Park, Wake};
+
+/// Time for which a stream without a response keeps the permit of a call.
+const SILENT_STREAM: Duration = Duration::from_secs(1);
 
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
@@ -146,8 +150,9 @@ impl PassedCall {
         let server = self.call.server.clone();
         let attempt = self.admit(&server)?;
         let deadline = self.call.deadline;
-        // The permit is given back when the response begins, because a stream may last for long.
-        let response = until(deadline, permit.run(self.send(body))).await.and_then(|(response, _permit)| response);
+        // The permit is given back when the response begins, or before, because a stream may be silent for long.
+        let sending = permit.run_at_most(SILENT_STREAM, self.send(body));
+        let response = until(deadline, sending).await.and_then(|response| response);
         let outcome = match &response {
             // Its status comes later.
             Ok((headers, _)) if !headers.contains_key(GRPC_STATUS) => Some(Outcome::Unknown),

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::python::{Reply, Request};
-use crate::world::{Setup, World, wait_until};
+use crate::world::{HEADERS_BYTES_MAX, Setup, World, wait_until};
 
 const TRACE: &str = "0af7651916cd43dd8448eb211c80319c";
 
@@ -53,7 +53,7 @@ fn headers_of_one_connection_and_internal_headers_are_dropped() {
     let world = World::new();
     let request = passed(
         &world,
-        "Connection: keep-alive, X-One\r\nConnection: user-agent , authorization\r\nKeep-Alive: 5\r\nTE: trailers\r\n\
+        "Connection: keep-alive, X-One\r\nConnection: user-agent , authorization,Host\r\nConnection: traceparent\r\nKeep-Alive: 5\r\nTE: trailers\r\n\
          Trailer: x\r\nProxy-Connection: a\r\nProxy-Authorization: a\r\nProxy-Authenticate: a\r\nX-One: a\r\n\
          User-Agent: a\r\nX-Hosting-Client: 1.2.3.4\r\nx-hosting-repeat: expired\r\nX-HOSTING-RAY: a\r\nx-hosting-x: a\r\n\
          Forwarded: for=1.2.3.4\r\nX-Forwarded-For: 1.2.3.4\r\nX-Coords: 1, 2\r\nAuthorization: Bearer env_a\r\n\
@@ -62,6 +62,29 @@ fn headers_of_one_connection_and_internal_headers_are_dropped() {
     let kept = ["accept", "authorization", "host", "idempotency-key", "x-hosting-client", "x-hosting-ray"];
     assert_eq!(names(&request), kept);
     assert_eq!(request.header("x-hosting-client"), Some("127.0.0.1"));
+}
+
+#[test]
+fn client_cannot_declare_its_trace_as_a_header_of_the_connection() {
+    let world = World::new();
+    let valid = format!("00-{TRACE}-b7ad6b7169203331-01");
+    let request = passed(&world, &format!("Connection: traceparent\r\ntraceparent: {valid}\r\n"));
+    assert_eq!(request.header("traceparent"), Some(&*valid));
+}
+
+/// Each header was compared with each of ten thousand names.
+#[test]
+fn many_headers_of_the_connection_take_little_time() {
+    let world = World::new();
+    let names = format!("Connection: {}\r\n", ",".repeat(HEADERS_BYTES_MAX - 2_000));
+    let others: String = (0..120).map(|number| format!("x-{number}: a\r\n")).collect();
+    let request = format!("GET /a HTTP/1.1\r\nHost: a\r\n{names}{others}\r\n");
+    let mut client = world.connect();
+    let began = Instant::now();
+    for _ in 0..100 {
+        assert_eq!(client.ask(&request).status, 200);
+    }
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
 }
 
 #[test]

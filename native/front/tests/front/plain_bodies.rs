@@ -20,6 +20,14 @@ fn forms_of_one_body() {
     }
 }
 
+/// The front parses bodies on the threads of all clients, so they have to be short.
+#[test]
+fn long_bodies_are_left_to_python() {
+    let world = World::new();
+    let body = format!(r#"{{"player_token":"{}"{}}}"#, world.new_player(), " ".repeat(8 << 10));
+    world.check_left_to_python(&world.request_with_body(body));
+}
+
 /// Python describes the problem of such a token.
 #[test]
 fn player_tokens_of_another_form_are_left_to_python() {

@@ -366,7 +366,7 @@ pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
         answers: BodyBudget::new(setup.answers_bytes_max, 1),
         failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
         parked: Arc::default(),
-        parked_bytes: BodyBudget::new(setup.parked_bytes_max, 0),
+        parked_bytes: BodyBudget::without_reserve(setup.parked_bytes_max),
     }
 }
 

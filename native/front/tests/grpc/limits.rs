@@ -275,6 +275,21 @@ fn open_streams_are_limited() {
     assert_eq!(client.finish(next).status(), "0");
 }
 
+/// A client without a token could hold all permits of calls with streams that send nothing.
+#[test]
+fn silent_stream_gives_its_permit_back_after_a_second() {
+    // One call without a token runs at a time.
+    let world = World::with(Setup { data_calls: 4, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let silent = client.start(STREAM_METHOD, &[], MESSAGE);
+    let received = world.data.next_call();
+    let next = client.start(DATA_METHOD, &[], MESSAGE);
+    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(next).status(), "0");
+    received.answer(MESSAGE, &[("grpc-status", "0")]);
+    assert_eq!(client.finish(silent).status(), "0");
+}
+
 #[test]
 fn stopped_process_ends_its_streams_and_frees_their_permits() {
     let world = World::new();

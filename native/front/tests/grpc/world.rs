@@ -58,6 +58,8 @@ pub struct Setup {
     /// Bytes of parked calls.
     pub parked: usize,
     pub has_control: bool,
+    /// Calls to the data plane at a time.
+    pub data_calls: usize,
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
     pub certificate: Option<Arc<ServerCertificate>>,
@@ -78,6 +80,7 @@ impl Default for Setup {
             answers: 100_000_000,
             parked: 100_000_000,
             has_control: true,
+            data_calls: 4_096,
             failures: 1_000,
             certificate: None,
         }
@@ -103,6 +106,7 @@ pub struct World {
 
 fn passing(
     failures: u32,
+    data_calls: usize,
     bodies: Arc<BodyBudget>,
     answers: Arc<BodyBudget>,
     parked_bytes: Arc<BodyBudget>,
@@ -118,7 +122,7 @@ fn passing(
         data_socket: NO_SOCKET.into(),
         control_socket: NO_SOCKET.into(),
         answer_timeout: NEVER,
-        requests_max: ByPlane { data: 4_096, control: 512 },
+        requests_max: ByPlane { data: data_calls, control: 512 },
         limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
         bodies,
         answers,
@@ -157,7 +161,13 @@ impl World {
                 ..ClientAddresses::default()
             },
             timeouts: Timeouts { slow_reader: setup.slow_reader, parked: NEVER, ..Timeouts::new(setup.receive, NEVER) },
-            passing: passing(setup.failures, bodies.clone(), unread_answers.clone(), parked_bytes.clone()),
+            passing: passing(
+                setup.failures,
+                setup.data_calls,
+                bodies.clone(),
+                unread_answers.clone(),
+                parked_bytes.clone(),
+            ),
             grpc: Some(GrpcOptions {
                 listener,
                 budget: budget.clone(),
