@@ -161,14 +161,18 @@ async def send_all(
     *,
     is_kept: bool = False,
     may_be_refused: bool = False,
+    addresses: int = 1,
 ) -> Responses:
-    """Sends each request once. Rate 0 means a closed loop. Raises WrongAnswer."""
+    """Sends each request once from `addresses` client addresses. Rate 0 means a closed loop. Raises WrongAnswer."""
     loop = asyncio.get_running_loop()
     host, _, port = address.rpartition(":")
     load = _Load(requests, is_kept=is_kept, may_be_refused=may_be_refused)
     callers = []
-    for _ in range(connections):
-        _, caller = await loop.create_connection(lambda: _Caller(load), host, int(port))
+    for number in range(connections):
+        source = (f"127.0.0.{1 + number % addresses}", 0)
+        _, caller = await loop.create_connection(
+            lambda: _Caller(load), host, int(port), local_addr=source
+        )
         callers.append(caller)
     cpu_before_s, began_s = time.process_time(), time.perf_counter()
     planned_sends = None

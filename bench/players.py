@@ -59,6 +59,12 @@ class Players:
             [{"namespace_id": one.namespace_id} | limits for one in self.namespaces],
         )
 
+    def public_token(self) -> str:
+        """Creates a token for the players of the first namespace."""
+        namespace = {"namespace_id": self.namespaces[0].namespace_id}
+        (response,) = self._all("create_public_token", [namespace])
+        return str(response["token"])
+
     def _namespaces(self, count: int) -> Sequence[Namespace]:
         version_id = self.service.version(self._game_id, _CONFIG)
         responses = self._all(

@@ -25,6 +25,7 @@ from bench import (
     lobbies,
     memory,
     neighbours,
+    passing,
     ready,
     scrape,
     silence,
@@ -39,7 +40,7 @@ from bench.results import Figure, keep, show
 
 _PLAYERS = (
     *(core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge),
-    *(front, neighbours, silence),
+    *(front, passing, neighbours, silence),
 )
 _CONTROL = (versions, changes, lists, watches, uploads, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}

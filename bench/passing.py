@@ -1,0 +1,168 @@
+"""Time that the front adds to a passed request, and passed requests at three times their peak rate.
+
+The request is `statistics`. It is sent to the front and to the socket of Python behind it in turn, one at a time.
+
+The peak rate is that of 256 connections in a closed loop. It is measured first, and again between the overloads. In an
+overload, requests come at three times the first peak rate from eight client addresses with one public token, which
+counts by address. So they use up all permits and the queue behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+
+from bench.http_load import Request, send_all
+from bench.machine import LOAD_CORE, Bench, staying_on
+from bench.players import Players
+from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.service import Service, running
+from pyservice.observability.health import raise_descriptor_limit
+from pyservice.pb.hosting.v1 import matchmaker_pb2
+
+NAME: Final = "passing"
+_REQUESTS: Final = 2_000
+_TIMES: Final = 3
+_PEAK_CONNECTIONS: Final = 256
+_OVER_S: Final = 3.0
+_OVER_CONNECTIONS: Final = 16_384
+"""More than the permits and the requests that wait for them. A quarter of the open files if that is less."""
+_ADDRESSES: Final = 8
+
+
+def run(bench: Bench) -> Result:
+    connections = min(_OVER_CONNECTIONS, raise_descriptor_limit() // 4)
+    with running(bench.scratch("passing")) as service, staying_on(LOAD_CORE):
+        players = Players(service)
+        added = _one_at_a_time(service, players)
+        overload = _overload(service, players, connections)
+    figures = [
+        _added("HTTP", added, "http", at_most=150.0),
+        _added("gRPC", added, "grpc", at_most=None),
+        *_overload_figures(overload),
+    ]
+    return Result(NAME, figures, added | overload)
+
+
+def _one_at_a_time(service: Service, players: Players) -> dict[str, list[Run]]:
+    token = players.namespaces[0].service_token
+    request = service.request("statistics", token=token).raw
+    host, _, port = service.address.rpartition(":")
+    python_grpc = f"unix:{service.data_dir / 'data-grpc.sock'}"
+    with (
+        socket.create_connection((host, int(port))) as http_front,
+        socket.socket(socket.AF_UNIX) as http_python,
+        grpc.insecure_channel(str(service.ready["grpc"])) as grpc_front,
+        grpc.insecure_channel(python_grpc) as grpc_python,
+    ):
+        http_python.connect(str(service.data_dir / "data-http.sock"))
+        return interleaved(
+            {
+                "http front": lambda: _timed(lambda: _ask(http_front, request)),
+                "http python": lambda: _timed(lambda: _ask(http_python, request)),
+                "grpc front": lambda: _timed(_call_of(grpc_front, token)),
+                "grpc python": lambda: _timed(_call_of(grpc_python, token)),
+            }
+        )
+
+
+def _timed(ask: Callable[[], None]) -> Run:
+    times_s = []
+    for _ in range(_REQUESTS):
+        began_s = time.perf_counter()
+        ask()
+        times_s.append(time.perf_counter() - began_s)
+    return {"p50_us": 1e6 * statistics.median(times_s), "requests": _REQUESTS}
+
+
+def _ask(connection: socket.socket, request: bytes) -> None:
+    connection.sendall(request)
+    response = b""
+    while not response.endswith(b"}"):
+        response += connection.recv(65_536)
+    if not response.startswith(b"HTTP/1.1 200 ") or b'"player_count"' not in response:
+        raise WrongAnswer(f"statistics: {response[:200]!r}")
+
+
+def _call_of(channel: grpc.Channel, token: str) -> Callable[[], None]:
+    """Returns a function that makes one call. A wrong status raises grpc.RpcError."""
+    method: Any = channel.unary_unary(
+        "/hosting.v1.Matchmaker/GetPlayerStatistics",
+        request_serializer=matchmaker_pb2.GetPlayerStatisticsRequest.SerializeToString,
+        response_deserializer=matchmaker_pb2.GetPlayerStatisticsResponse.FromString,
+    )
+    request = matchmaker_pb2.GetPlayerStatisticsRequest()
+    metadata = (("authorization", f"Bearer {token}"),)
+
+    def call() -> None:
+        method(request, metadata=metadata)
+
+    return call
+
+
+def _added(
+    name: str, runs: Mapping[str, Sequence[Run]], transport: str, at_most: float | None
+) -> Figure:
+    front, python = (median(runs[f"{transport} {way}"], "p50_us") for way in ("front", "python"))
+    return Figure(
+        f"a request that the front passes on over {name}, added p50",
+        front - python,
+        "µs",
+        at_most=at_most,
+        note=f"{front:.0f} µs through the front, {python:.0f} µs at Python's socket, one at a time",
+    )
+
+
+def _overload(service: Service, players: Players, connections: int) -> dict[str, list[Run]]:
+    request = Request(
+        service.request("statistics", token=players.public_token()).raw, b'"player_count"'
+    )
+
+    def peak() -> Run:
+        requests = [request] * (2 * _REQUESTS)
+        return asyncio.run(send_all(service.address, requests, _PEAK_CONNECTIONS)).run
+
+    rate = _TIMES * median([peak() for _ in range(ROUNDS)], "answers_per_s")
+    requests = [request] * round(_OVER_S * rate)
+
+    def overload() -> Run:
+        sent = send_all(
+            service.address,
+            requests,
+            connections,
+            rate,
+            may_be_refused=True,
+            addresses=_ADDRESSES,
+        )
+        return asyncio.run(sent).run
+
+    return interleaved({"peak": peak, "overload": overload})
+
+
+def _overload_figures(runs: Mapping[str, Sequence[Run]]) -> list[Figure]:
+    peak_rate = median(runs["peak"], "answers_per_s")
+    over = runs["overload"]
+    rate, planned = median(over, "answers_per_s"), median(over, "planned_per_s")
+    refused = median(over, "refused")
+    return [
+        Figure(
+            "passed requests at three times their peak rate, of their peak rate",
+            rate / peak_rate,
+            "of its rate",
+            at_least=0.9,
+            note=f"{rate:,.0f}/s of {peak_rate:,.0f}/s, at {planned / peak_rate:.1f} times this rate",
+        ),
+        Figure(
+            "the same, p99 until a request is refused",
+            median(over, "refused_p99_us") / 1e3,
+            "ms",
+            at_most=50.0,
+            note=f"{refused:,.0f} of {median(over, 'answers') + refused:,.0f} are refused",
+        ),
+    ]
