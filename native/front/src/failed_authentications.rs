@@ -60,7 +60,7 @@ impl FailedAuthentications {
     }
 
     /// Refuses a request that [`FailedAuthentications::admit`] would refuse now. So it need not wait for a permit before.
-    /// `is_valid` tells whether the front itself knows that the token is valid.
+    /// `is_valid` returns whether the front itself knows that the token is valid.
     pub fn check(
         &self,
         client: ClientKey,

@@ -3,7 +3,7 @@
 //! One change can wake ten thousand requests. Without this bound each would open a connection to Python at once.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -40,21 +40,29 @@ type Shared = Result<Response<Bytes>, Problem>;
 /// A request that waits for the response to an equal one.
 struct Follower {
     client: ClientKey,
-    sender: oneshot::Sender<Shared>,
+    sender: oneshot::Sender<Turn>,
 }
+
+enum Turn {
+    Take(Shared),
+    /// The equal request ended without a response for this client. It is the next to be sent.
+    Lead(Leader),
+}
+
+/// The followers of each request that is not sent yet.
+type Followers = RefCell<HashMap<RepeatKey, VecDeque<Follower>>>;
 
 /// Repeats to one Python process.
 pub struct Repeats {
     permits: Arc<Permits>,
-    /// The followers of each request that is not sent yet.
-    followers: RefCell<HashMap<RepeatKey, Vec<Follower>>>,
+    followers: Rc<Followers>,
     answers: Arc<BodyBudget>,
 }
 
 impl Repeats {
     /// `answers` counts the bytes of responses until all clients have them.
     pub fn new(answers: Arc<BodyBudget>, permits: Arc<Permits>) -> Repeats {
-        Repeats { permits, followers: RefCell::default(), answers }
+        Repeats { permits, followers: Rc::default(), answers }
     }
 
     /// Sends a request, or waits for the response to an equal one. Each equal request has the same `send`. Returns whether
@@ -69,79 +77,103 @@ impl Repeats {
     where
         S: Future<Output = Shared>,
     {
-        loop {
-            // Boxed, because ten thousand followers would have memory for it too.
-            let leading = || Box::pin(self.lead(&key, token, client, send()));
-            let Some(shared) = self.follow(&key, client) else { return (leading().await, true) };
-            // The equal request may have ended without a response for this client.
-            if let Ok(shared) = shared.await {
-                return (shared, false);
-            }
-        }
+        let leader = match self.follow(&key, client) {
+            None => Leader { all: self.followers.clone(), key, own: None },
+            Some(turn) => match turn.await {
+                Ok(Turn::Take(shared)) => return (shared, false),
+                Ok(Turn::Lead(leader)) => leader,
+                Err(_) => return (Err(Problem::Internal), false),
+            },
+        };
+        // Boxed, because ten thousand followers would have memory for it too.
+        (Box::pin(self.lead(leader, token, client, send())).await, true)
     }
 
     /// Returns None if the caller is the first with this key.
-    fn follow(&self, key: &RepeatKey, client: ClientKey) -> Option<oneshot::Receiver<Shared>> {
+    fn follow(&self, key: &RepeatKey, client: ClientKey) -> Option<oneshot::Receiver<Turn>> {
         let mut followers = self.followers.borrow_mut();
         let Some(equal) = followers.get_mut(key) else {
-            followers.insert(key.clone(), Vec::new());
+            followers.insert(key.clone(), VecDeque::new());
             return None;
         };
-        let (sender, shared) = oneshot::channel();
-        equal.push(Follower { client, sender });
-        Some(shared)
+        let (sender, turn) = oneshot::channel();
+        equal.push_back(Follower { client, sender });
+        Some(turn)
     }
 
     async fn lead(
         &self,
-        key: &RepeatKey,
+        mut leader: Leader,
         token: Option<&str>,
         client: ClientKey,
         sending: impl Future<Output = Shared>,
     ) -> Shared {
-        let leader = Leader { repeats: self, key };
         // Equal requests that were woken by the same change run before this one goes on.
         yield_now().await;
         let permit = self.permits.acquire(token, client).await.map_err(|_| Problem::Overloaded)?;
         // A request that wakes from now on needs a response of its own: this one may be older than its change.
-        let followers = leader.end();
+        leader.begin();
         let (shared, _permit) = match self.answers.check_room(client) {
             Ok(()) => permit.run(sending).await,
             Err(full) => (Err(Problem::unread(full)), permit),
         };
-        // Other clients may have read their responses. Their requests try again.
-        let is_of_client = matches!(shared, Err(Problem::OverloadedUnread));
-        for follower in followers {
-            if !is_of_client || follower.client == client {
-                let _ = follower.sender.send(shared.clone());
-            }
-        }
+        leader.share(&shared, client);
         shared
     }
 }
 
-/// The first request with a key, until it is sent. Its followers try again if it is dropped before.
-struct Leader<'a> {
-    repeats: &'a Repeats,
-    key: &'a RepeatKey,
+/// The equal request that is sent first. If it ends without a response for some followers, the first of them is sent next.
+struct Leader {
+    all: Rc<Followers>,
+    key: RepeatKey,
+    /// The followers once the request is sent.
+    own: Option<VecDeque<Follower>>,
 }
 
-impl Leader<'_> {
-    /// Returns the followers.
-    fn end(self) -> Vec<Follower> {
-        let followers = self.take_followers();
-        std::mem::forget(self);
-        followers
+impl Leader {
+    fn begin(&mut self) {
+        self.own = self.all.borrow_mut().remove(&self.key);
     }
 
-    fn take_followers(&self) -> Vec<Follower> {
-        self.repeats.followers.borrow_mut().remove(self.key).unwrap_or_default()
+    /// Sends the response to the followers. If `client` alone is refused, other clients may have read their responses.
+    fn share(&mut self, shared: &Shared, client: ClientKey) {
+        let is_of_client = matches!(shared, Err(Problem::OverloadedUnread));
+        let takes = |follower: &Follower| !is_of_client || follower.client == client;
+        let (takers, others): (VecDeque<_>, VecDeque<_>) = self.own.take().into_iter().flatten().partition(takes);
+        self.own = Some(others);
+        for follower in takers {
+            let _ = follower.sender.send(Turn::Take(shared.clone()));
+        }
+    }
+
+    /// Returns the next follower of the requests that are not sent, or removes their entry.
+    fn next_follower(&self) -> Option<Follower> {
+        let mut all = self.all.borrow_mut();
+        let next = all.get_mut(&self.key)?.pop_front();
+        if next.is_none() {
+            all.remove(&self.key);
+        }
+        next
     }
 }
 
-impl Drop for Leader<'_> {
+impl Drop for Leader {
     fn drop(&mut self) {
-        self.take_followers();
+        if let Some(own) = self.own.take() {
+            let mut all = self.all.borrow_mut();
+            match all.get_mut(&self.key) {
+                // An equal request that woke later has a newer response.
+                Some(equal) => return equal.extend(own),
+                None if own.is_empty() => return,
+                None => all.insert(self.key.clone(), own),
+            };
+        }
+        while let Some(follower) = self.next_follower() {
+            let leader = Leader { all: self.all.clone(), key: self.key.clone(), own: None };
+            let Err(Turn::Lead(mut unsent)) = follower.sender.send(Turn::Lead(leader)) else { return };
+            // This follower has left.
+            unsent.own = Some(VecDeque::new());
+        }
     }
 }
 

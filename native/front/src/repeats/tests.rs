@@ -3,7 +3,8 @@
 use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::Pin;
-use std::task::Poll;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Wake};
 
 use tokio::runtime;
 
@@ -67,7 +68,8 @@ async fn outcome(repeat: &mut Repeat) -> Option<Result<(), Problem>> {
 }
 
 fn run(test: impl Future<Output = ()>) {
-    runtime::Builder::new_current_thread().enable_time().build().expect("a runtime").block_on(test);
+    let runtime = runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(test);
 }
 
 /// Each of ten thousand followers asked again, and woke all others each time.
@@ -107,5 +109,46 @@ fn full_budget_refuses_all_clients_at_once() {
             assert_eq!(outcome(repeat).await, Some(Err(Problem::Overloaded)));
         }
         assert_eq!(world.sent.get(), 0);
+    });
+}
+
+#[derive(Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Each leader that left woke all followers, who then followed the next one.
+#[test]
+fn leader_that_leaves_wakes_one_follower() {
+    run(async {
+        let world = World::new();
+        let held = world.permits.acquire(None, client(9)).await.expect("a permit");
+        let leader = world.repeat(1).await;
+        let mut followers = [world.repeat(1).await, world.repeat(1).await, world.repeat(1).await];
+        let wakes = Arc::new(Wakes::default());
+        let waker = wakes.clone().into();
+        for follower in &mut followers {
+            assert!(follower.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        drop(leader);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+        let [first, second, third] = followers;
+        // It leaves before it knows that it leads.
+        drop(first);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+        let mut rest = [second, third];
+        for _ in 0..2 {
+            assert!(outcome(&mut rest[0]).await.is_none(), "it leads, and waits for a permit");
+        }
+        drop(held);
+        for follower in &mut rest {
+            assert_eq!(outcome(follower).await, Some(Ok(())));
+        }
+        assert_eq!(world.sent.get(), 1);
+        assert!(world.repeats.followers.borrow().is_empty());
     });
 }
