@@ -56,12 +56,16 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-@pytest.fixture(scope="module")
-async def plane(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Plane]:
+@pytest.fixture(scope="module", params=["front", pytest.param("python", marks=pytest.mark.full)])
+async def plane(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Plane]:
+    """The data plane, behind its front or without it."""
     folder: Path = tmp_path_factory.mktemp("contract")
-    plane = Plane(
-        folder, modes=MODES, settings={"regions": REGIONS, "trusted_proxies": ["127.0.0.1"]}
-    )
+    settings = {"regions": REGIONS, "trusted_proxies": ["127.0.0.1"]}
+    if request.param == "python":
+        settings["front"] = "off"
+    plane = Plane(folder, modes=MODES, settings=settings)
     try:
         await plane.start()
         yield plane

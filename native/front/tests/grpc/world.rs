@@ -105,8 +105,7 @@ pub struct World {
 }
 
 fn passing(
-    failures: u32,
-    data_calls: usize,
+    setup: &Setup,
     bodies: Arc<BodyBudget>,
     answers: Arc<BodyBudget>,
     parked_bytes: Arc<BodyBudget>,
@@ -122,11 +121,11 @@ fn passing(
         data_socket: NO_SOCKET.into(),
         control_socket: NO_SOCKET.into(),
         answer_timeout: NEVER,
-        requests_max: ByPlane { data: data_calls, control: 512 },
+        requests_max: ByPlane { data: setup.data_calls, control: 512 },
         limits: RequestLimits { url_bytes_max: 1_000, headers_bytes_max: 1_000, body_bytes_max: 1_000 },
         bodies,
         answers,
-        failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, failures, 1_000))),
+        failed_authentications: FailedAuthentications::new(Arc::new(Buckets::new(1e-3, setup.failures, 1_000))),
         parked: Arc::default(),
         parked_bytes,
     }
@@ -146,8 +145,9 @@ impl World {
         let address = listener.local_addr().unwrap();
         let budget = Arc::new(ConnectionBudget::new(setup.connections));
         let bodies = BodyBudget::new(setup.bodies, MESSAGE_BYTES_MAX);
-        let unread_answers = BodyBudget::new(setup.answers, 1_000);
-        let parked_bytes = BodyBudget::new(setup.parked, 0);
+        let (unread_answers, parked_bytes) =
+            (BodyBudget::new(setup.answers, 1_000), BodyBudget::without_reserve(setup.parked));
+        let passing = passing(&setup, bodies.clone(), unread_answers.clone(), parked_bytes.clone());
         let options = FrontOptions {
             threads: NonZero::new(setup.threads).unwrap(),
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
@@ -161,13 +161,7 @@ impl World {
                 ..ClientAddresses::default()
             },
             timeouts: Timeouts { slow_reader: setup.slow_reader, parked: NEVER, ..Timeouts::new(setup.receive, NEVER) },
-            passing: passing(
-                setup.failures,
-                setup.data_calls,
-                bodies.clone(),
-                unread_answers.clone(),
-                parked_bytes.clone(),
-            ),
+            passing,
             grpc: Some(GrpcOptions {
                 listener,
                 budget: budget.clone(),
@@ -183,8 +177,7 @@ impl World {
             }),
             certificate: setup.certificate,
         };
-        let lobby = shard::new_lobby(&shard, 1);
-        let front = Front::start(options).unwrap();
+        let (lobby, front) = (shard::new_lobby(&shard, 1), Front::start(options).unwrap());
         let names = front.take_measurements().0;
         let (codes, slugs) = (names.codes.names().to_vec(), names.routes.slugs().to_vec());
         World {
