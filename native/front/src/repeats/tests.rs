@@ -121,7 +121,7 @@ impl Wake for Wakes {
     }
 }
 
-/// Each leader that left woke all followers, who then followed the next one.
+/// Each leader that left woke all followers. Then all of them followed the next one.
 #[test]
 fn leader_that_leaves_wakes_one_follower() {
     run(async {
