@@ -105,6 +105,7 @@ async def test_restarted_server_is_reached_within_a_second(path: Path) -> None:
         for _ in range(30):
             with pytest.raises(Unreachable):
                 await client.call(CREATE_TOKEN, request)
+            # The client waits longer after each failed connection.
             await asyncio.sleep(0.02)
         server = InternalServer({CREATE_TOKEN: create_token}, path)
         await server.start()
