@@ -12,6 +12,7 @@ use std::sync::Arc;
 use http::header::{AUTHORIZATION, HeaderMap};
 use parking_lot::Mutex;
 
+use crate::bearer_token::bearer_token;
 use crate::connection_budget::ClientKey;
 use crate::rate_limits::{Buckets, monotonic_s};
 
@@ -105,8 +106,12 @@ impl FailedAuthentications {
             return None;
         }
         let mut hasher = self.hash.build_hasher();
-        // Python may read another one of several headers than the front.
-        headers.get_all(AUTHORIZATION).iter().for_each(|value| value.as_bytes().hash(&mut hasher));
+        match bearer_token(headers) {
+            // Its spellings in a header are the same credentials.
+            Ok(token) => token.hash(&mut hasher),
+            // Python may read another one of several headers than the front.
+            Err(_) => headers.get_all(AUTHORIZATION).iter().for_each(|value| value.as_bytes().hash(&mut hasher)),
+        }
         Some(hasher.finish())
     }
 }

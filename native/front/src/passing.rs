@@ -399,13 +399,15 @@ impl Exchange {
     }
 
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
-        // A set, because a client may name thousands.
+        // A set, because a client may name hundreds.
         let of_connection: HashSet<String> = headers
             .get_all(CONNECTION)
             .iter()
             .filter_map(|value| value.to_str().ok())
             .flat_map(|value| value.split(','))
             .map(|name| name.trim().to_ascii_lowercase())
+            .filter(|name| !name.is_empty())
+            .take(HEADERS_MAX)
             .collect();
         let is_of_connection =
             |name: &HeaderName| !KEPT_HEADERS.contains(name) && of_connection.contains(name.as_str());
@@ -451,7 +453,8 @@ impl Exchange {
         let kept = KeptRequest::of(&passed);
         // Boxed, like each large part of a request, so that a waiting one takes little memory.
         let (sent, permit) = permit.run(Box::pin(upstream.send(passed.into_request(), is_safe))).await;
-        if let Some(attempt) = attempt {
+        // Python may have looked up the token of a late response, so it counts as failed.
+        if let Some(attempt) = attempt.filter(|_| !matches!(sent, Err(NoResponse::Late))) {
             attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
         }
         let response = sent.map_err(|reason| unavailable(plane, is_safe, reason))?;

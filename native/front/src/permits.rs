@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::sync::oneshot;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
@@ -125,7 +124,7 @@ impl Permits {
             if self.wait.is_some_and(|wait| wait.is_zero() || is_full()) {
                 return Err(queue.reached_limit(&keys, self.most));
             }
-            queue.enqueue(&keys)
+            queue.enqueue(&keys, self.most)
         };
         let mut waiting = Waiting { permits: self, keys: &keys, number, has_turn: false };
         let granted = match self.wait {
@@ -136,21 +135,19 @@ impl Permits {
         granted.ok_or_else(|| self.queue.lock().reached_limit(&keys, self.most))
     }
 
-    fn release(self: &Arc<Self>, keys: &Keys) {
-        self.queue.lock().end(keys, self.most);
-        self.run_next();
-    }
-
-    /// Runs all requests that may run. One permit can free both a token and an address.
-    fn run_next(self: &Arc<Self>) {
-        while let Some((keys, turn)) = self.take_turn() {
+    /// Changes the queue, and runs all requests that may run then. One permit can free both a token and an address.
+    fn change(self: &Arc<Self>, change: impl FnOnce(&mut Queue)) {
+        let take_turn = |queue: &mut Queue| queue.next_turn(self.most);
+        let mut next = {
+            let mut queue = self.queue.lock();
+            change(&mut queue);
+            take_turn(&mut queue)
+        };
+        while let Some((keys, turn)) = next {
             // If the request has given up meanwhile, its permit is dropped, which runs the next one.
             let _ = turn.send(Permit { permits: self.clone(), keys });
+            next = take_turn(&mut self.queue.lock());
         }
-    }
-
-    fn take_turn(&self) -> Option<(Keys, oneshot::Sender<Permit>)> {
-        self.queue.lock().next_turn(self.most)
     }
 }
 
@@ -191,7 +188,7 @@ impl Drop for Running {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.permits.release(&self.keys);
+        self.permits.change(|queue| queue.end(&self.keys, self.permits.most));
     }
 }
 
@@ -206,8 +203,7 @@ struct Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if !self.has_turn {
-            self.permits.queue.lock().leave(self.keys, self.number, self.permits.most);
-            self.permits.run_next();
+            self.permits.change(|queue| queue.leave(self.keys, self.number, self.permits.most));
         }
     }
 }

@@ -123,6 +123,15 @@ fn token_that_the_front_knows_is_not_limited() {
 }
 
 #[test]
+fn spellings_of_a_header_are_the_same_credentials() {
+    let limit = limit();
+    assert!(attempt(&limit, CLIENT, "cloud_good", Outcome::Succeeded));
+    fail_often(&limit);
+    let spelled = HeaderMap::from_iter([(AUTHORIZATION, HeaderValue::from_static("bEARER   cloud_good "))]);
+    assert!(limit.admit(CLIENT, &spelled, || false).is_ok());
+}
+
+#[test]
 fn all_authorization_headers_are_the_credentials() {
     let limit = limit();
     assert!(attempt(&limit, CLIENT, "good", Outcome::Succeeded));

@@ -38,12 +38,15 @@ impl Keys {
 #[derive(Default)]
 pub struct Counts {
     pub(super) all: usize,
-    by_address: HashMap<ClientKey, usize>,
-    by_tenant: HashMap<Tenant, usize>,
+    pub(super) by_address: HashMap<ClientKey, usize>,
+    pub(super) by_tenant: HashMap<Tenant, usize>,
 }
 
 /// A release looks only at lines that may run, at few full addresses, and at lines of full tenants that it blocks. So its
 /// cost does not grow with the number of waiting requests.
+///
+/// If the address of an unblocked line gets full, the line keeps the permit of its tenant for itself. Other lines of the
+/// tenant wait until the address or the tenant gets a permit back.
 #[derive(Default)]
 pub struct Queue {
     pub(super) running: Counts,
@@ -53,7 +56,7 @@ pub struct Queue {
     pub(super) addresses: HashMap<ClientKey, Address>,
     /// These addresses, by the numbers of their turns. A full address is skipped as a whole, however many lines it has.
     pub(super) turns: BTreeMap<u64, ClientKey>,
-    /// Lines that had their turn while their tenant was full. Each returned permit of the tenant unblocks one.
+    /// Lines that came, or had their turn, while their tenant was full. Each returned permit of the tenant unblocks one.
     pub(super) blocked: HashMap<Tenant, BTreeMap<u64, Keys>>,
     /// The last number of a request or of a turn.
     last_number: u64,
@@ -113,13 +116,17 @@ impl Queue {
     }
 
     /// Returns the number of the request, and its turn.
-    pub fn enqueue(&mut self, keys: &Keys) -> (u64, oneshot::Receiver<Permit>) {
+    pub fn enqueue(&mut self, keys: &Keys, most: usize) -> (u64, oneshot::Receiver<Permit>) {
         let (sender, granted) = oneshot::channel();
         let number = self.take_number();
         self.waiting.add(keys);
         if !self.lines.contains_key(keys) {
             self.lines.insert(keys.clone(), Line { turn: 0, is_blocked: false, requests: BTreeMap::new() });
-            self.add_turn(keys);
+            if self.running.is_tenant_full(&keys.tenant, most) {
+                self.block(keys);
+            } else {
+                self.add_turn(keys);
+            }
         }
         if let Some(line) = self.lines.get_mut(keys) {
             line.requests.insert(number, sender);

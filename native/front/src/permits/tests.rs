@@ -4,6 +4,7 @@ use std::future::poll_fn;
 use std::pin::{Pin, pin};
 use std::task::Poll;
 
+use proptest::prelude::*;
 use tokio::runtime;
 use tokio::task::unconstrained;
 
@@ -266,6 +267,7 @@ fn lines_of_a_full_token_cost_others_nothing() {
         for number in 0..ADDRESSES {
             waiters.push(waiter_of_many(&permits, "env_a", number).await);
         }
+        assert!(permits.queue.lock().addresses.is_empty(), "all are blocked at once");
         let began = std::time::Instant::now();
         for _ in 0..1_000 {
             drop(permit(&permits, "env_other", 3).await);
@@ -290,7 +292,7 @@ fn line_that_is_unblocked_and_gives_up_unblocks_the_next() {
         let mut held = vec![permit(&permits, "env_b", 2).await, permit(&permits, "env_c", 2).await];
         let freed = permit(&permits, "env_d", 3).await;
         let (first, mut second) = (waiter(&permits, "env_a", 4).await, waiter(&permits, "env_a", 5).await);
-        // Both have their turn while their token is full.
+        // Both have come while their token is full.
         drop(freed);
         assert!(permits.queue.lock().blocked.values().all(|lines| lines.len() == 2));
         held.push(permit(&permits, "env_d", 3).await);
@@ -356,4 +358,60 @@ fn permit_of_a_cancelled_request_passes_to_the_next() {
         drop(poll_once(&mut last).await.expect("its turn"));
         assert_eq!(counts(&permits), (0, 0));
     });
+}
+
+proptest! {
+    /// Any order of requests, of their ends and of those that give up.
+    #[test]
+    fn limits_hold_and_every_waiting_request_runs(
+        most in 1_usize..9,
+        steps in prop::collection::vec((0_u8..4, 0_usize..4, 0_u8..4, any::<prop::sample::Index>()), 0..60),
+    ) {
+        run(async move {
+            let permits = Permits::patient(most);
+            let (mut held, mut waiters) = (Vec::new(), Vec::new());
+            for (kind, token, number, index) in steps {
+                match kind {
+                    0 if !held.is_empty() => drop(held.remove(index.index(held.len()))),
+                    1 if !waiters.is_empty() => drop(waiters.remove(index.index(waiters.len()))),
+                    _ => {
+                        let token = [None, Some("cloud_a"), Some("cloud_b"), Some("pub_c")][token];
+                        let permits = permits.clone();
+                        waiters.push(Box::pin(async move { permits.acquire(token, address(number)).await }) as Waiter);
+                    }
+                }
+                poll_all(&mut waiters, &mut held).await;
+                let queue = permits.queue.lock();
+                assert!(queue.running.is_within(most), "a limit is exceeded");
+            }
+            while !held.is_empty() {
+                held.clear();
+                poll_all(&mut waiters, &mut held).await;
+            }
+            assert!(waiters.is_empty(), "{} requests wait for ever", waiters.len());
+            let queue = permits.queue.lock();
+            assert!(queue.lines.is_empty() && queue.addresses.is_empty() && queue.turns.is_empty());
+            assert!(queue.blocked.is_empty() && queue.waiting.all == 0);
+        });
+    }
+}
+
+/// Moves the permits of waiting requests that run now.
+async fn poll_all(waiters: &mut Vec<Waiter>, held: &mut Vec<Permit>) {
+    let mut waiting = Vec::new();
+    for mut waiter in waiters.drain(..) {
+        match poll_once(&mut waiter).await {
+            Some(permit) => held.push(permit),
+            None => waiting.push(waiter),
+        }
+    }
+    *waiters = waiting;
+}
+
+impl queue::Counts {
+    fn is_within(&self, most: usize) -> bool {
+        let by_address = self.by_address.values().all(|count| *count <= (most / 2).max(1));
+        let by_tenant = self.by_tenant.values().all(|count| *count <= (most / 4).max(1));
+        self.all <= most && by_address && by_tenant
+    }
 }

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 
 use crate::namespace::{SERVICE_TOKEN, namespace, public_token};
 use crate::python::{Python, Reply};
-use crate::world::{Setup, World};
+use crate::world::{SHORT, Setup, World};
 
 const FAILURES: u32 = 3;
 /// Requests of one token that the front passes on at once.
@@ -136,6 +136,16 @@ fn refused_request_does_not_wait_for_a_permit() {
     assert_eq!(send("cloud_slow").read_answer().problem(), (429, "rate_limited_failures", false));
     requests.into_iter().for_each(|mut request| request.answer_ok("good"));
     assert!(slow.iter_mut().all(|client| client.read_answer().status == 200));
+}
+
+/// While a database is slow, wrong tokens would cost nothing.
+#[test]
+fn late_request_with_a_token_counts() {
+    let world = World::with(Setup { failures: 1, answer_timeout: SHORT, ..Setup::default() });
+    let head = "GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer cloud_x\r\n\r\n";
+    world.control.reply_by_test();
+    assert_eq!(world.connect().ask(head).status, 504);
+    assert_eq!(world.connect().ask(head).problem(), (429, "rate_limited_failures", false));
 }
 
 #[test]
