@@ -196,9 +196,12 @@ async def send_all(
     seconds = time.perf_counter() - began_s
     cpu_share = (time.process_time() - cpu_before_s) / seconds
     run = _figures(load.latencies_s, seconds, cpu_share, rate_per_s)
-    if load.refused_s:
-        refused_s = sorted(load.refused_s)
-        run |= {"refused": len(refused_s), "refused_p99_us": 1e6 * share(refused_s, 0.99)}
+    if may_be_refused:
+        refused_s = sorted(load.refused_s) or [0.0]
+        run |= {
+            "refused": len(load.refused_s),
+            "refused_p99_us": 1e6 * share(refused_s, 0.99),
+        }
     return Responses(run, load.bodies)
 
 
