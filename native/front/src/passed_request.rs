@@ -1,18 +1,21 @@
 //! Requests for Python, and the part of a long poll that stays in memory.
 
+use std::collections::HashSet;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 
 use crate::bearer_token::token_of;
 use crate::internal_headers::{CHANGED, EXPIRED, REPEAT};
-use crate::passing::Exchange;
+use crate::passing::{Exchange, HEADERS_MAX};
 use crate::repeats::{RepeatCaller, RepeatKey};
 use crate::trace_context::TRACEPARENT;
 
+/// Headers that are passed on although a client declares them as those of its connection.
+const NEVER_OF_CONNECTION: [HeaderName; 3] = [AUTHORIZATION, HOST, TRACEPARENT];
 /// Headers that a repeated request needs.
 const KEPT: [HeaderName; 4] = [HOST, AUTHORIZATION, ORIGIN, TRACEPARENT];
 
@@ -93,6 +96,16 @@ impl KeptRequest {
             is_over,
         }
     }
+}
+
+/// Returns the names of the headers that a client declares as those of its connection. The passed request has none of them.
+///
+/// It is a set, because a client may name hundreds.
+pub fn headers_of_connection(headers: &HeaderMap) -> HashSet<String> {
+    let names = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
+    let names = names.flat_map(|names| names.split(',')).map(|name| name.trim().to_ascii_lowercase());
+    let is_declared = |name: &String| !name.is_empty() && !NEVER_OF_CONNECTION.iter().any(|kept| kept.as_str() == name);
+    names.filter(is_declared).take(HEADERS_MAX).collect()
 }
 
 /// Returns whether Python may execute a request twice.

@@ -1,7 +1,6 @@
 //! Requests that the front does not answer itself: it checks their sizes, and passes them on to a Python process.
 
 use std::cell::Cell;
-use std::collections::HashSet;
 use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -12,7 +11,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, AUTHORIZATION, CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
     PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
@@ -37,14 +36,14 @@ use crate::internal_headers::{self, PARK, RAY_ID, SHARE, ray_id_value, remove_in
 use crate::measuring::Measuring;
 use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
-use crate::passed_request::{KeptRequest, PassedRequest, is_safe};
+use crate::passed_request::{KeptRequest, PassedRequest, headers_of_connection, is_safe};
 use crate::permits::HttpPermits;
 use crate::plain_request::{Head, REQUEST_BYTES_MAX};
 use crate::problems::{Problem, Problems};
 use crate::ray_id::RayId;
 use crate::repeats::Repeats;
 use crate::routes::{ByPlane, Plane, Route, Routes};
-use crate::trace_context::{TRACEPARENT, trace_id_of};
+use crate::trace_context::trace_id_of;
 use crate::upstream::{HttpUpstream, NoResponse, UpstreamContent};
 use crate::watches::{Park, Watches};
 
@@ -65,8 +64,6 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     UPGRADE,
     EXPECT,
 ];
-/// Headers that a client cannot declare as those of its connection.
-const KEPT_HEADERS: [HeaderName; 3] = [AUTHORIZATION, HOST, TRACEPARENT];
 /// Bound on the number of headers. Each costs memory and time, however short it is.
 pub const HEADERS_MAX: usize = 128;
 /// A body in memory grows by this part of its bytes, or by some bytes.
@@ -399,24 +396,13 @@ impl Exchange {
     }
 
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
-        // A set, because a client may name hundreds.
-        let of_connection: HashSet<String> = headers
-            .get_all(CONNECTION)
-            .iter()
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','))
-            .map(|name| name.trim().to_ascii_lowercase())
-            .filter(|name| !name.is_empty())
-            .take(HEADERS_MAX)
-            .collect();
-        let is_of_connection =
-            |name: &HeaderName| !KEPT_HEADERS.contains(name) && of_connection.contains(name.as_str());
+        let of_connection = headers_of_connection(headers);
         let trusts_peer = matches!(self.peer, Peer::Proxy(proxy) if self.context.addresses.trusts(proxy));
         let mut passed = HeaderMap::with_capacity(headers.len() + 2);
         for (name, value) in headers {
             let is_dropped = HOP_BY_HOP.contains(name)
                 || internal_headers::is_of_front(name, trusts_peer, self.is_traced)
-                || is_of_connection(name);
+                || of_connection.contains(name.as_str());
             if !is_dropped {
                 passed.append(name.clone(), value.clone());
             }
