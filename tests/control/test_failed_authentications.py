@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 import socket
 import struct
@@ -190,17 +191,26 @@ async def test_other_tokens_and_addresses_go_on_after_wrong_tokens(
 
 
 async def test_wrong_tokens_of_streams_are_limited(full_service: FullService) -> None:
-    counts = Counter[str]()
     async with grpc.aio.insecure_channel(str(full_service.ready["grpc"])) as channel:
         stream_events: Any = channel.unary_stream(
             "/hosting.v1.Events/StreamLiveEvents",
             request_serializer=events_pb2.StreamLiveEventsRequest.SerializeToString,
             response_deserializer=events_pb2.StreamLiveEventsResponse.FromString,
         )
-        for number in range(2 * LIMIT.burst):
-            metadata = (("authorization", f"Bearer cloud_{number}"),)
+        numbers = itertools.count()
+
+        async def code() -> str:
+            metadata = (("authorization", f"Bearer cloud_{next(numbers)}"),)
             stream = stream_events(events_pb2.StreamLiveEventsRequest(), metadata=metadata)
             with pytest.raises(grpc.aio.AioRpcError) as refusal:
                 await stream.read()
-            counts[grpc_refusal(refusal.value).code] += 1
-    assert set(counts) == {"TOKEN_INVALID", "RATE_LIMITED"}, counts
+            return grpc_refusal(refusal.value).code
+
+        async def is_admitted() -> bool:
+            return await code() == "TOKEN_INVALID"
+
+        # Another test may have used up the failures of this address.
+        await eventually(is_admitted)
+        counts = Counter([await code() for _ in range(2 * LIMIT.burst)])
+    # A failure that does not count would let all of them pass.
+    assert counts["RATE_LIMITED"] > LIMIT.burst // 2, counts
