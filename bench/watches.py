@@ -25,7 +25,7 @@ NAME = "watches"
 COUNT = 10_000
 TOKENS = 1_000
 CHANGES = 200
-FILES = 16_000
+FILES = 20_000
 """Open files that the hard limit must allow for the load, and also for the data plane with its reserve."""
 ADDRESSES = 4
 """Number of client addresses, because one address may have at most half of the server's connections."""
