@@ -36,6 +36,25 @@ fn slots(world: &World) -> [u32; 3] {
     [reserved, connected, kept]
 }
 
+/// All threads share the lock.
+#[test]
+fn tokens_are_verified_before_the_engine_is_locked() {
+    let world = World::new();
+    let (lobby_token, player) = (&world.lobby.lobby_token, world.new_player());
+    let other = if lobby_token.ends_with('A') { "B" } else { "A" };
+    let forged = format!("{}{other}", &lobby_token[..lobby_token.len() - 1]);
+    let body = format!(r#"{{"player_token":"{player}"}}"#);
+    let mut client = world.connect();
+    let engine = world.shard.engine();
+    client.send(&request_to("players/connected", &forged, &body));
+    client.send(&request_to("players/connected", lobby_token, r#"{"player_token":"malformed"}"#));
+    for _ in 0..2 {
+        world.python.request();
+    }
+    drop(engine);
+    assert_eq!([client.read_answer().status, client.read_answer().status], [200, 200]);
+}
+
 #[test]
 fn disconnected_frees_the_slot() {
     let world = World::new();
