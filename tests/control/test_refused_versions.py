@@ -303,6 +303,7 @@ async def test_version_is_kept_while_its_domain_is_moving(
     await feed.plane.start()
     await feed.run_anew()
     await feed.wait_until_connected()
+    # Both are sent once before, and the domain is free.
     await feed.enqueue_and_confirm(giving)
     await feed.enqueue_and_confirm(taking)
     assert await running_version(feed, taking) == version_id

@@ -82,6 +82,7 @@ impl Repeats {
             Some(turn) => match turn.await {
                 Ok(Turn::Take(shared)) => return (shared, false),
                 Ok(Turn::Lead(leader)) => leader,
+                // Not reached: a leader shares its response or hands over.
                 Err(_) => return (Err(Problem::Internal), false),
             },
         };

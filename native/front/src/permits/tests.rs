@@ -42,11 +42,21 @@ async fn refusal(permits: &Arc<Permits>, token: &str, number: u8) -> Overload {
 }
 
 /// Returns a request that waits.
-async fn waiter(permits: &Arc<Permits>, token: &'static str, number: u8) -> Waiter {
+async fn waiter(permits: &Arc<Permits>, token: &str, number: u8) -> Waiter {
+    waiter_of(permits, token.to_owned(), address(number)).await
+}
+
+async fn waiter_of(permits: &Arc<Permits>, token: String, client: ClientKey) -> Waiter {
     let permits = permits.clone();
-    let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(token), address(number)).await });
+    let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(&token), client).await });
     assert!(poll_once(&mut waiter).await.is_none());
     waiter
+}
+
+/// Returns one of 65,536 client addresses.
+fn one_of_many(number: usize) -> ClientKey {
+    let [.., high, low] = number.to_be_bytes();
+    ClientKey::V4([198, 18, high, low])
 }
 
 async fn poll_once(waiter: &mut Waiter) -> Option<Permit> {
@@ -226,16 +236,10 @@ fn lines_and_addresses_that_give_up_do_not_search_others() {
         let held = permit(&permits, "env_held", 1).await;
         let numbers: Vec<usize> = (0..LINES).collect();
         let of_one_address = numbers.iter().map(|number| (format!("env_{number}"), address(2)));
-        let of_one_token = numbers.iter().map(|number| {
-            let [.., high, low] = number.to_be_bytes();
-            ("env_a".to_owned(), ClientKey::V4([198, 18, high, low]))
-        });
+        let of_one_token = numbers.iter().map(|number| ("env_a".to_owned(), one_of_many(*number)));
         let mut waiters: Vec<Waiter> = Vec::new();
         for (token, client) in of_one_address.chain(of_one_token) {
-            let permits = permits.clone();
-            let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(&token), client).await });
-            assert!(poll_once(&mut waiter).await.is_none());
-            waiters.push(waiter);
+            waiters.push(waiter_of(&permits, token, client).await);
         }
         let began = std::time::Instant::now();
         drop(waiters);
@@ -247,15 +251,6 @@ fn lines_and_addresses_that_give_up_do_not_search_others() {
     });
 }
 
-/// Returns a request of one of many client addresses, which waits.
-async fn waiter_of_many(permits: &Arc<Permits>, token: &'static str, number: usize) -> Waiter {
-    let [.., high, low] = number.to_be_bytes();
-    let (permits, client) = (permits.clone(), ClientKey::V4([198, 18, high, low]));
-    let mut waiter: Waiter = Box::pin(async move { permits.acquire(Some(token), client).await });
-    assert!(poll_once(&mut waiter).await.is_none());
-    waiter
-}
-
 /// Each release looked at all addresses with the token.
 #[test]
 fn lines_of_a_full_token_cost_others_nothing() {
@@ -265,7 +260,7 @@ fn lines_of_a_full_token_cost_others_nothing() {
         let held = [permit(&permits, "env_a", 1).await, permit(&permits, "env_a", 2).await];
         let mut waiters = Vec::new();
         for number in 0..ADDRESSES {
-            waiters.push(waiter_of_many(&permits, "env_a", number).await);
+            waiters.push(waiter_of(&permits, "env_a".to_owned(), one_of_many(number)).await);
         }
         assert!(permits.queue.lock().addresses.is_empty(), "all are blocked at once");
         let began = std::time::Instant::now();
