@@ -10,7 +10,6 @@ import hmac
 import math
 import struct
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from secrets import token_bytes
@@ -32,7 +31,6 @@ from pyservice.storage.database import Record, Transaction
 
 LINK_LIFETIME_MS: Final = 10 * 60_000
 _REMEMBERED_MS: Final = 24 * 3_600_000
-CreateLink = Callable[[Transaction], Awaitable[pb.PrepareDeviceLinkResponse]]
 _PRUNE_EVERY_MS: Final = 60_000
 KEPT_MAX: Final = 100_000
 """Maximum of uncompleted links, and of stored responses to callers without a token."""
@@ -153,12 +151,17 @@ class DeviceLinkOperations:
             # The token is a secret and is not stored: it is derived again from the record.
             return pb.PrepareDeviceLinkResponse(device_link_id=device_link_id)
 
+        async def is_kept(tx: Transaction, stored: pb.PrepareDeviceLinkResponse) -> bool:
+            return await tokens.find_device_link(tx, stored.device_link_id) is not None
+
         await self._prune()
-        row = await self._create_link(request, caller, change)
+        response = await self._changes.apply(
+            caller, request, pb.PrepareDeviceLinkResponse, change, is_kept
+        )
+        async with self._database.read() as tx:
+            row = await tokens.find_device_link(tx, response.device_link_id)
         if row is None:
-            await self._changes.forget_response(caller)
-            row = await self._create_link(request, caller, change)
-        if row is None:
+            # Many other links were created meanwhile.
             raise ServiceError("OVERLOADED")
         token = self._keys.link_token(row.device_link_id, row.expires_ms, row.key_number)
         return pb.PrepareDeviceLinkResponse(
@@ -166,13 +169,6 @@ class DeviceLinkOperations:
             device_link_token=token,
             device_link_url=f"{self._links.hub_url}/devices/link#{token}",
         )
-
-    async def _create_link(
-        self, request: pb.PrepareDeviceLinkRequest, caller: Caller, change: CreateLink
-    ) -> Record | None:
-        response = await self._changes.apply(caller, request, pb.PrepareDeviceLinkResponse, change)
-        async with self._database.read() as tx:
-            return await tokens.find_device_link(tx, response.device_link_id)
 
     async def _prune(self) -> None:
         now = self._now_ms()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyservice.control.batching import Batcher
 from pyservice.control.feed_messages import ComposeRequest
@@ -21,16 +21,25 @@ _COMPOSED_AT_ONCE: Final = 8
 Message = configuration_pb2.NamespaceConfiguration
 
 
-class ConfirmationWaiter(NamedTuple):
-    """A request that waits until the data plane has applied change `number` of a namespace.
+@dataclass(eq=False, slots=True)
+class Confirmation:
+    """Wait of a request until the data plane has applied its change of a namespace.
 
     `version_id` is the version that the request sets, or None. If the data plane refuses this
     version, the request fails.
     """
 
-    number: int
-    version_id: str | None
-    future: asyncio.Future[None]
+    version_id: str | None = None
+    namespace_id: str = ""
+    """Empty before the change is enqueued."""
+    number: int = 0
+    """Number of the change."""
+    error: ServiceError | None = None
+    has_ended: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def is_enqueued(self) -> bool:
+        return bool(self.namespace_id)
 
 
 @dataclass(slots=True)
@@ -42,13 +51,15 @@ class PendingNamespace:
     revocation_number: int = 0
     """Number of the last unconfirmed change that is a revocation, or 0."""
     retry_timer: asyncio.TimerHandle | None = None
-    waiting: list[ConfirmationWaiter] = field(default_factory=list)
+    waiting: set[Confirmation] = field(default_factory=set)
 
-    def fail(self, concerns: Callable[[ConfirmationWaiter], bool], error: ServiceError) -> None:
-        for waiter in self.waiting:
-            if concerns(waiter) and not waiter.future.done():
-                waiter.future.set_exception(error)
-        self.waiting = [waiter for waiter in self.waiting if not waiter.future.done()]
+    def end_waits(
+        self, concerns: Callable[[Confirmation], bool], error: ServiceError | None = None
+    ) -> None:
+        for confirmation in [one for one in self.waiting if concerns(one)]:
+            self.waiting.discard(confirmation)
+            confirmation.error = error
+            confirmation.has_ended.set()
 
 
 class FeedLane:

@@ -17,7 +17,7 @@ from pyservice.calls import Subject
 from pyservice.control.audit_log import AuditLog
 from pyservice.control.data_plane_memory import DataPlaneMemory
 from pyservice.control.feed_comparison import ContentComparison, DataPlaneConfigurations
-from pyservice.control.feed_lanes import ConfirmationWaiter, FeedLane, PendingNamespace
+from pyservice.control.feed_lanes import Confirmation, FeedLane, PendingNamespace
 from pyservice.control.feed_messages import (
     NOTHING_CREATED,
     NOTHING_SWITCHED,
@@ -124,13 +124,13 @@ class RefusedConfigurations:
             self._conflicting.add(namespace_id)
         if running_version in ("", version_id) or not concerns_version(refusal):
             error = refusal_error(message, refusal, STORED, orphans)
-            pending.fail(lambda waiter: waiter.number <= number, error)
+            pending.end_waits(lambda confirmation: confirmation.number <= number, error)
             return False
         error = refusal_error(message, refusal, SWITCHED_BACK, orphans)
         if await self._switch_back(message, running_version, error.code):
             self._on_switched_back(message.game.game_id)
         self._versions[namespace_id] = version_id, error
-        pending.fail(lambda waiter: waiter.version_id == version_id, error)
+        pending.end_waits(lambda confirmation: confirmation.version_id == version_id, error)
         return True
 
     async def _switch_back(self, message: Message, running: str, code: str) -> bool:
@@ -246,12 +246,20 @@ class Feeder:
     def refused_reasons(self) -> Mapping[str, str]:
         return self._refused_configurations.reasons
 
-    def enqueue(self, namespace_id: str, group_id: str, *, is_revocation: bool = False) -> None:
+    def enqueue(
+        self,
+        namespace_id: str,
+        group_id: str,
+        confirmation: Confirmation | None = None,
+        *,
+        is_revocation: bool = False,
+    ) -> None:
         """Sends a namespace's configuration in the background. Call this method after the change is
         committed.
 
-        `group_id` is the developer group of the namespace's game. A revocation ends the validity of
-        a token or domain. It does not wait for other changes.
+        `group_id` is the developer group of the namespace's game. `confirmation` ends when the data
+        plane has applied or refused the change. A revocation ends the validity of a token or
+        domain. It does not wait for other changes.
         """
         pending = self._pending.get(namespace_id)
         is_new = pending is None
@@ -261,6 +269,9 @@ class Feeder:
         pending.number += 1
         if is_revocation:
             pending.revocation_number = pending.number
+        if confirmation is not None:
+            confirmation.namespace_id, confirmation.number = namespace_id, pending.number
+            pending.waiting.add(confirmation)
         if pending.retry_timer is not None:
             self._retry_now(namespace_id)
         elif is_new or (is_revocation and self._configuration_lane.discard(namespace_id, group_id)):
@@ -271,39 +282,39 @@ class Feeder:
         lane = self._revocation_lane if pending.revocation_number else self._configuration_lane
         lane.put(namespace_id, pending.group_id)
 
-    async def enqueue_and_confirm(
-        self,
-        namespace_id: str,
-        group_id: str,
-        *,
-        version_id: str | None = None,
-        is_revocation: bool = False,
-        wait_s: float = CONFIRM_TIMEOUT_S,
+    async def confirm(
+        self, confirmation: Confirmation, *, wait_s: float = CONFIRM_TIMEOUT_S
     ) -> None:
-        """Sends the namespace's configuration and waits until the data plane has applied it.
+        """Waits until the data plane has applied the enqueued change of `confirmation`.
 
         Raises CONTROL_PLANE_UNAVAILABLE after `wait_s`, although the change remains stored. Raises
-        VALIDATION_FAILED if the data plane refuses the configuration. If it refuses `version_id`,
-        the previous version becomes current again.
+        VALIDATION_FAILED if the data plane refuses the configuration. If it refuses the version of
+        the change, the previous version becomes current again.
         """
-        self.enqueue(namespace_id, group_id, is_revocation=is_revocation)
-        pending = self._pending[namespace_id]
-        future = asyncio.get_running_loop().create_future()
-        waiter = ConfirmationWaiter(pending.number, version_id, future)
-        pending.waiting.append(waiter)
+        namespace_id = confirmation.namespace_id
         began = perf_counter()
         try:
             async with asyncio.timeout(wait_s):
-                await future
+                await confirmation.has_ended.wait()
         except TimeoutError:
             raise unconfirmed_error() from None
         finally:
             note("feed wait", began)
-            if waiter in pending.waiting:
-                pending.waiting.remove(waiter)
-        error = self._refused_configurations.error_for(namespace_id, version_id)
+            if namespace_id in self._pending:
+                self._pending[namespace_id].waiting.discard(confirmation)
+        error = confirmation.error or self._refused_configurations.error_for(
+            namespace_id, confirmation.version_id
+        )
         if error is not None:
             raise error
+
+    async def enqueue_and_confirm(
+        self, namespace_id: str, group_id: str, *, is_revocation: bool = False
+    ) -> None:
+        """Sends the namespace's configuration and waits as `confirm` does."""
+        confirmation = Confirmation()
+        self.enqueue(namespace_id, group_id, confirmation, is_revocation=is_revocation)
+        await self.confirm(confirmation)
 
     async def confirm_revocations(self, of_groups: Iterable[tuple[str, str]]) -> None:
         """Waits until the data plane has the revocations of several namespaces, at the same time.
@@ -479,10 +490,7 @@ class Feeder:
 
     def _confirm(self, namespace_id: str, number: int) -> None:
         pending = self._pending[namespace_id]
-        for waiter in pending.waiting:
-            if waiter.number <= number and not waiter.future.done():
-                waiter.future.set_result(None)
-        pending.waiting = [waiter for waiter in pending.waiting if waiter.number > number]
+        pending.end_waits(lambda confirmation: confirmation.number <= number)
         if pending.revocation_number <= number:
             pending.revocation_number = 0
         if pending.number > number:

@@ -13,7 +13,8 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple, TypeGuard, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from google.protobuf.message import Message
 
@@ -32,7 +33,10 @@ from pyservice.watch import Topics
 ResponseT = TypeVar("ResponseT", bound=Message)
 Change = Callable[[Transaction], Awaitable[ResponseT | None]]
 ChangeWithResource = Callable[[], AbstractAsyncContextManager[Change[ResponseT]]]
-ReplayCheck = Callable[[Transaction, ResponseT], Awaitable[None]]
+ReplayCheck = Callable[[Transaction, ResponseT], Awaitable[bool]]
+"""Returns whether a stored response still holds. If not, the change runs again. Raises an error if
+the caller may no longer see the response.
+"""
 
 RESPONSE_RETENTION_MS: Final = 24 * 3_600_000
 _KEY_BYTES: Final = 32
@@ -43,6 +47,14 @@ _RETRIES_S: Final = (60.0, _CLEANUP_INTERVAL_S)
 class _Key(NamedTuple):
     key: bytes
     message_hash: bytes
+
+
+class _Request(NamedTuple, Generic[ResponseT]):
+    caller: Caller
+    message: Message
+    key: _Key | None
+    response_type: type[ResponseT]
+    check_replay: ReplayCheck[ResponseT] | None
 
 
 class IdempotentChanges:
@@ -78,14 +90,11 @@ class IdempotentChanges:
         """Runs `change` in a transaction and returns its response after the commit.
 
         If `change` returns None, the response is empty. The change continues if the client
-        disconnects. `check_replay` checks a stored response, and raises an error if the caller may
-        no longer see it. Raises IDEMPOTENCY_KEY_REUSED, and the errors of `change` and
-        `check_replay`.
+        disconnects. A request with the key of a stored response gets this response. Raises
+        IDEMPOTENCY_KEY_REUSED, and the errors of `change` and `check_replay`.
         """
-        audited = self._with_audit(caller, request, change)
-        return await self._once(
-            caller, request, lambda key: self._change(key, response_type, audited, check_replay)
-        )
+        keyed = self._keyed(caller, request, response_type, check_replay)
+        return await self._once(keyed, partial(self._change, keyed, change))
 
     async def apply_with_resource(
         self,
@@ -101,29 +110,8 @@ class IdempotentChanges:
         repeated request gets its stored response without a resource. Raises the errors of `apply`
         and `open_change`.
         """
-
-        async def work(key: _Key | None) -> ResponseT:
-            if key is not None:
-                async with self._database.read() as tx:
-                    before = await stored_responses.find(tx, key.key)
-                    if self._is_replayable(before):
-                        return await _stored_response(tx, before, key, response_type, check_replay)
-            async with open_change() as change:
-                audited = self._with_audit(caller, request, change)
-                return await self._change(key, response_type, audited, check_replay)
-
-        return await self._once(caller, request, work)
-
-    async def forget_response(self, caller: Caller) -> None:
-        key = _caller_key(caller)
-        if key is None:
-            return
-
-        async def attempt() -> None:
-            async with self._database.write() as tx:
-                await stored_responses.remove(tx, key)
-
-        await retry_on_conflict(attempt)
+        keyed = self._keyed(caller, request, response_type, check_replay)
+        return await self._once(keyed, partial(self._change_with_resource, keyed, open_change))
 
     async def run_cleanup(self) -> None:
         await self.job.repeat_forever(self.clean_up, every_s=_CLEANUP_INTERVAL_S)
@@ -138,16 +126,32 @@ class IdempotentChanges:
             self._database, self._now_ms() - RESPONSE_RETENTION_MS
         )
 
-    async def _once(
-        self, caller: Caller, request: Message, work: Callable[[_Key | None], Awaitable[ResponseT]]
-    ) -> ResponseT:
+    def _keyed(
+        self,
+        caller: Caller,
+        request: Message,
+        response_type: type[ResponseT],
+        check_replay: ReplayCheck[ResponseT] | None,
+    ) -> _Request[ResponseT]:
         key = _caller_key(caller)
-        if key is None:
-            return await _await_shielded(asyncio.ensure_future(work(None)))
-        message_hash = _message_hash(self._mac_key, request)
+        return _Request(
+            caller,
+            request,
+            None if key is None else _Key(key, _message_hash(self._mac_key, request)),
+            response_type,
+            check_replay,
+        )
+
+    async def _once(
+        self, request: _Request[ResponseT], work: Callable[[], Awaitable[ResponseT]]
+    ) -> ResponseT:
+        """Runs `work`, unless a request with the same key runs. Then shares its response."""
+        if request.key is None:
+            return await _await_shielded(asyncio.ensure_future(work()))
+        key, message_hash = request.key
         running = self._in_flight.get(key)
         if running is None:
-            task = asyncio.ensure_future(work(_Key(key, message_hash)))
+            task = asyncio.ensure_future(work())
             self._in_flight[key] = (message_hash, task)
             task.add_done_callback(lambda _: self._in_flight.pop(key, None))
         else:
@@ -157,43 +161,51 @@ class IdempotentChanges:
         response: ResponseT = await _await_shielded(task)
         return response
 
-    def _with_audit(
-        self, caller: Caller, request: Message, change: Change[ResponseT]
-    ) -> Change[ResponseT]:
-        async def change_and_log(tx: Transaction) -> ResponseT | None:
-            response = await change(tx)
-            await self.audit.add(tx, caller, request, response)
-            return response
-
-        return change_and_log
-
-    async def _change(
-        self,
-        key: _Key | None,
-        response_type: type[ResponseT],
-        change: Change[ResponseT],
-        check_replay: ReplayCheck[ResponseT] | None,
+    async def _change_with_resource(
+        self, request: _Request[ResponseT], open_change: ChangeWithResource[ResponseT]
     ) -> ResponseT:
-        async def attempt() -> ResponseT:
-            async with self._database.write() as tx:
-                if key is None:
-                    return await change(tx) or response_type()
-                before = await stored_responses.find(tx, key.key)
-                if self._is_replayable(before):
-                    return await _stored_response(tx, before, key, response_type, check_replay)
-                if before is not None:
+        if request.key is not None:
+            async with self._database.read() as tx:
+                row = await stored_responses.find(tx, request.key.key)
+                stored = await self._replay(tx, request, row)
+            if stored is not None:
+                return stored
+        async with open_change() as change:
+            return await self._change(request, change)
+
+    async def _change(self, request: _Request[ResponseT], change: Change[ResponseT]) -> ResponseT:
+        return await retry_on_conflict(partial(self._attempt, request, change))
+
+    async def _attempt(self, request: _Request[ResponseT], change: Change[ResponseT]) -> ResponseT:
+        key = request.key
+        async with self._database.write() as tx:
+            if key is not None:
+                row = await stored_responses.find(tx, key.key)
+                stored = await self._replay(tx, request, row)
+                if stored is not None:
+                    return stored
+                if row is not None:
                     await stored_responses.remove(tx, key.key)
-                response = await change(tx) or response_type()
+            answer = await change(tx)
+            await self.audit.add(tx, request.caller, request.message, answer)
+            response = answer or request.response_type()
+            if key is not None:
                 content = response.SerializeToString(deterministic=True)
                 await stored_responses.add(tx, *key, content, self._now_ms())
-                return response
+            return response
 
-        return await retry_on_conflict(attempt)
-
-    def _is_replayable(self, before: Record | None) -> TypeGuard[Record]:
-        return before is not None and bool(
-            before.create_ms > self._now_ms() - RESPONSE_RETENTION_MS
-        )
+    async def _replay(
+        self, tx: Transaction, request: _Request[ResponseT], row: Record | None
+    ) -> ResponseT | None:
+        """Returns the response of a row, or None if the change has to run."""
+        if row is None or row.create_ms <= self._now_ms() - RESPONSE_RETENTION_MS:
+            return None
+        if request.key is None or row.message_hash != request.key.message_hash:
+            raise ServiceError("IDEMPOTENCY_KEY_REUSED")
+        response = request.response_type.FromString(row.answer)
+        if request.check_replay is not None and not await request.check_replay(tx, response):
+            return None
+        return response
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,21 +216,6 @@ class RecordContext:
     topics: Topics
     now_ms: Callable[[], int] = now_ms
     quotas: QuotaChecks = field(default_factory=QuotaChecks)
-
-
-async def _stored_response(
-    tx: Transaction,
-    before: Record,
-    key: _Key,
-    response_type: type[ResponseT],
-    check_replay: ReplayCheck[ResponseT] | None,
-) -> ResponseT:
-    if before.message_hash != key.message_hash:
-        raise ServiceError("IDEMPOTENCY_KEY_REUSED")
-    response = response_type.FromString(before.answer)
-    if check_replay is not None:
-        await check_replay(tx, response)
-    return response
 
 
 async def _await_shielded(task: asyncio.Future[ResponseT]) -> ResponseT:

@@ -112,7 +112,7 @@ class NamespaceAccessOperations:
             values = {"cdn_auth_type": request.auth_type}
             await namespaces.change(tx, row.namespace_id, values, is_fed=False)
 
-        return await self._namespace_change.change(caller, request, pb.SetCdnAuthResponse, change)
+        return await self._namespace_change.apply(caller, request, pb.SetCdnAuthResponse, change)
 
     async def set_user(
         self, request: pb.SetAuthUserRequest, caller: Caller
@@ -131,7 +131,7 @@ class NamespaceAccessOperations:
                     require_valid([field_problem(["user"], "too-many", sentence)])
                 await namespaces.add_user(tx, *entry)
 
-        return await self._namespace_change.change(caller, request, pb.SetAuthUserResponse, change)
+        return await self._namespace_change.apply(caller, request, pb.SetAuthUserResponse, change)
 
     async def remove_user(
         self, request: pb.RemoveAuthUserRequest, caller: Caller
@@ -140,7 +140,7 @@ class NamespaceAccessOperations:
             if _USER.fullmatch(request.user):
                 await namespaces.remove_user(tx, row.namespace_id, request.user)
 
-        return await self._namespace_change.change(
+        return await self._namespace_change.apply(
             caller, request, pb.RemoveAuthUserResponse, change
         )
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.deletions import Deletions, require_no_players
+from pyservice.control.feed_lanes import Confirmation
 from pyservice.control.feed_messages import UnstoredNamespace
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder
 from pyservice.control.games import NEW_LIMITS, game_topic, group_topic
@@ -52,57 +54,40 @@ class NamespaceChange:
         response_type: type[ResponseT],
         change: Callable[[Transaction, Record], Awaitable[ResponseT | None]],
         *,
-        version_id: str | None = None,
         is_revocation: bool = False,
-        wait_s: float = CONFIRM_TIMEOUT_S,
     ) -> ResponseT:
-        """Applies a change, and waits until the data plane confirms it. `version_id` is the version
-        that the change sets, or None.
-        """
-        namespace: Record | None = None
-
-        async def change_and_note(tx: Transaction, row: Record) -> ResponseT | None:
-            nonlocal namespace
-            namespace = row
-            return await change(tx, row)
-
-        response = await self.change(
-            caller, request, response_type, change_and_note, is_revocation=is_revocation
+        """Applies a change, and waits until the data plane confirms it."""
+        confirmation = Confirmation()
+        response = await self.apply(
+            caller, request, response_type, change, confirmation, is_revocation=is_revocation
         )
-        if namespace is None:
+        if not confirmation.is_enqueued:
             # A replayed response: the data plane may not hold the change yet.
             async with self.records.database.query() as tx:
-                namespace = await authorization.find_namespace(tx, caller, request)
-        try:
-            await self.feeder.enqueue_and_confirm(
-                namespace.namespace_id,
-                namespace.group_id,
-                version_id=version_id,
-                is_revocation=is_revocation,
-                wait_s=wait_s,
+                row = await authorization.find_namespace(tx, caller, request)
+            self.feeder.enqueue(
+                row.namespace_id, row.group_id, confirmation, is_revocation=is_revocation
             )
-        except ServiceError as error:
-            if error.code == "VALIDATION_FAILED":
-                await self.records.changes.forget_response(caller)
-            raise
+        await self.feeder.confirm(confirmation)
         return response
 
-    async def change(
+    async def apply(
         self,
         caller: Caller,
         request: Any,
         response_type: type[ResponseT],
         change: Callable[[Transaction, Record], Awaitable[ResponseT | None]],
+        confirmation: Confirmation | None = None,
         *,
         is_revocation: bool = False,
     ) -> ResponseT:
+        """Applies a change. With `confirmation`, also sends it to the data plane."""
+
         async def change_namespace(tx: Transaction) -> ResponseT | None:
             row = await authorization.find_namespace(tx, caller, request)
-            tx.after_commit(
-                lambda: self.feeder.enqueue(
-                    row.namespace_id, row.group_id, is_revocation=is_revocation
-                )
-            )
+            if confirmation is not None:
+                send = partial(self.feeder.enqueue, row.namespace_id, row.group_id, confirmation)
+                tx.after_commit(partial(send, is_revocation=is_revocation))
             tx.after_commit(lambda: self.records.topics.bump(game_topic(row.game_id)))
             return await change(tx, row)
 
@@ -116,16 +101,6 @@ _COLUMN_OF_LIMIT: Final = {
     "max_players_per_client": "max_players",
 }
 """Columns of the limits, by their names in PatchMatchmakerConfig."""
-
-
-class _VersionChange(NamedTuple):
-    """Result of `_set_version`. `is_new` is False if an earlier attempt of the request set the
-    version.
-    """
-
-    entry_id: str
-    """Empty if the version did not change."""
-    is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,59 +223,47 @@ class NamespaceOperations:
     async def set_version(
         self, request: pb.UpdateNamespaceVersionRequest, caller: Caller
     ) -> pb.UpdateNamespaceVersionResponse:
+        until_s = monotonic() + CONFIRM_TIMEOUT_S
         async with self.records.database.query() as tx:
             row = await authorization.find_namespace(tx, caller, request, request.version_id)
+        namespace_id, version_id = row.namespace_id, request.version_id
         if not row.has_version:
             raise ServiceError("VERSION_NOT_FOUND")
-        began = monotonic()
-        if row.version_id != request.version_id:
-            await self._check(caller, row, request.version_id)
-        wait_s = max(CONFIRM_TIMEOUT_S - (monotonic() - began), 0.0)
-        result = await self._set_version(request, caller, wait_s)
-        if (
-            not result.is_new
-            and result.entry_id
-            and not await self._has_entry(row, result.entry_id)
-        ):
-            # The data plane refused the version after the first response was stored.
-            await self.records.changes.forget_response(caller)
-            await self._set_version(request, caller, wait_s)
-        return pb.UpdateNamespaceVersionResponse()
+        if row.version_id != version_id:
+            # A version that the data plane refuses is not stored, not even for a moment.
+            await self.feeder.check_version(namespace_id, row.group_id, version_id)
+        confirmation = Confirmation(version_id)
 
-    async def _check(self, caller: Caller, namespace: Record, version_id: str) -> None:
-        try:
-            await self.feeder.check_version(namespace.namespace_id, namespace.group_id, version_id)
-        except ServiceError:
-            await self.records.changes.forget_response(caller)
-            raise
-
-    async def _set_version(
-        self, request: pb.UpdateNamespaceVersionRequest, caller: Caller, wait_s: float
-    ) -> _VersionChange:
-        is_new = False
-
-        async def change(tx: Transaction, row: Record) -> remembered_pb2.VersionSet:
-            nonlocal is_new
-            is_new = True
-            if not await games.is_version_of(tx, row.game_id, request.version_id):
+        async def change(tx: Transaction) -> remembered_pb2.VersionSet:
+            if not await games.is_version_of(tx, row.game_id, version_id):
                 raise ServiceError("VERSION_NOT_FOUND")
-            if not await namespaces.set_version(tx, row.namespace_id, request.version_id):
-                return remembered_pb2.VersionSet()
-            entry_id = self.records.ids.new()
-            await namespaces.add_history(
-                tx, entry_id, row.namespace_id, request.version_id, self.records.now_ms()
+            tx.after_commit(partial(self.feeder.enqueue, namespace_id, row.group_id, confirmation))
+            tx.after_commit(lambda: self.records.topics.bump(game_topic(row.game_id)))
+            if await namespaces.set_version(tx, namespace_id, version_id):
+                entry_id = self.records.ids.new()
+                await namespaces.add_history(
+                    tx, entry_id, namespace_id, version_id, self.records.now_ms()
+                )
+                return remembered_pb2.VersionSet(entry_id=entry_id)
+            # The namespace has the version already, or was deleted meanwhile.
+            await authorization.find_namespace(tx, caller, request)
+            newest = await namespaces.newest_history(tx, namespace_id, 1)
+            return remembered_pb2.VersionSet(entry_id=newest[0].entry_id if newest else "")
+
+        async def is_kept(tx: Transaction, stored: remembered_pb2.VersionSet) -> bool:
+            # If the data plane has refused the version since, its entry is removed.
+            return not stored.entry_id or await namespaces.has_entry(
+                tx, namespace_id, stored.entry_id
             )
-            return remembered_pb2.VersionSet(entry_id=entry_id)
 
-        version_id = request.version_id
-        stored = await self.namespace_change.apply_and_confirm(
-            caller, request, remembered_pb2.VersionSet, change, version_id=version_id, wait_s=wait_s
+        await self.records.changes.apply(
+            caller, request, remembered_pb2.VersionSet, change, is_kept
         )
-        return _VersionChange(stored.entry_id, is_new)
-
-    async def _has_entry(self, row: Record, entry_id: str) -> bool:
-        async with self.records.database.query() as tx:
-            return await namespaces.has_entry(tx, row.namespace_id, entry_id)
+        if not confirmation.is_enqueued:
+            # A replayed response: the data plane may not hold the change yet.
+            self.feeder.enqueue(namespace_id, row.group_id, confirmation)
+        await self.feeder.confirm(confirmation, wait_s=max(until_s - monotonic(), 0.0))
+        return pb.UpdateNamespaceVersionResponse()
 
     async def delete(
         self, request: pb.DeleteNamespaceRequest, caller: Caller

@@ -82,8 +82,9 @@ class ServerOperations:
     async def create(
         self, request: pb.CreateServerRequest, caller: Caller
     ) -> pb.CreateServerResponse:
-        async def check_replay(tx: Transaction, _: pb.CreateServerResponse) -> None:
+        async def check_replay(tx: Transaction, _: pb.CreateServerResponse) -> bool:
             await authorization.find_namespace(tx, caller, request)
+            return True
 
         return await self.records.changes.apply_with_resource(
             caller,

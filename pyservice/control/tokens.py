@@ -16,6 +16,7 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.authorization import GrantedScope, scope_of
 from pyservice.control.configuration_validation import PROTOCOLS
+from pyservice.control.feed_lanes import Confirmation
 from pyservice.control.feeder import Feeder
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import require_valid
@@ -143,12 +144,13 @@ class TokenOperations:
     ) -> NewToken:
         secret, token_id, now = new_secret("env"), self._ids.new(), self._now_ms()
         expires_ms = None if expires_in_ms is None else now + expires_in_ms
+        confirmation = Confirmation()
 
         async def add() -> None:
             async with self._database.write() as tx:
                 creator_id = await self._creator_id(tx, caller)
                 await self._require_below_quota(tx, group_id, namespace_id, SERVICE_TOKEN_BYTES)
-                await raise_revision(tx, namespace_id, group_id, self._feeder)
+                await raise_revision(tx, namespace_id, group_id, self._feeder, confirmation)
                 await self._require_below_limit(tx, namespace_id, "env")
                 await tokens.add_of_namespace(
                     tx,
@@ -168,7 +170,9 @@ class TokenOperations:
         async def deliver_token() -> str:
             return secret.token
 
-        token = await self._undelivered.deliver_confirmed(namespace_id, group_id, deliver_token)
+        token = await self._undelivered.deliver_confirmed(
+            namespace_id, group_id, confirmation, deliver_token
+        )
         return NewToken(token, token_id, expires_ms, namespace_id)
 
     async def create_public(
@@ -235,6 +239,7 @@ class TokenOperations:
         token = await self._undelivered.deliver_confirmed(
             namespace_id,
             group_id,
+            Confirmation(),
             lambda: self._signer.public_token(namespace_id, token_id),
             is_kept=is_kept,
         )
@@ -253,6 +258,8 @@ class TokenOperations:
     async def _create_development(
         self, request: pb.CreateDevelopmentTokenRequest, caller: Caller, note: NoteStored
     ) -> NewToken:
+        confirmation = Confirmation()
+
         async def change(tx: Transaction) -> pb.CreateDevelopmentTokenResponse:
             creator_id = await self._creator_id(tx, caller)
             row = await authorization.find_namespace(tx, caller, request)
@@ -263,7 +270,7 @@ class TokenOperations:
             await self._require_below_quota(
                 tx, row.group_id, row.namespace_id, development_token_bytes(answers)
             )
-            await raise_revision(tx, row.namespace_id, row.group_id, self._feeder)
+            await raise_revision(tx, row.namespace_id, row.group_id, self._feeder, confirmation)
             await self._require_below_limit(tx, row.namespace_id, "dev")
             await tokens.add_of_namespace(
                 tx,
@@ -292,6 +299,7 @@ class TokenOperations:
         token = await self._undelivered.deliver_confirmed(
             row.namespace_id,
             row.group_id,
+            confirmation,
             lambda: self._signer.development_token(row.namespace_id, response.token_id, expires_ms),
             is_kept=_has_key(caller),
         )
@@ -338,10 +346,9 @@ class TokenOperations:
     async def revoke_of_namespace(
         self, request: pb.RevokeNamespaceTokenRequest, caller: Caller
     ) -> pb.RevokeNamespaceTokenResponse:
-        row: Record | None = None
+        confirmation = Confirmation()
 
         async def change(tx: Transaction) -> None:
-            nonlocal row
             row = await authorization.find_namespace(tx, caller, request)
             found = await tokens.find_of_namespace(tx, row.namespace_id, request.token_id)
             if found is None:
@@ -349,16 +356,23 @@ class TokenOperations:
             if found.revoke_ms is None:
                 await tokens.revoke_of_namespace(tx, request.token_id, self._now_ms())
                 await raise_revision(
-                    tx, row.namespace_id, row.group_id, self._feeder, is_revocation=True
+                    tx,
+                    row.namespace_id,
+                    row.group_id,
+                    self._feeder,
+                    confirmation,
+                    is_revocation=True,
                 )
 
         response = await self._changes.apply(
             caller, request, pb.RevokeNamespaceTokenResponse, change
         )
-        if row is None:
+        if not confirmation.is_enqueued:
+            # An earlier request revoked the token. The data plane may not hold the change yet.
             async with self._database.query() as tx:
                 row = await authorization.find_namespace(tx, caller, request)
-        await self._feeder.enqueue_and_confirm(row.namespace_id, row.group_id, is_revocation=True)
+            self._feeder.enqueue(row.namespace_id, row.group_id, confirmation, is_revocation=True)
+        await self._feeder.confirm(confirmation)
         return response
 
     async def create_of_game(

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
+from pyservice.control.feed_lanes import Confirmation
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S, Feeder, unconfirmed_error
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError
@@ -109,19 +111,22 @@ class UndeliveredSecrets:
         self,
         namespace_id: str,
         group_id: str,
+        confirmation: Confirmation,
         sign: Callable[[], Awaitable[str]],
         *,
         is_kept: bool = False,
     ) -> str:
         """Waits until the data plane has confirmed the new token, and then returns the token from
-        `sign`.
+        `sign`. Sends the namespace, unless the commit has done so with `confirmation`.
 
         Raises VALIDATION_FAILED if the data plane refuses the namespace. Raises
         CONTROL_PLANE_UNAVAILABLE after a second without confirmation.
         """
         until = asyncio.get_running_loop().time() + CONFIRM_TIMEOUT_S
         try:
-            await self._feeder.enqueue_and_confirm(namespace_id, group_id)
+            if not confirmation.is_enqueued:
+                self._feeder.enqueue(namespace_id, group_id, confirmation)
+            await self._feeder.confirm(confirmation)
             async with asyncio.timeout_at(until):
                 return await sign()
         except TimeoutError:
@@ -178,9 +183,11 @@ async def raise_revision(
     namespace_id: str,
     group_id: str,
     feeder: Feeder,
+    confirmation: Confirmation | None = None,
     *,
     is_revocation: bool = False,
 ) -> None:
     """Raises the namespace's revision, and sends the namespace to the data plane after the commit."""
     await namespaces.change(tx, namespace_id, {})
-    tx.after_commit(lambda: feeder.enqueue(namespace_id, group_id, is_revocation=is_revocation))
+    send = partial(feeder.enqueue, namespace_id, group_id, confirmation)
+    tx.after_commit(partial(send, is_revocation=is_revocation))

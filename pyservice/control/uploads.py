@@ -144,13 +144,14 @@ class UploadLifecycle:
                 upload_id=upload_id, answer=response.SerializeToString()
             )
 
-        async def check_replay(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> None:
+        async def check_replay(tx: Transaction, kept: remembered_pb2.PreparedUpload) -> bool:
             await plan.find_game(tx)
             row = await uploads.find(tx, kept.upload_id)
             if row is None or _is_abandoned(row):
                 raise ServiceError(
                     "UPLOAD_NOT_FOUND", "The upload of this key was removed. Use another key."
                 )
+            return True
 
         stored = await self._changes.apply(
             caller, request, remembered_pb2.PreparedUpload, change, check_replay

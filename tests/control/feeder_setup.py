@@ -9,19 +9,27 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 from sqlalchemy import update
 
 from pyservice.app.data_plane_client import DataPlaneClient
+from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
+from pyservice.control.authorization import GrantedScope
 from pyservice.control.configuration_encoding import encode
+from pyservice.control.feed_lanes import Confirmation
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
+from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
+from pyservice.control.namespace_access import NamespaceAccessOperations
+from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.timestamps import now_ms
+from pyservice.control.tokens import TokenOperations
 from pyservice.dataplane.configuration_feed import HELD_BYTES_MAX, ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
@@ -31,16 +39,19 @@ from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
-from pyservice.pb.hosting.v1 import versions_pb2
+from pyservice.pb.hosting.v1 import namespaces_pb2, tokens_pb2, versions_pb2
 from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database, Transaction
 from pyservice.storage.tables import namespaces as namespaces_table
+from pyservice.watch import Topics
 from tests.support.waiting import PATIENCE_S, eventually
 
 EPOCH = 1_700_000_000_000
 IDS = RecordIds()
 LIMIT = 256
+DOMAIN = "play.example"
+BULK = 40_000
 TOO_MANY = LIMIT + 1
 LINKS = PublicUrls("http://cdn.invalid", None, "http://hub.invalid", None, str)
 Answered = TypeVar("Answered")
@@ -252,9 +263,9 @@ class FeedScenario:
 
     async def enqueue_and_confirm(self, namespace_id: str, version_id: str | None = None) -> None:
         """Enqueues a namespace and waits for its confirmation, longer than the product does."""
-        await self.feeder.enqueue_and_confirm(
-            namespace_id, self.source.group_id, version_id=version_id, wait_s=PATIENCE_S
-        )
+        confirmation = Confirmation(version_id)
+        self.feeder.enqueue(namespace_id, self.source.group_id, confirmation)
+        await self.feeder.confirm(confirmation, wait_s=PATIENCE_S)
 
     async def refusal(self, namespace_id: str, version_id: str | None = None) -> ServiceError:
         with pytest.raises(ServiceError) as caught:
@@ -292,6 +303,91 @@ class FeedScenario:
         return configuration
 
 
+class Developer:
+    """Operations of a developer group that has one game."""
+
+    def __init__(self, feed: FeedScenario, source: Source) -> None:
+        self.feed, self.source = feed, source
+        context = RecordContext(source.database, IdempotentChanges(source.database), IDS, Topics())
+        change = NamespaceChange(context, feed.feeder)
+        self._operations = NamespaceOperations(
+            context, feed.feeder, change, cast(Any, None), lambda: None
+        )
+        self._access = NamespaceAccessOperations(source.database, change)
+        client = DataPlaneClient(feed._client)
+        self._tokens = TokenOperations(
+            context, feed.feeder, client, lambda: None, lambda name, work: None
+        )
+        scope = GrantedScope(IDS.new(), "token", None, None, (source.group_id,))
+        self._caller = Caller(
+            TokenKind.CLOUD, b"", b"", b"x" * 16, Call("0" * 32, b"\x7f\0\0\1"), scope
+        )
+
+    async def namespaces(self, count: int, bulk: int = BULK) -> list[str]:
+        """Adds namespaces with versions of `bulk` bytes, and waits until the data plane has them."""
+        version_id = await self.source.version(bulk=bulk)
+        names = []
+        for number in range(count):
+            names.append(await self.source.namespace(f"n{number}"))
+            await self.source.set_version(names[-1], version_id)
+        self.feed.feeder.compare_again()
+        for name in names:
+            await self.feed.wait_until_equal(name)
+        await self.feed.wait_until_idle()
+        return names
+
+    def _path(self, namespace_id: str) -> dict[str, str]:
+        return {"game_id": self.source.game_id, "namespace_id": namespace_id}
+
+    async def set_limits(self, namespace_id: str) -> None:
+        request = namespaces_pb2.UpdateMatchmakerConfigRequest(
+            **self._path(namespace_id), lobby_count_max=7, max_players=7
+        )
+        await self._operations.set_limits(request, self._caller)
+
+    async def set_version(self, namespace_id: str, version_id: str, key: str | None = None) -> None:
+        request = namespaces_pb2.UpdateNamespaceVersionRequest(
+            **self._path(namespace_id), version_id=version_id
+        )
+        call = replace(self._caller.call, idempotency_key=key)
+        await self._operations.set_version(request, replace(self._caller, call=call))
+
+    async def new_token(self, namespace_id: str) -> str:
+        group_id = self.source.group_id
+        new = await self._tokens.issue_service_token(namespace_id, group_id, without_entry)
+        return new.token_id
+
+    async def revoke(self, namespace_id: str, token_id: str) -> None:
+        request = tokens_pb2.RevokeNamespaceTokenRequest(
+            game_id=self.source.game_id, namespace_id=namespace_id, token_id=token_id
+        )
+        await self._tokens.revoke_of_namespace(request, self._caller)
+
+    async def add_domain(self, namespace_id: str) -> None:
+        request = namespaces_pb2.AddDomainRequest(**self._path(namespace_id), domain=DOMAIN)
+        await self._access.add_domain(request, self._caller)
+
+    async def remove_domain(self, namespace_id: str) -> None:
+        request = namespaces_pb2.RemoveDomainRequest(**self._path(namespace_id), domain=DOMAIN)
+        await self._access.remove_domain(request, self._caller)
+
+    async def set_site_login(self, namespace_id: str) -> None:
+        request = namespaces_pb2.SetCdnAuthRequest(**self._path(namespace_id), auth_type="basic")
+        await self._access.set_cdn_auth(request, self._caller)
+
+    async def disable_domains(self, namespace_id: str) -> None:
+        request = namespaces_pb2.SetDomainPublicAuthRequest(
+            **self._path(namespace_id), enabled=False
+        )
+        await self._access.set_domain_public_auth(request, self._caller)
+
+
+async def developer(feed: FeedScenario, name_id: str) -> Developer:
+    source = Source(feed.source.database)
+    await source.prepare(name_id)
+    return Developer(feed, source)
+
+
 @pytest.fixture
 async def source(database: Database) -> Source:
     source = Source(database)
@@ -326,8 +422,10 @@ async def code_of(feed: FeedScenario, namespace_id: str, version_id: str | None 
 
 
 async def unconfirmed(feed: FeedScenario, namespace_id: str, wait_s: float = 0.05) -> ServiceError:
+    confirmation = Confirmation()
+    feed.feeder.enqueue(namespace_id, feed.source.group_id, confirmation)
     with pytest.raises(ServiceError) as caught:
-        await feed.feeder.enqueue_and_confirm(namespace_id, feed.source.group_id, wait_s=wait_s)
+        await feed.feeder.confirm(confirmation, wait_s=wait_s)
     assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
     return caught.value
 

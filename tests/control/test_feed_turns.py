@@ -1,110 +1,35 @@
-"""Order of the feeder's messages: groups take turns, and revocations do not wait for other changes."""
+"""Number and order of the feeder's messages.
+
+Each change is one message. Groups take turns, and revocations do not wait for other changes.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pyservice.app.data_plane_client import DataPlaneClient
-from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
-from pyservice.control.authorization import GrantedScope
 from pyservice.control.feed_lanes import FeedLane
-from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.control.namespace_access import NamespaceAccessOperations
-from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
-from pyservice.control.tokens import TokenOperations
 from pyservice.errors import ServiceError
-from pyservice.pb.hosting.v1 import namespaces_pb2, tokens_pb2, versions_pb2
-from pyservice.watch import Topics
-from tests.control.feeder_setup import IDS, FeedScenario, Source, wait_for, without_entry
+from pyservice.pb.hosting.v1 import versions_pb2
+from tests.control.feeder_setup import (
+    BULK,
+    DOMAIN,
+    Developer,
+    FeedScenario,
+    developer,
+    wait_for,
+)
 from tests.control.feeder_setup import feed as feed
 from tests.control.feeder_setup import plane as plane
 from tests.control.feeder_setup import source as source
 from tests.control.service_fixtures import each_database
 
 pytestmark = pytest.mark.anyio
-
-DOMAIN = "play.example"
-BULK = 40_000
-
-
-class Developer:
-    """Operations of a developer group that has one game."""
-
-    def __init__(self, feed: FeedScenario, source: Source) -> None:
-        self.feed, self.source = feed, source
-        context = RecordContext(source.database, IdempotentChanges(source.database), IDS, Topics())
-        change = NamespaceChange(context, feed.feeder)
-        self._operations = NamespaceOperations(
-            context, feed.feeder, change, cast(Any, None), lambda: None
-        )
-        self._access = NamespaceAccessOperations(source.database, change)
-        client = DataPlaneClient(feed._client)
-        self._tokens = TokenOperations(
-            context, feed.feeder, client, lambda: None, lambda name, work: None
-        )
-        scope = GrantedScope(IDS.new(), "token", None, None, (source.group_id,))
-        self._caller = Caller(
-            TokenKind.CLOUD, b"", b"", b"x" * 16, Call("0" * 32, b"\x7f\0\0\1"), scope
-        )
-
-    async def namespaces(self, count: int, bulk: int = BULK) -> list[str]:
-        """Adds namespaces with versions of `bulk` bytes, and waits until the data plane has them."""
-        version_id = await self.source.version(bulk=bulk)
-        names = []
-        for number in range(count):
-            names.append(await self.source.namespace(f"n{number}"))
-            await self.source.set_version(names[-1], version_id)
-        self.feed.feeder.compare_again()
-        for name in names:
-            await self.feed.wait_until_equal(name)
-        await self.feed.wait_until_idle()
-        return names
-
-    def _path(self, namespace_id: str) -> dict[str, str]:
-        return {"game_id": self.source.game_id, "namespace_id": namespace_id}
-
-    async def set_limits(self, namespace_id: str) -> None:
-        request = namespaces_pb2.UpdateMatchmakerConfigRequest(
-            **self._path(namespace_id), lobby_count_max=7, max_players=7
-        )
-        await self._operations.set_limits(request, self._caller)
-
-    async def new_token(self, namespace_id: str) -> str:
-        group_id = self.source.group_id
-        new = await self._tokens.issue_service_token(namespace_id, group_id, without_entry)
-        return new.token_id
-
-    async def revoke(self, namespace_id: str, token_id: str) -> None:
-        request = tokens_pb2.RevokeNamespaceTokenRequest(
-            game_id=self.source.game_id, namespace_id=namespace_id, token_id=token_id
-        )
-        await self._tokens.revoke_of_namespace(request, self._caller)
-
-    async def add_domain(self, namespace_id: str) -> None:
-        request = namespaces_pb2.AddDomainRequest(**self._path(namespace_id), domain=DOMAIN)
-        await self._access.add_domain(request, self._caller)
-
-    async def remove_domain(self, namespace_id: str) -> None:
-        request = namespaces_pb2.RemoveDomainRequest(**self._path(namespace_id), domain=DOMAIN)
-        await self._access.remove_domain(request, self._caller)
-
-    async def disable_domains(self, namespace_id: str) -> None:
-        request = namespaces_pb2.SetDomainPublicAuthRequest(
-            **self._path(namespace_id), enabled=False
-        )
-        await self._access.set_domain_public_auth(request, self._caller)
-
-
-async def developer(feed: FeedScenario, name_id: str) -> Developer:
-    source = Source(feed.source.database)
-    await source.prepare(name_id)
-    return Developer(feed, source)
 
 
 def start(change: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -135,6 +60,42 @@ def small_messages(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
     """A message then has one namespace of `BULK` bytes."""
     if request.node.get_closest_marker("timing") is None:
         monkeypatch.setattr("pyservice.control.batching.BYTES_AT_ONCE", BULK)
+
+
+@each_database
+@pytest.mark.parametrize(
+    "change", ["version", "limits", "domain", "token", "revoked token", "site login"]
+)
+async def test_each_change_is_sent_once(feed: FeedScenario, change: str) -> None:
+    one = await developer(feed, "one")
+    [name] = await one.namespaces(1)
+    token_id = await one.new_token(name)
+    version_id = await one.source.version()
+    await feed.wait_until_idle()
+    feed.plane.received.clear()
+    feed.plane.acknowledged.clear()
+    match change:
+        case "version":
+            await one.set_version(name, version_id)
+            assert feed.configuration(name).current_version_id == version_id
+        case "limits":
+            await one.set_limits(name)
+        case "domain":
+            await one.add_domain(name)
+        case "token":
+            await one.new_token(name)
+        case "revoked token":
+            await one.revoke(name, token_id)
+            assert feed.plane.is_revoked(name, token_id)
+        case "site login":
+            await one.set_site_login(name)
+    await feed.wait_until_idle()
+    await feed.wait_until_equal(name)
+    # The data plane does not hold the login of a site.
+    applied = 0 if change == "site login" else 1
+    assert [namespace_id for namespace_id, _ in feed.plane.acknowledged] == [name] * applied
+    # The check of a new version is a message, too.
+    assert len(feed.plane.received) == applied + (change == "version")
 
 
 @each_database

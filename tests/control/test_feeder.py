@@ -82,7 +82,7 @@ async def test_unconfirmed_change_is_stored_and_its_caller_forgotten(
     feed.plane.go_on.clear()
     errors = await asyncio.gather(*(unconfirmed(feed, namespace_id) for _ in range(50)))
     assert all("is stored and will take effect" in error.detail for error in errors)
-    assert feed.feeder._pending[namespace_id].waiting == []
+    assert not feed.feeder._pending[namespace_id].waiting
     feed.plane.go_on.set()
     await feed.enqueue_and_confirm(namespace_id)
     assert feed.configuration(namespace_id).revision == 1

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
-from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
-from pyservice.control.authorization import GrantedScope
-from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.errors import ServiceError
-from pyservice.ids import RecordIds
-from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
-from pyservice.storage import audit_log, games, namespaces
+from pyservice.storage import audit_log, deletions, namespaces
 from pyservice.storage.list_pages import PageBounds
-from pyservice.watch import Topics
 from tests.control.feeder_setup import (
     TOO_MANY,
+    Developer,
     FeedScenario,
     code_of,
     running_version,
@@ -227,55 +221,57 @@ async def test_refused_change_is_reported_as_stored(feed: FeedScenario) -> None:
     await feed.enqueue_and_confirm(namespace_id)
 
 
-async def test_refused_version_is_set_again_under_its_key(feed: FeedScenario) -> None:
+async def test_refused_version_is_set_again_under_its_keys(feed: FeedScenario) -> None:
     source, plane = feed.source, feed.plane
     namespace_id = await feed.namespace()
-    ran, version_id = (
-        await running_version(feed, namespace_id),
-        await source.version(TOO_MANY),
-    )
-    changes = IdempotentChanges(source.database)
-    context = RecordContext(source.database, changes, RecordIds(), Topics())
-    operations = NamespaceOperations(
-        context,
-        feed.feeder,
-        NamespaceChange(context, feed.feeder),
-        cast(Any, None),
-        lambda: None,
-    )
-    async with source.database.read() as tx:
-        game = await games.find(tx, source.game_id)
-    assert game is not None
-    scope = GrantedScope("identity", "token", None, None, (game.group_id,))
-    call = Call("0" * 32, b"\x7f\0\0\1", idempotency_key="key")
-    caller = Caller(TokenKind.CLOUD, b"", b"", b"x" * 16, call, scope)
-    request = pb.UpdateNamespaceVersionRequest(
-        game_id=source.game_id, namespace_id=namespace_id, version_id=version_id
-    )
+    ran, version_id = await running_version(feed, namespace_id), await source.version(TOO_MANY)
+    sender = Developer(feed, source)
 
-    async def code() -> str:
+    async def code(key: str) -> str:
         try:
-            await operations.set_version(request, caller)
+            await sender.set_version(namespace_id, version_id, key)
         except ServiceError as error:
             return error.code
         return "OK"
 
     plane.go_on.clear()
-    assert await code() == "CONTROL_PLANE_UNAVAILABLE"
+    # The second request finds the version of the first one, and stores its response.
+    assert [await code(key) for key in ("a", "b")] == ["CONTROL_PLANE_UNAVAILABLE"] * 2
     plane.go_on.set()
     await feed.wait_until_idle()
     assert await running_version(feed, namespace_id) == ran
-    assert await code() == "VALIDATION_FAILED"
+    assert [await code(key) for key in ("a", "b")] == ["VALIDATION_FAILED"] * 2
     await plane.stop()
     plane.limit = TOO_MANY
     await plane.start()
     feed.feeder.compare_again()
     await feed.wait_until_connected()
-    async with asyncio.timeout(PATIENCE_S):
-        while (output := await code()) == "CONTROL_PLANE_UNAVAILABLE":
-            pass
-    assert output == "OK"
-    assert await running_version(feed, namespace_id) == version_id
+    for key in ("b", "a"):
+        await source.set_version(namespace_id, ran)
+        async with asyncio.timeout(PATIENCE_S):
+            while (output := await code(key)) == "CONTROL_PLANE_UNAVAILABLE":
+                pass
+        assert output == "OK"
+        assert await running_version(feed, namespace_id) == version_id
+
+
+@pytest.mark.parametrize("is_namespace", [False, True])
+async def test_deletion_during_the_check_of_a_version(
+    feed: FeedScenario, monkeypatch: pytest.MonkeyPatch, is_namespace: bool
+) -> None:
+    namespace_id, version_id = await feed.namespace(), await feed.source.version()
+
+    async def delete(*_: str) -> None:
+        async with feed.source.database.write() as tx:
+            if is_namespace:
+                await deletions.remove_namespace(tx, namespace_id, 10)
+            else:
+                await deletions.remove_version(tx, version_id)
+
+    monkeypatch.setattr(feed.feeder, "check_version", delete)
+    code = "NAMESPACE_NOT_FOUND" if is_namespace else "VERSION_NOT_FOUND"
+    with pytest.raises(ServiceError, match=code):
+        await Developer(feed, feed.source).set_version(namespace_id, version_id)
 
 
 async def test_version_is_kept_while_its_domain_is_moving(

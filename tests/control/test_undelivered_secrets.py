@@ -287,8 +287,7 @@ async def test_deadlocked_revocation_is_retried(
     token_scenario: TokenScenario, token_kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feeder = token_scenario.feed.feeder
-    confirm = partial(feeder.enqueue_and_confirm, wait_s=0.05)
-    monkeypatch.setattr(feeder, "enqueue_and_confirm", confirm)
+    monkeypatch.setattr(feeder, "confirm", partial(feeder.confirm, wait_s=0.05))
     token_scenario.feed.plane.go_on.clear()
     async with token_scenario.no_removal():
         assert await outcome(token_scenario.create_token(token_kind)) == "CONTROL_PLANE_UNAVAILABLE"
