@@ -62,6 +62,7 @@ def group_summary(row: Record, links: PublicUrls, *, is_member: bool) -> groups_
         member_count=row.member_count,
         owner_identity_id=row.owner_identity_id,
         publicity=row.publicity,
+        is_developer=True,
     )
 
 

@@ -556,6 +556,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.GroupSummary.external": "Links of the group.",
     "hosting.v1.GroupSummary.group_id": "Id of the group.",
     "hosting.v1.GroupSummary.is_current_identity_member": "Whether the caller's identity is a member.",
+    "hosting.v1.GroupSummary.is_developer": "Whether the group develops games.",
     "hosting.v1.GroupSummary.member_count": "Number of members.",
     "hosting.v1.GroupSummary.owner_identity_id": "Id of the identity that owns the group.",
     "hosting.v1.GroupSummary.publicity": "open or closed.",

@@ -53,6 +53,7 @@ GROUP_SUMMARY = {
     **fields(numbers="member_count"),
     "external": EXTERNAL,
     "is_current_identity_member": FLAG,
+    "is_developer": FLAG,
 }
 VERSION_SUMMARY = fields(ids="version_id", times="create_ts", texts="display_name")
 NAMESPACE_SUMMARY = {**VERSION_SUMMARY, **fields(ids="namespace_id", texts="name_id")}

@@ -38,6 +38,7 @@ async def test_new_group_is_closed_and_has_an_owner(developer: Developer) -> Non
         "external": {},
         "bio": "",
         "is_current_identity_member": True,
+        "is_developer": True,
         "member_count": 1,
         "owner_identity_id": token_info["identity_id"],
         "publicity": "closed",

@@ -165,7 +165,7 @@ class GroupExternal(_message.Message):
     def __init__(self, profile: _Optional[str] = ...) -> None: ...
 
 class GroupSummary(_message.Message):
-    __slots__ = ("group_id", "display_name", "external", "bio", "is_current_identity_member", "member_count", "owner_identity_id", "publicity", "avatar_url")
+    __slots__ = ("group_id", "display_name", "external", "bio", "is_current_identity_member", "member_count", "owner_identity_id", "publicity", "avatar_url", "is_developer")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     EXTERNAL_FIELD_NUMBER: _ClassVar[int]
@@ -175,6 +175,7 @@ class GroupSummary(_message.Message):
     OWNER_IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     PUBLICITY_FIELD_NUMBER: _ClassVar[int]
     AVATAR_URL_FIELD_NUMBER: _ClassVar[int]
+    IS_DEVELOPER_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     display_name: str
     external: GroupExternal
@@ -184,4 +185,5 @@ class GroupSummary(_message.Message):
     owner_identity_id: str
     publicity: str
     avatar_url: str
-    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., external: _Optional[_Union[GroupExternal, _Mapping]] = ..., bio: _Optional[str] = ..., is_current_identity_member: _Optional[bool] = ..., member_count: _Optional[int] = ..., owner_identity_id: _Optional[str] = ..., publicity: _Optional[str] = ..., avatar_url: _Optional[str] = ...) -> None: ...
+    is_developer: bool
+    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., external: _Optional[_Union[GroupExternal, _Mapping]] = ..., bio: _Optional[str] = ..., is_current_identity_member: _Optional[bool] = ..., member_count: _Optional[int] = ..., owner_identity_id: _Optional[str] = ..., publicity: _Optional[str] = ..., avatar_url: _Optional[str] = ..., is_developer: _Optional[bool] = ...) -> None: ...
