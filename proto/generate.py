@@ -47,8 +47,8 @@ def our_files() -> list[str]:
     return sorted(path.relative_to(PROTO).as_posix() for path in PROTO.rglob("*.proto"))
 
 
-def run_protoc(work: Path, *outputs: str) -> None:
-    """Runs protoc over all proto files of this repository."""
+def run_protoc(work: Path, *outputs: str, files: Sequence[str] = ()) -> None:
+    """Runs protoc over `files`, or over all proto files of this repository."""
     # protovalidate ships its rules as a descriptor set, not as a .proto file.
     rules = descriptor_pb2.FileDescriptorProto.FromString(
         protovalidate.ViolationPb.desc().file.proto.to_binary()
@@ -57,7 +57,7 @@ def run_protoc(work: Path, *outputs: str) -> None:
     third_party.write_bytes(descriptor_pb2.FileDescriptorSet(file=[rules]).SerializeToString())
     arguments = ["protoc", f"--descriptor_set_in={third_party}"]
     arguments += [f"-I{folder}" for folder in INCLUDES]
-    if protoc.main([*arguments, *outputs, *our_files()]) != 0:
+    if protoc.main([*arguments, *outputs, *(files or our_files())]) != 0:
         raise SystemExit("protoc failed")
 
 
@@ -65,7 +65,10 @@ def generate(work: Path) -> Path:
     """Generates all files into a new folder below `work` and returns that folder."""
     out = work / "pb"
     out.mkdir()
-    run_protoc(work, f"--python_out={out}", f"--pyi_out={out}", f"--grpc_python_out={out}")
+    run_protoc(work, f"--python_out={out}", f"--pyi_out={out}")
+    # The service itself calls methods by their descriptors. Users import the stubs of the public ones.
+    public = [name for name in our_files() if not name.startswith("hosting/internal/")]
+    run_protoc(work, f"--grpc_python_out={out}", files=public)
     for path in sorted(out.rglob("*_pb2*.py*")):
         text = path.read_text()
         if path.name.endswith("_pb2_grpc.py") and "Stub" not in text:
