@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from google.protobuf.message import Message
@@ -105,6 +105,16 @@ class Caller:
     """The control plane sets it for the audit log."""
     share: Share | None = None
     """Set by an operation if other callers may share the response."""
+
+
+class InternalCalls(Protocol):
+    """Client of another process of the service."""
+
+    async def call(self, name: str, request: Message, timeout_s: float = ...) -> Any:
+        """Returns the response of an internal method, named `hosting.internal.v1.Feed.Held` or alike.
+
+        Raises Unreachable, and the ServiceError of the other process.
+        """
 
 
 class WaitForChange(NamedTuple):

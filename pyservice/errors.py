@@ -103,3 +103,7 @@ class ServiceError(Exception):
 
 def codes() -> frozenset[str]:
     return frozenset(TABLE)
+
+
+class Unreachable(Exception):
+    """No process listens on the socket of an internal call, or it does not respond in time."""

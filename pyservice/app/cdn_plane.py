@@ -14,13 +14,13 @@ from pyservice.app.plane_process import (
     BackgroundTaskDied,
     BackgroundTasks,
 )
-from pyservice.app.ray_export import CDN_SERVICE, RayExport, store_over_socket
 from pyservice.cdn.app import Cdn
 from pyservice.cdn.metrics import render_metrics
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
 from pyservice.cdn.uploads import UploadReceiver
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.ray_export import CDN_SERVICE, RayExport, store_over_socket
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalClient, InternalServer
@@ -43,7 +43,7 @@ class CdnPlane:
         self._storage = ObjectStorage(settings, UrlVerifier(folder), is_receiver=True)
         self._control = InternalClient(settings.control_socket)
         self._metrics = RequestMetrics(inner_plane="cdn")
-        store = store_over_socket(self._control)
+        store = store_over_socket(self._control.call)
         self._rays = RayExport(settings, CDN_SERVICE, self._metrics.rays, store)
         self._internal = InternalServer({CDN_METRICS: self._render}, settings.cdn_socket)
         self._wire(self._storage)

@@ -12,10 +12,10 @@ from typing import Final
 from pyservice.app.plane_process import CDN_METRICS
 from pyservice.app.supervisor import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
 from pyservice.concurrency.backoff import Backoff
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.rpc import InternalClient, Unreachable
+from pyservice.rpc import InternalClient
 from pyservice.settings import Settings
 
 _SCRAPE_TIMEOUT_S: Final = 0.12

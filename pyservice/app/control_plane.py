@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import socket
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
-from urllib.parse import urlsplit
 
 from pyservice.app.cdn_process import CdnProcess
-from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
 from pyservice.app.edge_guard_traffic import EdgeGuardTraffic
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.object_storage import ObjectStorage, url_signer
@@ -22,7 +20,6 @@ from pyservice.app.plane_process import (
     reread_settings,
 )
 from pyservice.app.public_servers import open_http_server, transport_settings
-from pyservice.app.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.calls import Operation
 from pyservice.control import metrics
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
@@ -30,6 +27,7 @@ from pyservice.control.audit_log import AuditAdministration, AuditLog, AuditLogO
 from pyservice.control.authorization import CallAuthenticator
 from pyservice.control.builds import BuildOperations
 from pyservice.control.configuration_validation import Completeness, ValidationContext
+from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.control.deletions import Deletions
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
@@ -53,7 +51,7 @@ from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.quotas import QuotaAdministration, QuotaChecks, QuotaOperations
 from pyservice.control.rays import RayStore
 from pyservice.control.refused_changes import RefusedChanges
-from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.resource_summaries import PublicUrls, region_summaries
 from pyservice.control.resource_usage import ResourceUsage
 from pyservice.control.server_retention import ServerRetention
 from pyservice.control.servers import ServerNode, ServerOperations
@@ -68,11 +66,11 @@ from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
+from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.pb.hosting.v1 import games_pb2
-from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.process.listening_sockets import (
     LISTENERS_OF_ROLE,
     bound_address,
@@ -82,9 +80,8 @@ from pyservice.process.listening_sockets import (
 )
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
-from pyservice.settings import Settings, Tier
-from pyservice.settings.sections import CaptchaSettings
-from pyservice.storage.database import Database, DatabaseUnusable, open_database
+from pyservice.settings import Settings
+from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.quotas import CONFIGURATION_BYTES, LOG_BYTES
 from pyservice.transport import TransportSettings
@@ -206,7 +203,7 @@ class ControlPlane:
         self._record_lookup = LobbyRecordLookup(self._database, data_plane, history)
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays = RayExport(settings, CONTROL_SERVICE, self._metrics.rays, self._ray_store.store)
-        self._platform = _platform(settings, self._database, links)
+        self._platform = ServiceInfoOperations(settings, self._database, links)
         self._runtime = GameRuntime(
             settings,
             self._database,
@@ -327,7 +324,7 @@ class ControlPlane:
                 self._feeder,
                 self._counts,
                 links,
-                region_summaries(settings),
+                region_summaries(settings.regions),
                 GameDeletions(deletions, on_deleted),
             ),
             groups=GroupOperations(records, links, self._gate.clear_cache),
@@ -341,7 +338,7 @@ class ControlPlane:
             ),
             audit=AuditLogOperations(database, self._topics),
             namespaces=NamespaceOperations(records, self._feeder, one, deletions, on_deleted),
-            namespace_access=NamespaceAccessOperations(database, one, service_domains(settings)),
+            namespace_access=NamespaceAccessOperations(database, one, settings.domains.of_service),
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),
@@ -474,7 +471,7 @@ class ControlPlane:
         self._quotas.defaults = settings.quotas
         self._tiers = settings.tiers
         self._runtime.set_tiers(settings.tiers)
-        self._platform.take_tiers(region_tiers(settings.tiers))
+        self._platform.take_tiers(settings.tiers)
         _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
@@ -527,74 +524,3 @@ def _links(settings: Settings, cdn_url: str, picture: Callable[[str], str]) -> P
         given_hub_url=(settings.hub_url or "").rstrip("/") or None,
         picture=picture,
     )
-
-
-def _platform(settings: Settings, database: Database, links: PublicUrls) -> ServiceInfoOperations:
-    return ServiceInfoOperations(
-        database,
-        lambda: bootstrap(settings, links),
-        region_tiers(settings.tiers),
-        datacenters(settings),
-    )
-
-
-_LOCAL_ADDRESS: Final = "127.0.0.1"
-"""Player host of lobbies in local mode."""
-
-
-def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
-    domains = settings.domains
-    return pb.GetBootstrapResponse(
-        access=settings.access,
-        captcha=_captcha(settings.captcha),
-        cluster=settings.cluster,
-        domains=pb.BootstrapDomains(
-            main=domains.main or urlsplit(links.public_url).netloc,
-            cdn=domains.cdn or urlsplit(links.cdn_url).netloc,
-            job=domains.job or _LOCAL_ADDRESS,
-            open_backend=domains.open_backend,
-        ),
-        login_methods=pb.LoginMethods(access_token=True, email=False),
-        origins=pb.BootstrapOrigins(hub=links.hub_url),
-    )
-
-
-def _captcha(captcha: CaptchaSettings) -> pb.BootstrapCaptcha:
-    site_key = captcha.captcha_b_site_key
-    return pb.BootstrapCaptcha(
-        captcha_b=None if site_key is None else pb.BootstrapCaptchaB(site_key=site_key)
-    )
-
-
-def region_tiers(tiers: Iterable[Tier]) -> list[pb.RegionTier]:
-    return [pb.RegionTier(**tier.model_dump()) for tier in tiers]
-
-
-def datacenters(settings: Settings) -> list[pb.Datacenter]:
-    return [
-        pb.Datacenter(id=region.name_id, slug=region.name_id, name=region.region_display_name)
-        for region in settings.regions
-    ]
-
-
-def service_domains(settings: Settings) -> list[str]:
-    """Returns the configured domains that the service itself uses.
-
-    A namespace cannot add one of these domains, or a subdomain of one, as its own domain.
-    """
-    domains = settings.domains
-    return [domain for domain in (domains.main, domains.cdn, domains.job) if domain is not None]
-
-
-def region_summaries(settings: Settings) -> list[games_pb2.RegionSummary]:
-    return [
-        games_pb2.RegionSummary(
-            region_id=region.name_id,
-            region_name_id=region.name_id,
-            provider=region.provider_display_name,
-            universal_region="local" if region.name_id == "local" else "unknown",
-            provider_display_name=region.provider_display_name,
-            region_display_name=region.region_display_name,
-        )
-        for region in settings.regions
-    ]

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pyservice.app.cloud_token_check import CloudTokenCheck
 from pyservice.app.edge_guard_probe import EdgeGuardMetrics
 from pyservice.app.plane_process import BackgroundTasks, reread_settings
 from pyservice.app.public_servers import (
@@ -16,8 +15,6 @@ from pyservice.app.public_servers import (
     ServerContext,
     warn_without_front,
 )
-from pyservice.app.ray_export import DATA_SERVICE, RayExport, store_over_socket
-from pyservice.app.readiness import HealthMonitors, Phase, Readiness
 from pyservice.auth import keyring
 from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Operation
@@ -25,6 +22,7 @@ from pyservice.dataplane import engine, journal_compaction
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.channel_events import ChannelEvents
+from pyservice.dataplane.cloud_token_check import CloudTokenCheck
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.edge_routes import EdgeRoutes
@@ -49,9 +47,10 @@ from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.readiness import HealthMonitors, Phase, Readiness
 from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.runtime_connection import RuntimeConnection
-from pyservice.dataplane.static_feed import StaticFeed
+from pyservice.dataplane.static_feed import FeedOverSocket, StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
 from pyservice.edge.front import FrontConfig
@@ -62,11 +61,11 @@ from pyservice.edge.public_certificate import (
     open_certificate,
     reload_certificate,
 )
-from pyservice.errors import ServiceError
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
+from pyservice.observability.ray_export import DATA_SERVICE, RayExport, store_over_socket
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
 from pyservice.process.listening_sockets import (
     LISTENERS_OF_ROLE,
@@ -75,7 +74,7 @@ from pyservice.process.listening_sockets import (
     open_listeners,
 )
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import Handler, InternalClient, InternalServer, Unreachable
+from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
 from pyservice.settings.database_url import database_location
 from pyservice.transport.native import PublicCertificate
@@ -147,7 +146,7 @@ class DataPlane:
         # The journal recovery needs the configuration.
         self._feed.load()
         self._client = InternalClient(settings.admin_socket)
-        over_socket, path = _FeedOverSocket(self._client), settings.feed_file
+        over_socket, path = FeedOverSocket(self._client), settings.feed_file
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
         self._control_client = InternalClient(settings.control_socket)
         self._cloud_tokens = CloudTokenCheck(self._control_client)
@@ -177,7 +176,6 @@ class DataPlane:
                 await signals.wait_stop(_RETRY_MS)
             else:
                 self._engine = self._feed.live_lobbies = recovered
-                warn_of_uncovered_block(recovered.uncovered_block)
                 self._wire_servers(_regions(self._settings))
                 self._wire_monitors(limits)
                 self._engine.start()
@@ -203,7 +201,7 @@ class DataPlane:
         self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed
         self._feed.end_lobbies = self._processes.lobby_scaler.end_all
         table = self._operations(regions, topics)
-        store = store_over_socket(self._control_client)
+        store = store_over_socket(self._control_client.call)
         self._rays = RayExport(
             settings, DATA_SERVICE, self._metrics.rays, store, self._engine.namespace_of_lobby
         )
@@ -427,38 +425,6 @@ class DataPlane:
         await self._probes.stop(_PROBES_GRACE_S)
         close_listeners(self._public_listeners)
         _log.info("stopped")
-
-
-class _FeedOverSocket:
-    def __init__(self, client: InternalClient) -> None:
-        self._client = client
-
-    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
-        response: feed_pb2.ApplyResponse = await self._call("Apply", request)
-        return response
-
-    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
-        response: feed_pb2.RemoveResponse = await self._call("Remove", request)
-        return response
-
-    async def _call(self, name: str, request: Any) -> Any:
-        try:
-            return await self._client.call(f"{_INTERNAL}.Feed.{name}", request)
-        except Unreachable:
-            raise ServiceError("OVERLOADED") from None
-
-
-def warn_of_uncovered_block(sizes: tuple[int, int] | None) -> None:
-    """Logs a disk with blocks that are larger than the alignment of the journal.
-
-    A power failure during a write can then damage acknowledged changes.
-    """
-    if sizes is not None:
-        _log.warning(
-            "disk blocks are larger than the alignment of the journal",
-            block_bytes=sizes[0],
-            alignment_bytes=sizes[1],
-        )
 
 
 def _regions(settings: Settings) -> RegionCatalog:

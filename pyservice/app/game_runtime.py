@@ -10,13 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from pyservice.app.data_plane_client import DataPlaneClient, reachable_address
 from pyservice.control.builds import BuildFetcher
+from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, TierSize
 from pyservice.control.process_logs import ProcessLogOperations
 from pyservice.control.server_runs import ServerRuns
 from pyservice.errors import ServiceError
+from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime import containers

@@ -15,7 +15,6 @@ from pyservice.calls import Subject
 from pyservice.control.audit_log import AuditAdministration, AuditLog
 from pyservice.control.authorization import CallAuthenticator, identity_topic, scope_covers
 from pyservice.control.feed_comparison import find_orphans
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import group_topic
 from pyservice.control.groups import billing_topic
 from pyservice.control.idempotent_changes import RecordContext
@@ -30,7 +29,7 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.undelivered_secrets import NewToken
-from pyservice.errors import FieldProblem, ServiceError
+from pyservice.errors import FieldProblem, ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
@@ -410,7 +409,7 @@ class OrphanedNamespaces:
     async def all(self) -> list[feed_pb2.HeldConfiguration]:
         try:
             response = await self.client.held_configurations(feed_pb2.HeldRequest())
-        except DataPlaneUnavailable:
+        except Unreachable:
             raise _unreachable() from None
         async with self.database.read() as tx:
             rows = await namespaces.revisions(tx)
@@ -448,7 +447,7 @@ class OrphanedNamespaces:
                 if await self._remove(orphan):
                     removed_orphans.append(orphan)
                     await on_removed(orphan)
-        except DataPlaneUnavailable:
+        except Unreachable:
             raise _unreachable() from None
         finally:
             if removed_orphans:

@@ -23,10 +23,10 @@ from typing import Final, NamedTuple, Protocol
 
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control.feed_comparison import order_key
-from pyservice.control.feeder import CONFIRM_TIMEOUT_S, DataPlaneUnavailable
+from pyservice.control.feeder import CONFIRM_TIMEOUT_S
 from pyservice.control.lobby_records import Row, apply_facts
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2
 from pyservice.storage import deletions, namespaces, service_state
 from pyservice.storage.database import Database, Record, Transaction
@@ -155,7 +155,7 @@ async def _answer_of_data_plane() -> AsyncIterator[None]:
     try:
         async with asyncio.timeout(CONFIRM_TIMEOUT_S):
             yield
-    except (DataPlaneUnavailable, ServiceError, TimeoutError, _Incomplete):
+    except (Unreachable, ServiceError, TimeoutError, _Incomplete):
         raise ServiceError(
             "CONTROL_PLANE_UNAVAILABLE",
             "The data plane has not said what it runs, so nothing was deleted; try again.",
@@ -195,7 +195,7 @@ class Deletions:
         self.job = RetryingJob(
             "deletions",
             "deleted records not removed",
-            DataPlaneUnavailable,
+            Unreachable,
             UploadBusy,
             _Incomplete,
             pauses_s=_RETRIES_S,
@@ -257,7 +257,7 @@ class Deletions:
                 async with self._database.read() as tx:
                     rows = await deletions.removals_of(tx, namespace_ids)
                 await asyncio.gather(*(self._remove_from_data_plane(row) for row in rows))
-        except (DataPlaneUnavailable, ServiceError, TimeoutError):
+        except (Unreachable, ServiceError, TimeoutError):
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The deletion is stored and will take effect; the data plane has not confirmed it "

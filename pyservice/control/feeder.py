@@ -32,7 +32,7 @@ from pyservice.control.feed_messages import (
     refusal_error,
 )
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import note
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
@@ -170,14 +170,10 @@ _REFUSED_RETRY_S: Final = 10.0
 _RECORDS_INTERVAL_S: Final = 30.0
 
 
-class DataPlaneUnavailable(Exception):
-    pass
-
-
 class FeedClient(Protocol):
     """Client of the data plane's configuration feed.
 
-    Its methods raise DataPlaneUnavailable, and ServiceError if the data plane cannot take changes.
+    Its methods raise Unreachable, and ServiceError if the data plane cannot take changes.
     """
 
     async def apply(
@@ -207,9 +203,7 @@ class Feeder:
         self._client = client
         self._pending: dict[str, PendingNamespace] = {}
         self._configurations = DataPlaneConfigurations(composer.source_epoch)
-        self.job = RetryingJob(
-            "feeder", "configuration not sent", DataPlaneUnavailable, pauses_s=_RETRIES_S
-        )
+        self.job = RetryingJob("feeder", "configuration not sent", Unreachable, pauses_s=_RETRIES_S)
         self._contents = ContentComparison(self._compose, self.enqueue, self.job)
         self._refused_configurations = RefusedConfigurations(
             database, self._configurations, on_switched_back, audit or AuditLog()
@@ -346,7 +340,7 @@ class Feeder:
                     # The namespace or the version was deleted meanwhile. The change reports that.
                     return
                 response = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
-        except (DataPlaneUnavailable, ServiceError, TimeoutError):
+        except (Unreachable, ServiceError, TimeoutError):
             return
         finally:
             note("feed check", began)
@@ -373,7 +367,7 @@ class Feeder:
                     # The version was deleted meanwhile. The change reports that.
                     return NAMESPACE_BYTES
                 response = await self._client.check(feed_pb2.ApplyRequest(configuration=message))
-        except (DataPlaneUnavailable, ServiceError, TimeoutError):
+        except (Unreachable, ServiceError, TimeoutError):
             return NAMESPACE_BYTES
         finally:
             note("feed check", began)
@@ -471,7 +465,7 @@ class Feeder:
             if error is None:
                 backoff.reset()
             elif self.job.is_expected(error):
-                if isinstance(error, DataPlaneUnavailable):
+                if isinstance(error, Unreachable):
                     self.mark_disconnected()
                 self._put(namespace_id)
                 await asyncio.sleep(backoff.next_s())

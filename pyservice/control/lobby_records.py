@@ -14,10 +14,9 @@ from typing import Any, Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
 from pyservice.control import authorization
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms, query_milliseconds, rfc3339
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
@@ -73,7 +72,7 @@ class LobbyFactReader:
         self._is_gap = True
         """True if facts may be lost. Live lobbies are then compared after the last fact."""
         self.facts_applied = asyncio.Event()
-        self.job = RetryingJob("facts", "facts not read", DataPlaneUnavailable, pauses_s=_RETRIES_S)
+        self.job = RetryingJob("facts", "facts not read", Unreachable, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
         await self.job.repeat_forever(self._next)
@@ -81,7 +80,7 @@ class LobbyFactReader:
     async def _next(self) -> None:
         try:
             await self.step(_WAIT_MS)
-        except DataPlaneUnavailable:
+        except Unreachable:
             self._on_disconnect()
             raise
 
@@ -269,7 +268,7 @@ class LobbyRecordLookup:
     async def _is_alive(self, lobby_id: str) -> bool:
         try:
             return lobby_id in await self.client.slot_counts([lobby_id])
-        except DataPlaneUnavailable:
+        except Unreachable:
             return False
 
 
@@ -351,7 +350,7 @@ class LobbyRecordOperations:
                 slot_counts |= await self.client.slot_counts(
                     live[start : start + _COUNTED_PER_QUERY]
                 )
-        except DataPlaneUnavailable:
+        except Unreachable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The data plane, which counts players, does not answer; try again.",

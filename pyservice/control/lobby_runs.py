@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from pyservice.concurrency.cancellation import cancel_and_wait
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.run_requests import (
     Backend,
@@ -95,7 +95,7 @@ class LobbyRuns:
         self.job = RetryingJob(
             "lobbies",
             "lobbies not synchronized",
-            DataPlaneUnavailable,
+            Unreachable,
             ReportUndelivered,
             pauses_s=_RETRIES_S,
         )
@@ -183,9 +183,7 @@ class LobbyRuns:
         spec = lobby.spec
         http_address, grpc_address = self.addresses
         if not http_address:
-            raise DataPlaneUnavailable(
-                "the data plane has not sent the addresses of its servers yet"
-            )
+            raise Unreachable("the data plane has not sent the addresses of its servers yet")
         own_env = {
             **api_variables(self._api_url(http_address), grpc_address),
             "HOSTING_CPU": str(size.cpu_mhz),
@@ -247,7 +245,7 @@ class LobbyRuns:
     async def _report(self, report: pb.LobbyReport) -> None:
         try:
             await self._client.report(report)
-        except DataPlaneUnavailable as error:
+        except Unreachable as error:
             raise ReportUndelivered(str(error)) from None
 
 

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import game_topic, group_topic
 from pyservice.control.retrying_job import RetryingJob
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database
@@ -71,7 +71,7 @@ class PlayerCountReader:
         self._topics_of: dict[str, tuple[str, str]] = {}
         self._unannounced: set[str] = set()
         self.job = RetryingJob(
-            "counts", "counts not read", DataPlaneUnavailable, TimeoutError, pauses_s=_RETRIES_S
+            "counts", "counts not read", Unreachable, TimeoutError, pauses_s=_RETRIES_S
         )
 
     async def read_current(self) -> None:

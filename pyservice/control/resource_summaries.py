@@ -1,10 +1,11 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
+from pyservice.settings.sections import Region
 from pyservice.storage.database import Record
 
 
@@ -79,6 +80,20 @@ def game_summary(
         logo_url=links.picture_url(row.logo_upload_id, row.logo_kind),
         banner_url=links.picture_url(row.banner_upload_id, row.banner_kind),
     )
+
+
+def region_summaries(regions: Iterable[Region]) -> list[games_pb2.RegionSummary]:
+    return [
+        games_pb2.RegionSummary(
+            region_id=region.name_id,
+            region_name_id=region.name_id,
+            provider=region.provider_display_name,
+            universal_region="local" if region.name_id == "local" else "unknown",
+            provider_display_name=region.provider_display_name,
+            region_display_name=region.region_display_name,
+        )
+        for region in regions
+    ]
 
 
 def namespace_summary(row: Record) -> games_pb2.NamespaceSummary:

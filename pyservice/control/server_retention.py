@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, NoReturn
 
 from pyservice.control.deletions import RemoveRun
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.lobby_records import LOBBY_RETENTION_MS
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
+from pyservice.errors import Unreachable
 from pyservice.storage import servers
 from pyservice.storage.database import DELETION_BATCH_ROWS, Database
 from pyservice.storage.list_pages import PageBounds
@@ -38,7 +38,7 @@ class ServerRetention:
         clock_ms: Callable[[], int] = now_ms,
         destroyed_max: int = DESTROYED_SERVERS_MAX,
     ) -> None:
-        """`leased_servers` returns the servers with a port lease, or raises DataPlaneUnavailable."""
+        """`leased_servers` returns the servers with a port lease, or raises Unreachable."""
         self._database = database
         self._leased_servers = leased_servers
         self._remove_run = remove_run
@@ -47,7 +47,7 @@ class ServerRetention:
         self.job = RetryingJob(
             "server_retention",
             "destroyed servers not removed",
-            DataPlaneUnavailable,
+            Unreachable,
             pauses_s=_RETRIES_S,
         )
 
@@ -58,7 +58,7 @@ class ServerRetention:
         """Removes servers that were destroyed more than 7 days ago, and surplus ones of each
         namespace, oldest first.
 
-        Raises DataPlaneUnavailable.
+        Raises Unreachable.
         """
         expired_ms = self._now_ms() - LOBBY_RETENTION_MS - 1
         cursor: str | None = None

@@ -12,11 +12,11 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.lobby_records import RUN_FAILURE_CODES
 from pyservice.control.lobby_runs import RunSupervisor, api_variables
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import (
@@ -69,7 +69,7 @@ class ServerRuns:
         self.job = RetryingJob(
             "servers",
             "servers not synchronized",
-            DataPlaneUnavailable,
+            Unreachable,
             ReportUndelivered,
             _ServersFailed,
             pauses_s=_RETRIES_S,
@@ -154,9 +154,7 @@ class ServerRuns:
     def _order(self, record: pb.Server, game_id: str) -> RunRequest:
         api = self._api()
         if api is None:
-            raise DataPlaneUnavailable(
-                "the data plane has not sent the addresses of its servers yet"
-            )
+            raise Unreachable("the data plane has not sent the addresses of its servers yet")
         url, grpc_address = api
         resources = record.resources
         return RunRequest(
@@ -191,7 +189,7 @@ class ServerRuns:
         if backends:
             try:
                 await self._client.place_server(request)
-            except DataPlaneUnavailable as error:
+            except Unreachable as error:
                 raise ReportUndelivered(str(error)) from None
         await self._write(lambda tx: servers.record_placed(tx, run_id))
 
@@ -214,7 +212,7 @@ class ServerRuns:
         )
         try:
             await self._client.end_lease(run_id)
-        except DataPlaneUnavailable as error:
+        except Unreachable as error:
             raise ReportUndelivered(str(error)) from None
 
     async def _write(self, change: Callable[[Transaction], Awaitable[None]]) -> None:

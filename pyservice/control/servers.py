@@ -22,12 +22,11 @@ from pyservice.control.configuration_validation import (
     findings_in_arguments,
     findings_in_environment,
 )
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import require_valid
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.timestamps import now_ms
-from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.errors import FieldProblem, ServiceError, Unreachable, field_problem
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import KILL_TIMEOUT_MS, Resources
@@ -252,7 +251,7 @@ class ServerOperations:
         while True:
             try:
                 return (await self.client.lease(lease_request)).ports
-            except DataPlaneUnavailable:
+            except Unreachable:
                 if asyncio.get_running_loop().time() >= until_s:
                     raise ServiceError(
                         "CONTROL_PLANE_UNAVAILABLE",

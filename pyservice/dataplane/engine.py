@@ -37,12 +37,15 @@ from pyservice.dataplane.native import (
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.network.port_ranges import PUBLIC_PORTS
+from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import note
 
 _NOT_READY: Final = (
     "The lobby started, but the server has not called ready in time. Read the lobby's log, and call"
     " lobbies.ready when the server accepts players."
 )
+
+_log = get_logger("service")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,22 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
         port_quarantine_ms=limits.port_quarantine_ms,
         public_ports=limits.public_ports,
     )
+    warn_of_uncovered_block(native.uncovered_block())
     stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
     return Engine(native, limits.find_wait_ms, stream)
+
+
+def warn_of_uncovered_block(sizes: tuple[int, int] | None) -> None:
+    """Logs a disk with blocks that are larger than the alignment of the journal.
+
+    A power failure during a write can then damage acknowledged changes.
+    """
+    if sizes is not None:
+        _log.warning(
+            "disk blocks are larger than the alignment of the journal",
+            block_bytes=sizes[0],
+            alignment_bytes=sizes[1],
+        )
 
 
 def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: int) -> int:

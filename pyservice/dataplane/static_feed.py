@@ -20,9 +20,10 @@ from typing import Any, Final, Protocol
 
 from google.protobuf import json_format
 
+from pyservice.calls import InternalCalls
 from pyservice.dataplane import static_feed
 from pyservice.durable_files import write_file
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.ids import is_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
@@ -200,6 +201,25 @@ class AdminFeedClient(Protocol):
 
     async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse: ...
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse: ...
+
+
+class FeedOverSocket:
+    def __init__(self, client: InternalCalls) -> None:
+        self._client = client
+
+    async def apply(self, request: feed_pb2.ApplyRequest) -> feed_pb2.ApplyResponse:
+        response: feed_pb2.ApplyResponse = await self._call("Apply", request)
+        return response
+
+    async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
+        response: feed_pb2.RemoveResponse = await self._call("Remove", request)
+        return response
+
+    async def _call(self, name: str, request: Any) -> Any:
+        try:
+            return await self._client.call(f"hosting.internal.v1.Feed.{name}", request)
+        except Unreachable:
+            raise ServiceError("OVERLOADED") from None
 
 
 class LocalFeed(Protocol):

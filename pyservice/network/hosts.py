@@ -90,3 +90,11 @@ def _is_public(address: Address) -> bool:
         and not address.is_reserved
         and not any(address in network for network in _NOT_PUBLIC)
     )
+
+
+def reachable_address(address: str) -> str:
+    """Returns the address under which this machine reaches a listener. A wildcard host becomes
+    127.0.0.1.
+    """
+    host, _, port = address.rpartition(":")
+    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

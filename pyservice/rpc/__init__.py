@@ -8,7 +8,6 @@ from pyservice.rpc.internal_grpc import (
     Handler,
     InternalClient,
     InternalServer,
-    Unreachable,
     next_changes,
 )
 
@@ -20,7 +19,6 @@ __all__ = [
     "InternalClient",
     "InternalServer",
     "RpcServer",
-    "Unreachable",
     "grpc_form",
     "grpc_front",
     "next_changes",

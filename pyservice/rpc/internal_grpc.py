@@ -18,7 +18,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from pyservice.concurrency.backoff import Backoff, doubling
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc.error_status import read_error, status_code, trailers
@@ -43,10 +43,6 @@ _CLIENT_OPTIONS: Final = (
 )
 
 log = get_logger("pyservice.rpc")
-
-
-class Unreachable(Exception):
-    """No server listens on the socket, or the server does not respond in time."""
 
 
 def _method(name: str) -> MethodDescriptor:

@@ -393,6 +393,13 @@ class Domains(_Section):
     job: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
     open_backend: str | None = Field(default=None, pattern=_DOMAIN, max_length=200)
 
+    @property
+    def of_service(self) -> list[str]:
+        """The domains that the service itself uses. A namespace cannot add one of these domains, or
+        a subdomain of one, as its own domain.
+        """
+        return [domain for domain in (self.main, self.cdn, self.job) if domain is not None]
+
 
 class Certificate(_Section):
     server_names: Annotated[tuple[str, ...], BeforeValidator(from_text), Field(min_length=1)]

@@ -16,11 +16,11 @@ from typing import Any, TypeVar, cast
 import pytest
 from sqlalchemy import update
 
-from pyservice.app.data_plane_client import DataPlaneClient
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import feeder
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.configuration_encoding import encode
+from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.feed_lanes import Confirmation
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder

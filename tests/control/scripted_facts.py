@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.timestamps import now_ms
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
 
 NAMESPACE = str(uuid4())
@@ -26,7 +26,7 @@ class ScriptedFacts:
 
     async def read_facts(self, request: pb.ReadRequest) -> pb.ReadResponse:
         if self.is_unavailable:
-            raise DataPlaneUnavailable("unavailable")
+            raise Unreachable("unavailable")
         self.reads.append((request.stream, request.acknowledged_lsn))
         is_restarted = request.stream not in ("", self.stream)
         after = 0 if is_restarted else request.acknowledged_lsn

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.data_plane_client import DataPlaneClient
+from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.rpc import InternalClient, InternalServer

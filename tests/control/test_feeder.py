@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
-from pyservice.app import data_plane_client
-from pyservice.control import feeder
+from pyservice.control import data_plane_client, feeder
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import Trace, current
 from pyservice.storage import namespaces

@@ -11,9 +11,8 @@ import pytest
 from pyservice.cli.admin_requests import control_socket
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
 from pyservice.control.audit_log import AuditLog, operation_of
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import admin_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
@@ -146,7 +145,7 @@ class FailingDataPlane:
 
     async def remove(self, request: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:
         if len(self.removed_ids) == 2:
-            raise DataPlaneUnavailable("unavailable")
+            raise Unreachable("unavailable")
         self.removed_ids.append(request.namespace_id)
         return feed_pb2.RemoveResponse(removed=feed_pb2.Removed())
 

@@ -12,10 +12,10 @@ import pytest
 from sqlalchemy import Connection, select
 
 from pyservice.control import server_retention
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.lobby_records import LOBBY_RETENTION_MS
 from pyservice.control.server_retention import DESTROYED_SERVERS_MAX, ServerRetention
 from pyservice.control.timestamps import now_ms
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.node_allocation import PORT_QUARANTINE_S
 from pyservice.runtime.run_layout import REPORTED
@@ -84,7 +84,7 @@ class RetentionScene:
 
     async def _leased_servers(self) -> Sequence[str]:
         if self.is_unavailable:
-            raise DataPlaneUnavailable("no data plane")
+            raise Unreachable("no data plane")
         return self.leased
 
     async def _remove_run(self, run_id: str) -> bool:
@@ -164,7 +164,7 @@ async def test_unknown_leases_remove_nothing(scene: RetentionScene, source: Sour
     namespace_id = await source.namespace()
     [old] = await add_servers(scene.database, namespace_id, NOW_MS - 2 * LOBBY_RETENTION_MS)
     scene.is_unavailable = True
-    with pytest.raises(DataPlaneUnavailable):
+    with pytest.raises(Unreachable):
         await scene.left()
     assert scene.removed_runs == []
     scene.is_unavailable = False

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.app import control_plane
 from pyservice.control.resource_summaries import PublicUrls
+from pyservice.control.service_info import bootstrap
 from pyservice.settings import Settings
 from pyservice.settings.sections import CaptchaSettings, Domains
 from tests.control.response_shapes import FLAG, NUMBER, TEXT, shape
@@ -69,18 +69,18 @@ def test_domains_replace_addresses() -> None:
     names = {"main": "games", "cdn": "sites", "job": "lobbies", "open_backend": "b"}
     domains = {name: f"{label}.example" for name, label in names.items()}
     settings = Settings(domains=Domains(**domains), access="private", cluster="enterprise")
-    response = control_plane.bootstrap(settings, LINKS)
+    response = bootstrap(settings, LINKS)
     assert (response.access, response.cluster) == ("private", "enterprise")
     assert {name: getattr(response.domains, name) for name in names} == domains
     assert response.origins.hub == "https://hub.example"
 
 
 def test_service_captcha_key_is_returned_where_set() -> None:
-    without = control_plane.bootstrap(Settings(), LINKS)
+    without = bootstrap(Settings(), LINKS)
     assert without.HasField("captcha")
     assert not without.captcha.HasField("captcha_b")
     captcha = CaptchaSettings(captcha_b_site_key="0x4AAAAAAA")
-    response = control_plane.bootstrap(Settings(captcha=captcha), LINKS)
+    response = bootstrap(Settings(captcha=captcha), LINKS)
     assert response.captcha.captcha_b.site_key == "0x4AAAAAAA"
     with pytest.raises(ValueError, match="captcha_b_site_key"):
         CaptchaSettings(captcha_b_site_key="")

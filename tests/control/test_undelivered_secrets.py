@@ -12,11 +12,11 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Connection
 
-from pyservice.app.data_plane_client import DataPlaneClient
 from pyservice.app.plane_process import BackgroundTasks
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import undelivered_secrets
 from pyservice.control.authorization import GrantedScope
+from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import TokenOperations

@@ -11,14 +11,13 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.configuration_encoding import encode
 from pyservice.control.deletions import Deletions
-from pyservice.control.feeder import DataPlaneUnavailable
 from pyservice.control.games import GameDeletions, GameOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.lobby_records import LobbyFactReader
 from pyservice.control.namespaces import NamespaceOperations
 from pyservice.control.timestamps import now_ms
 from pyservice.control.versions import VersionOperations
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.pb.hosting.v1 import games_pb2, namespaces_pb2, versions_pb2
 from pyservice.storage import games, namespaces
@@ -42,7 +41,7 @@ class DataPlane(ScriptedFacts):
 
     async def held_configurations(self, _: feed_pb2.HeldRequest) -> feed_pb2.HeldResponse:
         if self.is_unavailable:
-            raise DataPlaneUnavailable("unavailable")
+            raise Unreachable("unavailable")
         return feed_pb2.HeldResponse(configurations=[self.held])
 
     async def remove(self, _: feed_pb2.RemoveRequest) -> feed_pb2.RemoveResponse:

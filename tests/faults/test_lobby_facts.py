@@ -10,8 +10,9 @@ from collections import Counter
 
 import pytest
 
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
-from pyservice.rpc import InternalClient, Unreachable
+from pyservice.rpc import InternalClient
 from tests.faults.conftest import MakePlane, OpenClients
 from tests.support.data_plane_clients import ResponseLost
 from tests.support.killable_plane import Plane

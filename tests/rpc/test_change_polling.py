@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from pyservice.errors import Unreachable
 from pyservice.rpc import (
     NEXT_CHANGES,
     ChangesPoll,
     InternalClient,
     InternalServer,
-    Unreachable,
     next_changes,
 )
 from pyservice.watch import Changes, Topics

@@ -10,9 +10,9 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pyservice.errors import FieldProblem, ServiceError
+from pyservice.errors import FieldProblem, ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
-from pyservice.rpc import InternalClient, InternalServer, Unreachable
+from pyservice.rpc import InternalClient, InternalServer
 from tests.support.waiting import eventually, within
 
 pytestmark = pytest.mark.anyio

@@ -23,8 +23,9 @@ from pyservice.cli.admin_requests import control_socket
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.dataplane.feed_files import _read
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2, feed_pb2
-from pyservice.rpc import InternalClient, Unreachable
+from pyservice.rpc import InternalClient
 from pyservice.storage import service_state, uploads
 from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.tables import metadata

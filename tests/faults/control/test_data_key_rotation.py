@@ -16,8 +16,9 @@ import pytest
 from pyservice.auth import keyring
 from pyservice.auth.keyring import Keyring
 from pyservice.cli.admin_requests import admin_socket
+from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import admin_pb2
-from pyservice.rpc import InternalClient, Unreachable
+from pyservice.rpc import InternalClient
 from tests.support import command_line
 from tests.support.full_service import ARENA_MODES, Developer, ServiceClient
 from tests.support.killed_service import (

@@ -5,12 +5,11 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from pyservice.calls import InternalCalls
 from pyservice.control.batching import Batcher
-from pyservice.control.feeder import DataPlaneUnavailable
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, runtime_pb2, signing_pb2
-from pyservice.rpc import InternalClient, Unreachable
 
 _log = get_logger("service")
 
@@ -27,7 +26,7 @@ _TIMEOUT_S: Final = 10.0
 
 class DataPlaneClient:
     def __init__(
-        self, client: InternalClient, address_found: Callable[[str], None] = lambda address: None
+        self, client: InternalCalls, address_found: Callable[[str], None] = lambda address: None
     ) -> None:
         self._client = client
         self._address_found = address_found
@@ -90,7 +89,7 @@ class DataPlaneClient:
         for tries in itertools.count():
             try:
                 await self.held_configurations(feed_pb2.HeldRequest())
-            except (DataPlaneUnavailable, ServiceError) as error:
+            except (Unreachable, ServiceError) as error:
                 if tries == _WARN_AFTER:
                     _log.warning(
                         "address of the public HTTP server not known yet", error=str(error)
@@ -168,7 +167,7 @@ class DataPlaneClient:
     async def _sign(self, request: signing_pb2.SignTokenRequest) -> str:
         try:
             response = await self._call("Signing.SignToken", request, _SIGN_TIMEOUT_S)
-        except DataPlaneUnavailable:
+        except Unreachable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
                 "The data plane signs tokens and does not answer; try again.",
@@ -177,19 +176,8 @@ class DataPlaneClient:
         return token
 
     async def _call(self, name: str, request: Any, timeout_s: float = _TIMEOUT_S) -> Any:
-        try:
-            return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
-        except Unreachable as error:
-            raise DataPlaneUnavailable(str(error)) from None
+        return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
 
 
 def _is_item_error(error: Exception) -> bool:
     return isinstance(error, ServiceError) and error.code in _ITEM_ERRORS
-
-
-def reachable_address(address: str) -> str:
-    """Returns the address under which this machine reaches a listener. A wildcard host becomes
-    127.0.0.1.
-    """
-    host, _, port = address.rpartition(":")
-    return f"127.0.0.1:{port}" if host in ("0.0.0.0", "[::]") else address

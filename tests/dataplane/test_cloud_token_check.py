@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.app.cloud_token_check import CloudTokenCheck
+from pyservice.dataplane.cloud_token_check import CloudTokenCheck
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc import InternalClient, InternalServer

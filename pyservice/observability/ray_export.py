@@ -7,11 +7,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from typing import Any, Final
 
-from pyservice.errors import ServiceError
+from google.protobuf.message import Message
+
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.metrics import RayMetrics
 from pyservice.observability.rays import RayDelivery, Rays
 from pyservice.pb.hosting.internal.v1 import rays_pb2
-from pyservice.rpc import InternalClient, Unreachable
 from pyservice.settings import Settings
 
 STORE_SPANS: Final = "hosting.internal.v1.Rays.StoreSpans"
@@ -54,10 +55,12 @@ CDN_SERVICE: Final = "cdn"
 _CDN_SHARE: Final = 10
 
 
-def store_over_socket(client: InternalClient) -> StoreSpans:
+def store_over_socket(call: Callable[[str, Message], Awaitable[object]]) -> StoreSpans:
+    """Returns a function that sends spans to the control plane. `call` makes internal calls."""
+
     async def store(span_sets: Sequence[rays_pb2.SpanSet]) -> None:
         try:
-            await client.call(STORE_SPANS, rays_pb2.StoreSpansRequest(span_sets=span_sets))
+            await call(STORE_SPANS, rays_pb2.StoreSpansRequest(span_sets=span_sets))
         except Unreachable:
             raise ServiceError("CONTROL_PLANE_UNAVAILABLE") from None
 

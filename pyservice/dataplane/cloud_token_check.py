@@ -9,11 +9,10 @@ from time import perf_counter
 from typing import Final, NamedTuple
 from uuid import UUID
 
-from pyservice.calls import Scope
-from pyservice.errors import ServiceError
+from pyservice.calls import InternalCalls, Scope
+from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.rays import note
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.rpc import InternalClient, Unreachable
 
 _CHECK: Final = "hosting.internal.v1.Control.CheckToken"
 _TIMEOUT_S: Final = 2.0
@@ -32,7 +31,7 @@ class _CheckResult(NamedTuple):
 
 class CloudTokenCheck:
     def __init__(
-        self, client: InternalClient, clock_s: Callable[[], float] = time.monotonic
+        self, client: InternalCalls, clock_s: Callable[[], float] = time.monotonic
     ) -> None:
         self._client = client
         self._now_s = clock_s

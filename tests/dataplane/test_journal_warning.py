@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from pyservice.app.data_plane import warn_of_uncovered_block
 from pyservice.auth import keyring
-from pyservice.dataplane.engine import EngineLimits, open_engine
+from pyservice.dataplane.engine import EngineLimits, open_engine, warn_of_uncovered_block
 
 pytestmark = pytest.mark.anyio
 
