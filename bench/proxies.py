@@ -24,7 +24,7 @@ import httpx
 from bench.machine import LOAD_CORE, SERVER_CORE, Bench, cpu_seconds, on_core
 from bench.processes import end, memory_kib, wait_for
 from bench.results import WrongAnswer
-from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 
 HOST: Final = "bench.example"
 BODY_BYTES: Final = 1_024

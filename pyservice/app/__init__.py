@@ -78,7 +78,7 @@ def run_data(launch: Launch) -> int:
 
 
 def run_edge_guard(launch: Launch) -> int:
-    from pyservice.app.edge_guard import run_edge_guard_role
+    from pyservice.app.edge_guard_role import run_edge_guard_role
 
     return run_edge_guard_role(launch)
 

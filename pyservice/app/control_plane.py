@@ -10,7 +10,6 @@ from types import MappingProxyType
 from typing import Final
 
 from pyservice.app.cdn_process import CdnProcess
-from pyservice.app.edge_guard_traffic import EdgeGuardTraffic
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.object_storage import ObjectStorage, url_signer
 from pyservice.app.plane_process import (
@@ -64,6 +63,7 @@ from pyservice.control.uploads import UploadLifecycle, UploadOperations
 from pyservice.control.versions import VersionOperations
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
+from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.network.hosts import reachable_address

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pyservice.app.edge_guard_probe import EdgeGuardMetrics
 from pyservice.app.plane_process import BackgroundTasks, reread_settings
 from pyservice.app.public_servers import (
     PublicListeners,
@@ -61,6 +60,7 @@ from pyservice.edge.public_certificate import (
     open_certificate,
     reload_certificate,
 )
+from pyservice.edge_guard.admin_socket import EdgeGuardMetrics
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyservice.app import Launch, longest_end_ms, run_locked
-from pyservice.app.edge_guard_probe import GUARD_LOCK
 from pyservice.concurrency.backoff import Backoff, doubling
+from pyservice.edge_guard.process import GUARD_LOCK
 from pyservice.process import early_spawn
 from pyservice.process.directory_lock import holder_wait_ms
 from pyservice.process.listening_sockets import (
@@ -95,7 +95,7 @@ class _Supervisor:
         self._log = get_logger("serve")
         if self._launch.warning is not None:
             self._log.warning("other users can read secrets", problem=self._launch.warning)
-        from pyservice.app.edge_guard import EdgeGuard
+        from pyservice.edge_guard.supervision import EdgeGuard
 
         self._edge_guard = EdgeGuard(settings, self._launch.reread)
         self._serves_data = asyncio.Event()

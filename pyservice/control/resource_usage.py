@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyservice.control.retrying_job import RetryingJob
+from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.storage.database import Database
@@ -26,29 +27,8 @@ _OWNERS_PER_QUERY: Final = 500
 _US_PER_S: Final = 1_000_000
 
 
-class Traffic(NamedTuple):
-    received_bytes: int = 0
-    sent_bytes: int = 0
-    received_packets: int = 0
-    sent_packets: int = 0
-
-    def plus(self, other: Traffic) -> Traffic:
-        return Traffic(*(one + more for one, more in zip(self, other, strict=True)))
-
-    def minus(self, other: Traffic) -> Traffic:
-        return Traffic(*(one - less for one, less in zip(self, other, strict=True)))
-
-
 _NO_TRAFFIC: Final = Traffic()
 _UNKNOWN_USAGE: Final = GroupUsage()
-
-
-class TrafficReading(NamedTuple):
-    """Counters of edge-guard by lobby or server."""
-
-    series: str
-    """Counters of another series began at 0. Empty: edge-guard does not run."""
-    by_owner: Mapping[str, Traffic]
 
 
 ReadTraffic = Callable[[], Awaitable[TrafficReading | None]]

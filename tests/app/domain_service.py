@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 
-from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 from tests.support import game_programs
 from tests.support.full_service import UNLIMITED, Developer, FullService, HttpClient
 from tests.support.game_back_end import GameBackEnd

@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.app.edge_guard_service import EdgeGuardService, is_reached, made_server, with_server
 from tests.support import game_programs
 from tests.support.data_plane_service import UNLIMITED
+from tests.support.edge_guard_service import EdgeGuardService, is_reached, made_server, with_server
 from tests.support.supervised_service import is_gone
 from tests.support.waiting import PATIENCE_S, until
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
 from pyservice.cli.commands import app
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 from tests.support.command_line import run
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, document, version
 

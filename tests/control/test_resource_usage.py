@@ -8,13 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.resource_usage import (
-    NAMESPACES_MAX,
-    OTHER,
-    ResourceUsage,
-    Traffic,
-    TrafficReading,
-)
+from pyservice.control.resource_usage import NAMESPACES_MAX, OTHER, ResourceUsage
+from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
 from pyservice.ids import RecordIds
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.storage import games, groups, lobbies, namespaces

@@ -14,7 +14,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.waiting import PATIENCE_S, until
 

@@ -1,4 +1,4 @@
-"""Queries to a running edge-guard: the PID from its lock file, its admin socket and its metrics."""
+"""Process of edge-guard: its program, its lock file, its start and its exit."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 EDGE_GUARD_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
 GUARD_LOCK: Final = "GUARD.LOCK"
@@ -75,49 +77,37 @@ def _is_lock(process: Path, descriptor: str, lock: os.stat_result) -> bool:
     return False
 
 
-_RESPONSE_BYTES_MAX: Final = 1 << 20
+def spawn(
+    path: Path,
+    how: str,
+    output: IO[bytes],
+    *,
+    in_new_session: bool = False,
+    inherited: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    # Popen runs on the event loop's thread. The child gets its death signal when the starting
+    # thread dies, and another thread could outlive the main thread.
+    return subprocess.Popen(
+        [str(EDGE_GUARD_BINARY), str(path), how],
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        env={},
+        cwd="/",
+        start_new_session=in_new_session,
+        pass_fds=inherited,
+    )
 
 
-async def query_edge_guard(folder: Path, path: str, within_s: float) -> tuple[int, bytes]:
-    """Sends a GET request to edge-guard's admin socket.
-
-    Raises OSError if the request fails or times out, and ValueError if the response is invalid.
-    """
-    async with asyncio.timeout(within_s):
-        reader, writer = await asyncio.open_unix_connection(str(folder / "admin.sock"))
-        try:
-            writer.write(f"GET {path} HTTP/1.0\r\nHost: edge-guard\r\n\r\n".encode())
-            response = b""
-            while (piece := await reader.read(65_536)) and len(response) < _RESPONSE_BYTES_MAX:
-                response += piece
-        finally:
-            writer.close()
-    head, _, body = response.partition(b"\r\n\r\n")
-    _, status, *_ = head.split(b" ")
-    return int(status), body
-
-
-_TIMEOUT_S: Final = 0.2
-_UP: Final = (
-    "# HELP hosting_edge_up Whether edge-guard answers.\n"
-    "# TYPE hosting_edge_up gauge\n"
-    "hosting_edge_up {}\n"
-)
-
-
-class EdgeGuardMetrics:
-    def __init__(self, data_dir: Path) -> None:
-        self._folder = data_dir / "edge"
-
-    async def scrape(self) -> bytes:
-        """Returns the metric `hosting_edge_up`, followed by edge-guard's own metrics. Does not
-        raise.
-
-        If edge-guard does not respond within 200 ms, returns only `hosting_edge_up 0`.
-        """
-        try:
-            status, text = await query_edge_guard(self._folder, "/metrics", _TIMEOUT_S)
-        except (OSError, ValueError):
-            status, text = 0, b""
-        is_up = status == 200
-        return _UP.format(int(is_up)).encode() + (text if is_up else b"")
+@contextlib.contextmanager
+def exit_of(pid: int) -> Iterator[asyncio.Event]:
+    """Provides an event that is set when the process exits."""
+    descriptor = os.pidfd_open(pid)
+    loop = asyncio.get_running_loop()
+    exited = asyncio.Event()
+    loop.add_reader(descriptor, exited.set)
+    try:
+        yield exited
+    finally:
+        loop.remove_reader(descriptor)
+        os.close(descriptor)

@@ -1,4 +1,4 @@
-"""Supervision and configuration of edge-guard, which forwards player traffic to game servers."""
+"""Supervision of edge-guard, which forwards player traffic to game servers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,21 @@ import signal
 import socket
 import stat
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
-from pyservice.app import Launch, run_locked
-from pyservice.app.edge_guard_probe import (
-    EDGE_GUARD_BINARY,
-    GUARD_LOCK,
-    EdgeGuardLock,
-    query_edge_guard,
-)
-from pyservice.app.plane_process import log_full_disk
 from pyservice.concurrency.backoff import Backoff
 from pyservice.durable_files import write_file
-from pyservice.observability.logging import configure_logging, get_logger
-from pyservice.process.ready_report import report_ready
-from pyservice.process.stop_signals import StopSignals
+from pyservice.edge_guard.admin_socket import query_edge_guard
+from pyservice.edge_guard.configuration import (
+    RELOADED_KEYS,
+    config_problems,
+    config_text,
+    edge_guard_config,
+)
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY, EdgeGuardLock, exit_of, spawn
+from pyservice.observability.logging import get_logger
 from pyservice.settings import Settings, SettingsError
 from pyservice.settings.sections import InheritedSocket
 
@@ -38,7 +35,6 @@ _END_S: Final = 5.0
 _FORCED_END_S: Final = 0.5
 _RETRY_DELAYS_S: Final = (0.1, 0.5, 2.0, 5.0)
 _LOG_MAX_BYTES: Final = 1 << 20
-_CHECK_S: Final = 10.0
 
 _log = get_logger("serve")
 
@@ -156,7 +152,7 @@ class EdgeGuard:
                 _log.info("edge-guard found", pid=self._pid)
                 return
         path = self._folder / "config.json"
-        write_file(path, _text_of(self._config))
+        write_file(path, config_text(self._config))
         before = self._lock.holder()
         self._process = self._start(path)
         if not await self._wait_until_serving(stop):
@@ -186,7 +182,7 @@ class EdgeGuard:
         self._reload_due.clear()
         try:
             config = await self._reloaded_config(self._reread())
-            write_file(self._folder / "config.json", _text_of(config))
+            write_file(self._folder / "config.json", config_text(config))
             self._config = config
             # If this edge-guard was not found yet or is about to be replaced, its start settings
             # stay.
@@ -210,8 +206,8 @@ class EdgeGuard:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         trial = self._folder / "config.new"
         try:
-            write_file(trial, _text_of(config))
-            problems = await _problems_of(trial)
+            write_file(trial, config_text(config))
+            problems = await config_problems(trial)
         finally:
             trial.unlink(missing_ok=True)
         if problems:
@@ -220,7 +216,7 @@ class EdgeGuard:
 
     def _start(self, path: Path) -> subprocess.Popen[bytes]:
         with self._open_log() as log:
-            return _spawn(
+            return spawn(
                 path,
                 "--replace",
                 log,
@@ -285,7 +281,7 @@ class EdgeGuard:
 
     async def _wait_exit(self, stop: asyncio.Event) -> None:
         try:
-            with _exit_of(self._pid) as exited:
+            with exit_of(self._pid) as exited:
                 while not (exited.is_set() or stop.is_set()):
                     await self._reload_if_due()
                     await _either(exited, stop, self._reload_due)
@@ -311,63 +307,6 @@ async def _either(*events: asyncio.Event) -> None:
             task.cancel()
 
 
-def _text_of(config: dict[str, Any]) -> bytes:
-    return json.dumps(config, indent=1).encode()
-
-
-async def _problems_of(path: Path) -> list[str]:
-    """Returns a line for each problem of a configuration of edge-guard and its certificates."""
-    with tempfile.TemporaryFile() as output:
-        process = _spawn(path, "--check", output)
-        try:
-            with _exit_of(process.pid) as exited:
-                async with asyncio.timeout(_CHECK_S):
-                    await exited.wait()
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode == 0:
-            return []
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
-        return [line.removeprefix("edge-guard: ") for line in lines]
-
-
-def _spawn(
-    path: Path,
-    how: str,
-    output: IO[bytes],
-    *,
-    in_new_session: bool = False,
-    inherited: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
-    # Popen runs on the event loop's thread. The child gets its death signal when the starting
-    # thread dies, and another thread could outlive the main thread.
-    return subprocess.Popen(
-        [str(EDGE_GUARD_BINARY), str(path), how],
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        env={},
-        cwd="/",
-        start_new_session=in_new_session,
-        pass_fds=inherited,
-    )
-
-
-@contextlib.contextmanager
-def _exit_of(pid: int) -> Iterator[asyncio.Event]:
-    descriptor = os.pidfd_open(pid)
-    loop = asyncio.get_running_loop()
-    exited = asyncio.Event()
-    loop.add_reader(descriptor, exited.set)
-    try:
-        yield exited
-    finally:
-        loop.remove_reader(descriptor)
-        os.close(descriptor)
-
-
 def _listener_identity(name: str, number: int) -> tuple[int, int]:
     with contextlib.suppress(OSError):
         status = os.fstat(number)
@@ -383,107 +322,3 @@ def _listener_identity(name: str, number: int) -> tuple[int, int]:
 def _version() -> list[int]:
     status = EDGE_GUARD_BINARY.stat()
     return [status.st_size, status.st_mtime_ns]
-
-
-_TIMEOUTS: Final = ("first_byte_ms", "stream_idle_ms", "datagram_idle_ms")
-RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
-
-
-def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
-    edge, domains, limits = settings.edge, settings.domains, settings.edge.limits.model_dump()
-    config: dict[str, Any] = {
-        "folder": str(folder),
-        "source": str(settings.admin_socket.resolve()),
-        "bind": edge.bind,
-        "advertised": edge.address,
-        "proxies": [str(network) for network in edge.proxies],
-        "proxy_header": edge.proxy_header,
-        "certificates": [
-            {
-                "server_names": list(certificate.server_names),
-                "cert": str(certificate.cert.resolve()),
-                "key": str(certificate.key.resolve()),
-            }
-            for certificate in edge.certificates
-        ],
-        "backends": [],
-        "nice": edge.nice,
-        "limits": limits,
-        "timeouts": {name: limits.pop(name) for name in _TIMEOUTS},
-    }
-    if edge.workers is not None:
-        config["workers"] = edge.workers
-    for name, address in (("http", edge.http), ("https", edge.https)):
-        if address is not None:
-            config[name] = str(address)
-    backends = (
-        ([domains.main] if domains.main else [], settings.edge_http_socket, True),
-        (list(settings.cdn_hosts), settings.edge_cdn_socket, False),
-    )
-    for hosts, path, has_proxy_protocol in backends:
-        if hosts:
-            config["backends"].append(
-                {
-                    "hosts": hosts,
-                    "address": f"unix:{path.resolve()}",
-                    "proxy_protocol": has_proxy_protocol,
-                }
-            )
-    return config
-
-
-def edge_guard_problems(settings: Settings) -> list[str]:
-    """Returns a line for each problem that edge-guard finds in its settings and certificates."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "config.json"
-        path.write_bytes(_text_of(edge_guard_config(settings, Path(folder))))
-        problems = asyncio.run(_problems_of(path))
-    return [f"edge.{problem}" for problem in problems]
-
-
-def run_edge_guard_role(launch: Launch) -> int:
-    settings = launch.settings
-    configure_logging(level=settings.log_level, format=settings.log_format)
-    locks = [(settings.data_dir / "edge", GUARD_LOCK)]
-    return run_locked(launch, locks, lambda: _EdgeGuardRole(launch).live())
-
-
-class _EdgeGuardRole:
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
-        self._signals = StopSignals()
-        self._guard = EdgeGuard(launch.settings, launch.reread, is_alone=True)
-        self._status = 0
-
-    async def live(self) -> int:
-        """Runs edge-guard until a stop signal or a failed start. Returns the exit status."""
-        signals = self._signals
-        signals.install(asyncio.get_running_loop(), self._guard.reload)
-        keep_task = asyncio.create_task(
-            self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
-        )
-        report_task = asyncio.create_task(self._report_ready())
-        await asyncio.wait({report_task})
-        if report_task.exception() is None:
-            await signals.stop.wait()
-        signals.stop.set()
-        await keep_task
-        if not await self._guard.leave(signals.forced):
-            self._status = 1
-        await report_task
-        return self._status
-
-    async def _report_ready(self) -> None:
-        await self._signals.unless_stopped(self._guard.serves.wait())
-        if self._signals.stop.is_set():
-            return
-        admin = self._launch.settings.data_dir.resolve() / "edge" / "admin.sock"
-        report = {"edge_admin": str(admin)}
-        _log.info("ready", **report)
-        path = self._launch.ready_file
-        if path is not None:
-            await report_ready(path, report, self._signals, log_full_disk)
-
-    def _give_up(self) -> None:
-        self._status = 1
-        self._signals.stop.set()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.app.edge_guard import edge_guard_config, edge_guard_problems
+from pyservice.edge_guard.configuration import edge_guard_config, edge_guard_problems
 from pyservice.settings import load
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import pytest
 
-from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 from pyservice.settings import SettingsError, load
-from tests.app.edge_guard_service import EdgeGuardService, is_reached, with_server
 from tests.support import game_programs
 from tests.support.data_plane_service import UNLIMITED
+from tests.support.edge_guard_service import EdgeGuardService, is_reached, with_server
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full

@@ -18,13 +18,13 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.app.edge_guard import EdgeGuard
-from pyservice.app.edge_guard_probe import EDGE_GUARD_BINARY
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
+from pyservice.edge_guard.supervision import EdgeGuard
 from pyservice.settings import load
 from pyservice.settings.sections import EdgeSettings
-from tests.app.edge_guard_service import EdgeGuardService, is_reached, made_server, with_server
 from tests.support import game_programs
 from tests.support.data_plane_service import UNLIMITED
+from tests.support.edge_guard_service import EdgeGuardService, is_reached, made_server, with_server
 from tests.support.leftover_processes import end_leftovers
 from tests.support.supervised_service import is_gone
 from tests.support.waiting import PATIENCE_S, until, within

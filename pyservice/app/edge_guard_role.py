@@ -1,0 +1,63 @@
+"""Role `edge-guard`: a process that supervises only edge-guard, and no plane."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pyservice.app import Launch, run_locked
+from pyservice.app.plane_process import log_full_disk
+from pyservice.edge_guard.process import GUARD_LOCK
+from pyservice.edge_guard.supervision import EdgeGuard
+from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.process.ready_report import report_ready
+from pyservice.process.stop_signals import StopSignals
+
+_log = get_logger("serve")
+
+
+def run_edge_guard_role(launch: Launch) -> int:
+    settings = launch.settings
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    locks = [(settings.data_dir / "edge", GUARD_LOCK)]
+    return run_locked(launch, locks, lambda: _EdgeGuardRole(launch).live())
+
+
+class _EdgeGuardRole:
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._signals = StopSignals()
+        self._guard = EdgeGuard(launch.settings, launch.reread, is_alone=True)
+        self._status = 0
+
+    async def live(self) -> int:
+        """Runs edge-guard until a stop signal or a failed start. Returns the exit status."""
+        signals = self._signals
+        signals.install(asyncio.get_running_loop(), self._guard.reload)
+        keep_task = asyncio.create_task(
+            self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
+        )
+        report_task = asyncio.create_task(self._report_ready())
+        await asyncio.wait({report_task})
+        if report_task.exception() is None:
+            await signals.stop.wait()
+        signals.stop.set()
+        await keep_task
+        if not await self._guard.leave(signals.forced):
+            self._status = 1
+        await report_task
+        return self._status
+
+    async def _report_ready(self) -> None:
+        await self._signals.unless_stopped(self._guard.serves.wait())
+        if self._signals.stop.is_set():
+            return
+        admin = self._launch.settings.data_dir.resolve() / "edge" / "admin.sock"
+        report = {"edge_admin": str(admin)}
+        _log.info("ready", **report)
+        path = self._launch.ready_file
+        if path is not None:
+            await report_ready(path, report, self._signals, log_full_disk)
+
+    def _give_up(self) -> None:
+        self._status = 1
+        self._signals.stop.set()
