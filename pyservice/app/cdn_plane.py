@@ -8,20 +8,16 @@ import sys
 from collections.abc import Callable, Sequence
 
 from pyservice.app.object_storage import ObjectStorage, UrlVerifier
-from pyservice.app.plane_process import (
-    CDN_METRICS,
-    THREAD_SWITCH_S,
-    BackgroundTaskDied,
-    BackgroundTasks,
-)
 from pyservice.cdn.app import Cdn
-from pyservice.cdn.metrics import render_metrics
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
+from pyservice.cdn.supervision import CDN_METRICS
 from pyservice.cdn.uploads import UploadReceiver
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.ray_export import CDN_SERVICE, RayExport, store_over_socket
 from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.process.background_tasks import BackgroundTaskDied, BackgroundTasks
+from pyservice.process.plane_process import THREAD_SWITCH_S
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import InternalClient, InternalServer
 from pyservice.settings import Settings
@@ -61,11 +57,8 @@ class CdnPlane:
         self._server = CdnServer(self._cdn, self._listeners, uploads, proxies, backlog)
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
-        cdn = self._cdn
-        measured = render_metrics(
-            self._storage.objects.counts, cdn.counts.answers, cdn.counts.bytes, cdn.cache_bytes
-        )
-        return control_pb2.MetricsResponse(text=self._metrics.render(measured))
+        text = self._metrics.render(self._cdn.render_metrics())
+        return control_pb2.MetricsResponse(text=text)
 
     async def start(self) -> dict[str, str]:
         sys.setswitchinterval(THREAD_SWITCH_S)

@@ -9,17 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from pyservice.app.cdn_process import CdnProcess
 from pyservice.app.game_runtime import GameRuntime
 from pyservice.app.object_storage import ObjectStorage, url_signer
-from pyservice.app.plane_process import (
-    THREAD_SWITCH_S,
-    BackgroundTaskDied,
-    BackgroundTasks,
-    reread_settings,
-)
 from pyservice.app.public_servers import open_http_server, transport_settings
 from pyservice.calls import Operation
+from pyservice.cdn.supervision import CdnProcess
 from pyservice.control import metrics
 from pyservice.control.admin_operations import AdminOperations, OrphanedNamespaces
 from pyservice.control.audit_log import AuditAdministration, AuditLog, AuditLogOperations
@@ -71,6 +65,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.pb.hosting.internal.v1 import control_pb2
+from pyservice.process.background_tasks import BackgroundTaskDied, BackgroundTasks
 from pyservice.process.listening_sockets import (
     LISTENERS_OF_ROLE,
     bound_address,
@@ -78,6 +73,7 @@ from pyservice.process.listening_sockets import (
     listen,
     open_listeners,
 )
+from pyservice.process.plane_process import THREAD_SWITCH_S, reread_settings
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
 from pyservice.settings import Settings
@@ -252,7 +248,8 @@ class ControlPlane:
         self._files = ObjectStorage(settings, signer, cdn_url, is_receiver=False)
         if settings.cdn_hosts:
             self._cdn_listeners["edge"] = listen_unix(settings.edge_cdn_socket)
-        self._cdn = CdnProcess(settings, self._flags, self._cdn_listeners)
+        self._cdn_client = InternalClient(settings.cdn_socket)
+        self._cdn = CdnProcess(self._cdn_client, self._flags, self._cdn_listeners)
         return cdn_url
 
     def _wire_servers(self, operations: Handlers, administration: AdminOperations) -> None:
@@ -494,7 +491,7 @@ class ControlPlane:
         await self._refusals.job.attempt(self._refusals.flush)
         await self._rays.close()
         await asyncio.to_thread(self._files.close)
-        await self._cdn.close()
+        await self._cdn_client.close()
         await self._client.close()
         await self._database.close()
         close_listeners(self._cdn_listeners)

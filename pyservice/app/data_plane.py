@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from pyservice.app.plane_process import BackgroundTasks, reread_settings
 from pyservice.app.public_servers import (
     PublicListeners,
     PublicServers,
@@ -67,12 +66,14 @@ from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.ray_export import DATA_SERVICE, RayExport, store_over_socket
 from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
+from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.process.listening_sockets import (
     LISTENERS_OF_ROLE,
     bound_address,
     close_listeners,
     open_listeners,
 )
+from pyservice.process.plane_process import reread_settings
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning

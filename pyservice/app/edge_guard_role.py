@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from pyservice.app import Launch, run_locked
-from pyservice.app.plane_process import log_full_disk
-from pyservice.edge_guard.process import GUARD_LOCK
 from pyservice.edge_guard.supervision import EdgeGuard
 from pyservice.observability.logging import configure_logging, get_logger
+from pyservice.process.launch import GUARD_LOCK, Launch, run_locked
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
 
@@ -56,7 +54,7 @@ class _EdgeGuardRole:
         _log.info("ready", **report)
         path = self._launch.ready_file
         if path is not None:
-            await report_ready(path, report, self._signals, log_full_disk)
+            await report_ready(path, report, self._signals)
 
     def _give_up(self) -> None:
         self._status = 1

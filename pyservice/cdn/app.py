@@ -30,6 +30,7 @@ from pyservice.cdn.site_passwords import (
     TooManyWrongPasswords,
 )
 from pyservice.cdn.sites import BadPath, Site, SiteFile, SiteSource, address, is_of_sites
+from pyservice.control.metrics import counter, gauge
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED
@@ -131,14 +132,27 @@ class Cdn:
         self._domain = domain.lower() if domain else None
         self._compressor = GzipCache()
         self._credentials = credentials or SitePasswords()
+        self._objects = objects
         self._files = FileResponses(objects, self._compressor)
         self._signed_objects = SignedObjects(objects, self._files)
         self.counts = CdnCounts()
 
-    @property
-    def cache_bytes(self) -> int:
-        """Bytes of site records and compressed files that the CDN holds in memory."""
-        return self._sites.cache_bytes + self._compressor.cache_bytes
+    def render_metrics(self) -> bytes:
+        objects, cache_bytes = (
+            self._objects.counts,
+            self._sites.cache_bytes + self._compressor.cache_bytes,
+        )
+        lines = [
+            *counter("object_puts", "Stored uploads.", objects.puts),
+            *counter("object_put_bytes", "Bytes of stored uploads.", objects.put_bytes),
+            *counter("object_gets", "Read objects.", objects.gets),
+            *counter("object_get_bytes", "Bytes of read objects.", objects.get_bytes),
+            *counter("object_failures", "Uploads and reads that failed.", objects.failures, "code"),
+            *counter("cdn_answers", "Responses of the CDN.", self.counts.answers, "status_class"),
+            *counter("cdn_bytes", "Bytes of the responses of the CDN.", self.counts.bytes),
+            *gauge("cdn_cache_bytes", "Memory of the caches of the CDN.", cache_bytes),
+        ]
+        return "".join(lines).encode()
 
     def close(self) -> None:
         self._compressor.close()

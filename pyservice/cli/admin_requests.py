@@ -16,13 +16,13 @@ from typing import Any, Final, ParamSpec
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from pyservice.app.supervisor import SUPERVISOR_LOCK_NAME as SERVE_LOCK
 from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid
+from pyservice.process.supervisor import SUPERVISOR_LOCK_NAME as SERVE_LOCK
 from pyservice.rpc import InternalClient
 
 _OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SERVE_LOCK})

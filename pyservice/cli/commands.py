@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pyservice.app import Launch, run_all, run_cdn, run_control, run_data, run_edge_guard
+from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
 from pyservice.cli import admin_commands, audit_commands, quota_commands, token_commands
 from pyservice.cli.options import (
     Cdn,
@@ -28,6 +28,7 @@ from pyservice.cli.options import (
     flags_of,
     load_or_exit,
 )
+from pyservice.process.launch import Launch
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.process.ready_report import SupervisorLink
 from pyservice.settings import Settings, load

@@ -14,8 +14,8 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.control_groups import GroupUsage
+from pyservice.storage import namespaces
 from pyservice.storage.database import Database
-from pyservice.storage.namespace_labels import namespace_labels
 
 NAMESPACES_MAX: Final = 1_000
 OTHER: Final = "other"
@@ -135,7 +135,7 @@ class ResourceUsage:
         unknown = sorted(self._owners.keys() - self._labels.keys())
         for start in range(0, len(unknown), _OWNERS_PER_QUERY):
             async with self.database.read() as tx:
-                self._labels |= await namespace_labels(
+                self._labels |= await namespaces.labels_of_owners(
                     tx, unknown[start : start + _OWNERS_PER_QUERY]
                 )
 

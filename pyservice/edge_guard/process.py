@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import IO, Final
 
 EDGE_GUARD_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-edge-guard"
-GUARD_LOCK: Final = "GUARD.LOCK"
-"""Lock of the process that supervises edge-guard. Edge-guard has a lock of its own."""
 
 _PROCESSES: Final = Path("/proc")
 _NAME_MAX: Final = 15

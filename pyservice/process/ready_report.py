@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -73,16 +73,10 @@ def remove_ready_file(path: Path) -> None:
     path.unlink(missing_ok=True)
 
 
-async def report_ready(
-    path: Path,
-    content: Mapping[str, object],
-    signals: StopSignals,
-    disk_full: Callable[[OSError, int], None],
-) -> None:
+async def report_ready(path: Path, content: Mapping[str, object], signals: StopSignals) -> None:
     """Writes the ready file. Raises OSError, but retries while the disk is full.
 
-    Before each retry, calls `disk_full` with the error and the delay in ms. Returns without the
-    file if a stop signal arrives.
+    Returns without the file if a stop signal arrives.
     """
     while not signals.stop.is_set():
         try:
@@ -90,7 +84,12 @@ async def report_ready(
         except OSError as error:
             if not is_disk_full(error):
                 raise
-            disk_full(error, _RETRY_MS)
+            # Loaded here, because the supervisor starts its children before this slow import.
+            from pyservice.observability.logging import get_logger
+
+            get_logger("serve").error(
+                "disk full; the ready file is retried", error=str(error), retry_ms=_RETRY_MS
+            )
             await signals.wait_stop(_RETRY_MS)
         else:
             return

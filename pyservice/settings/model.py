@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pyservice.settings.quotas import QuotaSettings
@@ -210,3 +211,30 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         # `load` merges the sources, so that a problem can name its source.
         return (init_settings,)
+
+
+_APPLIED: Final = frozenset(
+    {
+        *("rate_limits", "quotas", "tiers", "tls.cert", "tls.key"),
+        *("edge.certificates", "edge.limits"),
+    }
+)
+"""Settings and sections that the planes and edge-guard apply without a restart."""
+
+
+def unapplied_changes(started: Settings, current: Settings) -> list[str]:
+    """Returns the names of settings that differ and need a restart, such as `http_limits.backlog`."""
+    names = sorted(_changes(started, current, ""))
+    return names if started.has_tls == current.has_tls else [*names, "tls"]
+
+
+def _changes(before: BaseModel, after: BaseModel, prefix: str) -> Iterator[str]:
+    for field in type(before).model_fields:
+        name = f"{prefix}{field}"
+        old, new = getattr(before, field), getattr(after, field)
+        if old == new or name in _APPLIED:
+            continue
+        if isinstance(old, BaseModel) and isinstance(new, BaseModel):
+            yield from _changes(old, new, f"{name}.")
+        else:
+            yield name

@@ -26,7 +26,9 @@ from pyservice.storage.tables import (
     auth_users,
     domains,
     games,
+    lobbies,
     namespaces,
+    servers,
     version_history,
     versions,
 )
@@ -137,6 +139,16 @@ _WITH_PATH_AND_VERSION = _WITH_PATH.add_columns(
     .where(versions.c.version_id == bindparam("version_id"), versions.c.game_id == games.c.game_id)
     .label("has_version")
 )
+_LABELS_OF = [
+    select(owner_id.label("owner_id"), games.c.name_id.label("game_name"), namespaces.c.name_id)
+    .join(namespaces, namespaces.c.namespace_id == namespace_id)
+    .join(games, games.c.game_id == namespaces.c.game_id)
+    .where(owner_id.in_(bindparam("ids", expanding=True)))
+    for owner_id, namespace_id in (
+        (lobbies.c.lobby_id, lobbies.c.namespace_id),
+        (servers.c.server_id, servers.c.namespace_id),
+    )
+]
 _REVISIONS = (
     select(namespaces.c.namespace_id, namespaces.c.revision, games.c.group_id)
     .join(games, games.c.game_id == namespaces.c.game_id)
@@ -264,6 +276,15 @@ def _changing(names: tuple[str, ...], is_fed: bool) -> Update:
     if is_fed:
         statement = statement.values(revision=namespaces.c.revision + 1)
     return statement.values({name: bindparam(name) for name in names})
+
+
+async def labels_of_owners(tx: Transaction, owner_ids: Sequence[str]) -> dict[str, str]:
+    """Returns `game/namespace` of each lobby and dynamic server that has a record."""
+    labels = {}
+    for statement in _LABELS_OF:
+        for row in await tx.all(statement, {"ids": list(owner_ids)}):
+            labels[row.owner_id] = f"{row.game_name}/{row.name_id}"
+    return labels
 
 
 # Version history --------------------------------------------------------------------------------

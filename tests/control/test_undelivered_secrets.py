@@ -12,7 +12,6 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import Connection
 
-from pyservice.app.plane_process import BackgroundTasks
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control import undelivered_secrets
 from pyservice.control.authorization import GrantedScope
@@ -23,6 +22,7 @@ from pyservice.control.tokens import TokenOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import tokens_pb2 as pb
+from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database

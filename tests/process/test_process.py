@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from pyservice.durable_files import write_file
 from pyservice.process.directory_lock import (
@@ -224,18 +225,21 @@ async def test_wait_for_exit_ends_at_a_forced_shutdown() -> None:
 async def test_ready_file_on_a_full_disk_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    retries: list[int] = []
+    has_failed = False
 
     def full_once(path: Path, content: bytes, mode: int = 0o600) -> None:
-        if not retries:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = True
             raise OSError(errno.ENOSPC, "No space left on device")
         write_file(path, content, mode)
 
     monkeypatch.setattr("pyservice.process.ready_report.write_file", full_once)
     monkeypatch.setattr("pyservice.process.ready_report._RETRY_MS", 1)
     path = tmp_path / "ready.json"
-    await report_ready(path, {"a": 1}, StopSignals(), lambda _, retry_ms: retries.append(retry_ms))
-    assert retries == [1]
+    with capture_logs() as logs:
+        await report_ready(path, {"a": 1}, StopSignals())
+    assert [entry["retry_ms"] for entry in logs] == [1]
     assert json.loads(path.read_text()) == {"a": 1}
     with pytest.raises(OSError, match="missing"):
-        await report_ready(tmp_path / "missing" / "x", {}, StopSignals(), lambda *_: None)
+        await report_ready(tmp_path / "missing" / "x", {}, StopSignals())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pyservice.settings import load
-from pyservice.settings.reload import unapplied_changes
+from pyservice.settings.model import unapplied_changes
 
 
 def test_equal_settings_have_no_changes() -> None:

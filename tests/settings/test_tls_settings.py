@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pyservice.settings import SettingsError, load
-from pyservice.settings.reload import unapplied_changes
+from pyservice.settings.model import unapplied_changes
 
 
 @pytest.fixture

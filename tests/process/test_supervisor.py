@@ -97,7 +97,9 @@ def test_threads_that_answer_players_run_before_the_python_of_their_process(
 
 @pytest.mark.fast
 def test_supervisor_imports_no_transport_and_no_database() -> None:
-    listing = "import pyservice.cli.commands, pyservice.app.supervisor, sys; print(*sys.modules)"
+    listing = (
+        "import pyservice.cli.commands, pyservice.process.supervisor, sys; print(*sys.modules)"
+    )
     result = subprocess.run(
         [sys.executable, "-c", listing], capture_output=True, text=True, check=True
     )

@@ -1,4 +1,4 @@
-"""Child process of the control plane that serves the CDN. It restarts after an exit."""
+"""Supervision of the CDN's process by the control plane. The process restarts after an exit."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from pyservice.app.plane_process import CDN_METRICS
-from pyservice.app.supervisor import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
+from pyservice.calls import InternalCalls
 from pyservice.concurrency.backoff import Backoff
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
-from pyservice.rpc import InternalClient
-from pyservice.settings import Settings
+from pyservice.process.child_process import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
+
+CDN_METRICS: Final = "hosting.internal.v1.Control.Metrics"
+"""Method of the CDN's internal socket. The control plane has the same method on its own socket."""
 
 _SCRAPE_TIMEOUT_S: Final = 0.12
 """Shorter than the timeout of the data plane's scrape, which waits for this one."""
@@ -43,11 +44,12 @@ class CdnProcess:
     """
 
     def __init__(
-        self, settings: Settings, flags: Sequence[str], listeners: Mapping[str, socket.socket]
+        self, client: InternalCalls, flags: Sequence[str], listeners: Mapping[str, socket.socket]
     ) -> None:
+        """`client` calls the process. The process gets `flags` of the command line and `listeners`."""
         self._listeners = listeners
         self._child = ChildProcess("cdn", flags, lambda: None)
-        self._client = InternalClient(settings.cdn_socket)
+        self._client = client
         self._stopping = asyncio.Event()
         self._has_ended = asyncio.Event()
         self._has_ended.set()
@@ -110,6 +112,3 @@ class CdnProcess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._has_ended.wait(), grace_s + _EXIT_S)
         self._child.signal(signal.SIGKILL)
-
-    async def close(self) -> None:
-        await self._client.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from pyservice.app.plane_process import BackgroundTasks
+from pyservice.process.background_tasks import BackgroundTasks
 from tests.support.breakable_service import BreakableService
 from tests.support.full_service import Developer
 from tests.support.waiting import PATIENCE_S

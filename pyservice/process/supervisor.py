@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import math
-import os
 import signal
 import socket
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from pyservice.app import Launch, longest_end_ms, run_locked
-from pyservice.concurrency.backoff import Backoff, doubling
-from pyservice.edge_guard.process import GUARD_LOCK
-from pyservice.process import early_spawn
+from pyservice.concurrency.backoff import Backoff
+from pyservice.process.child_process import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
 from pyservice.process.directory_lock import holder_wait_ms
+from pyservice.process.launch import GUARD_LOCK, Launch, longest_end_ms, run_locked
 from pyservice.process.listening_sockets import (
     LISTENER_NAMES,
     LISTENERS_OF_ROLE,
@@ -41,8 +37,6 @@ _READY_KEYS: Final = (
     "cloud_token_file",
     "admin",
 )
-RESTART_DELAYS_S: Final = doubling(0.1, 5.0)
-HEALTHY_MS: Final = 60_000
 _CONTROL_MS: Final = 10_000
 """Longest wait of the ready file for the control plane."""
 _FORCE_INTERVAL_MS: Final = 200
@@ -51,11 +45,21 @@ _FORCE_SIGNALS_MAX: Final = 25
 _POLL_INTERVAL_MS: Final = 20
 
 
-def run(launch: Launch) -> int:
-    """Starts both planes and supervises them until a stop signal."""
+class EdgeGuardSupervision(Protocol):
+    """`edge_guard.supervision.EdgeGuard`."""
+
+    async def keep(
+        self, stop: asyncio.Event, first_use: asyncio.Event, on_failure: Callable[[], None]
+    ) -> None: ...
+    async def leave(self, forced: asyncio.Event) -> bool: ...
+    def reload(self) -> None: ...
+
+
+def run(launch: Launch, make_edge_guard: Callable[[], EdgeGuardSupervision]) -> int:
+    """Starts both planes and edge-guard, and supervises them until a stop signal."""
     data_dir = launch.settings.data_dir
     locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
-    return run_locked(launch, locks, lambda: _Supervisor(launch).live())
+    return run_locked(launch, locks, lambda: _Supervisor(launch, make_edge_guard).live())
 
 
 def _has_no_feed(data_dir: Path) -> bool:
@@ -63,8 +67,9 @@ def _has_no_feed(data_dir: Path) -> bool:
 
 
 class _Supervisor:
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, make_edge_guard: Callable[[], EdgeGuardSupervision]) -> None:
         self._launch = launch
+        self._make_edge_guard = make_edge_guard
         self._signals = StopSignals()
         self._has_changed = asyncio.Event()
         self._listeners: dict[str, socket.socket] = {}
@@ -95,9 +100,7 @@ class _Supervisor:
         self._log = get_logger("serve")
         if self._launch.warning is not None:
             self._log.warning("other users can read secrets", problem=self._launch.warning)
-        from pyservice.edge_guard.supervision import EdgeGuard
-
-        self._edge_guard = EdgeGuard(settings, self._launch.reread)
+        self._edge_guard = self._make_edge_guard()
         self._serves_data = asyncio.Event()
         guard_task = asyncio.create_task(
             self._edge_guard.keep(self._signals.stop, self._serves_data, self._give_up)
@@ -266,10 +269,7 @@ class _Supervisor:
         )
         path = self._launch.ready_file
         if path is not None:
-            await report_ready(path, report, self._signals, self._log_full_disk)
-
-    def _log_full_disk(self, error: OSError, retry_ms: int) -> None:
-        self._log.error("disk full; the ready file is retried", error=str(error), retry_ms=retry_ms)
+            await report_ready(path, report, self._signals)
 
     async def _wait_ready(self) -> None:
         """Waits until both planes are ready, or until a stop signal arrives.
@@ -299,101 +299,3 @@ class _Supervisor:
             await asyncio.wait_for(
                 self._has_changed.wait(), None if timeout_s == math.inf else timeout_s
             )
-
-
-_PIPE_BYTES: Final = 65_536
-
-
-class ChildProcess:
-    def __init__(
-        self,
-        role: str,
-        flags: Sequence[str],
-        on_change: Callable[[], None],
-    ) -> None:
-        self.role = role
-        self.report: dict[str, Any] | None = None
-        self.has_failed = False
-        self._flags = list(flags)
-        self._on_change = on_change
-        self._process: subprocess.Popen[bytes] | None = None
-        self._has_exited = asyncio.Event()
-        self._pipe = -1
-        self._received = b""
-        self._is_ready = False
-        self._is_reload_due = False
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid if self._process else 0
-
-    def start(
-        self, *extra_flags: str, listeners: Mapping[str, socket.socket] | None = None
-    ) -> None:
-        """Starts the child process with listening sockets. Raises OSError."""
-        loop = asyncio.get_running_loop()
-        self._has_exited.clear()
-        self._received = b""
-        self._is_ready = self._is_reload_due = False
-        flags = [*self._flags, *extra_flags]
-        child = early_spawn.take_or_spawn(self.role, flags)
-        self._process, self._pipe = child.process, child.ready
-        child.send_flags(flags, listeners)
-        loop.add_reader(self._pipe, self._read)
-        descriptor = os.pidfd_open(self._process.pid)
-        loop.add_reader(descriptor, self._reap, descriptor)
-
-    def _read(self) -> None:
-        data = os.read(self._pipe, _PIPE_BYTES)
-        self._received += data
-        if not data:
-            self._close_pipe()
-            self._parse_report()
-
-    def _parse_report(self) -> None:
-        with contextlib.suppress(ValueError):
-            self.report = dict(json.loads(self._received))
-            self._is_ready = True
-            if self._is_reload_due:
-                self.signal(signal.SIGHUP)
-            self._on_change()
-
-    def _reap(self, descriptor: int) -> None:
-        assert self._process is not None
-        asyncio.get_running_loop().remove_reader(descriptor)
-        os.close(descriptor)
-        self._process.wait()
-        if self._pipe >= 0:
-            self._read_rest()
-        self._has_exited.set()
-
-    def _read_rest(self) -> None:
-        while self._pipe >= 0:
-            self._read()
-
-    def _close_pipe(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._pipe)
-        os.close(self._pipe)
-        self._pipe = -1
-
-    def signal(self, number: signal.Signals) -> None:
-        if self._process is not None:
-            self._process.send_signal(number)
-
-    def reload(self) -> None:
-        """Sends SIGHUP once the child is ready. An earlier signal would kill the child."""
-        if self._is_ready:
-            self.signal(signal.SIGHUP)
-        else:
-            self._is_reload_due = True
-
-    async def wait_for_exit(self) -> int:
-        """Waits for the child's end. Returns its exit status, or minus the number of the signal
-        that killed it.
-        """
-        await self._has_exited.wait()
-        assert self._process is not None
-        status, self._process = self._process.returncode, None
-        self._is_ready = False
-        assert status is not None
-        return int(status)

@@ -1,34 +1,33 @@
-"""Process of one plane: its lock, signals, ready report, background tasks and shutdown."""
+"""Process of one plane: its lock, signals, ready report and shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import uvloop
 
-from pyservice.app import Launch, longest_end_ms
 from pyservice.observability.health import raise_descriptor_limit
 from pyservice.observability.logging import configure_logging, get_logger, log_uncaught_errors
+from pyservice.process.background_tasks import cancel_tasks
 from pyservice.process.directory_lock import (
     DirectoryLock,
     DirectoryUnusable,
     lock_holder_pid,
     make_folder,
 )
+from pyservice.process.launch import Launch, longest_end_ms
 from pyservice.process.ready_report import remove_ready_file, report_ready
 from pyservice.process.stop_signals import StopSignals, wait_for_exit
 from pyservice.settings import Settings, SettingsError
-from pyservice.settings.reload import unapplied_changes
+from pyservice.settings.model import unapplied_changes
 
 _CANCEL_S: Final = 0.5
 THREAD_SWITCH_S: Final = 0.000_5
 """Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
-CDN_METRICS: Final = "hosting.internal.v1.Control.Metrics"
-"""Method of the CDN's internal socket. The control plane has the same method on its own socket."""
 
 _log = get_logger("service")
 
@@ -167,85 +166,4 @@ async def _report_ready(launch: Launch, addresses: Mapping[str, str], signals: S
     if launch.parent is not None:
         launch.parent.report_ready(addresses)
     if launch.ready_file is not None:
-        await report_ready(launch.ready_file, addresses, signals, log_full_disk)
-
-
-def log_full_disk(error: OSError, retry_ms: int) -> None:
-    _log.error("disk full; the ready file is retried", error=str(error), retry_ms=retry_ms)
-
-
-_GRACE_S: Final = 2.0
-
-
-class BackgroundTaskDied(Exception):
-    pass
-
-
-class BackgroundTasks:
-    """Background tasks of one plane: permanent tasks, and finite tasks that outlive their request."""
-
-    def __init__(self, on_death: Callable[[], None] = lambda: None) -> None:
-        self._on_death = on_death
-        self._permanent: list[asyncio.Task[None]] = []
-        self._finite: set[asyncio.Task[None]] = set()
-        self._is_stopping = False
-        self.dead_tasks: list[str] = []
-
-    @property
-    def problem(self) -> str | None:
-        return f"{', '.join(self.dead_tasks)} died: see the log" if self.dead_tasks else None
-
-    def own(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a permanent task, which `stop` cancels."""
-        task = asyncio.create_task(work, name=name)
-        task.add_done_callback(self._on_permanent_end)
-        self._permanent.append(task)
-
-    def finish(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Starts a finite task. `stop` waits for its end."""
-        task = asyncio.create_task(work, name=name)
-        self._finite.add(task)
-        task.add_done_callback(self._on_finite_end)
-
-    async def stop(self, grace_s: float = _GRACE_S) -> None:
-        """Waits up to `grace_s` seconds for finite tasks. Then cancels all tasks, and waits as long
-        again.
-
-        Logs the tasks that do not end.
-        """
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + grace_s
-        while self._finite and loop.time() < until_s:
-            await asyncio.wait(set(self._finite), timeout=until_s - loop.time())
-        self._is_stopping = True
-        for name in await cancel_tasks({*self._finite, *self._permanent}, grace_s):
-            _log.error("background task does not end", task=name)
-
-    def _on_permanent_end(self, task: asyncio.Task[None]) -> None:
-        # `stop` or a failed start cancelled the task. A task may also end as cancelled because a
-        # future that it awaits was cancelled.
-        if task.cancelled() and task.cancelling():
-            return
-        error = None if task.cancelled() else task.exception()
-        _log.error("background task died", task=task.get_name(), exc_info=error)
-        if not self._is_stopping:
-            self.dead_tasks.append(task.get_name())
-            self._on_death()
-
-    def _on_finite_end(self, task: asyncio.Task[None]) -> None:
-        self._finite.discard(task)
-        if task.cancelled():
-            _log.error("background task not finished", task=task.get_name())
-        elif task.exception() is not None:
-            _log.error(
-                "background task not finished", task=task.get_name(), exc_info=task.exception()
-            )
-
-
-async def cancel_tasks(tasks: Collection[asyncio.Task[Any]], grace_s: float) -> list[str]:
-    if not tasks:
-        return []
-    for task in tasks:
-        task.cancel()
-    _, running = await asyncio.wait(tasks, timeout=grace_s)
-    return sorted(task.get_name() for task in running)
+        await report_ready(launch.ready_file, addresses, signals)

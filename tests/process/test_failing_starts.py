@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pyservice.app.supervisor import SUPERVISOR_LOCK_NAME
 from pyservice.process.directory_lock import DirectoryLock
+from pyservice.process.supervisor import SUPERVISOR_LOCK_NAME
 from tests.support.command_line import run
 
 pytestmark = pytest.mark.full
