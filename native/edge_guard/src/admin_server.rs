@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -15,11 +16,13 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, prometheus_text};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::connection_workers::ConnectionWorkers;
-use crate::metrics::{MetricsPage, ThreadCounters};
+use crate::metrics::{self, MetricsEncoder, ThreadCounters};
 use crate::route_controller::{AdminCommand, EdgeStatus};
 use crate::traffic::PAGE_OWNERS;
 use crate::udp::UdpThreads;
@@ -89,13 +92,13 @@ impl AdminServer {
             .await;
     }
 
-    fn handle_request(&self, request: Request<Incoming>) -> Response<TextBody> {
+    fn handle_request(self: &Arc<Self>, request: Request<Incoming>) -> Response<TextBody> {
         match (request.method(), request.uri().path()) {
             (&Method::GET, "/livez") => respond(StatusCode::OK, "ok\n".to_owned()),
             (&Method::GET, "/readyz") => self.ready(request.uri().query() == Some("verbose")),
             (&Method::GET, "/metrics") => {
-                let mut response = respond(StatusCode::OK, self.page());
-                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; version=0.0.4"));
+                let mut response = respond(StatusCode::OK, metrics::text_of(self.clone()));
+                response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(prometheus_text::CONTENT_TYPE));
                 response
             }
             (&Method::GET, "/traffic") => self.traffic(request.uri().query().unwrap_or_default()),
@@ -170,37 +173,35 @@ impl AdminServer {
         let text = serde_json::to_string(&page).unwrap_or_default();
         respond(StatusCode::OK, text + "\n")
     }
+}
 
-    fn page(&self) -> String {
+impl Collector for AdminServer {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let status = self.status();
-        let mut page = MetricsPage::default();
+        let mut metrics = MetricsEncoder::new(encoder);
+        let routes = [("listening", status.counts.listening), ("refused", status.counts.refused)];
+        metrics.gauges("routes", "Routes by state.", "state", routes)?;
+        metrics.gauge("routes_epoch", "Epoch of the routes.", status.epoch)?;
+        metrics.gauge("routes_version", "Version of the routes.", status.version)?;
+        let is_saved = u32::from(status.is_saved);
+        metrics.gauge("routes_kept", "Whether the routes on disk are those in memory.", is_saved)?;
+        metrics.gauge("source_connected", "Whether the data plane answers.", u32::from(status.is_connected))?;
+        let shared = self.workers.iter().next().map(|worker| &worker.shared);
+        let ends = shared.map_or_else(BTreeMap::new, |shared| shared.certificates.ends());
+        metrics.gauges(
+            "certificate_end_timestamp_seconds",
+            "End of the validity of each certificate.",
+            "server_name",
+            ends.iter().map(|(name, end_s)| (name.as_str(), *end_s)),
+        )?;
+        let silent = shared.map_or(0, |shared| shared.limits.silent_count());
+        metrics.gauge("connections_silent", "Open connections without a byte in either direction.", silent)?;
+        metrics.gauge("descriptors_max", "Limit of descriptors.", status.descriptors)?;
+        metrics.gauge("datagram_sessions_max", "Limit of UDP sessions.", status.datagram_sessions)?;
         let mut all: Vec<&ThreadCounters> = vec![&self.counters];
         all.extend(self.workers.iter().map(|worker| &worker.counters));
         all.extend(self.datagrams.counters().map(|counters| &**counters));
-        let routes = [("listening", status.counts.listening as u64), ("refused", status.counts.refused as u64)];
-        page.write_values("hosting_edge_routes", "gauge", "Routes by state", "state", routes);
-        let gauge = |page: &mut MetricsPage, name: &str, help: &str, value: u64| {
-            page.write_value(&format!("hosting_edge_{name}"), "gauge", help, value);
-        };
-        gauge(&mut page, "routes_epoch", "Epoch of the routes", status.epoch);
-        gauge(&mut page, "routes_version", "Version of the routes", status.version);
-        gauge(&mut page, "routes_kept", "Whether the routes on disk are those in memory", status.is_saved.into());
-        gauge(&mut page, "source_connected", "Whether the data plane answers", status.is_connected.into());
-        let shared = self.workers.iter().next().map(|worker| &worker.shared);
-        let ends = shared.map_or_else(BTreeMap::new, |shared| shared.certificates.ends());
-        page.write_values(
-            "hosting_edge_certificate_end_timestamp_seconds",
-            "gauge",
-            "End of the validity of each certificate",
-            "server_name",
-            ends.iter().map(|(name, end_s)| (name.as_str(), end_s)),
-        );
-        let silent = shared.map_or(0, |shared| shared.limits.silent_count());
-        gauge(&mut page, "connections_silent", "Open connections without a byte in either direction", silent as u64);
-        gauge(&mut page, "descriptors_max", "Limit of descriptors", status.descriptors);
-        gauge(&mut page, "datagram_sessions_max", "Limit of UDP sessions", status.datagram_sessions as u64);
-        page.write_counters(&all);
-        page.into_text()
+        metrics.thread_counters(&all)
     }
 }
 

@@ -1,7 +1,12 @@
-//! Metrics: counters of each thread, and the Prometheus text with their sums. All label values are known in advance.
+//! Metrics: counters of each thread, and the encoding of their sums. All label values are known in advance.
 
-use std::fmt::Write as _;
+use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeGaugeValue, NoLabelSet, prometheus_text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
 
 /// Enum of all values that one Prometheus label can have.
 pub trait LabelSet: Copy + 'static {
@@ -162,120 +167,116 @@ pub struct ThreadCounters {
     pub failures: LabelledCounters,
 }
 
-#[derive(Debug, Default)]
-pub struct MetricsPage(String);
+/// Returns the metrics of a collector in the Prometheus text format.
+#[must_use]
+pub fn text_of(collector: impl Collector) -> String {
+    let mut registry = Registry::with_prefix("hosting_edge");
+    registry.register_collector(Box::new(collector));
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry).expect("writing to a string does not fail");
+    text
+}
 
-impl MetricsPage {
-    pub fn write_value(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
-        self.write_header(name, kind, help);
-        let _ = writeln!(self.0, "{name} {value}");
-    }
+/// Encoder of the metrics of one scrape. A counter is named without its suffix `_total`.
+#[derive(Debug)]
+pub struct MetricsEncoder<'a>(DescriptorEncoder<'a>);
 
-    pub fn write_values<'a, V: std::fmt::Display>(
-        &mut self,
-        name: &str,
-        kind: &str,
-        help: &str,
-        label: &str,
-        values: impl IntoIterator<Item = (&'a str, V)>,
-    ) {
-        self.write_header(name, kind, help);
-        for (text, value) in values {
-            let _ = writeln!(self.0, "{name}{{{label}=\"{text}\"}} {value}");
-        }
-    }
-
-    pub fn write_counters(&mut self, all: &[&ThreadCounters]) {
-        self.streams(all);
-        self.datagrams(all);
-        self.labelled_sums::<ControlFailure>("failures_total", "Failures that are retried", "of", all, |c| &c.failures);
-    }
-
+impl<'a> MetricsEncoder<'a> {
     #[must_use]
-    pub fn into_text(self) -> String {
-        self.0
+    pub fn new(encoder: DescriptorEncoder<'a>) -> Self {
+        Self(encoder)
     }
 
-    fn streams(&mut self, all: &[&ThreadCounters]) {
-        self.labelled_sums::<ConnectionKind>("connections", "Open client connections", "kind", all, |c| &c.open);
-        self.labelled_sums::<ConnectionKind>("connections_total", "Accepted client connections", "kind", all, |c| {
-            &c.opened
-        });
-        self.labelled_sums::<ConnectionRefusal>(
-            "connections_refused_total",
-            "Connections closed at once",
-            "reason",
-            all,
-            |c| &c.refused,
-        );
-        self.labelled_sums::<Direction>("stream_bytes_total", "Bytes of TCP and WebSocket", "way", all, |c| {
-            &c.stream_bytes
-        });
-        self.labelled_sums::<StatusClass>("http_requests_total", "HTTP requests by status", "status", all, |c| {
-            &c.requests
-        });
-        self.labelled_sums::<RequestProblem>(
-            "http_problems_total",
-            "Requests answered by edge-guard",
-            "reason",
-            all,
-            |c| &c.problems,
-        );
-        self.total("accept_pauses_total", "counter", "Pauses in accepting, because no descriptor was free", all, |c| {
-            &c.accept_pauses
-        });
+    pub fn gauge(&mut self, name: &str, help: &str, value: impl EncodeGaugeValue) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
-    fn datagrams(&mut self, all: &[&ThreadCounters]) {
-        self.labelled_sums::<Direction>("datagrams_total", "Datagrams forwarded", "way", all, |c| &c.datagrams);
-        self.labelled_sums::<Direction>("datagram_bytes_total", "Bytes of forwarded datagrams", "way", all, |c| {
-            &c.datagram_bytes
-        });
-        self.labelled_sums::<DatagramDrop>("datagrams_dropped_total", "Datagrams dropped", "reason", all, |c| {
-            &c.dropped
-        });
-        self.total("datagram_sessions", "gauge", "UDP sessions", all, |c| &c.sessions);
-        self.total("datagram_sessions_total", "counter", "Created UDP sessions", all, |c| &c.sessions_begun);
-        self.labelled_sums::<SessionEnd>("datagram_sessions_ended_total", "UDP sessions ended", "reason", all, |c| {
-            &c.sessions_ended
-        });
-    }
-
-    fn labelled_sums<L: LabelSet>(
+    pub fn gauges<'v, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
         help: &str,
         label: &str,
-        all: &[&ThreadCounters],
-        pick: fn(&ThreadCounters) -> &LabelledCounters,
-    ) {
-        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        let values = (L::TEXTS.iter().enumerate()).map(|(number, text)| {
-            (*text, all.iter().map(|each| pick(each).0[number].value()).fold(0, u64::wrapping_add))
-        });
-        self.write_values(&format!("hosting_edge_{name}"), kind, help, label, values);
+        values: impl IntoIterator<Item = (&'v str, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        values.into_iter().try_for_each(|(text, value)| family.encode_family(&[(label, text)])?.encode_gauge(&value))
     }
 
-    fn total(
+    /// Encodes the sums over all threads.
+    pub fn thread_counters(&mut self, all: &[&ThreadCounters]) -> fmt::Result {
+        let open = sums::<ConnectionKind>(all, |c| &c.open);
+        self.gauges("connections", "Open client connections.", "kind", open)?;
+        let opened = sums::<ConnectionKind>(all, |c| &c.opened);
+        self.counters("connections", "Accepted client connections.", "kind", opened)?;
+        let refused = sums::<ConnectionRefusal>(all, |c| &c.refused);
+        self.counters("connections_refused", "Connections closed at once.", "reason", refused)?;
+        let stream_bytes = sums::<Direction>(all, |c| &c.stream_bytes);
+        self.counters("stream_bytes", "Bytes of TCP and WebSocket.", "way", stream_bytes)?;
+        let requests = sums::<StatusClass>(all, |c| &c.requests);
+        self.counters("http_requests", "HTTP requests by status.", "status", requests)?;
+        let problems = sums::<RequestProblem>(all, |c| &c.problems);
+        self.counters("http_problems", "Requests answered by edge-guard.", "reason", problems)?;
+        let pauses = sum(all, |c| &c.accept_pauses);
+        self.counter("accept_pauses", "Pauses in accepting, because no descriptor was free.", pauses)?;
+        let datagrams = sums::<Direction>(all, |c| &c.datagrams);
+        self.counters("datagrams", "Datagrams forwarded.", "way", datagrams)?;
+        let datagram_bytes = sums::<Direction>(all, |c| &c.datagram_bytes);
+        self.counters("datagram_bytes", "Bytes of forwarded datagrams.", "way", datagram_bytes)?;
+        let dropped = sums::<DatagramDrop>(all, |c| &c.dropped);
+        self.counters("datagrams_dropped", "Datagrams dropped.", "reason", dropped)?;
+        self.gauge("datagram_sessions", "UDP sessions.", sum(all, |c| &c.sessions))?;
+        self.counter("datagram_sessions", "Created UDP sessions.", sum(all, |c| &c.sessions_begun))?;
+        let ended = sums::<SessionEnd>(all, |c| &c.sessions_ended);
+        self.counters("datagram_sessions_ended", "UDP sessions ended.", "reason", ended)?;
+        let failures = sums::<ControlFailure>(all, |c| &c.failures);
+        self.counters("failures", "Failures that are retried.", "of", failures)
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
+        let mut counter = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        counter.encode_counter::<NoLabelSet, _, u64>(&value, None)
+    }
+
+    fn counters(
         &mut self,
         name: &str,
-        kind: &str,
         help: &str,
-        all: &[&ThreadCounters],
-        pick: fn(&ThreadCounters) -> &Counter,
-    ) {
-        let sum = all.iter().map(|each| pick(each).value()).fold(0, u64::wrapping_add);
-        self.write_value(&format!("hosting_edge_{name}"), kind, help, sum);
+        label: &str,
+        values: impl Iterator<Item = (&'static str, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (text, value) in values {
+            family.encode_family(&[(label, text)])?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+        Ok(())
     }
+}
 
-    fn write_header(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}.\n# TYPE {name} {kind}");
-    }
+fn sums<L: LabelSet>(
+    all: &[&ThreadCounters],
+    pick: fn(&ThreadCounters) -> &LabelledCounters,
+) -> impl Iterator<Item = (&'static str, u64)> {
+    (L::TEXTS.iter().enumerate()).map(move |(number, text)| {
+        (*text, all.iter().map(|each| pick(each).0[number].value()).fold(0, u64::wrapping_add))
+    })
+}
+
+fn sum(all: &[&ThreadCounters], pick: fn(&ThreadCounters) -> &Counter) -> u64 {
+    all.iter().map(|each| pick(each).value()).fold(0, u64::wrapping_add)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Debug)]
+    struct Threads(Vec<ThreadCounters>);
+
+    impl Collector for Threads {
+        fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            MetricsEncoder::new(encoder).thread_counters(&self.0.iter().collect::<Vec<_>>())
+        }
+    }
 
     #[test]
     fn scrape_sums_the_counters_of_all_threads() {
@@ -283,18 +284,14 @@ mod tests {
         first_thread.open.with_label(ConnectionKind::Http).add(3);
         // Opened in one thread and closed in another: only the sum is meaningful.
         second_thread.open.with_label(ConnectionKind::Http).decrement();
-        let mut page = MetricsPage::default();
-        page.write_counters(&[&first_thread, &second_thread]);
-        let text = page.into_text();
+        let text = text_of(Threads(vec![first_thread, second_thread]));
         assert!(text.contains("hosting_edge_connections{kind=\"http\"} 2\n"), "{text}");
         assert!(text.contains("# TYPE hosting_edge_connections_total counter\n"), "{text}");
     }
 
     #[test]
     fn metric_names_and_labels_are_stable() {
-        let mut page = MetricsPage::default();
-        page.write_counters(&[&ThreadCounters::default()]);
-        let text = page.into_text();
+        let text = text_of(Threads(vec![ThreadCounters::default()]));
         let names = text.lines().filter_map(|line| line.strip_prefix("# TYPE hosting_edge_"));
         let label_of = |name: &str| {
             let start = format!("hosting_edge_{name}{{");
