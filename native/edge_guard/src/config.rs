@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 
+use ipnet::IpNet;
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use serde_path_to_error::Segment;
 
-use crate::address::{BackendAddress, IpNetwork};
+use crate::address::BackendAddress;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields, expecting = "an object")]
@@ -39,7 +40,7 @@ pub struct Config {
     pub backends: Vec<Backend>,
     /// Networks of trusted proxies in front of edge-guard.
     #[serde(deserialize_with = "list")]
-    pub proxies: Vec<IpNetwork>,
+    pub proxies: Vec<IpNet>,
     /// Whether the connections and UDP sessions of trusted proxies must begin with a PROXY header.
     pub proxy_header: ProxyHeader,
     /// Number of TCP threads, and also of UDP threads.
@@ -219,7 +220,7 @@ impl Default for Timeouts {
 impl Config {
     /// Returns the networks from which UDP sessions must begin with a PROXY header.
     #[must_use]
-    pub fn header_senders(&self) -> &[IpNetwork] {
+    pub fn header_senders(&self) -> &[IpNet] {
         if self.proxy_header == ProxyHeader::Required { &self.proxies } else { &[] }
     }
 
@@ -411,12 +412,6 @@ impl<'de> Deserialize<'de> for HostName {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let fits = |text: &&str| (1..=253).contains(&text.len());
         checked(from, "a host name", |value| value.as_str().filter(fits).map(|text| Self(text.to_ascii_lowercase())))
-    }
-}
-
-impl<'de> Deserialize<'de> for IpNetwork {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        parsed(from, "a network such as 10.0.0.0/8")
     }
 }
 

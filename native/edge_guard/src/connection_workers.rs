@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
+use hosting_client_addresses::Speech;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -13,7 +14,7 @@ use tokio::time::timeout;
 
 use crate::backend_pool::BackendPool;
 use crate::config::{Config, ProxyHeader, Timeouts};
-use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Destination, Speech};
+use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Destination, client_scopes, scopes};
 use crate::host_routes::HostRoutes;
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal, ThreadCounters};
@@ -42,7 +43,7 @@ impl SharedState {
 
     #[must_use]
     pub fn is_trusted(&self, peer: SocketAddr) -> bool {
-        self.config.proxies.iter().any(|network| network.contains(peer.ip()))
+        hosting_client_addresses::contains(&self.config.proxies, peer.ip())
     }
 
     /// Reports whether a peer must begin with a PROXY header.
@@ -134,9 +135,9 @@ impl OpenConnection {
     ) where
         F: Future<Output = Result<(), ConnectionRefusal>> + Send + 'static,
     {
-        let permit = match worker.shared.limits.admit(client, destination) {
+        let permit = match worker.shared.limits.admit(scopes(client, destination)) {
             Ok(permit) => permit,
-            Err(refusal) => return worker.counters.refused.with_label(refusal).increment(),
+            Err(full) => return worker.counters.refused.with_label(ConnectionRefusal::from(full)).increment(),
         };
         worker.load.fetch_add(1, Relaxed);
         worker.counters.open.with_label(kind).increment();
@@ -149,7 +150,7 @@ impl OpenConnection {
             }
         });
         if let Some(task) = task {
-            open.permit.set_task(task);
+            open.permit.on_replaced(move || task.abort());
         }
     }
 
@@ -176,7 +177,7 @@ impl OpenConnection {
             Ok(Ok(StreamHeader::Absent) | Err(_)) | Err(_) => return Err(ConnectionRefusal::Proxy),
         };
         if let Some(client) = shared.client(named.client) {
-            self.permit.count_client(client)?;
+            self.permit.count_in(client_scopes(client))?;
         }
         Ok(Some(named))
     }

@@ -10,6 +10,7 @@ use socket2::{Domain, Protocol as Transport, SockAddr, SockRef, Socket, TcpKeepa
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
+use crate::connection_limits::Scope;
 use crate::connection_workers::{ConnectionWorker, ConnectionWorkers};
 use crate::live_route::LiveRoute;
 use crate::metrics::ConnectionRefusal;
@@ -134,16 +135,18 @@ async fn accept_connections(
         }
     };
     let mut accepted = 0;
+    let scopes = if is_game { &[Scope::All, Scope::Games][..] } else { &[Scope::All] };
+    let is_full = || scopes.iter().any(|scope| own.shared.limits.is_full(*scope));
     loop {
-        if own.shared.limits.is_full(is_game) {
+        if is_full() {
             own.counters.refused.with_label(ConnectionRefusal::All).increment();
-            while own.shared.limits.is_full(is_game) {
+            while is_full() {
                 tokio::time::sleep(PAUSE).await;
             }
         }
         let Ok(mut ready) = socket.readable().await else { return };
         // The silent connections that the new one could have replaced may have spoken meanwhile.
-        if own.shared.limits.is_full(is_game) {
+        if is_full() {
             continue;
         }
         match ready.try_io(|socket| socket.get_ref().accept()) {

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::admin_server::AdminServer;
 use crate::config::Config;
-use crate::connection_limits::{ConnectionLimits, fit_descriptors};
+use crate::connection_limits::{ConnectionLimits, Maxima, fit_descriptors};
 use crate::connection_workers::{ConnectionWorkers, SharedState};
 use crate::host_routes::HostRoutes;
 use crate::http::HttpHandler;
@@ -34,7 +34,7 @@ impl ProcessContext {
     pub fn start(config: Config, path: PathBuf, certificates: Certificates) -> std::io::Result<Self> {
         let bounds = SessionLimits::from(&config);
         let shared = Arc::new(SharedState {
-            limits: Arc::new(ConnectionLimits::new(&config.limits, !config.backends.is_empty())),
+            limits: Arc::new(ConnectionLimits::new(Maxima::new(&config.limits, !config.backends.is_empty()))),
             hosts: RwLock::new(HostRoutes::new(&config.backends)),
             certificates,
             traffic: TrafficTable::default(),
@@ -53,7 +53,7 @@ impl ProcessContext {
         self.shared.certificates.reload(&config)?;
         let (limits, descriptors) = fit_descriptors(&config.limits);
         config.limits = limits;
-        self.shared.limits.change(&config.limits);
+        self.shared.limits.change(|maxima| maxima.change(&config.limits));
         *self.shared.timeouts.write().unwrap_or_else(PoisonError::into_inner) = config.timeouts;
         self.datagrams.set_limits(SessionLimits::from(&config));
         self.publish_capacity(descriptors, config.limits.datagram_sessions);

@@ -9,8 +9,6 @@ use ppp::v2::{Addresses, Builder, Command, IPv4, IPv6, Version};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpStream;
 
-use crate::address::canonical_ip;
-
 const SIGNATURE: &[u8] = ppp::v2::PROTOCOL_PREFIX;
 
 const V1_SIGNATURE: &[u8] = b"PROXY ";
@@ -53,7 +51,7 @@ pub struct DatagramHeader {
 /// Returns the PROXY header of version 2 for a connection or datagram from `client` to `server`.
 #[must_use]
 pub fn encode_header(client: SocketAddr, server: SocketAddr, protocol: Protocol) -> Vec<u8> {
-    let addresses: Addresses = match (canonical_ip(client.ip()), canonical_ip(server.ip())) {
+    let addresses: Addresses = match (client.ip().to_canonical(), server.ip().to_canonical()) {
         (IpAddr::V4(from), IpAddr::V4(to)) => IPv4::new(from, to, client.port(), server.port()).into(),
         (from, to) => IPv6::new(to_ipv6(from), to_ipv6(to), client.port(), server.port()).into(),
     };
@@ -151,8 +149,8 @@ fn named_addresses(header: &[u8]) -> io::Result<Option<NamedAddresses>> {
 
 fn v2_addresses(addresses: Addresses) -> Option<NamedAddresses> {
     let named = |client: (IpAddr, u16), server: (IpAddr, u16)| NamedAddresses {
-        client: SocketAddr::new(canonical_ip(client.0), client.1),
-        server: SocketAddr::new(canonical_ip(server.0), server.1),
+        client: SocketAddr::new(client.0.to_canonical(), client.1),
+        server: SocketAddr::new(server.0.to_canonical(), server.1),
     };
     match addresses {
         Addresses::IPv4(IPv4 { source_address, source_port, destination_address, destination_port }) => {

@@ -14,10 +14,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+use hosting_client_addresses::Speech;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection_limits::{ConnectionPermit, Speech};
+use crate::connection_limits::ConnectionPermit;
 use crate::metrics::{Direction, ThreadCounters};
 use crate::traffic::Traffic;
 use one_way_socket::OneWaySocketRelay;

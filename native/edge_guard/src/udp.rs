@@ -22,9 +22,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use tokio::sync::oneshot;
 
-use crate::address::IpNetwork;
 use crate::config::Config;
 use crate::metrics::ThreadCounters;
 use crate::traffic::Traffic;
@@ -120,7 +120,7 @@ impl UdpThreads {
     /// Starts the UDP threads and divides the limits among them. The threads run until the process ends.
     ///
     /// `proxies` are the networks from which sessions must begin with a PROXY header.
-    pub fn start(threads: usize, bounds: SessionLimits, proxies: &[IpNetwork]) -> io::Result<Self> {
+    pub fn start(threads: usize, bounds: SessionLimits, proxies: &[IpNet]) -> io::Result<Self> {
         let each = bounds.for_each_thread(threads);
         let threads = (0..threads).map(|number| UdpThread::start(number, each, proxies)).collect::<io::Result<_>>()?;
         Ok(Self { threads })
@@ -185,7 +185,7 @@ impl UdpThreads {
 }
 
 impl UdpThread {
-    fn start(number: usize, bounds: SessionLimits, proxies: &[IpNetwork]) -> io::Result<Self> {
+    fn start(number: usize, bounds: SessionLimits, proxies: &[IpNet]) -> io::Result<Self> {
         let (commands, receiver): (_, Receiver<LoopCommand>) = channel();
         let waker = Arc::new(Waker::new()?);
         let counters = Arc::new(ThreadCounters::default());

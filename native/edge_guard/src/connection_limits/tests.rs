@@ -1,3 +1,7 @@
+use std::sync::Arc;
+
+use hosting_client_addresses::Speech;
+
 use super::*;
 
 const FIRST: [u8; 4] = [10, 0, 0, 1];
@@ -12,118 +16,63 @@ fn settings(all: usize, route: usize, address: usize) -> LimitSettings {
 }
 
 fn limits(all: usize, route: usize, address: usize) -> Arc<ConnectionLimits> {
-    Arc::new(ConnectionLimits::new(&settings(all, route, address), false))
+    Arc::new(ConnectionLimits::new(Maxima::new(&settings(all, route, address), false)))
 }
 
-fn silent(limits: &Arc<ConnectionLimits>, client: [u8; 4], route: u64) -> ConnectionPermit {
-    limits.admit(Some(client.into()), Destination::Game(route)).unwrap()
-}
-
-fn spoken(limits: &Arc<ConnectionLimits>, client: [u8; 4], route: u64) -> ConnectionPermit {
-    let permit = silent(limits, client, route);
+fn admit(
+    limits: &Arc<ConnectionLimits>,
+    client: [u8; 4],
+    destination: Destination,
+) -> Result<ConnectionPermit, ConnectionRefusal> {
+    let permit = limits.admit(scopes(Some(client.into()), destination))?;
     permit.record(Speech::Spoken);
-    permit
+    Ok(permit)
 }
 
-fn refusal(limits: &Arc<ConnectionLimits>, client: [u8; 4], route: u64) -> ConnectionRefusal {
-    limits.admit(Some(client.into()), Destination::Game(route)).unwrap_err()
-}
-
-fn is_open(permit: &ConnectionPermit) -> bool {
-    permit.limits.state().get_mut(permit).is_some()
+fn admit_to_game(
+    limits: &Arc<ConnectionLimits>,
+    client: [u8; 4],
+    route: u64,
+) -> Result<ConnectionPermit, ConnectionRefusal> {
+    admit(limits, client, Destination::Game(route))
 }
 
 #[test]
 fn each_limit_refuses_with_its_own_reason() {
     let limits = limits(3, 2, 2);
-    let first = spoken(&limits, FIRST, 1);
-    let _second = spoken(&limits, FIRST, 1);
-    assert_eq!(refusal(&limits, SECOND, 1), ConnectionRefusal::Route);
-    assert_eq!(refusal(&limits, FIRST, 2), ConnectionRefusal::Address);
-    let _third = spoken(&limits, SECOND, 2);
-    assert!(limits.is_full(true));
-    assert_eq!(refusal(&limits, SECOND, 2), ConnectionRefusal::All);
-    drop(first);
-    assert!(is_open(&silent(&limits, SECOND, 1)), "a closed connection frees its permit");
-}
-
-#[test]
-fn new_connection_replaces_the_oldest_that_never_sent_a_byte() {
-    for (all, route, address) in [(3, 9, 9), (9, 3, 9), (9, 9, 3)] {
-        let limits = limits(all, route, address);
-        let speaks = spoken(&limits, FIRST, 1);
-        let listens = silent(&limits, FIRST, 1);
-        let is_silent = silent(&limits, FIRST, 1);
-        listens.record(Speech::Listening);
-        let second = silent(&limits, FIRST, 1);
-        assert!(!is_open(&is_silent), "of {all}, {route}, {address}");
-        assert!(is_open(&speaks) && is_open(&listens) && is_open(&second));
-        second.record(Speech::Spoken);
-        let third = spoken(&limits, FIRST, 1);
-        assert!(!is_open(&listens) && is_open(&third));
-        assert!(limits.admit(Some(FIRST.into()), Destination::Game(1)).is_err(), "all others have sent bytes");
-    }
-}
-
-#[test]
-fn refusal_evicts_nothing() {
-    let limits = limits(2, 9, 1);
-    let first = spoken(&limits, FIRST, 1);
-    let second = silent(&limits, SECOND, 1);
-    assert_eq!(refusal(&limits, FIRST, 1), ConnectionRefusal::Address);
-    assert!(is_open(&first) && is_open(&second));
-}
-
-#[test]
-fn replaced_connection_counts_nowhere() {
-    let limits = limits(9, 1, 9);
-    let replaced = silent(&limits, FIRST, 1);
-    let other = silent(&limits, SECOND, 1);
-    drop(replaced);
-    assert_eq!(limits.state().scopes[ALL].count, 1);
-    drop(other);
-    let state = limits.state();
-    assert_eq!((state.connections.len(), state.by_key.len(), state.scopes.len(), state.silent), (0, 0, 2, 0));
-}
-
-#[tokio::test]
-async fn task_of_a_replaced_connection_is_aborted() {
-    let limits = limits(1, 9, 9);
-    let before = silent(&limits, FIRST, 1);
-    let task = tokio::spawn(std::future::pending::<()>());
-    before.set_task(task.abort_handle());
-    let after = silent(&limits, FIRST, 1);
-    assert!(task.await.unwrap_err().is_cancelled());
-    let _third = silent(&limits, FIRST, 1);
-    let late = tokio::spawn(std::future::pending::<()>());
-    after.set_task(late.abort_handle());
-    assert!(late.await.unwrap_err().is_cancelled(), "replaced before its task was known");
+    let _first = admit_to_game(&limits, FIRST, 1).unwrap();
+    let _second = admit_to_game(&limits, FIRST, 1).unwrap();
+    assert_eq!(admit_to_game(&limits, SECOND, 1).unwrap_err(), ConnectionRefusal::Route);
+    assert_eq!(admit_to_game(&limits, FIRST, 2).unwrap_err(), ConnectionRefusal::Address);
+    let _third = admit_to_game(&limits, SECOND, 2).unwrap();
+    assert_eq!(admit_to_game(&limits, SECOND, 2).unwrap_err(), ConnectionRefusal::All);
 }
 
 #[test]
 fn games_leave_a_share_to_configured_backends() {
-    let limits = Arc::new(ConnectionLimits::new(&settings(16, 99, 99), true));
-    let games: Vec<_> = (0..14).map(|_| spoken(&limits, FIRST, 1)).collect();
-    assert_eq!(refusal(&limits, SECOND, 2), ConnectionRefusal::All);
-    assert!(limits.is_full(true) && !limits.is_full(false));
-    let by_host = limits.admit(Some(SECOND.into()), Destination::Hosts).unwrap();
-    by_host.record(Speech::Spoken);
-    assert_eq!(by_host.count_game(), Err(ConnectionRefusal::All), "a lobby by host name is a game as well");
+    let limits = Arc::new(ConnectionLimits::new(Maxima::new(&settings(16, 99, 99), true)));
+    let games: Vec<_> = (0..14).map(|_| admit_to_game(&limits, FIRST, 1).unwrap()).collect();
+    assert_eq!(admit_to_game(&limits, SECOND, 2).unwrap_err(), ConnectionRefusal::All);
+    assert!(limits.is_full(Scope::Games) && !limits.is_full(Scope::All));
+    let by_host = admit(&limits, SECOND, Destination::Hosts).unwrap();
+    assert_eq!(by_host.count_in([Scope::Games]), Err(Scope::Games), "a lobby by host name is a game as well");
     drop(games);
-    assert_eq!(by_host.count_game(), Ok(()));
-    assert_eq!(by_host.count_game(), Ok(()), "counted once");
-    assert_eq!(limits.state().scopes[GAMES].count, 1);
+    assert_eq!(by_host.count_in([Scope::Games]), Ok(()));
 }
 
 #[test]
-fn silent_connections_are_a_bounded_share() {
-    let limits = limits(9_000, 9_000, 9_000);
-    let first = silent(&limits, FIRST, 1);
-    let _others: Vec<_> = (1..2_250).map(|_| silent(&limits, SECOND, 1)).collect();
-    assert!(is_open(&first));
-    let _one_more = silent(&limits, SECOND, 1);
-    assert!(!is_open(&first), "the oldest one goes");
-    assert_eq!(limits.silent_count(), 2_250);
+fn trusted_proxy_has_no_limit_per_client() {
+    let limits = limits(9, 9, 1);
+    let proxied: Vec<_> = (0..9).map_while(|_| limits.admit(scopes(None, Destination::Game(1))).ok()).collect();
+    assert_eq!(proxied.len(), 9);
+}
+
+#[test]
+fn reloaded_settings_keep_the_reserve() {
+    let limits = Arc::new(ConnectionLimits::new(Maxima::new(&settings(99, 99, 99), true)));
+    limits.change(|maxima| maxima.change(&settings(8, 99, 99)));
+    let games = (0..9).map_while(|_| admit_to_game(&limits, FIRST, 1).ok()).collect::<Vec<_>>();
+    assert_eq!(games.len(), 7);
 }
 
 #[test]
@@ -133,7 +82,7 @@ fn wider_networks_have_wider_limits() {
     let mut admitted = |addresses: &mut dyn Iterator<Item = String>| {
         addresses
             .map_while(|address| {
-                let permit = limits.admit(Some(address.parse().unwrap()), Destination::Hosts).ok()?;
+                let permit = limits.admit(scopes(Some(address.parse().unwrap()), Destination::Hosts)).ok()?;
                 permit.record(Speech::Spoken);
                 held.push(permit);
                 Some(())
@@ -147,31 +96,6 @@ fn wider_networks_have_wider_limits() {
     assert_eq!(admitted(&mut (1..99).map(|n| format!("10.0.0.{n}"))), 8, "one IPv4 /24");
     assert_eq!(admitted(&mut (1..99).map(|n| format!("10.0.{n}.1"))), 24, "one IPv4 /16");
     assert_eq!(admitted(&mut (1..99).map(|n| format!("10.{n}.0.1"))), 98, "others");
-}
-
-#[test]
-fn client_of_a_proxy_counts_once_it_is_known() {
-    let limits = limits(9, 9, 1);
-    let _direct = spoken(&limits, FIRST, 1);
-    let proxied = limits.admit(None, Destination::Game(1)).unwrap();
-    assert_eq!(proxied.count_client(FIRST.into()), Err(ConnectionRefusal::Address));
-    assert_eq!(proxied.count_client(SECOND.into()), Ok(()));
-    proxied.record(Speech::Spoken);
-    assert_eq!(refusal(&limits, SECOND, 1), ConnectionRefusal::Address);
-}
-
-#[test]
-fn changed_limits_apply_to_new_connections_only() {
-    let limits = limits(9, 9, 2);
-    let permits = [spoken(&limits, FIRST, 1), spoken(&limits, FIRST, 1)];
-    limits.change(&settings(9, 9, 1));
-    assert!(permits.iter().all(is_open), "both continue");
-    assert_eq!(refusal(&limits, FIRST, 1), ConnectionRefusal::Address);
-    limits.change(&settings(3, 9, 3));
-    let _third = spoken(&limits, FIRST, 1);
-    assert_eq!(refusal(&limits, SECOND, 1), ConnectionRefusal::All);
-    drop(permits);
-    assert!(limits.admit(Some(FIRST.into()), Destination::Game(1)).is_ok());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hosting_client_addresses::Speech;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
@@ -18,7 +19,7 @@ use super::connection_activity::TrackedStream;
 use super::response_body::{BackendConnection, Exchange, ResponseBody};
 use super::{PlayerConnection, headers};
 use crate::address::BackendAddress;
-use crate::connection_limits::{Destination, Speech};
+use crate::connection_limits::{Destination, Scope, scopes};
 use crate::connection_workers::OpenTunnel;
 use crate::live_route::LiveRoute;
 use crate::metrics::{Direction, RequestProblem, StatusClass};
@@ -50,13 +51,13 @@ async fn forward(
     if exchange.is_concurrent && request.version() == Version::HTTP_2 {
         // Each concurrent HTTP/2 request counts as the connection that it would be in HTTP/1.1.
         let client = front.worker.shared.client(front.peer);
-        let permit = front.worker.shared.limits.admit(client, Destination::Game(live.number));
+        let permit = front.worker.shared.limits.admit(scopes(client, Destination::Game(live.number)));
         let permit = permit.map_err(|_| RequestProblem::TooManyRequests)?;
         permit.record(Speech::Spoken);
         exchange.permit = Some(permit);
     }
     if !live.is_reserved {
-        front.open.permit().count_game().map_err(|_| RequestProblem::TooManyRequests)?;
+        front.open.permit().count_in([Scope::Games]).map_err(|_| RequestProblem::TooManyRequests)?;
     }
     let backend = live.backend().ok_or(RequestProblem::NoBackend)?;
     let is_upgrade = headers::is_upgrade(&request);

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+use hosting_client_addresses::forwarded_client;
 use http::header::{CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, Method, Request, Uri, Version};
-
-use crate::address::{IpNetwork, canonical_ip};
+use ipnet::IpNet;
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -18,6 +18,7 @@ const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection")
 /// Values for headers that describe the client to the backend, computed once per connection.
 #[derive(Debug)]
 pub struct ForwardedHeaders {
+    peer: IpAddr,
     client: HeaderValue,
     scheme: HeaderValue,
     /// Local address of the connection, which becomes the Host header of HTTP/1.0 requests that have none.
@@ -27,8 +28,9 @@ pub struct ForwardedHeaders {
 impl ForwardedHeaders {
     pub fn new(peer: SocketAddr, local: SocketAddr, is_tls: bool) -> Self {
         Self {
+            peer: peer.ip(),
             local,
-            client: text_of(canonical_ip(peer.ip())),
+            client: text_of(peer.ip().to_canonical()),
             scheme: HeaderValue::from_static(if is_tls { "https" } else { "http" }),
         }
     }
@@ -56,7 +58,7 @@ pub fn add_forwarding_headers(
     request: &mut Request<impl Sized>,
     forwarded: &ForwardedHeaders,
     is_upgrade: bool,
-    trusted: Option<&[IpNetwork]>,
+    trusted: Option<&[IpNet]>,
 ) -> Option<()> {
     if request.method() == Method::CONNECT {
         return None;
@@ -65,7 +67,7 @@ pub fn add_forwarding_headers(
         Some(authority) => HeaderValue::from_str(authority.as_str()).ok(),
         None if request.version() == Version::HTTP_10 && !request.headers().contains_key(HOST) => {
             HeaderValue::from_str(
-                &SocketAddr::new(canonical_ip(forwarded.local.ip()), forwarded.local.port()).to_string(),
+                &SocketAddr::new(forwarded.local.ip().to_canonical(), forwarded.local.port()).to_string(),
             )
             .ok()
         }
@@ -80,7 +82,8 @@ pub fn add_forwarding_headers(
     }
     *request.version_mut() = Version::HTTP_11;
     let headers = request.headers_mut();
-    let client = trusted.and_then(|trusted| forwarded_client(headers, trusted)).map(text_of);
+    let named = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes);
+    let client = trusted.map(|trusted| text_of(forwarded_client(trusted, forwarded.peer, named)));
     strip(headers, is_upgrade);
     headers.remove(EXPECT);
     if trusted.is_none() || !headers.contains_key(FORWARDED_PROTO) {
@@ -117,14 +120,6 @@ pub fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
         headers.insert(UPGRADE, upgrade);
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
     }
-}
-
-/// Returns the last address in X-Forwarded-For that is not a trusted proxy.
-fn forwarded_client(headers: &HeaderMap, trusted: &[IpNetwork]) -> Option<IpAddr> {
-    let values: Vec<&str> = headers.get_all(FORWARDED_FOR).iter().filter_map(|value| value.to_str().ok()).collect();
-    (values.iter().rev().flat_map(|value| value.rsplit(',')))
-        .map_while(|text| text.trim().parse().ok().map(canonical_ip))
-        .find(|address| !trusted.iter().any(|network| network.contains(*address)))
 }
 
 /// Joins the Cookie headers of HTTP/2 into one, because HTTP/1.1 allows only one.
@@ -197,15 +192,25 @@ mod tests {
     }
 
     #[test]
-    fn forwarded_client_is_the_last_untrusted_address() {
-        let trusted: Vec<IpNetwork> = vec!["10.0.0.0/8".parse().unwrap()];
-        let mut request = Request::get("/")
-            .header("x-forwarded-for", "1.1.1.1, 203.0.113.9")
-            .header("x-forwarded-for", "10.0.0.4")
-            .body(())
-            .unwrap();
-        add_forwarding_headers(&mut request, &forwarded(), false, Some(&trusted)).unwrap();
-        assert_eq!(request.headers()["x-forwarded-for"], "203.0.113.9");
+    fn trusted_proxy_names_the_client() {
+        let trusted = ["10.0.0.0/8".parse().unwrap()];
+        for (lines, client) in [
+            (&["1.1.1.1, 203.0.113.9", "10.0.0.4"][..], "203.0.113.9"),
+            (&["203.0.113.9:51234"], "203.0.113.9"),
+            (&["[2001:db8::7]:443"], "2001:db8::7"),
+            (&["[2001:db8::7]"], "2001:db8::7"),
+            (&["203.0.113.9, unknown, 10.0.0.4"], "10.0.0.4"),
+            (&["10.0.0.5, 10.0.0.4"], "10.0.0.5"),
+            (&["unknown"], "198.51.100.7"),
+            (&[], "198.51.100.7"),
+        ] {
+            let mut request = Request::get("/").body(()).unwrap();
+            for line in lines {
+                request.headers_mut().append("x-forwarded-for", line.parse().unwrap());
+            }
+            add_forwarding_headers(&mut request, &forwarded(), false, Some(&trusted)).unwrap();
+            assert_eq!(request.headers()["x-forwarded-for"], client, "{lines:?}");
+        }
     }
 
     #[test]

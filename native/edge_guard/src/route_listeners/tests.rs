@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use super::*;
 use crate::config::Config;
-use crate::connection_limits::ConnectionLimits;
+use crate::connection_limits::{ConnectionLimits, Maxima};
 use crate::host_routes::HostRoutes;
 use crate::tls::Certificates;
 use crate::traffic::TrafficTable;
@@ -21,7 +21,7 @@ fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
     let config = Config::parse(r#"{"folder": "/nowhere", "source": "/nowhere/source.sock", "workers": 1}"#).unwrap();
     let bounds = SessionLimits::from(&config);
     let shared = Arc::new(SharedState {
-        limits: Arc::new(ConnectionLimits::new(&config.limits, false)),
+        limits: Arc::new(ConnectionLimits::new(Maxima::new(&config.limits, false))),
         hosts: RwLock::new(HostRoutes::new(&config.backends)),
         certificates: Certificates::read(&config).unwrap(),
         traffic: TrafficTable::default(),

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
+use hosting_client_addresses::contains;
+use ipnet::IpNet;
 use slab::Slab;
 
 use super::backend_socket::{self, BackendSockets};
@@ -17,7 +19,6 @@ use super::local_address::{self, LocalAddress};
 use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
 use super::session_table::{Player, Rank, SessionTable};
 use super::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
-use crate::address::IpNetwork;
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
 use crate::proxy_protocol::NamedAddresses;
 use crate::traffic::Traffic;
@@ -68,7 +69,7 @@ impl ServedPort {
 pub struct EventLoop {
     bounds: SessionLimits,
     /// Networks from which sessions must begin with a PROXY header.
-    proxies: Box<[IpNetwork]>,
+    proxies: Box<[IpNet]>,
     commands: Receiver<LoopCommand>,
     waker: Arc<Waker>,
     counters: Arc<ThreadCounters>,
@@ -91,7 +92,7 @@ pub struct EventLoop {
 impl EventLoop {
     pub fn new(
         bounds: SessionLimits,
-        proxies: Box<[IpNetwork]>,
+        proxies: Box<[IpNet]>,
         commands: Receiver<LoopCommand>,
         waker: Arc<Waker>,
         counters: Arc<ThreadCounters>,
@@ -196,7 +197,7 @@ impl EventLoop {
     }
 
     fn is_proxy(&self, sender: SocketAddr) -> bool {
-        self.proxies.iter().any(|network| network.contains(sender.ip()))
+        contains(&self.proxies, sender.ip())
     }
 
     /// Removes the PROXY header of the first datagram of a session, and returns the addresses that it names.

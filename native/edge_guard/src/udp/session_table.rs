@@ -19,13 +19,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use hosting_client_addresses::ClientKey;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
 
 use super::datagram_rate::DatagramRate;
 use super::local_address::LocalAddress;
 use super::port_session_counts::PortSessionCounts;
-use crate::address::client_key;
 use crate::proxy_protocol::NamedAddresses;
 
 const IN_USE_MS: u64 = 10_000;
@@ -96,7 +96,7 @@ pub struct SessionTable {
     // Two maps, so that lookups on single-address ports stay cheap.
     by_sender: HashMap<(usize, SocketAddr), usize>,
     by_local: HashMap<(usize, SocketAddr, LocalAddress), usize>,
-    by_address: HashMap<IpAddr, AddressSessions>,
+    by_address: HashMap<ClientKey, AddressSessions>,
     // For each port and rank, in the order of last use.
     queues: Vec<[PortQueues; 3]>,
     // The first two ranks, and the highest.
@@ -124,12 +124,12 @@ impl SessionTable {
     }
 
     pub fn address_count(&self, client: IpAddr) -> usize {
-        self.by_address.get(&client_key(client)).map_or(0, |sessions| sessions.count)
+        self.by_address.get(&ClientKey::of(client)).map_or(0, |sessions| sessions.count)
     }
 
     /// Returns the oldest session of a client address that is not established.
     pub fn evictable_of_address(&self, client: IpAddr) -> Option<usize> {
-        self.by_address.get(&client_key(client))?.unestablished.first
+        self.by_address.get(&ClientKey::of(client))?.unestablished.first
     }
 
     pub fn port_count(&self, port: usize) -> usize {
@@ -198,7 +198,7 @@ impl SessionTable {
             Some(local) => self.by_local.insert((port, sender, local), index),
             None => self.by_sender.insert((port, sender), index),
         };
-        self.by_address.entry(client_key(client)).or_default().count += 1;
+        self.by_address.entry(ClientKey::of(client)).or_default().count += 1;
         if rank != Rank::Established {
             self.enqueue_at_address(index);
         }
@@ -237,7 +237,7 @@ impl SessionTable {
             Some(local) => self.by_local.remove(&(session.port, session.player.sender, local)),
             None => self.by_sender.remove(&(session.port, session.player.sender)),
         };
-        let address = client_key(session.player.client());
+        let address = ClientKey::of(session.player.client());
         if let Some(sessions) = self.by_address.get_mut(&address) {
             sessions.count -= 1;
             if sessions.count == 0 {
@@ -318,7 +318,7 @@ impl SessionTable {
     }
 
     fn enqueue_at_address(&mut self, index: usize) {
-        let sessions = self.by_address.entry(client_key(self.all[index].player.client())).or_default();
+        let sessions = self.by_address.entry(ClientKey::of(self.all[index].player.client())).or_default();
         let previous = sessions.unestablished.last.replace(index);
         match previous {
             Some(previous) => self.all[previous].address_next = Some(index),
@@ -329,7 +329,7 @@ impl SessionTable {
 
     fn dequeue_at_address(&mut self, index: usize) {
         let Session { ref player, address_previous, address_next, .. } = self.all[index];
-        let Some(sessions) = self.by_address.get_mut(&client_key(player.client())) else { return };
+        let Some(sessions) = self.by_address.get_mut(&ClientKey::of(player.client())) else { return };
         match address_previous {
             Some(previous) => self.all[previous].address_next = address_next,
             None => sessions.unestablished.first = address_next,

@@ -14,7 +14,7 @@ fn serve(bind: &str, backend: SocketAddr, sessions: Vec<MigratedSession>) -> (Ud
 }
 
 fn serve_behind(
-    proxies: &[IpNetwork],
+    proxies: &[IpNet],
     bind: &str,
     backend: SocketAddr,
     sessions: Vec<MigratedSession>,
@@ -93,7 +93,7 @@ async fn migrated_sessions_continue_if_headers_are_read_as_before() {
     let (_process, backend) = socket();
     let named =
         NamedAddresses { client: "198.51.100.7:5000".parse().unwrap(), server: "203.0.113.1:443".parse().unwrap() };
-    let required = "127.0.0.0/8".parse::<IpNetwork>().unwrap();
+    let required = "127.0.0.0/8".parse::<IpNet>().unwrap();
     for (proxies, is_named) in [(&[][..], false), (&[required], true)] {
         let sessions = [(1, Some(Box::new(named))), (2, None)].map(|(port, named)| {
             let (session, _) = migrated_sessions(SocketAddr::from(([127, 0, 0, 1], port)), None, backend);
