@@ -16,6 +16,7 @@ from typing import Final, Protocol, Self, final, type_check_only
 __all__ = [
     "SLUGS",
     "Buckets",
+    "ConnectionAdmission",
     "ConnectionBudget",
     "EmptyLobby",
     "Engine",
@@ -684,26 +685,28 @@ def change_files(steps: Sequence[tuple[str, PathLike[str] | str, int, bytes]]) -
     for an unknown kind before the first change.
     """
 
-# Front
+# Clients of Python's own listeners
 
 @final
 class ConnectionBudget:
-    """Limit on the open connections of all clients, and on those of each client (half of them).
+    """Limit on the open connections of all clients, and on those of each network of clients.
 
-    A client is an IPv4 address (4 bytes) or a /64 network of IPv6 (8 bytes).
+    One client, which is an IPv4 address (4 bytes) or a /64 network of IPv6 (8 bytes), has half of them.
     """
 
-    def __new__(cls, most: int | None) -> Self: ...
-    def enter(self, client: bytes | None) -> bool:
-        """Count a connection. Returns False if a limit is reached.
+    def __new__(cls, most: int) -> Self: ...
+    def admit(self, client: bytes | None) -> ConnectionAdmission | None:
+        """Count a connection until the admission is freed. Returns None if a limit is reached.
 
         A connection with client None carries requests of many clients. It counts only towards the total.
         """
-    def introduce(self, client: bytes) -> bool:
-        """Give a counted connection to its client. Returns False if the client's limit is reached."""
-    def leave(self, client: bytes | None) -> None:
-        """End a counted connection."""
     def __len__(self) -> int: ...
+
+@final
+class ConnectionAdmission:
+    """Place of a connection in a `ConnectionBudget`."""
+
+# Front
 
 @final
 class Buckets:

@@ -25,7 +25,7 @@ from pyservice.observability.rays import Trace
 from pyservice.storage.signed_urls import PREFIX
 from pyservice.transport import client_address
 from pyservice.transport.client_address import Address, TrustedProxies
-from pyservice.transport.native import ConnectionBudget
+from pyservice.transport.native import ConnectionAdmission, ConnectionBudget
 from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 
 CONNECTIONS_MAX: Final = 8192
@@ -40,14 +40,13 @@ def connections_most() -> int:
 class CdnClients:
     """Open connections of all clients.
 
-    One client address may have half of the allowed connections. A trusted proxy may have all of
-    them.
+    One client may have half of the allowed connections, and a trusted proxy all of them.
     """
 
     def __init__(self, proxies: TrustedProxies, most: int) -> None:
         self._proxies = proxies
         self._budget = ConnectionBudget(most)
-        self._transports: dict[asyncio.Transport, bytes | None] = {}
+        self._transports: dict[asyncio.Transport, ConnectionAdmission] = {}
         self._no_transports = asyncio.Event()
         self.are_leaving = False
 
@@ -63,14 +62,14 @@ class CdnClients:
         peer = _peer(peername)
         is_trusted = not isinstance(peername, tuple) or self._proxies.trusts(peer)
         client = None if is_trusted else client_address.packed_client(peer)
-        if not self._budget.enter(client):
+        admission = self._budget.admit(client)
+        if admission is None:
             return False
-        self._transports[transport] = client
+        self._transports[transport] = admission
         return True
 
     def leave(self, transport: asyncio.Transport) -> None:
-        if transport in self._transports:
-            self._budget.leave(self._transports.pop(transport))
+        self._transports.pop(transport, None)
         if not self._transports:
             self._no_transports.set()
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pyservice._native import (
     Buckets,
+    ConnectionAdmission,
     ConnectionBudget,
     Front,
     FrontRecord,
@@ -13,6 +14,7 @@ from pyservice._native import (
 
 __all__ = [
     "Buckets",
+    "ConnectionAdmission",
     "ConnectionBudget",
     "Front",
     "FrontRecord",

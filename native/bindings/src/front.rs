@@ -12,16 +12,16 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use hosting_front::{
-    Answers, BodyBudget, ByPlane, Caller, Changes, ClientAddresses, ClientKey, ClientLimits, Codes,
-    ConnectionBudget as Budget, Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions,
-    GameMode, LobbyAnswers, OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort,
-    Problems, RequestLimits, RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
+    Answers, BodyBudget, ByPlane, Caller, Changes, ClientAddresses, ClientLimits, Codes, ConnectionBudget as Budget,
+    Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers,
+    OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, Problems, RequestLimits,
+    RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
 };
-use ipnet::IpNet;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
+use crate::clients::parse_networks;
 use crate::convert::{IdBytes, KeyBytes};
 use crate::engine::Engine;
 use crate::grpc_front::GrpcArgument;
@@ -31,38 +31,6 @@ use crate::servers::LeasedPort;
 const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
 /// Limit on the memory of parked requests.
 const PARKED_BYTES_MAX: usize = 256 << 20;
-
-fn client_key(bytes: &[u8]) -> PyResult<ClientKey> {
-    ClientKey::from_bytes(bytes).ok_or_else(|| PyValueError::new_err("a client has 4 or 8 bytes"))
-}
-
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct ConnectionBudget(Arc<Budget>);
-
-#[pymethods]
-impl ConnectionBudget {
-    #[new]
-    fn new(most: Option<usize>) -> ConnectionBudget {
-        ConnectionBudget(Arc::new(Budget::new(most.unwrap_or(usize::MAX))))
-    }
-
-    fn enter(&self, client: Option<&[u8]>) -> PyResult<bool> {
-        Ok(self.0.enter(client.map(client_key).transpose()?))
-    }
-
-    fn introduce(&self, client: &[u8]) -> PyResult<bool> {
-        Ok(self.0.introduce(client_key(client)?))
-    }
-
-    fn leave(&self, client: Option<&[u8]>) -> PyResult<()> {
-        self.0.leave(client.map(client_key).transpose()?);
-        Ok(())
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.count()
-    }
-}
 
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Buckets(Arc<hosting_front::Buckets>);
@@ -332,11 +300,6 @@ impl PassingArgument {
     }
 }
 
-fn networks(texts: &[String]) -> PyResult<Vec<IpNet>> {
-    let network = |text: &String| text.parse().map_err(|error: ipnet::AddrParseError| error.to_string());
-    texts.iter().map(network).collect::<Result<_, _>>().map_err(PyValueError::new_err)
-}
-
 /// Returns one thread for each core of the process, up to a limit: game servers need cores too.
 fn thread_count() -> NonZero<usize> {
     available_parallelism().unwrap_or(NonZero::<usize>::MIN).min(THREADS_MAX)
@@ -403,8 +366,8 @@ impl Front {
             operations,
             duration_bounds: duration_bounds_s.into_iter().map(Duration::from_secs_f64).collect(),
             addresses: ClientAddresses {
-                proxies: networks(&trusted_proxies)?,
-                edge_proxies: networks(&edge_proxies)?,
+                proxies: parse_networks(&trusted_proxies)?,
+                edge_proxies: parse_networks(&edge_proxies)?,
                 has_proxy_headers,
                 game_servers: game_servers.into_iter().map(|(first, last)| first..=last).collect(),
             },

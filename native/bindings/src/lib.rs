@@ -4,6 +4,7 @@
 
 #![allow(missing_docs)] // the Python contract is documented in the stub, which stubtest compares with this module
 
+mod clients;
 mod compaction;
 mod convert;
 mod engine;
@@ -45,7 +46,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<servers::IdleLobbyGroup>()?;
     module.add_class::<servers::ProcessCommands>()?;
     module.add_class::<engine::Engine>()?;
-    module.add_class::<front::ConnectionBudget>()?;
+    module.add_class::<clients::ConnectionBudget>()?;
+    module.add_class::<clients::ConnectionAdmission>()?;
     module.add_class::<front::Buckets>()?;
     module.add_class::<front::Namespace>()?;
     module.add_class::<front::Namespaces>()?;

@@ -73,7 +73,7 @@ pub struct ClientNetwork {
 }
 
 impl ClientNetwork {
-    /// Returns 1 for the network of one client, and more for a wider one, whose limit is wider too.
+    /// Returns 1 for the network of one client. A wider network has a larger weight, and so a higher limit.
     #[must_use]
     pub fn weight(&self) -> usize {
         self.weight.into()

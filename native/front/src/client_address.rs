@@ -4,6 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
+use hosting_client_addresses::{contains, forwarded_client};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 use ipnet::IpNet;
 use ppp::v2::{Addresses, Command, Header, PROTOCOL_PREFIX};
@@ -56,39 +57,34 @@ impl ClientAddresses {
     /// Returns the peer that a PROXY header of edge-guard names.
     pub fn edge_peer(&self, named: Option<IpAddr>) -> Peer {
         match self.named_peer(Ipv4Addr::LOCALHOST.into(), named) {
-            Peer::Client(peer) if contain(&self.edge_proxies, peer) => Peer::Proxy(peer),
+            Peer::Client(peer) if contains(&self.edge_proxies, peer) => Peer::Proxy(peer),
             peer => peer,
         }
     }
 
     /// Returns the client of a request with these headers.
     pub fn client_of(&self, peer: Peer, headers: &HeaderMap) -> IpAddr {
-        let Peer::Proxy(_) = peer else { return self.client(peer, None) };
-        let lines: Vec<&[u8]> = headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes).collect();
-        self.client(peer, (!lines.is_empty()).then(|| lines.join(&b',')).as_deref())
+        self.named_client(peer, headers.get_all(FORWARDED_FOR).iter().map(HeaderValue::as_bytes))
     }
 
-    /// Returns the client of a request: the rightmost forwarded address that is not a trusted proxy. An invalid entry and
-    /// all entries left of it are ignored.
+    /// Returns the client of a request with at most one header that names it.
     pub fn client(&self, peer: Peer, forwarded_for: Option<&[u8]>) -> IpAddr {
-        let (proxy, forwarded_for) = match (peer, forwarded_for) {
-            (Peer::Client(client), _) => return client,
-            (Peer::Proxy(proxy), None) => return proxy,
-            (Peer::Proxy(proxy), Some(forwarded_for)) => (proxy, forwarded_for),
-        };
-        let mut client = proxy;
-        for entry in forwarded_for.rsplit(|byte| *byte == b',') {
-            let Some(address) = forwarded_address(entry.trim_ascii()) else { break };
-            client = address;
-            if !self.trusts(address) {
-                break;
-            }
+        self.named_client(peer, forwarded_for)
+    }
+
+    fn named_client<'a>(
+        &self,
+        peer: Peer,
+        forwarded_for: impl IntoIterator<Item = &'a [u8], IntoIter: DoubleEndedIterator>,
+    ) -> IpAddr {
+        match peer {
+            Peer::Client(client) => client,
+            Peer::Proxy(proxy) => forwarded_client(&self.proxies, proxy, forwarded_for),
         }
-        client
     }
 
     pub fn trusts(&self, address: IpAddr) -> bool {
-        contain(&self.proxies, address)
+        contains(&self.proxies, address)
     }
 
     fn is_game_server(&self, peer: SocketAddr, local: SocketAddr) -> bool {
@@ -103,28 +99,8 @@ impl ClientAddresses {
     }
 }
 
-fn contain(networks: &[IpNet], address: IpAddr) -> bool {
-    networks.iter().any(|network| network.contains(&address))
-}
-
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
-}
-
-/// Reads an address, `[address]:port` or `address:port`.
-fn forwarded_address(entry: &[u8]) -> Option<IpAddr> {
-    let text = std::str::from_utf8(entry).ok()?;
-    let address = match text.strip_prefix('[') {
-        Some(bracketed) => bracketed.split_once(']')?.0,
-        None if text.bytes().filter(|byte| *byte == b':').count() == 1 => text.split_once(':')?.0,
-        None => text,
-    };
-    // The zone of an IPv6 address means nothing on another machine.
-    let address = match address.split_once('%') {
-        Some((address, _)) if address.contains(':') => address,
-        _ => address,
-    };
-    address.parse().ok().map(|address: IpAddr| address.to_canonical())
 }
 
 /// Reads a PROXY header of version 2. Returns the client's address, or None for a header without one.

@@ -13,7 +13,7 @@ use crate::front::ThreadContext;
 use crate::{hyper_connection, plain_connection, tls};
 
 pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, peer: Peer, mut admission: Admission) {
-    let Some(peer) = named_peer(&context, &mut stream, peer, &mut admission).await else { return };
+    let Some(peer) = begin(&context, &mut stream, peer, &mut admission).await else { return };
     if let Some(tls) = context.tls() {
         return Box::pin(tls::serve(tls.http.clone(), context.clone(), stream, peer, admission)).await;
     }
@@ -32,14 +32,38 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, peer: Peer
 pub async fn serve_edge_guard(context: Rc<ThreadContext>, mut stream: UnixStream, mut admission: Admission) {
     let Some(named) = named_address(&context, &mut stream).await else { return };
     let peer = context.addresses.edge_peer(named);
-    if admission.introduce(peer) {
+    if admission.introduce(peer) && admission.keep() {
         hyper_connection::serve(context, stream, peer, admission).await;
     }
 }
 
+/// Waits for the first byte of a client, after the PROXY header of a trusted proxy. Returns None if the connection must
+/// close: nothing came in time, or a new connection has replaced this one.
+pub async fn begin(
+    context: &ThreadContext,
+    stream: &mut TcpStream,
+    peer: Peer,
+    admission: &mut Admission,
+) -> Option<Peer> {
+    let replaced = admission.replaced();
+    // Boxed, so that the connection does not keep the memory.
+    let first_byte = Box::pin(async {
+        let peer = named_peer(context, stream, peer, admission).await?;
+        // Tokio takes a new socket for readable until it has tried to read.
+        let available = timeout(context.timeouts.receive, stream.peek(&mut [0])).await.ok()?.ok()?;
+        (available > 0).then_some(peer)
+    });
+    let peer = tokio::select! {
+        biased;
+        () = replaced => None,
+        peer = first_byte => peer,
+    };
+    peer.filter(|_| admission.keep())
+}
+
 /// Reads the PROXY header of a trusted proxy, and counts the connection for the client that it names. Returns None if the
 /// connection must close.
-pub async fn named_peer(
+async fn named_peer(
     context: &ThreadContext,
     stream: &mut TcpStream,
     peer: Peer,
@@ -49,7 +73,7 @@ pub async fn named_peer(
     if !context.addresses.has_proxy_headers {
         return Some(peer);
     }
-    let named = Box::pin(named_address(context, stream)).await?;
+    let named = named_address(context, stream).await?;
     let peer = context.addresses.named_peer(proxy, named);
     admission.introduce(peer).then_some(peer)
 }

@@ -1,133 +1,82 @@
-//! Limit on open connections, so that one client cannot use all file descriptors.
+//! Limit on open connections, so that no network of clients can use all file descriptors.
 
-use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use parking_lot::Mutex;
+pub use hosting_client_addresses::ClientKey;
+use hosting_client_addresses::{ClientNetwork, ConnectionLimits, ConnectionPermit, ConnectionScopes, Speech};
+use tokio::sync::oneshot;
 
 use crate::client_address::Peer;
 
-/// Part of the connections that one client may have.
-const CLIENT_PART: usize = 2;
+/// Limit on the connections of all clients, and on those of each network of clients. At a limit, a new connection
+/// replaces the oldest one that never sent a byte.
+pub struct ConnectionBudget(Arc<ConnectionLimits<Shares>>);
 
-/// One client: an IPv4 address, or a /64 network of IPv6.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum ClientKey {
-    V4([u8; 4]),
-    V6([u8; 8]),
+/// Maximum number of all connections. Each network has a share of them.
+struct Shares(usize);
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Scope {
+    All,
+    Network(ClientNetwork),
 }
 
-impl ClientKey {
-    pub fn of(address: IpAddr) -> ClientKey {
-        match address.to_canonical() {
-            IpAddr::V4(address) => ClientKey::V4(address.octets()),
-            IpAddr::V6(address) => {
-                let [a, b, c, d, e, f, g, h, ..] = address.octets();
-                ClientKey::V6([a, b, c, d, e, f, g, h])
-            }
+impl ConnectionScopes for Shares {
+    type Scope = Scope;
+    const ALL: Scope = Scope::All;
+
+    /// One client leaves half of all connections to others, and a wider network leaves less.
+    fn limit(&self, scope: Scope) -> usize {
+        match scope {
+            Scope::All => self.0,
+            Scope::Network(network) => (self.0 - self.0.div_ceil(2 * network.weight())).max(1),
         }
     }
-
-    /// Returns None unless `bytes` has 4 or 8 bytes.
-    pub fn from_bytes(bytes: &[u8]) -> Option<ClientKey> {
-        match bytes.len() {
-            4 => bytes.try_into().ok().map(ClientKey::V4),
-            8 => bytes.try_into().ok().map(ClientKey::V6),
-            _ => None,
-        }
-    }
-
-    pub fn as_bytes(&self) -> &[u8] {
-        match self {
-            ClientKey::V4(bytes) => bytes,
-            ClientKey::V6(bytes) => bytes,
-        }
-    }
-}
-
-/// Limit on the connections of all clients, and on those of each client.
-pub struct ConnectionBudget {
-    most: usize,
-    open: Mutex<Open>,
-}
-
-#[derive(Default)]
-struct Open {
-    all: usize,
-    by_client: HashMap<ClientKey, usize>,
 }
 
 impl ConnectionBudget {
     pub fn new(most: usize) -> ConnectionBudget {
-        ConnectionBudget { most, open: Mutex::default() }
+        ConnectionBudget(Arc::new(ConnectionLimits::new(Shares(most))))
     }
 
-    /// Counts a connection. Without a client, it carries requests of many clients, and counts only towards the total.
-    /// Returns false if a limit is reached.
-    pub fn enter(&self, client: Option<ClientKey>) -> bool {
-        let mut open = self.open.lock();
-        let is_admitted = open.all < self.most && client.is_none_or(|client| open.add(client, self.most));
-        open.all += usize::from(is_admitted);
-        is_admitted
+    pub fn count(&self) -> usize {
+        self.0.count()
     }
 
-    /// Gives a counted connection to its client, once the client is known. Returns false if the client's limit is reached.
-    pub fn introduce(&self, client: ClientKey) -> bool {
-        self.open.lock().add(client, self.most)
+    /// Counts a connection until the admission is dropped. Without a client, it carries requests of many clients, and
+    /// counts only towards the total. Returns None if a limit is reached.
+    pub fn admit(&self, client: Option<ClientKey>) -> Option<Admission> {
+        let networks = client.into_iter().flat_map(ClientKey::networks).map(Scope::Network);
+        self.0.admit(networks).ok().map(Admission)
+    }
+}
+
+pub struct Admission(ConnectionPermit<Shares>);
+
+impl Admission {
+    /// Counts a connection of a proxy for the client that the proxy names. Returns false if a limit is reached, or if
+    /// another connection has replaced this one.
+    pub fn introduce(&mut self, peer: Peer) -> bool {
+        let Peer::Client(address) = peer else { return true };
+        self.0.count_in(ClientKey::of(address).networks().map(Scope::Network)).is_ok()
     }
 
-    /// Ends a counted connection.
-    pub fn leave(&self, client: Option<ClientKey>) {
-        let mut open = self.open.lock();
-        open.all -= 1;
-        let Some(client) = client else { return };
-        if let Some(count) = open.by_client.get_mut(&client) {
-            *count -= 1;
-            if *count == 0 {
-                open.by_client.remove(&client);
+    /// Waits until another connection replaces this one.
+    pub fn replaced(&self) -> impl Future<Output = ()> + use<> {
+        let (sender, receiver) = oneshot::channel();
+        self.0.on_replaced(move || {
+            let _ = sender.send(());
+        });
+        async move {
+            if receiver.await.is_err() {
+                std::future::pending().await
             }
         }
     }
 
-    pub fn count(&self) -> usize {
-        self.open.lock().all
-    }
-
-    /// Counts a connection like [`ConnectionBudget::enter`] until the admission is dropped.
-    pub fn admit(self: &Arc<Self>, client: Option<ClientKey>) -> Option<Admission> {
-        self.enter(client).then(|| Admission { budget: self.clone(), client })
-    }
-}
-
-pub struct Admission {
-    budget: Arc<ConnectionBudget>,
-    client: Option<ClientKey>,
-}
-
-impl Admission {
-    /// Counts a connection of a proxy for the client that the proxy names. Returns false if the client's limit is reached.
-    pub fn introduce(&mut self, peer: Peer) -> bool {
-        let Peer::Client(address) = peer else { return true };
-        let client = ClientKey::of(address);
-        let is_admitted = self.budget.introduce(client);
-        self.client = is_admitted.then_some(client);
-        is_admitted
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        self.budget.leave(self.client);
-    }
-}
-
-impl Open {
-    fn add(&mut self, client: ClientKey, most: usize) -> bool {
-        let count = self.by_client.entry(client).or_default();
-        let is_admitted = *count < (most / CLIENT_PART).max(1);
-        *count += usize::from(is_admitted);
-        is_admitted
+    /// Keeps the connection, because its client has sent a byte. Returns false if another one has replaced it.
+    pub fn keep(&self) -> bool {
+        self.0.record(Speech::Spoken)
     }
 }
 

@@ -155,7 +155,11 @@ impl GrpcServer {
 
     async fn serve_connection(self: Rc<Self>, mut stream: TcpStream, peer: Peer, mut admission: Admission) {
         let context = &self.context;
-        let Some(peer) = connection::named_peer(context, &mut stream, peer, &mut admission).await else { return };
+        let begun = tokio::select! {
+            () = context.stopping() => None,
+            begun = connection::begin(context, &mut stream, peer, &mut admission) => begun,
+        };
+        let Some(peer) = begun else { return };
         match context.tls() {
             // Boxed, so that a connection without TLS has less memory.
             Some(tls) => Box::pin(self.run_tls(tls.grpc.clone(), stream, peer)).await,

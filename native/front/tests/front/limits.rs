@@ -7,6 +7,7 @@ use hosting_front::Timeouts;
 
 use crate::client::Client;
 use crate::paced_reader;
+use crate::proxy_headers::proxy_header;
 use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
@@ -138,10 +139,38 @@ fn client_over_its_limit_is_refused() {
 }
 
 #[test]
-fn connections_of_python_count_towards_the_limit() {
-    let world = World::with(Setup { budget: 2, ..Setup::default() });
-    assert!(world.budget.enter(None) && world.budget.enter(None));
-    assert_eq!(world.connect().rest(), b"");
-    world.budget.leave(None);
-    confirm_new_player(&world, &mut world.connect());
+fn new_connection_replaces_the_oldest_silent_one() {
+    let world = World::with(Setup { budget: 6, ..Setup::default() });
+    let mut spoken = world.connect();
+    confirm_new_player(&world, &mut spoken);
+    let oldest = world.connect();
+    wait_until(|| world.budget.count() == 2);
+    let mut younger = world.connect();
+    wait_until(|| world.budget.count() == 3);
+    let mut new = world.connect();
+    confirm_new_player(&world, &mut new);
+    assert_eq!(oldest.rest(), b"");
+    for client in [&mut spoken, &mut younger, &mut new] {
+        confirm_new_player(&world, client);
+    }
+    assert_eq!(world.connect().rest(), b"", "all others have sent requests");
+}
+
+#[test]
+fn silent_connections_are_replaced_over_all_clients() {
+    let proxies = vec!["127.0.0.1/32".parse().unwrap()];
+    let world = World::with(Setup { budget: 2, proxies, has_proxy_headers: true, ..Setup::default() });
+    let without_header = world.connect();
+    wait_until(|| world.budget.count() == 1);
+    let mut without_request = world.connect();
+    without_request.send(&proxy_header([192, 0, 2, 1]));
+    wait_until(|| world.budget.count() == 2);
+    let mut client = world.connect();
+    client.send(&proxy_header([198, 51, 100, 1]));
+    confirm_new_player(&world, &mut client);
+    assert_eq!(without_header.rest(), b"");
+    let mut client = world.connect();
+    client.send(&proxy_header([203, 0, 113, 1]));
+    confirm_new_player(&world, &mut client);
+    assert_eq!(without_request.rest(), b"");
 }

@@ -13,7 +13,7 @@ use crate::python::ReceivedCall;
 use crate::socket_process::SocketProcess;
 use crate::world::{
     CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, STREAM_METHOD, Setup,
-    World,
+    World, wait_until,
 };
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
@@ -146,6 +146,24 @@ fn connections_of_one_address_are_limited() {
     let mut refused = TcpStream::connect(world.address).unwrap();
     refused.set_read_timeout(Some(LIMIT)).unwrap();
     assert!(matches!(refused.read(&mut [0; 8]), Ok(0) | Err(_)));
+}
+
+#[test]
+fn new_connection_replaces_the_oldest_silent_one() {
+    let world = World::with(Setup { connections: 4, ..Setup::default() });
+    let connect = || {
+        let mut client = Client::connect(world.address);
+        let call = client.start(DATA_METHOD, &[], MESSAGE);
+        world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+        assert_eq!(client.finish(call).status(), "0");
+        client
+    };
+    let _spoken = connect();
+    let mut silent = TcpStream::connect(world.address).unwrap();
+    silent.set_read_timeout(Some(LIMIT)).unwrap();
+    wait_until(|| world.budget.count() == 2);
+    let _new = connect();
+    assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
 }
 
 #[test]

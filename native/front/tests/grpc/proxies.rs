@@ -118,5 +118,5 @@ fn client_that_a_proxy_names_has_half_of_the_connections() {
     stream.write_all(&header).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0);
     wait_until(|| world.budget.count() == 1);
-    received(&world, &mut connect(&world, &proxy_header([192, 0, 2, 2])));
+    received(&world, &mut connect(&world, &proxy_header([198, 51, 100, 2])));
 }

@@ -79,7 +79,11 @@ fn http1_is_not_agreed_on() {
 fn handshakes_count_in_the_connection_budget() {
     let (world, files) = with_tls(Setup { connections: 4, ..Setup::default() });
     let mut client = connect(world.address, files.trusting(HTTP2, ALL_VERSIONS));
-    let _waiting = TcpStream::connect(world.address).unwrap();
+    let mut waiting = TcpStream::connect(world.address).unwrap();
+    let mut handshake = ClientConnection::new(files.trusting(HTTP2, ALL_VERSIONS), host()).unwrap();
+    handshake.write_tls(&mut waiting).unwrap();
+    // After the front's part of the handshake, no other connection replaces this one.
+    assert_eq!(waiting.peek(&mut [0]).unwrap(), 1);
     let call = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
     assert_eq!(client.finish(call).status(), "0");
