@@ -9,6 +9,7 @@ The module calls no Python code. These methods release the GIL: `open`, `heartbe
 """
 
 from collections.abc import Mapping, Sequence
+from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
 from pathlib import Path
 from typing import Final, Protocol, Self, final, type_check_only
@@ -45,9 +46,12 @@ __all__ = [
     "RouteChanges",
     "Servers",
     "Status",
+    "TrustedProxies",
+    "acked_bytes",
     "build_profile",
     "change_files",
     "compact",
+    "packed_client",
     "version",
 ]
 
@@ -705,6 +709,31 @@ class ConnectionBudget:
 @final
 class ConnectionAdmission:
     """Place of a connection in a `ConnectionBudget`."""
+
+@final
+class TrustedProxies:
+    """Networks of trusted proxies."""
+
+    def __new__(cls, networks: Sequence[str]) -> Self:
+        """Read networks such as `10.0.0.0/8`. Raises ValueError for another text."""
+    def trusts(self, address: IPv4Address | IPv6Address) -> bool: ...
+    def client(
+        self, peer: IPv4Address | IPv6Address, forwarded_for: Sequence[bytes]
+    ) -> IPv4Address | IPv6Address:
+        """Return the client of a request: the peer, unless it is a trusted proxy.
+
+        `forwarded_for` has the values of the `X-Forwarded-For` headers. The client is the rightmost address in them
+        that is not a trusted proxy. An invalid entry and all entries left of it are ignored.
+        """
+
+def packed_client(address: IPv4Address | IPv6Address) -> bytes:
+    """Return the key by which a client counts.
+
+    The key is an IPv4 address (4 bytes) or a /64 network of IPv6 (8 bytes).
+    """
+
+def acked_bytes(descriptor: int) -> int | None:
+    """Return the bytes that the other side of a TCP connection has acknowledged, or None for another socket."""
 
 # Front
 

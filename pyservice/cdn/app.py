@@ -127,7 +127,7 @@ class Cdn:
         rays: Rays | None = None,
     ) -> None:
         self._rays = rays or Rays(CDN_METRIC_LABEL, queued_max=0)
-        self._proxies = TrustedProxies(trusted_proxies)
+        self._proxies = TrustedProxies([str(network) for network in trusted_proxies])
         self._sites = sites
         self._domain = domain.lower() if domain else None
         self._compressor = GzipCache()

@@ -102,9 +102,9 @@ def client_of(
         return client_address.packed_client(
             client_address.parse_address(forwarded_for.decode("latin-1")) or peer
         )
-    if proxies and proxies.trusts(peer):
+    if proxies.trusts(peer):
         lines = [value for name, value in headers if name == b"x-forwarded-for"]
-        peer = proxies.client(peer, b",".join(lines).decode("latin-1") or None)
+        peer = proxies.client(peer, lines)
     return client_address.packed_client(peer)
 
 

@@ -40,7 +40,8 @@ class CdnServer:
         self._listeners = tuple(listeners)
         self._backlog = backlog
         self._uploads = uploads
-        self._clients = CdnClients(TrustedProxies(trusted_proxies), connections_most())
+        proxies = TrustedProxies([str(network) for network in trusted_proxies])
+        self._clients = CdnClients(proxies, connections_most())
         self._state = ServerState()
         self._servers: list[asyncio.Server] = []
         self._timer: asyncio.TimerHandle | None = None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from typing import Final
+
+from pyservice.transport.native import acked_bytes
 
 MIN_BYTES_PER_SECOND: Final = 1024
 """Minimum read rate. A client that reads fewer bytes per second is closed."""
@@ -13,8 +13,6 @@ LINGER_POLL_INTERVAL_S: Final = 2.5
 LINGER_MAX_S: Final = 30.0
 """Time that a client may continue to send after the last byte of the response was written."""
 
-_BYTES_ACKED: Final = struct.Struct("=120xQ")
-"""Offset of `tcpi_bytes_acked` in Linux's `struct tcp_info`."""
 _SILENT_POLLS: Final = 2
 """Number of silent polls in a row that end a connection. A single one may be a delay of the server.
 """
@@ -50,12 +48,8 @@ def _acked_bytes(transport: asyncio.Transport) -> int:
     Without TCP information, returns a number that grows as the write buffer empties.
     """
     connection = transport.get_extra_info("socket")
-    try:
-        info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _BYTES_ACKED.size)
-        (acked,) = _BYTES_ACKED.unpack(info)
-    except (OSError, AttributeError, struct.error):
-        return -transport.get_write_buffer_size()
-    return int(acked)
+    acked = None if connection is None else acked_bytes(connection.fileno())
+    return -transport.get_write_buffer_size() if acked is None else acked
 
 
 class LingeringClose:

@@ -1,4 +1,4 @@
-"""Client addresses: trusted proxies and `X-Forwarded-For`.
+"""Client addresses: parsing, and the rules of the native module for clients and trusted proxies.
 
 See docs/reference/wire.md#client-address.
 """
@@ -7,9 +7,22 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Iterable
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
+
+from pyservice.transport.native import TrustedProxies, packed_client
+
+__all__ = [
+    "LOCAL",
+    "Address",
+    "Network",
+    "TrustedProxies",
+    "coordinates",
+    "is_reset",
+    "packed_client",
+    "parse_address",
+    "without_mapping",
+]
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -39,14 +52,6 @@ def without_mapping(address: Address) -> Address:
     return address
 
 
-def packed_client(address: Address) -> bytes:
-    """Returns the key by which a client is counted.
-
-    The key is the IPv4 address (4 bytes) or the /64 prefix of the IPv6 address (8 bytes).
-    """
-    return address.packed[:8]
-
-
 def is_reset(transport: asyncio.BaseTransport) -> bool:
     """Returns whether a TCP connection was reset before the server accepted it.
 
@@ -56,46 +61,6 @@ def is_reset(transport: asyncio.BaseTransport) -> bool:
     if isinstance(transport.get_extra_info("peername"), tuple):
         return False
     return bool(transport.get_extra_info("socket").family != socket.AF_UNIX)
-
-
-class TrustedProxies:
-    def __init__(self, networks: Iterable[str | Network]) -> None:
-        """Stores the networks of the trusted proxies. Raises ValueError for an invalid CIDR."""
-        self._networks = tuple(ip_network(network) for network in networks)
-
-    def __bool__(self) -> bool:
-        return bool(self._networks)
-
-    def trusts(self, address: Address) -> bool:
-        return any(address in network for network in self._networks)
-
-    def client(self, peer: Address, forwarded_for: str | None) -> Address:
-        """Returns the client's address: the rightmost forwarded address that is not a trusted
-        proxy.
-
-        An invalid entry and all entries left of it are ignored. The proxy right of the invalid
-        entry is then the client.
-        """
-        if forwarded_for is None or not self.trusts(peer):
-            return peer
-        client = peer
-        for text in reversed(forwarded_for.split(",")):
-            address = _parse_forwarded(text.strip())
-            if address is None:
-                break
-            client = address
-            if not self.trusts(address):
-                break
-        return client
-
-
-def _parse_forwarded(text: str) -> Address | None:
-    address = parse_address(text)
-    if address is None and text.startswith("["):
-        address = parse_address(text[1:].partition("]")[0])
-    elif address is None and text.count(":") == 1:
-        address = parse_address(text.partition(":")[0])
-    return address
 
 
 def coordinates(text: str) -> tuple[float, float] | None:

@@ -10,6 +10,9 @@ from pyservice._native import (
     Namespaces,
     PlayerAddresses,
     PublicCertificate,
+    TrustedProxies,
+    acked_bytes,
+    packed_client,
 )
 
 __all__ = [
@@ -22,4 +25,7 @@ __all__ = [
     "Namespaces",
     "PlayerAddresses",
     "PublicCertificate",
+    "TrustedProxies",
+    "acked_bytes",
+    "packed_client",
 ]

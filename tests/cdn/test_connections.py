@@ -24,7 +24,7 @@ NOTHING = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 @pytest.fixture
 async def listener(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Listener]:
     monkeypatch.setattr(server, "connections_most", lambda: MOST)
-    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as listener:
+    async with running_listener(tmp_path / "objects", trusted_proxies=(f"{PROXY}/32",)) as listener:
         yield listener
 
 

@@ -29,7 +29,7 @@ PROXY = "127.0.4.9"
 
 @pytest.fixture
 async def listener(tmp_path: Path) -> AsyncIterator[Listener]:
-    async with running_listener(tmp_path / "objects", trusted_proxies=(PROXY,)) as listener:
+    async with running_listener(tmp_path / "objects", trusted_proxies=(f"{PROXY}/32",)) as listener:
         yield listener
 
 

@@ -42,34 +42,25 @@ PROXIES = TrustedProxies(["10.0.0.0/8", "2001:db8:ffff::/48"])
 @pytest.mark.parametrize(
     ("peer", "forwarded", "client"),
     [
-        ("203.0.113.1", "198.51.100.1", "203.0.113.1"),
-        ("10.0.0.1", None, "10.0.0.1"),
-        ("10.0.0.1", "", "10.0.0.1"),
-        ("10.0.0.1", "198.51.100.1", "198.51.100.1"),
-        ("10.0.0.1", "6.6.6.6, 198.51.100.1", "198.51.100.1"),
-        ("10.0.0.1", "6.6.6.6,198.51.100.1 , 10.2.3.4", "198.51.100.1"),
-        ("10.0.0.1", "10.0.0.3, 10.0.0.2", "10.0.0.3"),
-        ("10.0.0.1", "6.6.6.6, garbage, 10.0.0.2", "10.0.0.2"),
-        ("10.0.0.1", "198.51.100.1:4711", "198.51.100.1"),
-        ("10.0.0.1", "[2001:db8::1]:4711", "2001:db8::1"),
-        ("10.0.0.1", "2001:db8::1", "2001:db8::1"),
-        ("::ffff:10.0.0.1", "198.51.100.1", "198.51.100.1"),
-        ("2001:db8:ffff::1", "198.51.100.1, 2001:db8:ffff::2", "198.51.100.1"),
+        ("203.0.113.1", [b"198.51.100.1"], "203.0.113.1"),
+        ("10.0.0.1", [], "10.0.0.1"),
+        ("10.0.0.1", [b"6.6.6.6, 198.51.100.1:4711", b"10.2.3.4"], "198.51.100.1"),
+        ("2001:db8:ffff::1", [b"2001:db8::1, 2001:db8:ffff::2"], "2001:db8::1"),
+        ("10.0.0.1", [b"\xff"], "10.0.0.1"),
     ],
 )
 def test_client_is_the_rightmost_untrusted_address(
-    peer: str, forwarded: str | None, client: str
+    peer: str, forwarded: list[bytes], client: str
 ) -> None:
     assert PROXIES.client(address(peer), forwarded) == address(client)
 
 
 def test_no_proxy_is_trusted_by_default() -> None:
-    assert not TrustedProxies([])
     assert not TrustedProxies([]).trusts(address("127.0.0.1"))
 
 
 def test_invalid_network_is_rejected() -> None:
-    with pytest.raises(ValueError, match="not appear to be"):
+    with pytest.raises(ValueError, match="invalid IP address"):
         TrustedProxies(["10.0.0.0/33"])
 
 

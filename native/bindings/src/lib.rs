@@ -48,6 +48,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<engine::Engine>()?;
     module.add_class::<clients::ConnectionBudget>()?;
     module.add_class::<clients::ConnectionAdmission>()?;
+    module.add_class::<clients::TrustedProxies>()?;
     module.add_class::<front::Buckets>()?;
     module.add_class::<front::Namespace>()?;
     module.add_class::<front::Namespaces>()?;
@@ -57,6 +58,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<front::FrontMeasurements>()?;
     module.add_class::<front::Front>()?;
     module.add_class::<public_certificate::PublicCertificate>()?;
+    module.add_function(wrap_pyfunction!(clients::acked_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(clients::packed_client, module)?)?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
     Ok(())

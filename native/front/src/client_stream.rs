@@ -240,7 +240,7 @@ pub async fn write_all_in_time(stream: &mut TcpStream, bytes: &[u8], window: Dur
 
 /// Returns the bytes that the client's kernel has acknowledged. The buffer of this machine takes megabytes at once, so
 /// written bytes show no progress. Returns None for a socket that is not TCP.
-fn acked_bytes(descriptor: RawFd) -> Option<u64> {
+pub fn acked_bytes(descriptor: RawFd) -> Option<u64> {
     let mut info = [0_u8; BYTES_ACKED_AT + 8];
     let mut length = info.len() as libc::socklen_t;
     // SAFETY: pointer and length belong to one live array. The caller has the open socket.

@@ -55,6 +55,7 @@ pub use acme::{Acme, AcmeOptions, Notice};
 pub use answers::Answers;
 pub use body_budget::BodyBudget;
 pub use client_address::{ClientAddresses, Peer};
+pub use client_stream::acked_bytes;
 pub use codes::Codes;
 pub use connection_budget::{Admission, ClientKey, ConnectionBudget};
 pub use cors::Cors;
