@@ -93,8 +93,8 @@ impl ClientAddresses {
         }
         match socket_owner::owner(peer, local) {
             Some(user) => self.game_servers.iter().any(|users| users.contains(&user)),
-            // A closed socket has no user any more.
-            None => peer.ip().is_loopback(),
+            // A closed socket has no user any more. No game server is on another machine.
+            None => !socket_owner::is_on_other_machine(peer.ip()),
         }
     }
 }

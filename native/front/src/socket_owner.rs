@@ -1,12 +1,17 @@
-//! Users of TCP connections of this machine, from the kernel's socket diagnostics (sock_diag(7)).
+//! Answers of the kernel about a connection: the user of a socket (sock_diag(7)), and the machine of an address
+//! (rtnetlink(7)).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use netlink_packet_core::{NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_core::{
+    NLM_F_REQUEST, NetlinkDeserializable, NetlinkHeader, NetlinkMessage, NetlinkPayload, NetlinkSerializable,
+};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::route::{RouteAttribute, RouteMessage, RouteType};
 use netlink_packet_sock_diag::SockDiagMessage;
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, IPPROTO_TCP, TCP_LISTEN};
 use netlink_packet_sock_diag::inet::{ExtensionFlags, InetRequest, SocketId, StateFlags};
-use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use netlink_sys::protocols::{NETLINK_ROUTE, NETLINK_SOCK_DIAG};
 use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
 
 const ANSWER_BYTES: usize = 4096;
@@ -33,21 +38,38 @@ pub fn owner(peer: SocketAddr, local: SocketAddr) -> Option<u32> {
         states: StateFlags::all(),
         socket_id,
     };
+    let answer = ask(NETLINK_SOCK_DIAG, SockDiagMessage::InetRequest(request))?;
+    let SockDiagMessage::InetResponse(found) = answer else { return None };
+    // A closed socket has neither an inode nor its user.
+    (found.header.state != TCP_LISTEN && found.header.inode != 0).then_some(found.header.uid)
+}
+
+/// Returns whether the kernel has a route to another machine for an address.
+pub fn is_on_other_machine(address: IpAddr) -> bool {
+    let mut request = RouteMessage::default();
+    request.header.address_family = address.into();
+    request.header.destination_prefix_length = if address.is_ipv4() { 32 } else { 128 };
+    request.attributes = vec![RouteAttribute::Destination(address.into())];
+    let answer = ask(NETLINK_ROUTE, RouteNetlinkMessage::GetRoute(request));
+    matches!(answer, Some(RouteNetlinkMessage::NewRoute(route)) if route.header.kind == RouteType::Unicast)
+}
+
+fn ask<T: NetlinkSerializable + NetlinkDeserializable>(protocol: isize, question: T) -> Option<T> {
     let mut header = NetlinkHeader::default();
     header.flags = NLM_F_REQUEST;
-    let mut message = NetlinkMessage::new(header, SockDiagMessage::InetRequest(request).into());
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::InnerMessage(question));
     message.finalize();
     let mut bytes = vec![0; message.buffer_len()];
     message.serialize(&mut bytes);
-    let kernel = Socket::new(NETLINK_SOCK_DIAG).ok()?;
+    let kernel = Socket::new(protocol).ok()?;
     kernel.set_non_blocking(true).ok()?;
     kernel.send_to(&bytes, &NetlinkAddress::new(0, 0), 0).ok()?;
     let mut answer = Vec::with_capacity(ANSWER_BYTES);
     kernel.recv(&mut answer, 0).ok()?;
-    let answer = NetlinkMessage::<SockDiagMessage>::deserialize(&answer).ok()?;
-    let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(found)) = answer.payload else { return None };
-    // A closed socket has neither an inode nor its user.
-    (found.header.state != TCP_LISTEN && found.header.inode != 0).then_some(found.header.uid)
+    match NetlinkMessage::deserialize(&answer).ok()?.payload {
+        NetlinkPayload::InnerMessage(answer) => Some(answer),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,3 +1,11 @@
+use netlink_packet_core::{NLM_F_ACK, NLM_F_CREATE, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage, NetlinkPayload};
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::link::{LinkFlags, LinkMessage};
+use netlink_packet_route::route::{RouteAttribute, RouteHeader, RouteMessage, RouteType};
+use netlink_sys::protocols::NETLINK_ROUTE;
+use netlink_sys::{Socket, SocketAddr as NetlinkAddress};
+
 use super::*;
 
 fn rules() -> ClientAddresses {
@@ -64,6 +72,86 @@ fn game_server_is_never_a_proxy() {
     ] {
         let rules = ClientAddresses { proxies: proxies.clone(), game_servers, ..ClientAddresses::default() };
         assert_eq!(rules.peer(peer, local), expected);
+    }
+}
+
+/// Runs the test with this name again in a network namespace of its own. Returns false in the first process.
+fn is_in_network_namespace(test: &str) -> bool {
+    const MARK: &str = "HOSTING_TEST_NETWORK_NAMESPACE";
+    if std::env::var_os(MARK).is_some() {
+        return true;
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut run = std::process::Command::new("unshare");
+    run.args(["-rn", "--"]).arg(program).args(["--exact", test]).env(MARK, "1");
+    let output = run.output().expect("unshare");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    false
+}
+
+/// Gives the loopback interface further addresses, and routes to other machines.
+fn configure_loopback() {
+    const INDEX: u32 = 1;
+    let mut link = LinkMessage::default();
+    (link.header.index, link.header.flags, link.header.change_mask) = (INDEX, LinkFlags::Up, LinkFlags::Up);
+    change_network(RouteNetlinkMessage::SetLink(link));
+    for (own, prefix) in [("203.0.113.1", 32), ("203.0.113.2", 32), ("2001:db8::1", 128)] {
+        let mut message = AddressMessage::default();
+        message.header.family = address(own).into();
+        (message.header.index, message.header.prefix_len) = (INDEX, prefix);
+        message.attributes = vec![AddressAttribute::Local(address(own))];
+        change_network(RouteNetlinkMessage::NewAddress(message));
+    }
+    for (other, prefix) in [("198.51.100.0", 24), ("2001:db9::", 32)] {
+        let mut message = RouteMessage::default();
+        message.header.address_family = address(other).into();
+        message.header.destination_prefix_length = prefix;
+        (message.header.table, message.header.kind) = (RouteHeader::RT_TABLE_MAIN, RouteType::Unicast);
+        message.attributes = vec![RouteAttribute::Destination(address(other).into()), RouteAttribute::Oif(INDEX)];
+        change_network(RouteNetlinkMessage::NewRoute(message));
+    }
+}
+
+fn change_network(change: RouteNetlinkMessage) {
+    let mut header = NetlinkHeader::default();
+    header.flags = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_ACK;
+    let mut message = NetlinkMessage::new(header, NetlinkPayload::from(change));
+    message.finalize();
+    let mut bytes = vec![0; message.buffer_len()];
+    message.serialize(&mut bytes);
+    let kernel = Socket::new(NETLINK_ROUTE).expect("a socket");
+    kernel.send_to(&bytes, &NetlinkAddress::new(0, 0), 0).expect("sent");
+    let mut answer = Vec::with_capacity(4096);
+    kernel.recv(&mut answer, 0).expect("an answer");
+    let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer).expect("an answer");
+    assert!(matches!(&answer.payload, NetlinkPayload::Error(error) if error.code.is_none()), "{answer:?}");
+}
+
+#[test]
+fn connection_without_an_owner_is_trusted_only_from_another_machine() {
+    const NAME: &str = "client_address::tests::connection_without_an_owner_is_trusted_only_from_another_machine";
+    if !is_in_network_namespace(NAME) {
+        return;
+    }
+    configure_loopback();
+    let proxies = ["0.0.0.0/0", "::/0"].map(|network| network.parse().expect("a network")).to_vec();
+    let rules = ClientAddresses { proxies, game_servers: vec![1..=9], ..ClientAddresses::default() };
+    for (peer, is_proxy) in [
+        ("127.0.0.1", false),
+        ("127.0.0.2", false),
+        ("203.0.113.1", false),
+        ("203.0.113.2", false),
+        ("::1", false),
+        ("2001:db8::1", false),
+        ("198.51.100.1", true),
+        ("2001:db9::1", true),
+        // Without a route, the kernel cannot tell.
+        ("192.0.2.1", false),
+    ] {
+        let peer = address(peer);
+        let local = address(if peer.is_ipv4() { "203.0.113.1" } else { "2001:db8::1" });
+        let expected = if is_proxy { Peer::Proxy(peer) } else { Peer::Client(peer) };
+        assert_eq!(rules.peer(SocketAddr::new(peer, 40_000), SocketAddr::new(local, 80)), expected);
     }
 }
 
