@@ -462,10 +462,18 @@ class Engine:
 
     # Waiting
     def wake_fd(self) -> int:
-        """Return the eventfd for durable batches, or -1 without a journal. The engine closes it."""
+        """Return the eventfd for durable events, or -1 without a journal. The engine closes it."""
+    def request_wake(self, lsn: int) -> bool:
+        """Request one signal of `wake_fd` when an LSN is durable. Return False if it already is."""
+    def change_fd(self) -> int:
+        """Return the eventfd for durable changes, or -1 without a journal. The engine closes it.
+
+        It signals changes of holds, channels, facts, routes, desired lobbies, counts and idle groups. Players signal
+        changed counts and groups once, until the next call of `counts` and `take_touched`.
+        """
     def durable(self) -> int: ...
     def take_resolved(self) -> list[Resolved]:
-        """Return the holds that ended since the last call. `wake_fd` signals new ones."""
+        """Return the holds that ended since the last call. `change_fd` signals new ones."""
 
     # Tokens and hashes
     def lobby_of_token(self, lobby_token: str) -> bytes | None: ...

@@ -97,7 +97,7 @@ class EdgeRoutes:
                 await self._source.wait_durable(routes.lsn, _now_s() + EDGE_TIMEOUT_S)
             if has_changes or left_s <= 0:
                 return self._response(routes, is_complete=routes.is_complete and has_changes)
-            await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
+            await self._source.wait_for_change(min(left_s, _POLL_INTERVAL_S))
 
     async def wait_lobby_served(self, lobby: bytes) -> None:
         """Waits until edge-guard forwards all ports of the lobby to its process. Raises OVERLOADED

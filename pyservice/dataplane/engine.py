@@ -167,7 +167,7 @@ class Engine:
         self.acknowledge_facts = native.acknowledge_facts
         self.counts = native.counts
         self.start_front = partial(NativeFront.start, native)
-        self.wait_for_batch = self._waiter.wait_for_batch
+        self.wait_for_change = self._waiter.wait_for_change
 
     @property
     def uncovered_block(self) -> tuple[int, int] | None:

@@ -60,10 +60,6 @@ def service_error(refusal: Refusal, lobby: bytes) -> ServiceError:
 
 
 _PRUNE_AT: Final = 4096
-_PAUSE_S: Final = 0.01
-"""Interval of wake-ups while no request waits. The front answers most requests itself, and a wake-up
-for each of their batches would take a thirtieth of the core.
-"""
 
 Value = TypeVar("Value")
 
@@ -79,6 +75,8 @@ OutcomeRead = TypeVar("OutcomeRead", bound=EndedHold, covariant=True)
 
 class WakeSource(Protocol[OutcomeRead]):
     def wake_fd(self) -> int: ...
+    def request_wake(self, lsn: int) -> bool: ...
+    def change_fd(self) -> int: ...
     def durable(self) -> int: ...
     def take_resolved(self) -> Sequence[OutcomeRead]: ...
     def release_hold(self, hold: int) -> None: ...
@@ -87,56 +85,46 @@ class WakeSource(Protocol[OutcomeRead]):
 class DurabilityWaiter(Generic[Outcome]):
     """Wakes requests when their log sequence number (LSN) is durable or their hold ends.
 
-    Belongs to one event loop. The native journal signals an eventfd once for each durable batch.
+    Also wakes readers that follow changes of the engine. Belongs to one event loop. The native module
+    signals one eventfd for requested LSNs, and another one for changes.
     """
 
     def __init__(
         self,
         source: WakeSource[Outcome],
         longest_hold_ms: int,
-        on_woken: Callable[[], None] | None = None,
+        on_changed: Callable[[], None] | None = None,
     ) -> None:
         self._source = source
-        self._on_woken = on_woken
+        self._on_changed = on_changed
         self._longest_hold_s = longest_hold_ms / 1000
         self._durable_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._prune_at = _PRUNE_AT
         self._hold_waiters: dict[int, list[asyncio.Future[Outcome]]] = {}
-        self._batch_waiters: list[asyncio.Future[None]] = []
-        self._wake_fd = source.wake_fd()
+        self._change_waiters: list[asyncio.Future[None]] = []
+        self._readers = {source.wake_fd(): self._on_durable, source.change_fd(): self._on_change}
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._pause: asyncio.TimerHandle | None = None
         self.durable: int = source.durable()
 
     def start(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._listen()
+        for descriptor, read in self._readers.items():
+            if descriptor >= 0:
+                self._loop.add_reader(descriptor, read, descriptor)
 
     def stop(self) -> None:
-        if self._loop is None or self._wake_fd < 0:
+        if self._loop is None:
             return
-        if self._pause is not None:
-            self._pause.cancel()
-        self._loop.remove_reader(self._wake_fd)
-
-    def _end_pause(self) -> None:
-        if self._pause is not None:
-            self._listen()
-
-    def _listen(self) -> None:
-        if self._pause is not None:
-            self._pause.cancel()
-            self._pause = None
-        if self._wake_fd >= 0:
-            self._running_loop().add_reader(self._wake_fd, self._on_wake)
+        for descriptor in self._readers:
+            if descriptor >= 0:
+                self._loop.remove_reader(descriptor)
 
     async def wait_durable(self, lsn: int, deadline: float | None) -> None:
-        if lsn <= self.durable:
+        if lsn <= self.durable or not self._source.request_wake(lsn):
             return
         future: asyncio.Future[None] = self._running_loop().create_future()
         if len(self._durable_waiters) >= self._prune_at:
             self._prune()
-        self._end_pause()
         self._durable_waiters.append((lsn, future))
         began = perf_counter()
         try:
@@ -144,17 +132,18 @@ class DurabilityWaiter(Generic[Outcome]):
         finally:
             note("journal wait", began)
 
-    async def wait_for_batch(self, timeout_s: float) -> None:
+    async def wait_for_change(self, timeout_s: float) -> None:
+        """Waits until facts, routes, desired lobbies, counts or idle groups have changed."""
         loop = self._running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._batch_waiters.append(future)
+        self._change_waiters.append(future)
         timer = loop.call_later(timeout_s, _finish, future)
         try:
             await future
         finally:
             timer.cancel()
             with contextlib.suppress(ValueError):
-                self._batch_waiters.remove(future)
+                self._change_waiters.remove(future)
 
     async def wait_for_hold(self, hold: int, deadline: float | None) -> Outcome:
         """Waits for the end of a hold, and returns the reserved slots or an error. Raises
@@ -165,7 +154,6 @@ class DurabilityWaiter(Generic[Outcome]):
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
         future: asyncio.Future[Outcome] = loop.create_future()
-        self._end_pause()
         waiter = self._hold_waiters.setdefault(hold, [])
         waiter.append(future)
         began = perf_counter()
@@ -188,26 +176,22 @@ class DurabilityWaiter(Generic[Outcome]):
                 if not future.done():
                     future.set_exception(ServiceError("SHUTTING_DOWN"))
 
-    def _on_wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake_fd)
-        durable = self._source.durable()
-        if durable > self.durable:
-            self.durable = durable
-            self._release(durable)
-        watchers, self._batch_waiters = self._batch_waiters, []
-        for watcher in watchers:
-            _finish(watcher)
+    def _on_durable(self, descriptor: int) -> None:
+        _clear(descriptor)
+        self.durable = self._source.durable()
+        self._release(self.durable)
+
+    def _on_change(self, descriptor: int) -> None:
+        _clear(descriptor)
+        waiters, self._change_waiters = self._change_waiters, []
+        for waiter in waiters:
+            _finish(waiter)
         for outcome in self._source.take_resolved():
             for future in self._hold_waiters.pop(outcome.hold, ()):
                 if not future.done():
                     future.set_result(outcome)
-        if self._on_woken is not None:
-            self._on_woken()
-        if not self._durable_waiters and not self._hold_waiters:
-            loop = self._running_loop()
-            loop.remove_reader(self._wake_fd)
-            self._pause = loop.call_later(_PAUSE_S, self._listen)
+        if self._on_changed is not None:
+            self._on_changed()
 
     def _release(self, durable: int) -> None:
         remaining = []
@@ -239,6 +223,11 @@ class DurabilityWaiter(Generic[Outcome]):
         if self._loop is None:
             raise RuntimeError("the engine is not started: call start() on the event loop first")
         return self._loop
+
+
+def _clear(descriptor: int) -> None:
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(descriptor)
 
 
 def _finish(future: asyncio.Future[None]) -> None:

@@ -125,7 +125,7 @@ class FactsOutbox:
         if pause_s > 0:
             await asyncio.sleep(pause_s)
         while not is_new(result := read_next()) and (left_s := end_s - _now_s()) > 0:
-            await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
+            await self._source.wait_for_change(min(left_s, _POLL_INTERVAL_S))
             await asyncio.sleep(min(left_s, _BATCH_DELAY_S))
         return result
 

@@ -29,6 +29,8 @@ _RETRY_S: Final = 1.0
 _DRAIN_POLL_INTERVAL_S: Final = 60.0
 """An operator may set the wall clock, so a drain deadline is checked this often."""
 _POLL_INTERVAL_S: Final = 0.25
+_STEP_INTERVAL_S: Final = 0.01
+"""Pause between two steps. Players can change groups thousands of times a second."""
 
 _log = get_logger("lobby_scaling")
 
@@ -188,11 +190,14 @@ class LobbyScaler:
         for namespace_id in self._namespaces.removed_ids():
             self.namespace_changed(namespace_id)
         while True:
-            await self.step()
+            if await self.step():
+                await asyncio.sleep(_STEP_INTERVAL_S)
+                continue
             next_s = min(self._due.values(), default=_now_s() + _POLL_INTERVAL_S)
-            await self._source.wait_for_batch(min(max(0.0, next_s - _now_s()), _POLL_INTERVAL_S))
+            await self._source.wait_for_change(min(max(0.0, next_s - _now_s()), _POLL_INTERVAL_S))
 
-    async def step(self) -> None:
+    async def step(self) -> bool:
+        """Applies the plans of all groups that changed or are due. Returns False if there were none."""
         touched = self._processes.take_touched()
         for group_state in touched:
             self._backoff.record(_key(group_state), group_state.failed)
@@ -205,6 +210,7 @@ class LobbyScaler:
             self._due.pop(key, None)
         for key, group in groups.items():
             await self._apply_plan(key, group)
+        return bool(groups)
 
     def _group(self, key: GroupKey) -> LobbyGroup:
         groups = self._processes.idle_lobby_groups(key[0])

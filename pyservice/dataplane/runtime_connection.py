@@ -243,7 +243,7 @@ class RuntimeConnection:
                 # The first request is answered at once, even without lobbies.
                 if lobbies or ended_lobbies or after == 0 or request.unspecified or left_s <= 0:
                     break
-                await self._source.wait_for_batch(min(left_s, _POLL_INTERVAL_S))
+                await self._source.wait_for_change(min(left_s, _POLL_INTERVAL_S))
         finally:
             self._open_requests -= 1
             self._last_request_s = _now_s()

@@ -29,20 +29,30 @@ class Ended:
 
 class Journal:
     def __init__(self) -> None:
-        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._descriptors = [os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for _ in range(2)]
         self._durable = 0
+        self._requested: list[int] = []
         self._ended: list[Ended] = []
         self.released: list[int] = []
         self.wake_ups = 0
 
     def wake_fd(self) -> int:
-        return self._descriptor
+        return self._descriptors[0]
+
+    def request_wake(self, lsn: int) -> bool:
+        is_pending = lsn > self._durable
+        if is_pending:
+            self._requested.append(lsn)
+        return is_pending
+
+    def change_fd(self) -> int:
+        return self._descriptors[1]
 
     def durable(self) -> int:
+        self.wake_ups += 1
         return self._durable
 
     def take_resolved(self) -> list[Ended]:
-        self.wake_ups += 1
         resolved, self._ended = self._ended, []
         return resolved
 
@@ -51,11 +61,19 @@ class Journal:
 
     def advance(self, durable: int, *ended: Ended) -> None:
         self._durable = durable
-        self._ended += ended
-        os.eventfd_write(self._descriptor, 1)
+        if any(lsn <= durable for lsn in self._requested):
+            self._requested = [lsn for lsn in self._requested if lsn > durable]
+            os.eventfd_write(self.wake_fd(), 1)
+        if ended:
+            self._ended += ended
+            self.change()
+
+    def change(self) -> None:
+        os.eventfd_write(self.change_fd(), 1)
 
     def close(self) -> None:
-        os.close(self._descriptor)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
 
 class Scene:
@@ -104,22 +122,23 @@ async def test_waiters_resume_at_their_lsn(scene: Scene) -> None:
     await asyncio.wait_for(asyncio.gather(*tasks.values()), PATIENCE_S)
 
 
-async def test_batches_wake_the_event_loop_only_while_a_request_waits(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine_commands, "_PAUSE_S", 3_600)
+async def test_batches_wake_the_event_loop_only_for_requested_events(scene: Scene) -> None:
+    before = scene.journal.wake_ups
+    held, changed = scene.hold(7), asyncio.create_task(scene.waiting.wait_for_change(60))
     for lsn in range(1, 50):
         scene.journal.advance(lsn)
         await _turns()
-    assert scene.journal.wake_ups == 1
-    for task, ended in ((scene.settle(49), ()), (scene.hold(7), (Ended(7, "placed"),))):
-        await _turns()
-        scene.journal.advance(50, *ended)
-        await asyncio.wait_for(task, PATIENCE_S)
+    assert scene.journal.wake_ups == before
+    await asyncio.wait_for(scene.settle(49), PATIENCE_S)
+    assert scene.journal.wake_ups == before, "the event was durable"
     last = scene.settle(51)
     await _turns()
+    scene.journal.advance(50)
     scene.journal.advance(51)
     await asyncio.wait_for(last, PATIENCE_S)
+    assert scene.journal.wake_ups == before + 1
+    scene.journal.advance(51, Ended(7, "placed"))
+    await asyncio.wait_for(asyncio.gather(held, changed), PATIENCE_S)
 
 
 async def test_deadline_ends_one_wait(scene: Scene) -> None:
@@ -146,15 +165,15 @@ async def test_cancelled_waiters_are_pruned(scene: Scene, monkeypatch: pytest.Mo
     assert not scene.waiting._durable_waiters
 
 
-async def test_batch_waiters_wake_or_time_out(scene: Scene) -> None:
-    watching = [asyncio.create_task(scene.waiting.wait_for_batch(60)) for _ in range(3)]
+async def test_change_waiters_wake_or_time_out(scene: Scene) -> None:
+    watching = [asyncio.create_task(scene.waiting.wait_for_change(60)) for _ in range(3)]
     await _turns()
     watching.pop().cancel()
     await _turns()
-    scene.journal.advance(1)
+    scene.journal.change()
     await asyncio.wait_for(asyncio.gather(*watching), PATIENCE_S)
-    await scene.waiting.wait_for_batch(0.01)
-    assert not scene.waiting._batch_waiters
+    await scene.waiting.wait_for_change(0.01)
+    assert not scene.waiting._change_waiters
 
 
 async def test_ended_hold_resolves_all_waiters(scene: Scene) -> None:
@@ -188,7 +207,7 @@ async def test_late_request_of_an_ended_hold_releases_nothing(
     if is_expired:
         engine_commands._expire(future)
     scene.journal.advance(1, Ended(7, "placed"))
-    scene.waiting._on_wake()
+    scene.waiting._on_change(scene.journal.change_fd())
     if is_expired:
         assert await error_code(task) == "DEADLINE_EXCEEDED"
     else:

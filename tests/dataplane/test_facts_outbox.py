@@ -226,7 +226,7 @@ async def test_cancelled_read_leaves_no_waiter(engine: Engine) -> None:
     tasks[0].cancel()
     ends = await asyncio.gather(*tasks, return_exceptions=True)
     assert all(isinstance(end, asyncio.CancelledError) for end in ends)
-    assert not engine._waiter._batch_waiters
+    assert not engine._waiter._change_waiters
 
 
 async def test_lsn_of_another_directory_restarts_the_stream(

@@ -4,6 +4,8 @@ interpreter lock.
 
 from __future__ import annotations
 
+import os
+import select
 import subprocess
 import sys
 import threading
@@ -142,10 +144,9 @@ def test_responses_wait_for_the_journal_and_signal_the_eventfd(tmp_path: Path) -
     try:
         lobby = attach(engine)
         wait = engine.join(NAMESPACE, lobby).wait
-        end = time.monotonic() + PATIENCE_S
-        while engine.durable() < wait:
-            assert time.monotonic() < end
-        assert engine.wake_fd() >= 0
+        if engine.request_wake(wait):
+            assert is_signalled(engine.wake_fd(), PATIENCE_S)
+        assert engine.durable() >= wait
         assert engine.set_closed(lobby, False) == 0, "nothing changed and all of it is durable"
     finally:
         engine.close()
@@ -154,6 +155,38 @@ def test_responses_wait_for_the_journal_and_signal_the_eventfd(tmp_path: Path) -
     again.close()
     assert view is not None
     assert view.players == (0, 1, 0, 0)
+
+
+def is_signalled(descriptor: int, timeout_s: float = 0) -> bool:
+    readable, _, _ = select.select([descriptor], [], [], timeout_s)
+    if readable:
+        os.eventfd_read(descriptor)
+    return bool(readable)
+
+
+def test_only_changes_that_are_followed_signal_the_eventfd(tmp_path: Path) -> None:
+    engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
+
+    def wait_durable(lsn: int) -> None:
+        if engine.request_wake(lsn):
+            assert is_signalled(engine.wake_fd(), PATIENCE_S)
+
+    try:
+        lobby = attach(engine, slots=16)
+        tokens = [engine.join(NAMESPACE, lobby).tokens[0] for _ in range(8)]
+        engine.connected(lobby, tokens.pop())
+        wait_durable(engine.status().last)
+        assert is_signalled(engine.change_fd())
+        for token in tokens:
+            wait_durable(engine.connected(lobby, token))
+            assert not is_signalled(engine.change_fd()), "changed counts are signalled once"
+        engine.counts(0)
+        wait_durable(engine.disconnected(lobby, token))
+        assert is_signalled(engine.change_fd())
+        wait_durable(engine.set_closed(lobby, True))
+        assert is_signalled(engine.change_fd()), "the lobby has a new fact"
+    finally:
+        engine.close()
 
 
 def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float]:

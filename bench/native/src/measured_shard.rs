@@ -102,8 +102,11 @@ impl MeasuredShard {
         outcome.result.map(|value| (value, outcome.wait)).map_err(|refusal| failure(format!("refused: {refusal:?}")))
     }
 
-    /// Waits for the next durable batch, at most 100 ms.
+    /// Waits until the first pending event is durable, at most 100 ms.
     pub fn wait(&self) {
+        if !self.durable_signal.request(self.journal().durable() + 1) {
+            return;
+        }
         let mut poll = libc::pollfd { fd: self.durable_signal.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let mut counter = [0_u8; 8];
         // SAFETY: both calls get pointers to live values with their lengths.

@@ -29,8 +29,10 @@ use crate::{compaction, metrics};
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
     pub(crate) shard: Arc<Shard>,
-    /// Wakes Python's event loop. None without a journal.
+    /// Wakes Python's event loop when an event for which it waits is durable. None without a journal.
     durable_signal: Option<DurableSignal>,
+    /// Wakes Python's event loop when a change that it follows is durable. None without a journal.
+    change_signal: Option<DurableSignal>,
     pub(crate) hash: Arc<HashKey>,
     shard_number: u16,
     /// Offset of the change numbers that `counts` returns. Lower numbers belong to an earlier process.
@@ -111,10 +113,20 @@ impl Engine {
             took: started.elapsed(),
         });
         let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
+        let change_signal = opened.subscribe_changes()?;
         opened.start_expiry_thread()?;
         let first_generation = facts::wall_ms() << 20;
         let shard_number = shard;
-        Ok(Engine { shard: opened, durable_signal, hash, shard_number, first_generation, recovered, uncovered_block })
+        Ok(Engine {
+            shard: opened,
+            durable_signal,
+            change_signal,
+            hash,
+            shard_number,
+            first_generation,
+            recovered,
+            uncovered_block,
+        })
     }
 
     fn close(&self, py: Python<'_>) {
@@ -129,12 +141,20 @@ impl Engine {
         self.durable_signal.as_ref().map_or(-1, AsRawFd::as_raw_fd)
     }
 
+    fn request_wake(&self, lsn: u64) -> bool {
+        self.durable_signal.as_ref().is_some_and(|signal| signal.request(lsn))
+    }
+
+    fn change_fd(&self) -> i32 {
+        self.change_signal.as_ref().map_or(-1, AsRawFd::as_raw_fd)
+    }
+
     fn durable(&self) -> u64 {
         self.shard.durable()
     }
 
     fn take_resolved(&self, py: Python<'_>) -> PyResult<Vec<Resolved>> {
-        let resolved = self.shard.run(|engine, _| engine.take_resolved_holds());
+        let resolved = self.shard.engine().take_resolved_holds();
         resolved.into_iter().map(|one| Resolved::of(py, one)).collect()
     }
 

@@ -127,6 +127,11 @@ impl FactOutbox {
         self.facts.push_back(fact);
     }
 
+    /// Returns the LSN of the newest stored fact, or 0.
+    pub(crate) fn newest(&self) -> Lsn {
+        self.facts.back().map_or(0, |fact| fact.lsn)
+    }
+
     pub(crate) fn has_up_to(&self, up_to: Lsn) -> bool {
         self.facts.front().is_some_and(|oldest| oldest.lsn <= up_to) || self.lost > 0 && self.lost_up_to <= up_to
     }

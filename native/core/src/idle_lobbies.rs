@@ -101,6 +101,11 @@ impl IdleLobbies {
         self.touched.insert(key);
     }
 
+    /// Returns true if groups may have changed since the last [`Self::take_changed_idle_groups`].
+    pub(crate) fn are_groups_changed(&self) -> bool {
+        !(self.stale.is_empty() && self.touched.is_empty())
+    }
+
     pub(crate) fn take_changed_idle_groups(&mut self) -> BTreeSet<LobbyGroupKey> {
         core::mem::take(&mut self.touched)
     }

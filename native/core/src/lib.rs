@@ -36,7 +36,7 @@ mod source_slot_counts;
 mod timer_wheel;
 
 pub use command::*;
-pub use engine::{Engine, EngineConfig, PlayerList};
+pub use engine::{ChangeMarks, Engine, EngineConfig, PlayerList};
 pub use fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, LobbyFactKind, MAX_STORED_FACTS};
 pub use journal_event::ApplyError;
 pub use keyed_hash::HashKey;

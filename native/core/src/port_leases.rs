@@ -195,6 +195,10 @@ impl PortLeaseTable {
         self.by_owner.remove(&owner)
     }
 
+    pub(crate) fn newest_change(&self) -> Lsn {
+        self.changes.sequence()
+    }
+
     pub(crate) fn routes_since(&self, after: Lsn, durable: Lsn) -> RouteChanges {
         // The feed has only the last change of an owner. Up to `durable`, it would leave out an owner with a durable
         // lease and a change in flight, and edge-guard would close its ports. So a complete set is not cut.

@@ -137,7 +137,8 @@ impl PortPool {
     }
 
     pub(crate) fn write(&self, w: &mut Writer<'_>) {
-        let rested = || self.quarantined_until.iter().zip(self.range.first..).filter(|(until, _)| **until > 0);
+        let rested =
+            || self.quarantined_until.iter().zip(self.range.first..=self.range.last).filter(|(until, _)| **until > 0);
         w.u16(rested().count() as u16);
         for (until, number) in rested() {
             w.u16(number);

@@ -219,6 +219,11 @@ impl SlotLedger {
         }
     }
 
+    /// Returns true if counts changed since the last [`Self::presence_since`].
+    pub(crate) fn is_presence_changed(&self) -> bool {
+        !self.changed.is_empty()
+    }
+
     pub(crate) fn presence_since(&mut self, after: u64) -> PresenceChanges {
         for namespace in core::mem::take(&mut self.changed) {
             let namespace_ledger = &mut self.namespaces[namespace as usize];

@@ -1,4 +1,5 @@
-//! Requests of one thread that wait until their events are durable. The journal wakes the thread once for each batch.
+//! Requests of one thread that wait until their events are durable. The journal wakes the thread once for each batch with
+//! such an event.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -14,6 +15,7 @@ use hosting_shard::Shard;
 use tokio::io::unix::AsyncFd;
 
 pub struct DurableWaiters {
+    signal: DurableSignal,
     durable: Cell<Lsn>,
     /// Sorted by number.
     waiting: RefCell<Vec<Waiting>>,
@@ -27,8 +29,9 @@ struct Waiting {
 }
 
 impl DurableWaiters {
-    pub fn new(durable: Lsn) -> Rc<DurableWaiters> {
-        Rc::new(DurableWaiters { durable: Cell::new(durable), waiting: RefCell::default(), last_number: Cell::new(0) })
+    pub fn new(signal: DurableSignal, durable: Lsn) -> Rc<DurableWaiters> {
+        let (durable, last_number) = (Cell::new(durable), Cell::new(0));
+        Rc::new(DurableWaiters { signal, durable, waiting: RefCell::default(), last_number })
     }
 
     pub fn wait(&self, lsn: Lsn) -> WaitDurable<'_> {
@@ -82,6 +85,7 @@ impl Future for WaitDurable<'_> {
         let mut waiting = waiters.waiting.borrow_mut();
         match waiting.binary_search_by_key(&number, |one| one.number) {
             Ok(at) => waiting[at].waker.clone_from(context.waker()),
+            Err(_) if !waiters.signal.request(lsn) => return Poll::Ready(()),
             Err(at) => waiting.insert(at, Waiting { number, lsn, waker: context.waker().clone() }),
         }
         Poll::Pending
@@ -104,11 +108,23 @@ impl Drop for WaitDurable<'_> {
 mod tests {
     use std::pin::pin;
 
+    use hosting_core::{Engine, EngineConfig, KeyRing};
+    use hosting_journal::Options;
+
     use super::*;
+
+    fn waiters() -> Rc<DurableWaiters> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let keys = KeyRing::new(vec![(1, [7; 32])], 1).expect("one key");
+        let options = Options { segment_bytes: 256 * 1024, ..Options::new(folder.path(), 1, Engine::EVENT_KINDS) };
+        let (shard, _) = Shard::open(Engine::new(EngineConfig::new(1, keys)), options).expect("a new journal");
+        let signal = shard.journal().expect("opened with a journal").subscribe().expect("a free descriptor");
+        DurableWaiters::new(signal, 0)
+    }
 
     #[test]
     fn task_that_is_polled_again_waits_once() {
-        let waiters = DurableWaiters::new(0);
+        let waiters = waiters();
         let mut context = Context::from_waker(Waker::noop());
         let mut waiting = pin!(waiters.wait(1));
         for _ in 0..3 {
@@ -121,7 +137,7 @@ mod tests {
 
     #[test]
     fn call_that_ends_early_leaves_no_waker() {
-        let waiters = DurableWaiters::new(0);
+        let waiters = waiters();
         let mut context = Context::from_waker(Waker::noop());
         let mut calls: Vec<_> = (0..3).map(|_| Box::pin(waiters.wait(1))).collect();
         for call in &mut calls {

@@ -251,13 +251,13 @@ impl Drop for Front {
 }
 
 impl ThreadContext {
-    fn new(shared: Arc<Shared>, thread: usize) -> ThreadContext {
+    fn new(shared: Arc<Shared>, thread: usize, signal: DurableSignal) -> ThreadContext {
         let limits = shared.passing.limits;
         ThreadContext {
             timeouts: shared.timeouts,
             request_bytes_max: limits.headers_bytes_max.min(limits.body_bytes_max).min(REQUEST_BYTES_MAX),
             passing: Passing::new(shared.passing.clone(), shared.permits.clone(), shared.measurers.len()),
-            waiters: DurableWaiters::new(shared.operations.shard.durable()),
+            waiters: DurableWaiters::new(signal, shared.operations.shard.durable()),
             ray_ids: RayIds::new(),
             is_stopping: Cell::new(false),
             addresses: shared.addresses.clone(),
@@ -409,7 +409,7 @@ fn start_thread(
     let run = move || {
         // Without the privilege, the thread has a short time slice only.
         let _ = raise_priority(hosting_scheduling::NICE);
-        let context = Rc::new(ThreadContext::new(shared, number));
+        let context = Rc::new(ThreadContext::new(shared, number, sockets.signal.clone()));
         LocalSet::new().block_on(&runtime, serve(context, sockets, changed, stopped));
     };
     let run = || {

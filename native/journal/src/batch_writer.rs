@@ -3,7 +3,6 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering;
 
 use crate::batch_format::{self, BatchHeader, HEADER};
 use crate::batch_queue::PendingBatch;
@@ -116,10 +115,10 @@ impl JournalCore {
         shared.in_flight_since_ns = None;
         shared.recorded_boot_ms = header.clock.boot_ms;
         shared.queue.recycle_buffer(batch.bytes);
-        self.durable.store(header.first_lsn + u64::from(header.count) - 1, Ordering::Release);
+        self.position.set(header.first_lsn + u64::from(header.count) - 1);
         drop(shared);
         if header.count > 0 {
-            self.durable_signals.signal_all();
+            self.position.signal_consumers();
         }
     }
 

@@ -11,8 +11,8 @@ use hosting_scheduling::raise_priority;
 use crate::Lsn;
 use crate::batch_queue::{BatchQueue, Credit};
 use crate::batch_writer::{Counters, WriterState};
+use crate::durable_signal::{DurablePosition, DurableSignal};
 use crate::error::OpenError;
-use crate::eventfd::{DurableSignal, DurableSignals};
 use crate::folder::Folder;
 use crate::options::Options;
 use crate::segment_pool::SegmentPool;
@@ -37,11 +37,10 @@ pub(crate) struct JournalCore {
     pub writing: Mutex<WriterState>,
     pub preparing: Mutex<()>,
     pub recycling: Mutex<()>,
+    pub position: Arc<DurablePosition>,
     // Copies of values in `shared` that are read without its lock.
-    pub durable: AtomicU64,
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
-    pub durable_signals: DurableSignals,
     pub folder_lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
@@ -168,16 +167,16 @@ impl Journal {
 
     /// Returns the last event that is on disk. Responses that depend on later events must wait.
     pub fn durable(&self) -> Lsn {
-        self.core.durable.load(Ordering::Acquire)
+        self.core.position.get()
     }
 
     pub fn last(&self) -> Lsn {
         self.core.last.load(Ordering::Acquire)
     }
 
-    /// Returns a new eventfd, which the writer signals after each durable batch with events.
+    /// Returns a new eventfd, which the writer signals after each durable batch with a requested event.
     pub fn subscribe(&self) -> io::Result<DurableSignal> {
-        self.core.durable_signals.subscribe()
+        self.core.position.subscribe()
     }
 
     pub fn epoch(&self) -> u64 {
@@ -225,7 +224,7 @@ impl Journal {
             sync_ns: counters.sync_ns.clone(),
             oldest_pending_ns: oldest.map_or(0, |since| now_ns.saturating_sub(since)),
             last_lsn: core.last.load(Ordering::Relaxed),
-            durable_lsn: core.durable.load(Ordering::Relaxed),
+            durable_lsn: core.position.get(),
             epoch: core.epoch,
             segments_ready: shared.queue.ready_count() as u64,
             segments_free: shared.pool.free.len() as u64,

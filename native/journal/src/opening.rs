@@ -6,8 +6,8 @@ use std::sync::{Arc, Condvar, Mutex};
 use crate::Lsn;
 use crate::batch_queue::BatchQueue;
 use crate::batch_writer::{Counters, WriterState};
+use crate::durable_signal::DurablePosition;
 use crate::error::OpenError;
-use crate::eventfd::DurableSignals;
 use crate::files::{Access, DEVICE_READ_ALIGNMENT, Files, read_exact_at, write_all_at};
 use crate::folder::{Folder, Listing};
 use crate::journal::{Journal, JournalCore, Shared, lock};
@@ -82,10 +82,9 @@ pub fn open_stepped(
         writing: Mutex::new(WriterState { sequence: log.cursor.sequence }),
         preparing: Mutex::new(()),
         recycling: Mutex::new(()),
-        durable: AtomicU64::new(log.cursor.lsn),
+        position: DurablePosition::new(log.cursor.lsn),
         last: AtomicU64::new(log.cursor.lsn),
         credit_total: AtomicU64::new(0),
-        durable_signals: DurableSignals::default(),
         clock: Arc::new(clock),
         options,
         alignment,

@@ -270,7 +270,7 @@ impl JournalCore {
             return Err(OpenError::Image { path: self.folder.image(0), reason: "no image found".to_owned() });
         };
         let (position, image_bytes) = image::read_position(&self.folder, &self.options, newest)?;
-        let durable = self.durable.load(std::sync::atomic::Ordering::Acquire);
+        let durable = self.position.get();
         if position.lsn > durable {
             let reason = format!("it covers event {}, the log ends at {durable}", position.lsn);
             return Err(OpenError::Image { path: self.folder.image(newest), reason });

@@ -2,10 +2,12 @@
 
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hosting_core::{CommandOutcome, Context, Credit, Engine, EventBuffer, KeyRing, KeyRingError, Lsn, Ms};
-use hosting_journal::{Journal, OpenError, Options, RealFiles, RealTimeAndRandom, RecoverySummary, TimeAndRandom as _};
+use hosting_journal::{
+    DurableSignal, Journal, OpenError, Options, RealFiles, RealTimeAndRandom, RecoverySummary, TimeAndRandom as _,
+};
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::expiry_thread::ExpiryThread;
@@ -16,6 +18,7 @@ pub struct Shard {
     /// Copy of the engine's key ring, so that token checks need no engine lock.
     keys: RwLock<KeyRing>,
     journal: Option<Journal>,
+    change_signal: OnceLock<DurableSignal>,
     pub(crate) expiry_thread: ExpiryThread,
 }
 
@@ -49,7 +52,8 @@ impl Shard {
     pub fn new(engine: Engine, journal: Option<Journal>) -> Arc<Shard> {
         let keys = RwLock::new(engine.keys().clone());
         let state = Mutex::new(State { engine, buffer: EventBuffer::default() });
-        Arc::new(Shard { state, keys, journal, expiry_thread: ExpiryThread::default() })
+        let (change_signal, expiry_thread) = (OnceLock::new(), ExpiryThread::default());
+        Arc::new(Shard { state, keys, journal, change_signal, expiry_thread })
     }
 
     /// Starts the thread that expires due deadlines. [`Shard::close`] stops the thread.
@@ -67,6 +71,14 @@ impl Shard {
 
     pub fn journal(&self) -> Option<&Journal> {
         self.journal.as_ref()
+    }
+
+    /// Returns an eventfd that is signalled when a change that readers follow is durable: see
+    /// [`hosting_core::ChangeMarks`]. None without a journal. All callers get the same one.
+    pub fn subscribe_changes(&self) -> io::Result<Option<DurableSignal>> {
+        let Some(journal) = &self.journal else { return Ok(None) };
+        let signal = journal.subscribe()?;
+        Ok(Some(self.change_signal.get_or_init(|| signal).clone()))
     }
 
     /// Returns the service time. With a journal, it never decreases, not even over restarts.
@@ -95,6 +107,7 @@ impl Shard {
             None => Credit::UNLIMITED,
         };
         let first = engine.last_lsn() + 1;
+        let followed = self.change_signal.get().map(|signal| (signal, engine.change_marks()));
         let result = command(engine, &mut Context { now: self.now(), credit, events: buffer });
         if buffer.count > 0 {
             if let Some(journal) = &self.journal {
@@ -103,6 +116,12 @@ impl Shard {
             buffer.bytes.clear();
             buffer.count = 0;
             self.expiry_thread.wake_before(engine.next_deadline());
+        }
+        if let Some((signal, marks)) = followed
+            && engine.change_marks().is_newer(marks)
+            && !signal.request(engine.last_lsn())
+        {
+            signal.signal();
         }
         result
     }

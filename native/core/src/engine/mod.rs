@@ -3,6 +3,7 @@
 //! The submodules hold the commands by topic. Only `event_application` changes the durable state.
 
 mod captcha_passes;
+mod change_marks;
 mod channel_delivery;
 mod derived_state;
 mod event_application;
@@ -23,6 +24,7 @@ mod state_image;
 
 use std::collections::VecDeque;
 
+pub use change_marks::ChangeMarks;
 pub(crate) use derived_state::slot_count;
 use expiry::LobbyDeadline;
 pub use heartbeat::PlayerList;

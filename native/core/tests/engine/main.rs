@@ -5,6 +5,7 @@
 mod bounded_work;
 mod capacity;
 mod captcha_and_mock_players;
+mod change_marks;
 mod durability;
 mod event_channels;
 mod format_stability;

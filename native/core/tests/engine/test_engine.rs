@@ -80,6 +80,8 @@ pub struct TestEngine {
     pub next_lobby: u64,
     pub written: u32,
     pub log: Vec<(Lsn, u32, Vec<u8>)>,
+    /// Sequence number of the desired lobbies after the last command.
+    pub desired: u64,
 }
 
 impl Default for TestEngine {
@@ -95,15 +97,20 @@ impl TestEngine {
 
     pub fn with(engine: Engine, replica: Engine) -> TestEngine {
         let (credit, log) = (Credit::UNLIMITED, Vec::new());
-        TestEngine { engine, replica, now: 1_000_000, credit, next_lobby: 0, written: 0, log }
+        TestEngine { engine, replica, now: 1_000_000, credit, next_lobby: 0, written: 0, log, desired: 0 }
     }
 
     pub fn run<T>(&mut self, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut events = EventBuffer::default();
         let first = self.engine.last_lsn() + 1;
+        let desired = self.engine.desired_lobbies_since(self.desired).sequence;
+        let marks = self.engine.change_marks();
         let mut cx = Context { now: self.now, credit: self.credit, events: &mut events };
         let result = command(&mut self.engine, &mut cx);
         let left = cx.credit.total;
+        self.desired = self.engine.desired_lobbies_since(desired).sequence;
+        let is_news = self.engine.change_marks().is_newer(marks);
+        assert!(is_news || self.desired == desired, "a change of the desired lobbies has a fact");
         let written = events.bytes.len() as u64;
         assert!(self.credit.total >= written, "a command writes no more than its credit");
         assert_eq!(left, self.credit.total - written, "credit goes down by what was written");
