@@ -1,0 +1,86 @@
+"""Generated requests get the answers that `record_answers.py` recorded at an earlier commit."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from tests.compatibility.changelog import CHANGELOG, unreleased
+from tests.compatibility.record_answers import stored
+from tests.compatibility.recorded_service import recorded_service
+from tests.compatibility.request_player import Answer, Request, code_of
+
+SHOWN_MAX: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class IntendedDifference:
+    changelog: str
+    """A line of the section Unreleased of `CHANGELOG.md`."""
+    explains: Callable[[Request, list[Answer], list[Answer]], bool]
+    """Returns whether it is the reason for other answers to this request than the recorded ones."""
+
+
+INTENDED: Final[tuple[IntendedDifference, ...]] = ()
+
+
+def test_changelog_has_each_intended_difference() -> None:
+    lines = unreleased(CHANGELOG.read_text()).splitlines()
+    assert [one.changelog for one in INTENDED if one.changelog not in lines] == []
+
+
+@pytest.mark.parametrize("count", [600, pytest.param(None, marks=pytest.mark.full)])
+def test_answers_are_those_of_the_recording(tmp_path: Path, count: int | None) -> None:
+    """Answers to the first requests, or to all."""
+    differences: list[str] = []
+    codes: Counter[str] = Counter()
+    used: set[IntendedDifference] = set()
+    with recorded_service(tmp_path, has_limited=count is None) as player:
+        for number, (request, expected) in enumerate(itertools.islice(stored(), count)):
+            got = player.play(number, request)
+            if got == expected:
+                continue
+            reasons = [one for one in INTENDED if one.explains(request, expected, got)]
+            used.update(reasons)
+            if not reasons:
+                codes[
+                    f"{request.over} {request.operation}: {code_of(expected[-1])} -> {code_of(got[-1])}"
+                ] += 1
+                differences.append(_described(number, request, expected, got))
+    (tmp_path / "differences").write_text("\n\n".join(differences))
+    summary = "\n".join(f"{times} x {change}" for change, times in codes.most_common())
+    shown = "\n\n".join(differences[:SHOWN_MAX])
+    assert not differences, (
+        f"{len(differences)} differences, all in {tmp_path}/differences:\n{summary}\n\n{shown}"
+    )
+    assert count or used == set(INTENDED), "an intended difference explains no request"
+
+
+def _described(number: int, request: Request, expected: list[Answer], got: list[Answer]) -> str:
+    head = request.head.replace("\r\n", "\n").strip()
+    lines = [f"request {number}, {request.over}, from {request.peer}: {head}"]
+    lines += [
+        f"{name}: {value[:500]}"
+        for name in ("body", "change", "tail")
+        if (value := getattr(request, name))
+    ]
+    return "\n".join([*lines, *_differences("answers", expected, got)])
+
+
+def _differences(path: str, expected: Any, got: Any) -> Iterator[str]:
+    match expected, got:
+        case dict(), dict():
+            for name in sorted(expected.keys() | got.keys()):
+                yield from _differences(f"{path}.{name}", expected.get(name), got.get(name))
+        case list(), list() if len(expected) == len(got):
+            for position, pair in enumerate(zip(expected, got, strict=True)):
+                yield from _differences(f"{path}.{position}", *pair)
+        case _ if expected != got:
+            yield f"  {path}: expected {json.dumps(expected)[:500]}, got {json.dumps(got)[:500]}"
