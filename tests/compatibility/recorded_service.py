@@ -30,6 +30,10 @@ _CAPTCHA: Final = {
     "requests_before_reverify": 0,
     "verification_ttl": 0,
 }
+_LIMITS: Final[dict[str, dict[str, Any]]] = {
+    "prod": {"lobby_count_max": 512, "max_players_per_client": 100_000},
+    "far": {"lobby_count_max": 2, "max_players_per_client": 3},
+}
 _UNREACHABLE: Final = {"verification": {"url": "http://127.0.0.1:1/may", "headers": {}}}
 MODES: Final[dict[str, dict[str, Any]]] = {
     **TWIN_MODES,
@@ -104,8 +108,8 @@ async def _set_up(service: FullService, player: RequestPlayer, prefix: str) -> N
         await owner.good("create_namespace", **names, name_id="far", version_id=version)
         version = await owner.version(game, {"matchmaker": guarded}, "1.0.2")
         await owner.good("create_namespace", **names, name_id="guarded", version_id=version)
-        far: dict[str, Any] = {"lobby_count_max": 2, "max_players_per_client": 3}
-        await owner.good("patch_mm_config", game_id=game, namespace_id="far", **far)
+        for name_id, limits in _LIMITS.items():
+            await owner.good("patch_mm_config", game_id=game, namespace_id=name_id, **limits)
         for name, name_id in (("own", "prod"), ("far", "far"), ("guarded", "guarded")):
             access = await _access(owner, game, name_id, domain=f"{prefix}{name}.example.com")
             for kind, value in access.items():

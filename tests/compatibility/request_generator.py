@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
 from tests.compatibility.recorded_service import GAME, LIMITED_PEER, PORTS, TRUSTED_PEER
+from tests.compatibility.request_draft import VALUES, Draft, head_of, in_namespace, message_fields
 from tests.compatibility.request_player import GRPC, HTTP1, HTTP2, Request
+from tests.compatibility.request_sweep import single_changes
 from tests.support.full_service import BY_SLUG
 from tests.support.generated_messages import CHANGES, CallGenerator, GeneratedCall
 from tests.support.generated_requests import (
@@ -25,28 +24,6 @@ from tests.support.generated_requests import (
     RequestGenerator,
 )
 
-LOBBIES: Final = {
-    "lobby-1": ("own", "hall", "local", 12),
-    "lobby-2": ("own", "hall", "west", 6),
-    "lobby-3": ("own", "western", "west", 4),
-    "lobby-4": ("own", "small", "local", 1),
-    "lobby-5": ("own", "small", "west", 2),
-    "lobby-6": ("own", "unfindable", "local", 4),
-    "unjoinable": ("own", "unjoinable", "local", 0),
-    "closed": ("own", "hall", "local", 0),
-    "ended": ("own", "hall", "local", 2),
-    "far-lobby": ("far", "hall", "local", 2),
-    "tagged": ("own", "tagged", "local", 3),
-    "sized": ("own", "sized", "west", 0),
-    "made": ("own", "made", "local", 0),
-    "hidden": ("own", "hidden", "east", 0),
-    "swept": ("own", "swept", "local", 6),
-    "brief": ("own", "brief", "west", 4),
-    "verified": ("own", "verified", "local", 0),
-    "starting": ("own", "hidden", "local", 0),
-    "guarded": ("guarded", "hall", "local", 0),
-}
-"""Namespace, game mode, region and first players of each lobby."""
 OPERATIONS: Final = {
     **dict.fromkeys(("find", "join", "connected"), 5),
     **dict.fromkeys(("disconnected", "heartbeat", "create", "list"), 3),
@@ -57,104 +34,6 @@ OPERATIONS: Final = {
 OF_SERVERS: Final = ("connected", "disconnected", "heartbeat", "ready", "closed", "set_state")
 DOORS: Final = (HTTP1, HTTP2, GRPC, HTTP1)
 ODD_FIELDS: Final[tuple[Any, ...]] = (None, 1, "1", True, [], {}, [None], 1.5, "\ud83d", 2**64)
-_BODIES_OF_JSON: Final = ("state", "verification_data", "lobby_config")
-
-
-def _repeated(value: Any) -> Any:
-    """Replaces `{a*3}` by `aaa` in all texts."""
-    match value:
-        case str():
-            return re.sub(r"\{(.)\*(\d+)\}", lambda match: match[1] * int(match[2]), value)
-        case list():
-            return [_repeated(one) for one in value]
-    return {name: _repeated(one) for name, one in value.items()}
-
-
-VALUES: Final = _repeated(
-    tomllib.loads(Path(__file__).with_name("request_values.toml").read_text())
-)
-
-
-@dataclass(kw_only=True)
-class Draft:
-    """A request of an operation before it is encoded for a transport."""
-
-    over: str
-    operation: str
-    token: str
-    fields: dict[str, Any] = field(default_factory=dict)
-    authorizations: list[str] | None = None
-    """Headers in place of the one with the token."""
-    headers: list[str] = field(default_factory=list)
-    body: str | None = None
-    method: str | None = None
-    path_change: tuple[str, str] = ("", "")
-    query: str = ""
-    change: str = ""
-    peer: str = "127.0.0.1"
-    is_alone: bool = False
-    is_json: bool = False
-    """Whether the fields fit no message."""
-
-    def request(self, **more: Any) -> Request:
-        method, fields = BY_SLUG[self.operation], dict(self.fields)
-        authorizations = (
-            [f"Bearer <<{self.token}>>"] if self.authorizations is None else self.authorizations
-        )
-        headers = [f"authorization: {one}" for one in authorizations] + self.headers
-        type_ = f"content-type: application/{'grpc' if self.over == GRPC else 'json'}"
-        has_type = any(one.startswith("content-type") for one in headers)
-        more |= {"over": self.over, "operation": self.operation, "peer": self.peer}
-        if self.over == GRPC:
-            head = _head(
-                f"POST {method.grpc_path}", ["host: test", *headers, *([] if has_type else [type_])]
-            )
-            return Request(
-                head=head, body=json.dumps(_message_fields(fields)), change=self.change, **more
-            )
-        path = method.template.format(**{name: fields.pop(name, "") for name in method.path_fields})
-        path = path.replace(*self.path_change, 1)
-        query, body = self.query, self.body
-        if not method.body_field:
-            texts = [f"{n}={v if isinstance(v, str) else json.dumps(v)}" for n, v in fields.items()]
-            query = query or ("?" + "&".join(texts) if texts else "")
-        elif body is None:
-            content = fields.get("state", "") if method.body_field == "state" else fields
-            body = content if isinstance(content, str) else json.dumps(content, ensure_ascii=False)
-        if method.body_field and not has_type:
-            headers.append(type_)
-        if self.over == HTTP1 and body is not None:
-            headers.append(
-                "transfer-encoding: chunked" if self.change else "content-length: <length>"
-            )
-        if not any(one.startswith("host:") for one in headers):
-            headers.insert(0, "host: localhost")
-        head = _head(_latin(f"{self.method or method.http_method} {path}{query}"), headers)
-        change = self.change if self.over == HTTP1 else ""
-        return Request(
-            head=head, body=_latin(body or ""), change=change, is_alone=self.is_alone, **more
-        )
-
-
-def _latin(text: str) -> str:
-    """Returns the bytes of a text as characters."""
-    return text.encode(errors="surrogatepass").decode("latin-1")
-
-
-def _head(line: str, headers: Sequence[str]) -> str:
-    return "\r\n".join((f"{line} HTTP/1.1", *headers, "", ""))
-
-
-def _message_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fields in the JSON of protobuf."""
-    result = dict(fields)
-    for name in result.keys() & set(_BODIES_OF_JSON):
-        value = result[name]
-        text = value if isinstance(value, str | bytes) else json.dumps(value)
-        result[name] = base64.b64encode(text.encode() if isinstance(text, str) else text).decode()
-    if isinstance(result.get("player_tokens"), list):
-        result["player_tokens"] = {"tokens": result["player_tokens"]}
-    return result
 
 
 class CorpusGenerator:
@@ -169,22 +48,26 @@ class CorpusGenerator:
 
     def requests(self, rounds: int, draws: int) -> Iterator[Request]:
         """Yields the requests. The caller sends each of them before it takes the next one."""
-        brief: list[str] = []
+        yield replace(
+            self._usual("attach", "own.env", **_attach("own", "brief", "west")), lobby="brief"
+        )
+        yield self._usual("ready", "brief.token")
+        yield self._usual("join", "own.env", lobby_id="<<brief.id>>", party_size=9)
+        brief = [name for name, _ in self._players]
         for number in range(rounds):
             self._players.clear()
             self._keyed.clear()
             yield from self._begin_round()
             if number == 0:
-                brief = [name for name, lobby in self._players if lobby == "brief"]
                 yield from self._sweep()
             for _ in range(draws):
                 yield from self._draw()
             if number == rounds - 1:
-                for name in brief:
-                    # Their time has passed since the first round.
-                    yield self._usual("connected", "brief.token", player_token=f"<<{name}>>")
                 yield from self._administer()
             yield from self._end_round()
+        for name in brief:
+            # Their time has passed since the first round.
+            yield self._usual("connected", "brief.token", player_token=f"<<{name}>>")
         yield from self._exceed_limits()
 
     def _is(self, percent: int) -> bool:
@@ -201,10 +84,8 @@ class CorpusGenerator:
         ).request()
 
     def _begin_round(self) -> Iterator[Request]:
-        for lobby, (namespace, mode, region, players) in LOBBIES.items():
-            tags = {"tags": {"map": "hill", "level": "3"}} if mode == "tagged" else {}
-            where = _in_namespace({"own": "prod"}.get(namespace, namespace))
-            attach = where | {"game_mode": mode, "region": region, "ports": PORTS} | tags
+        for lobby, (namespace, mode, region, players) in VALUES["lobbies"].items():
+            attach = _attach(namespace, mode, region)
             yield replace(self._usual("attach", f"{namespace}.env", **attach), lobby=lobby)
             if lobby != "starting":
                 yield self._usual("ready", f"{lobby}.token")
@@ -219,32 +100,40 @@ class CorpusGenerator:
     def _end_round(self) -> Iterator[Request]:
         yield self._usual("statistics", "own.pub")
         yield self._usual("list", "far.pub")
-        for lobby, (namespace, *_) in LOBBIES.items():
+        for lobby, (namespace, *_) in VALUES["lobbies"].items():
             where = {"game_id": GAME, "lobby_id": f"<<{lobby}.id>>"}
             yield self._usual("detach", f"{namespace}.env", **where)
 
     def _sweep(self) -> Iterator[Request]:
-        """Sends each key and origin over each transport, and lists of the largest size."""
-        for over in DOORS[:3]:
-            for operation in ("connected", "find", "join", "list", "heartbeat", "attach"):
-                usual = self._draft(operation, "lobby-1", over)
-                for key in VALUES["keys"]:
-                    yield replace(usual, headers=[f"idempotency-key: {key}"]).request()
-                keys = [f"idempotency-key: {key}" for key in VALUES["keys"][:2]]
-                yield replace(usual, headers=keys).request()
-                for origin in VALUES["origins"]:
-                    headers = [f"origin: {origin}"]
-                    yield replace(usual, headers=headers, authorizations=[]).request()
-                    if over != GRPC:
-                        headers += [
-                            f"access-control-request-method: {BY_SLUG[operation].http_method}"
-                        ]
-                        yield replace(
-                            usual, method="OPTIONS", headers=headers, authorizations=[]
-                        ).request()
-            for count in (65_535, 65_536):
-                fields = {"player_tokens": ["x"] * count}
-                yield replace(self._draft("heartbeat", "lobby-1", over), fields=fields).request()
+        """Sends usual requests with one change each, over each transport."""
+        players: list[str] = []
+        for over, operation, lobby, change in single_changes():
+            if operation == "connected" and "fields" not in change and "odd" not in change:
+                if not players:
+                    yield self._usual("join", "own.env", lobby_id="<<lobby-1.id>>", party_size=64)
+                    players = [name for name, _ in self._players[-64:]]
+                change["fields"] = {"player_token": f"<<{players.pop()}>>"}
+            draft = self._draft(operation, lobby, over, change.pop("usual", None))
+            draft.fields |= self._parsed(change.pop("odd", "{}"), lobby)
+            yield replace(draft, **change).request()
+        yield from self._scenarios()
+
+    def _scenarios(self) -> Iterator[Request]:
+        """Sends each scenario over each transport, and once over all in turns."""
+        for run, doors in enumerate((DOORS[:1], DOORS[1:2], DOORS[2:3], DOORS)):
+            for lobby, steps in VALUES["scenarios"].items():
+                namespace = VALUES["lobbies"][lobby][0]
+                yield self._usual("join", f"{namespace}.env", lobby_id=f"<<{lobby}.id>>")
+                player = self._players[-1][0]
+                for number, (operation, token, text, key) in enumerate(steps):
+                    fields = json.loads(text.replace("<<player>>", f"<<{player}>>"))
+                    if operation == "attach":
+                        fields = {"game_id": GAME, "ports": PORTS, **fields}
+                    headers = [f"idempotency-key: {key}-{run}"] if key else []
+                    over = doors[number % len(doors)]
+                    yield Draft(
+                        over=over, operation=operation, token=token, fields=fields, headers=headers
+                    ).request()
 
     def _administer(self) -> Iterator[Request]:
         """Refuses clients without a token for a time. Then the lobbies drain for a time."""
@@ -252,7 +141,7 @@ class CorpusGenerator:
             "find": {"game_modes": ["hall"]},
             "join": {"lobby_id": "<<lobby-1.id>>"},
         }
-        where = _in_namespace("prod")
+        where = in_namespace("prod")
         origin = [f"origin: {VALUES['origins'][0]}"]
         for step in (
             {"enabled": False},
@@ -306,7 +195,9 @@ class CorpusGenerator:
                 yield self._again().request()
             case _:
                 operation = self._random.choices(list(OPERATIONS), list(OPERATIONS.values()))[0]
-                draft = self._draft(operation, self._pick(list(LOBBIES)), self._pick(DOORS))
+                draft = self._draft(
+                    operation, self._pick(list(VALUES["lobbies"])), self._pick(DOORS)
+                )
                 changes = [
                     self._change_token,
                     self._change_origin,
@@ -325,25 +216,23 @@ class CorpusGenerator:
                     change(draft)
                 yield draft.request()
 
-    def _draft(self, operation: str, lobby: str, over: str) -> Draft:
-        """Returns a usual request."""
-        token = (
-            f"{lobby}.token"
-            if operation in OF_SERVERS
-            else self._pick(("own.pub", "own.pub", "own.env"))
-        )
-        if operation in ("attach", "detach", "get_state"):
+    def _draft(self, operation: str, lobby: str, over: str, text: str | None = None) -> Draft:
+        """Returns a usual request with the fields in the text, or other ones."""
+        token = self._pick(("own.pub", "own.pub", "own.env"))
+        if operation in OF_SERVERS:
+            token = f"{lobby}.token"
+        elif operation in ("attach", "detach", "get_state"):
             token = self._pick(("own.env", "own.env", "own.env", "cloud"))
-        fields = self._fields("usual", operation, lobby)
-        if operation == "attach":
-            fields = {**_in_namespace("prod"), "ports": PORTS, **fields}
-        if operation == "detach":
-            fields = {"game_id": GAME, **fields}
+        fields = {
+            "attach": {**in_namespace("prod"), "ports": PORTS},
+            "detach": {"game_id": GAME},
+        }.get(operation, {})
+        fields |= self._parsed(text or self._pick(VALUES["usual"][operation]), lobby)
         return Draft(over=over, operation=operation, token=token, fields=fields)
 
-    def _fields(self, kind: str, operation: str, lobby: str) -> dict[str, Any]:
-        text = self._pick(VALUES[kind].get(operation, ("{}",))).replace("<<lobby.", f"<<{lobby}.")
-        fields: dict[str, Any] = json.loads(self._with_players(text, lobby))
+    def _parsed(self, text: str, lobby: str) -> dict[str, Any]:
+        text = self._with_players(text.replace("<<lobby.", f"<<{lobby}."), lobby)
+        fields: dict[str, Any] = json.loads(text)
         return fields
 
     def _with_players(self, text: str, lobby: str) -> str:
@@ -364,12 +253,15 @@ class CorpusGenerator:
         draft = replace(draft, over=over, fields=dict(draft.fields), change="", body=None)
         match self._random.randrange(5):
             case 0:
-                draft.fields |= self._fields("usual", draft.operation, self._pick(list(LOBBIES)))
+                draft.fields |= self._parsed(
+                    self._pick(VALUES["usual"][draft.operation]),
+                    self._pick(list(VALUES["lobbies"])),
+                )
             case 1:
                 draft.authorizations = [f"Bearer <<{self._pick(VALUES['tokens'])}>>"]
             case 2:
                 draft.operation = "join" if draft.operation == "find" else "disconnected"
-                draft.fields = self._fields("usual", draft.operation, "lobby-1")
+                draft.fields = self._parsed(self._pick(VALUES["usual"][draft.operation]), "lobby-1")
         return draft
 
     # Changes of a draft
@@ -413,7 +305,10 @@ class CorpusGenerator:
             "join": ["placement"],
             "attach": ["lobby"],
         }.get(draft.operation, [])
-        odd = self._fields("odd", self._pick(kinds), self._pick(list(LOBBIES)))
+        odd = self._parsed(
+            self._pick(VALUES["odd"].get(self._pick(kinds), ("{}",))),
+            self._pick(list(VALUES["lobbies"])),
+        )
         names = BY_SLUG[draft.operation].request.DESCRIPTOR.fields_by_name.keys()
         draft.fields |= {name: value for name, value in odd.items() if name in names}
         if draft.over != GRPC and self._is(30):
@@ -462,8 +357,10 @@ class CorpusGenerator:
         draft.headers.append(self._pick(VALUES["proxy_headers"]))
 
 
-def _in_namespace(namespace: str) -> dict[str, Any]:
-    return {"game_id": GAME, "namespace_id": namespace}
+def _attach(namespace: str, mode: str, region: str) -> dict[str, Any]:
+    where = in_namespace({"own": "prod"}.get(namespace, namespace))
+    tags = {"tags": {"map": "hill", "level": "3"}} if mode == "tagged" else {}
+    return {**where, "game_mode": mode, "region": region, "ports": PORTS, **tags}
 
 
 def _from_raw(request: GeneratedRequest) -> Request:
@@ -483,13 +380,16 @@ def _from_call(call: GeneratedCall, over: str) -> Request:
         change = {None: "", "cut": "cut", "repeated message": "repeat"}.get(call.change)
         if change is None and call.change is not None:
             change = f"tail:{CHANGES[call.change](b'').hex()}"
-        path, body = BY_SLUG[call.operation].grpc_path, json.dumps(_message_fields(call.fields))
-        head = _head(f"POST {path}", ["host: test", *headers, "content-type: application/grpc"])
+        path, body = BY_SLUG[call.operation].grpc_path, json.dumps(message_fields(call.fields))
+        head = head_of(
+            f"POST {path}",
+            ["host: test", "te: trailers", *headers, "content-type: application/grpc"],
+        )
         return Request(
             over=over, operation=call.operation, head=head, body=body, change=change or ""
         )
     method, target, content = call.http_parts(lambda template: template)
-    head = _head(
+    head = head_of(
         f"{method} {target}", ["host: localhost", "content-type: application/json", *headers]
     )
     return Request(over=over, operation=call.operation, head=head, body=content.decode("latin-1"))

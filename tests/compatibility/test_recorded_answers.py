@@ -13,9 +13,8 @@ from typing import Any, Final
 import pytest
 
 from tests.compatibility.changelog import CHANGELOG, unreleased
-from tests.compatibility.record_answers import stored
 from tests.compatibility.recorded_service import recorded_service
-from tests.compatibility.request_player import Answer, Request, code_of
+from tests.compatibility.request_player import Answer, Request, code_of, recorded
 
 SHOWN_MAX: Final = 10
 
@@ -43,7 +42,7 @@ def test_answers_are_those_of_the_recording(tmp_path: Path, count: int | None) -
     codes: Counter[str] = Counter()
     used: set[IntendedDifference] = set()
     with recorded_service(tmp_path, has_limited=count is None) as player:
-        for number, (request, expected) in enumerate(itertools.islice(stored(), count)):
+        for number, (request, expected) in enumerate(itertools.islice(recorded(), count)):
             got = player.play(number, request)
             if got == expected:
                 continue
