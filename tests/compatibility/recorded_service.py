@@ -44,13 +44,15 @@ MODES: Final[dict[str, dict[str, Any]]] = {
     "hidden": {"listable": False},
     "swept": {"max_players": 64, "heartbeat_grace_ms": 0},
     "brief": {"max_players": 64, "player_token_ttl": 5_000},
-    "verified": {"actions": {name: {"enabled": True, **_UNREACHABLE} for name in ("find", "join")}},
+}
+_VERIFIED: Final = {
+    "actions": {name: {"enabled": True, **_UNREACHABLE} for name in ("find", "join")}
 }
 _SETTINGS: Final[dict[str, Any]] = {
     "player_limit_max": 65_535,
     "trusted_proxies": [TRUSTED_PEER],
     "find_wait_ms": 100,
-    "http_limits": {"slow_client_ms": 1_000},
+    "http_limits": {"slow_client_ms": 5_000},
     "verification_allowed_networks": ["127.0.0.0/8"],
     "captcha": {"captcha_a_url": "http://127.0.0.1:1/"},
     "regions": [
@@ -92,40 +94,48 @@ def recorded_service(folder: Path, *, has_limited: bool = True) -> Iterator[Requ
 
 
 async def _set_up(service: FullService, player: RequestPlayer, prefix: str) -> None:
-    """Creates a game with namespaces. `far` is small, and `guarded` needs captchas."""
+    """Creates a game with namespaces. `far` is small, `checked` has a verification, and `guarded` needs captchas."""
     async with service.open_client("http") as client:
         assert isinstance(client, HttpClient)
         owner = Developer(service, client)
         player.names.put(f"{prefix}cloud", owner.token)
         game = await owner.game(name_id=GAME)
-        usual, guarded = ({"game_modes": _modes()}, {"game_modes": _modes(), "captcha": _CAPTCHA})
-        version = await owner.version(game, {"matchmaker": usual})
-        player.names.put(f"{prefix}version", version)
-        next_version = await owner.version(game, {"matchmaker": usual}, "1.0.1")
-        player.names.put(f"{prefix}next-version", next_version)
-        await owner.good("set_version", game_id=game, namespace_id="prod", version_id=version)
-        names = {"display_name": "Namespace", "game_id": game}
-        await owner.good("create_namespace", **names, name_id="far", version_id=version)
-        version = await owner.version(game, {"matchmaker": guarded}, "1.0.2")
-        await owner.good("create_namespace", **names, name_id="guarded", version_id=version)
+        versions = {
+            "prod": {"game_modes": _modes()},
+            "next": {"game_modes": _modes()},
+            "far": {"game_modes": _modes()},
+            "checked": {"game_modes": _modes(verified=_VERIFIED)},
+            "guarded": {"game_modes": _modes(), "captcha": _CAPTCHA},
+        }
+        for number, (name_id, matchmaker) in enumerate(versions.items()):
+            config = {"matchmaker": matchmaker}
+            version = await owner.version(game, config, f"1.0.{number}")
+            player.names.put(f"{prefix}{name_id}.version", version)
+            names = {"display_name": "Namespace", "game_id": game, "name_id": name_id}
+            if name_id == "prod":
+                where = {"game_id": game, "namespace_id": "prod"}
+                await owner.good("set_version", **where, version_id=version)
+            elif name_id != "next":
+                await owner.good("create_namespace", **names, version_id=version)
         for name_id, limits in _LIMITS.items():
             await owner.good("patch_mm_config", game_id=game, namespace_id=name_id, **limits)
-        for name, name_id in (("own", "prod"), ("far", "far"), ("guarded", "guarded")):
+        # The limited service refuses more of the revoked tokens that the setup waits for.
+        for name_id in ("prod", "far") if prefix else ("prod", "far", "checked", "guarded"):
+            name = "own" if name_id == "prod" else name_id
             access = await _access(owner, game, name_id, domain=f"{prefix}{name}.example.com")
             for kind, value in access.items():
                 player.names.put(f"{prefix}{name}.{kind}", value)
         if not prefix:
-            # The limited service would refuse to tell when a token has expired.
             words = ("--kind", "environment", "--namespace", f"{GAME}/prod", "--expires-in", "1s")
             expired = await output(service.data_dir, "token", "create", *words)
             player.names.put("own.expired", expired)
             await _until_refused(client, expired, "TOKEN_EXPIRED")
 
 
-def _modes() -> dict[str, Any]:
+def _modes(**more: Any) -> dict[str, Any]:
     times = ("player_token_ttl", "heartbeat_timeout", "heartbeat_grace_ms")
     usual = {**dict.fromkeys(times, _HOUR_MS), "docker": {"ports": _PORTS}}
-    return {name: usual | mode for name, mode in MODES.items()}
+    return {name: usual | mode for name, mode in (MODES | more).items()}
 
 
 async def _access(owner: Developer, game: str, name_id: str, domain: str) -> dict[str, str]:

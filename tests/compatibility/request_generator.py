@@ -146,8 +146,8 @@ class CorpusGenerator:
         for step in (
             {"enabled": False},
             {"enabled": True},
-            {"version_id": "<<next-version>>"},
-            {"version_id": "<<version>>"},
+            {"version_id": "<<next.version>>"},
+            {"version_id": "<<prod.version>>"},
         ):
             operation = "set_domain_public_auth" if "enabled" in step else "set_version"
             yield self._usual(operation, "cloud", **where, **step)

@@ -54,12 +54,12 @@ def _fields() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _tokens(over: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields each token kind of each operation over one of the transports."""
+    """Yields each token of each operation, of most operations over one of the transports."""
     offset = (HTTP1, HTTP2, GRPC).index(over)
     for number, (operation, token) in enumerate(
         itertools.product(VALUES["usual"], VALUES["tokens"])
     ):
-        if number % 3 == offset:
+        if number % 3 == offset or operation in _MAIN:
             yield operation, {"token": token, "usual": VALUES["usual"][operation][-1]}
     for operation in _MAIN:
         token = "own.pub" if operation == "find" else "lobby-1.token"
