@@ -20,9 +20,10 @@ from collections.abc import MutableSequence, Sequence
 from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc_tools
 import protovalidate
-from google.protobuf import descriptor_pb2
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
 PROTO = Path(__file__).resolve().parent
@@ -30,6 +31,17 @@ ROOT = PROTO.parent
 TARGET = ROOT / "pyservice" / "pb"
 # Entries of TARGET that only this script writes.
 GENERATED = ("hosting", "errors.py", "comments.py", "examples.py")
+# The part of the contract that native code needs.
+NATIVE_TARGET = ROOT / "native" / "matchmaker" / "src" / "contract.rs"
+NATIVE_CONTRACT = "contract.rs"
+# Messages with limits that native code checks.
+NATIVE_MESSAGES = (
+    "FindLobbyRequest",
+    "JoinLobbyRequest",
+    "ListLobbiesRequest",
+    "PlayerDisconnectedRequest",
+    "PlayerTokens",
+)
 EXAMPLES = PROTO / "examples"
 SAMPLES = "samples"
 EXAMPLE_FIELDS = ("token", "path", "query", "body")
@@ -84,6 +96,7 @@ def generate(work: Path) -> Path:
     (out / "errors.py").write_text(error_table())
     (out / "comments.py").write_text(comment_table(work))
     (out / "examples.py").write_text(example_table())
+    (out / NATIVE_CONTRACT).write_text(native_contract(work))
     return out
 
 
@@ -119,6 +132,123 @@ def error_table() -> str:
     lines += ["}", "", "WORDS: Final[dict[str, str]] = {"]
     lines += [f"    {quoted(word)}: {quoted(text)}," for word, text in table["words"].items()]
     return "\n".join([*lines, "}"]) + "\n"
+
+
+def native_contract(work: Path) -> str:
+    """Returns the table of errors and the limits of messages as the source of a Rust module."""
+    table = tomllib.loads((PROTO / "errors.toml").read_text())
+    lines = [
+        "//! Generated from proto/errors.toml and the protos: error codes, problem words, and limits of messages.",
+        "",
+        "/// Code of an error.",
+        "#[derive(Debug, Clone, Copy, PartialEq, Eq)]",
+        "pub enum Code {",
+        *(f"    {camel_case(code)}," for code in table["codes"]),
+        "}",
+        "",
+        "/// HTTP and gRPC form of an error code.",
+        "pub struct ErrorRow {",
+        "    pub slug: &'static str,",
+        "    pub http_status: u16,",
+        "    /// Number of the gRPC status.",
+        "    pub grpc_status: i32,",
+        "    pub title: &'static str,",
+        "    pub detail: &'static str,",
+        "    pub retry_after_s: Option<u32>,",
+        "}",
+        "",
+        "/// In the order of [`Code`].",
+        f"pub const ERRORS: [ErrorRow; {len(table['codes'])}] = [",
+    ]
+    for code, row in table["codes"].items():
+        # Errors that occur only over HTTP have the status INTERNAL.
+        status = grpc.StatusCode[row.get("grpc", "INTERNAL")].value[0]
+        retry = row.get("retry_after_s")
+        lines += [
+            "    ErrorRow {",
+            f"        slug: {quoted(code)},",
+            f"        http_status: {row['http']},",
+            f"        grpc_status: {status},",
+            f"        title: {quoted(row['title'])},",
+            f"        detail: {quoted(row['detail'])},",
+            f"        retry_after_s: {'None' if retry is None else f'Some({retry})'},",
+            "    },",
+        ]
+    words = table["words"]
+    lines += ["];", "", f"pub const WORDS: [(&str, &str); {len(words)}] = ["]
+    lines += [f"    ({quoted(word)}, {quoted(text)})," for word, text in words.items()]
+    lines += ["];", "", *message_limits(work)]
+    source = "\n".join(lines) + "\n"
+    formatted = subprocess.run(
+        ["rustfmt", "--edition=2024", "--config-path", ROOT],
+        input=source,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return formatted.stdout
+
+
+def camel_case(code: str) -> str:
+    return "".join(word.capitalize() for word in code.split("_"))
+
+
+def message_limits(work: Path) -> list[str]:
+    """Returns the numeric limits and the patterns of the fields of NATIVE_MESSAGES as Rust constants."""
+    image = work / "limits.binpb"
+    run_protoc(work, f"--descriptor_set_out={image}", "--include_imports")
+    pool = descriptor_pool.DescriptorPool()
+    files = descriptor_pb2.FileDescriptorSet.FromString(image.read_bytes())
+    for file in files.file:
+        pool.Add(file)
+    extension: Any = pool.FindExtensionByName("buf.validate.field")
+    options = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("google.protobuf.FieldOptions")
+    )
+    message_factory.GetMessageClassesForFiles([file.name for file in files.file], pool)
+    lines = []
+    for name in NATIVE_MESSAGES:
+        for field in pool.FindMessageTypeByName(f"hosting.v1.{name}").fields:
+            rules: Any = options.FromString(field.GetOptions().SerializeToString()).Extensions[
+                extension
+            ]
+            prefix = f"{snake_case(name)}_{field.name}".upper()
+            lines += rule_constants(prefix, rules)
+    return [*lines, *body_limits(pool)]
+
+
+def body_limits(pool: Any) -> list[str]:
+    """Returns the body limits of the matchmaker's operations as Rust constants."""
+    extension: Any = pool.FindExtensionByName("hosting.v1.operation")
+    options = message_factory.GetMessageClass(
+        pool.FindMessageTypeByName("google.protobuf.MethodOptions")
+    )
+    lines = []
+    for method in pool.FindServiceByName("hosting.v1.Matchmaker").methods:
+        operation = options.FromString(method.GetOptions().SerializeToString()).Extensions[
+            extension
+        ]
+        if operation.body_limit_bytes:
+            name = f"{snake_case(method.name)}_BODY_BYTES_MAX".upper()
+            lines.append(f"pub const {name}: usize = {operation.body_limit_bytes};")
+    return lines
+
+
+def snake_case(name: str) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+
+
+def rule_constants(prefix: str, rules: Any) -> list[str]:
+    lines: list[str] = []
+    for rule, value in rules.ListFields():
+        if rule.message_type is not None and not rule.is_repeated:
+            is_part = rule.name in ("items", "keys", "values")
+            lines += rule_constants(f"{prefix}_{rule.name.upper()}" if is_part else prefix, value)
+        elif rule.name == "pattern":
+            lines.append(f"pub const {prefix}_PATTERN: &str = {quoted(value)};")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            lines.append(f"pub const {prefix}_{rule.name.upper()}: usize = {value};")
+    return lines
 
 
 def comment_table(work: Path) -> str:
@@ -222,11 +352,19 @@ def differences(fresh: Path) -> list[str]:
         for path in wanted & present
         if not filecmp.cmp(fresh / path, TARGET / path, shallow=False)
     }
-    return sorted(
+    lines = sorted(
         [f"missing: {path}" for path in wanted - present]
         + [f"left over: {path}" for path in present - wanted]
         + [f"out of date: {path}" for path in changed]
     )
+    if is_native_contract_changed(fresh):
+        lines.append(f"out of date: {NATIVE_TARGET.relative_to(ROOT)}")
+    return lines
+
+
+def is_native_contract_changed(fresh: Path) -> bool:
+    wanted = (fresh / NATIVE_CONTRACT).read_text()
+    return not NATIVE_TARGET.exists() or NATIVE_TARGET.read_text() != wanted
 
 
 def install(fresh: Path) -> None:
@@ -239,6 +377,8 @@ def install(fresh: Path) -> None:
         if not target.exists() or not filecmp.cmp(fresh / path, target, shallow=False):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(fresh / path, target)
+    if is_native_contract_changed(fresh):
+        shutil.copyfile(fresh / NATIVE_CONTRACT, NATIVE_TARGET)
 
 
 def lint(work: Path) -> int:

@@ -8,7 +8,7 @@ The module calls no Python code. These methods release the GIL: `open`, `heartbe
 `compact`, `close`, `change_files` and `Front.stop`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from ipaddress import IPv4Address, IPv6Address
 from os import PathLike
 from pathlib import Path
@@ -760,26 +760,50 @@ class Buckets:
     def put_back(self, key: bytes) -> None: ...
     def __len__(self) -> int: ...
 
+@type_check_only
+class GameMode(Protocol):
+    """Attributes of the object that describes a game mode."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def max_players(self) -> int:
+        """Largest party of a find."""
+    @property
+    def largest_limit(self) -> int: ...
+    @property
+    def is_find_enabled(self) -> bool: ...
+    @property
+    def is_taggable(self) -> bool: ...
+    @property
+    def is_listable(self) -> bool: ...
+    @property
+    def is_max_players_dynamic(self) -> bool: ...
+    @property
+    def regions(self) -> Collection[str] | None:
+        """None: all regions."""
+
 @final
 class Namespace:
-    """A namespace as the front needs it, and the tokens of its clients."""
+    """A namespace as the rules of the matchmaker need it, and the tokens of its clients."""
 
     def __new__(
         cls,
         namespace: bytes,
         *,
+        label: str,
         version: bytes,
         group: bytes,
         source_limit: int,
         needs_admission: bool,
-        modes: Sequence[tuple[str, int, bool, Sequence[str] | None]],
+        modes: Sequence[GameMode],
+        hosts: Sequence[str],
         service_tokens: Sequence[tuple[bytes, bytes, int | None]],
         revoked: Sequence[bytes],
     ) -> Self:
-        """`modes` are (name, largest party, whether find is enabled, regions or None for all).
+        """`label` names the namespace in errors. `hosts` are those of web pages that need no token.
 
-        `service_tokens` are (SHA-256, token id, expiry in Unix ms). `revoked` are ids of tokens.
-        """
+        `service_tokens` are (SHA-256, token id, expiry in Unix ms). `revoked` are ids of tokens."""
     def service_token_hashes(self) -> list[bytes]: ...
 
 @final
@@ -811,6 +835,9 @@ class FrontRecord:
     @property
     def ray_id(self) -> str: ...
     @property
+    def parent_span_id(self) -> str | None:
+        """Span of the client, if the request continues its trace."""
+    @property
     def operation(self) -> str: ...
     @property
     def lobby(self) -> bytes | None:
@@ -841,8 +868,11 @@ class FrontCounts:
     @property
     def duration_sum_s(self) -> float: ...
     @property
-    def passed(self) -> int:
-        """Number of requests that were passed on to Python."""
+    def passed(self) -> dict[str, int]:
+        """Number of requests that were passed on to Python, by reason."""
+    @property
+    def rate_limited(self) -> dict[str, int]:
+        """Number of requests that a rate limit refused, by limit."""
 
 @final
 class FrontMeasurements:
@@ -908,9 +938,6 @@ class FrontPassing(Protocol):
     def routes(self) -> Sequence[tuple[str, str, str, bool, int, bool]]:
         """HTTP method, path template, slug, whether it is of the control plane, largest body, needs a token."""
     @property
-    def codes(self) -> Sequence[str]:
-        """All error codes."""
-    @property
     def cors_origins(self) -> Sequence[str]: ...
     @property
     def data_socket(self) -> Path: ...
@@ -958,7 +985,7 @@ class PublicCertificate:
 
 @final
 class Front:
-    """HTTP server in front of the API. It answers plain requests on a thread of its own, without the GIL."""
+    """HTTP server in front of the API. It answers matchmaker requests on threads of its own, without the GIL."""
 
     @staticmethod
     def start(
@@ -966,12 +993,11 @@ class Front:
         listener_fd: int,
         edge_listener_fd: int | None,
         namespaces: Namespaces,
-        errors: Mapping[str, tuple[str, int, list[tuple[str, str]], list[bytes], int, str, bytes]],
         *,
         passing: FrontPassing,
         connections_max: int | None,
-        client_limits: tuple[Buckets, Buckets, Buckets, Buckets],
-        regions: Sequence[tuple[str, str]],
+        client_limits: tuple[Buckets, Buckets, Buckets, Buckets, Buckets],
+        regions: Sequence[tuple[str, str, str, float, float]],
         addresses: PlayerAddresses,
         duration_bounds_s: Sequence[float],
         trusted_proxies: Sequence[str],
@@ -985,11 +1011,11 @@ class Front:
     ) -> Front:
         """Start to accept connections. The front uses copies of the descriptors.
 
-        `errors` has each of `SLUGS` and each problem by name, in the form of `FrontError`. `client_limits` are
-        buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups. `regions` are
-        ids and display names. `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user
-        ids. With a `certificate`, both listeners take TLS only. Raises ValueError for a wrong route or error, and
-        OSError for an engine without a journal.
+        `client_limits` are buckets of tokens, of addresses of token holders, of addresses of other clients, of groups,
+        and of lobbies. `regions` are (id, display name of the provider, display name, latitude, longitude).
+        `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user ids. With a
+        `certificate`, both listeners take TLS only. Raises ValueError for a wrong route, and OSError for an engine
+        without a journal.
         """
     def take_changes(
         self,
@@ -1001,5 +1027,7 @@ class Front:
     ) -> None:
         """Wake the parked requests that wait for one of these topics, or all of them without `is_complete`."""
     def take_measurements(self) -> FrontMeasurements: ...
+    def set_serving(self, is_serving: bool) -> None:
+        """Set the status of all services in the health service of gRPC."""
     def stop(self, grace_ms: int) -> None:
         """Close the listener, and wait for the answers of open requests. A second call changes the first's time."""

@@ -242,7 +242,14 @@ class DataPlane:
 
     def _front_config(self) -> FrontConfig:
         regions = [
-            (region.name_id, region.region_display_name) for region in self._settings.regions
+            (
+                region.name_id,
+                region.provider_display_name,
+                region.region_display_name,
+                region.latitude,
+                region.longitude,
+            )
+            for region in self._settings.regions
         ]
         addresses = self._processes.player_addresses
         settings = self._settings

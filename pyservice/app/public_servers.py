@@ -10,24 +10,21 @@ from typing import Any, Final
 
 from pyservice import openapi
 from pyservice.calls import Operation
-from pyservice.dataplane.engine import REFUSAL_SLUGS, Engine
+from pyservice.dataplane.engine import Engine
 from pyservice.edge.front import FrontConfig, FrontServer
-from pyservice.edge.front_contract import http_form
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.static_document import StaticDocument
-from pyservice.errors import ServiceError
 from pyservice.observability import health
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grpc_form, grpc_front
+from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grpc_front
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
 from pyservice.transport import CONTROL_REQUESTS_MAX, DATA_REQUESTS_MAX, TransportSettings
-from pyservice.transport.front_errors import FrontError, front_errors
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import Changes, LongPolls, Topics
 
@@ -101,7 +98,6 @@ class PublicServers:
             self._http = HttpServer(app, [listen_unix(settings.data_http_socket)])
             self._front = FrontServer(
                 engine.start_front,
-                {name: _described(error) for name, error in front_errors(REFUSAL_SLUGS).items()},
                 context.metrics,
                 context.limits,
                 rays,
@@ -167,16 +163,14 @@ class PublicServers:
     def report_stopping(self) -> None:
         """Makes the gRPC health service report NOT_SERVING."""
         self._rpc.health.set_serving(False)
+        if self._front is not None:
+            self._front.report_stopping()
 
     async def stop(self, signals: StopSignals) -> None:
         """Stops the front, and then the servers behind it."""
         if self._front is not None:
             await signals.end_all([self._front.stop], self._grace_s)
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
-
-
-def _described(error: ServiceError) -> FrontError:
-    return FrontError(error.code, *http_form(error), *grpc_form(error))
 
 
 def open_http_server(

@@ -13,7 +13,6 @@ from typing import Final
 from pyservice.auth.authorization import ServiceTokenGrant
 from pyservice.dataplane.held_versions import NOTHING, Growth, HeldVersions, Holding
 from pyservice.dataplane.resolved_namespace import (
-    ResolvedMode,
     ResolvedNamespace,
     VersionsById,
     raw_id,
@@ -58,8 +57,8 @@ def prepare_namespace(
         resolved,
         header,
         versions,
-        frozenset(public_hosts(configuration)),
-        _native_namespace(configuration, resolved),
+        hosts := frozenset(public_hosts(configuration)),
+        _native_namespace(configuration, resolved, hosts),
         {
             raw_id(token.token_id): _without_id(token).SerializeToString()
             for token in configuration.development_tokens
@@ -71,15 +70,17 @@ def prepare_namespace(
 
 
 def _native_namespace(
-    configuration: pb.NamespaceConfiguration, resolved: ResolvedNamespace
+    configuration: pb.NamespaceConfiguration, resolved: ResolvedNamespace, hosts: Set[str]
 ) -> Namespace:
     return Namespace(
         resolved.namespace_id,
+        label=resolved.label,
         version=resolved.version_id,
         group=resolved.tenant,
         source_limit=resolved.source_limit,
         needs_admission=resolved.admission_rules is not None,
-        modes=[_native_mode(mode) for mode in resolved.modes.values()],
+        modes=list(resolved.modes.values()),
+        hosts=list(hosts),
         service_tokens=[
             (
                 token.sha256,
@@ -90,11 +91,6 @@ def _native_namespace(
         ],
         revoked=list(map(raw_id, configuration.revoked_token_ids)),
     )
-
-
-def _native_mode(mode: ResolvedMode) -> tuple[str, int, bool, list[str] | None]:
-    regions = None if mode.regions is None else sorted(mode.regions)
-    return mode.name, mode.max_players, mode.is_find_enabled, regions
 
 
 def _without_id(token: pb.DevelopmentToken) -> pb.DevelopmentToken:

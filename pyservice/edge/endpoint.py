@@ -23,6 +23,8 @@ from pyservice.watch import LongPolls, run_until_changed
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _REPEAT: Final = request_headers.INTERNAL_REPEAT.encode()
+_PAID: Final = frozenset({_REPEAT, request_headers.INTERNAL_ADMITTED.encode()})
+"""A request with one of these headers has paid its rate limits."""
 _PARK: Final = request_headers.INTERNAL_WAIT.encode()
 _SHARE: Final = request_headers.INTERNAL_SHARE.encode()
 
@@ -89,7 +91,8 @@ class Endpoint:
         return response
 
     def _admit(self, request: Request, caller: Caller) -> None:
-        if self._rate_limit is not None and not (self._is_internal and _REPEAT in request.headers):
+        has_paid = self._is_internal and not _PAID.isdisjoint(request.headers)
+        if self._rate_limit is not None and not has_paid:
             check_rate_limit(self._rate_limit, caller, self._meter)
         if self._takes_body:
             media_type = request.headers.get(b"content-type", JSON)

@@ -1,7 +1,4 @@
-"""The native front: it accepts connections, answers plain requests and passes others on.
-
-A request is plain if its answer needs only the engine (docs/architecture.md).
-"""
+"""The native front: it accepts connections, answers matchmaker requests and passes others on."""
 
 from __future__ import annotations
 
@@ -18,9 +15,7 @@ from pyservice.edge.front_contract import FrontRoute, routes
 from pyservice.edge.public_certificate import log_notices
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
-from pyservice.pb.errors import TABLE
 from pyservice.transport import MIB, TransportSettings
-from pyservice.transport.front_errors import FrontError
 from pyservice.transport.native import Buckets as NativeBuckets
 from pyservice.transport.native import (
     Front,
@@ -38,13 +33,17 @@ _UNREAD_ANSWERS_MAX: Final = 64 * MIB
 """Bytes of responses that clients have not read yet. A client address has a share of them."""
 
 
+NativeRegion = tuple[str, str, str, float, float]
+"""Id, display name of the provider, display name, latitude and longitude."""
+
+
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
     """Configuration of the responses of the front, and of the Python servers behind it."""
 
     namespaces: Namespaces
-    regions: Sequence[tuple[str, str]]
-    """Ids and display names of all regions, the default one first."""
+    regions: Sequence[NativeRegion]
+    """All regions, the default one first."""
     addresses: PlayerAddresses
     data_socket: Path
     control_socket: Path
@@ -57,7 +56,6 @@ class Passing:
     """How the front checks requests and passes them on. Native code reads the attributes."""
 
     routes: list[FrontRoute]
-    codes: list[str]
     cors_origins: list[str]
     data_socket: Path
     control_socket: Path
@@ -78,12 +76,11 @@ class StartFront(Protocol):
         listener_fd: int,
         edge_listener_fd: int | None,
         namespaces: Namespaces,
-        errors: dict[str, FrontError],
         *,
         passing: Passing,
         connections_max: int | None,
         client_limits: ClientBuckets,
-        regions: Sequence[tuple[str, str]],
+        regions: Sequence[NativeRegion],
         addresses: PlayerAddresses,
         duration_bounds_s: tuple[float, ...],
         trusted_proxies: list[str],
@@ -103,16 +100,13 @@ class FrontServer:
     def __init__(
         self,
         start_front: StartFront,
-        errors: dict[str, FrontError],
         metrics: RequestMetrics,
         limits: Limits,
         rays: Rays,
         namespace_of_lobby: Callable[[bytes], bytes | None],
     ) -> None:
-        """`errors` are those of `front_errors`."""
         self._limits = limits
         self._start_front = start_front
-        self._errors = errors
         self._transports = metrics.http, metrics.grpc
         self._metrics = metrics.front
         self._rays = rays
@@ -137,7 +131,6 @@ class FrontServer:
             listener.fileno(),
             None if edge_listener is None else edge_listener.fileno(),
             config.namespaces,
-            self._errors,
             passing=_passing(settings, config, self._limits.failed_authentications),
             connections_max=settings.connections_max,
             client_limits=self._limits.of_clients,
@@ -198,14 +191,17 @@ class FrontServer:
                     meter.codes[code] = meter.codes.get(code, 0) + count
                 meter.counts = list(map(add, meter.counts, counts.durations))
                 meter.sum_s += counts.duration_sum_s
-                self._metrics.passed[counts.operation, transport.name] += counts.passed
+                for reason, count in counts.passed.items():
+                    self._metrics.passed[counts.operation, transport.name, reason] += count
+                for limit, count in counts.rate_limited.items():
+                    meter.rate_limited[limit] = meter.rate_limited.get(limit, 0) + count
             for record in records:
                 self._end_trace(transport.name, record, now)
 
     def _end_trace(self, door: str, record: FrontRecord, now: float) -> None:
         started, executed = now - record.started_s_ago, now - record.executed_s_ago
         ended = now - record.ended_s_ago
-        trace = Trace(record.ray_id, started)
+        trace = Trace(record.ray_id, started, record.parent_span_id)
         trace.authorized = trace.handled = started
         trace.namespace_id = record.namespace or b""
         if record.lobby is not None:
@@ -214,6 +210,11 @@ class FrontServer:
         trace.is_sampled = True
         trace.spans = [("engine", None, started, executed), ("journal wait", None, executed, ended)]
         self._rays.end(trace, door, record.operation, record.code, ended)
+
+    def report_stopping(self) -> None:
+        """Makes the gRPC health service report NOT_SERVING."""
+        if self._front is not None:
+            self._front.set_serving(False)
 
     async def stop(self, grace_s: float) -> None:
         if self._front is not None:
@@ -232,7 +233,6 @@ def _passing(
 ) -> Passing:
     return Passing(
         routes(settings.body_limit_bytes),
-        list(TABLE),
         list(settings.cors_origins),
         config.data_socket,
         config.control_socket,

@@ -1,20 +1,15 @@
-"""Routes and HTTP error responses that the front (`native/front`) gets from Python at its start.
+"""Routes that the front (`native/front`) gets from Python at its start.
 
-The protos define the routes and `proto/errors.toml` the errors. So the front needs no copy of them.
+The protos define the routes. So the front needs no copy of them.
 """
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from pyservice.edge.http_messages import problem
-from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 
 _DATA_PLANE_SERVICES: Final = frozenset({"hosting.v1.Matchmaker", "hosting.v1.Events"})
-_RAY_ID: Final = "f" * 32
-"""Stands for the ray id in the bodies that are split."""
-_OWN_HEADERS: Final = frozenset({b"x-ray-id", b"content-length"})
 
 
 class FrontRoute(NamedTuple):
@@ -53,14 +48,3 @@ def routes(body_limit_bytes: int) -> list[FrontRoute]:
         )
         for method in METHODS.values()
     ]
-
-
-def http_form(error: ServiceError) -> tuple[int, list[tuple[str, str]], list[bytes]]:
-    """Returns the status, the headers, and the parts of the body (`FrontError`)."""
-    response = problem(error, _RAY_ID)
-    headers = [
-        (name.decode(), value.decode())
-        for name, value in response.header_list(_RAY_ID)
-        if name not in _OWN_HEADERS
-    ]
-    return error.http, headers, response.body.split(_RAY_ID.encode())

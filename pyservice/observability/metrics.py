@@ -109,8 +109,8 @@ class FrontMetrics:
     """State of the front when the metrics are read."""
 
     def __init__(self) -> None:
-        self.passed: Counter[tuple[str, str]] = Counter()
-        """Number of requests that the front has passed on to Python, by operation and door."""
+        self.passed: Counter[tuple[str, str, str]] = Counter()
+        """Number of requests that the front has passed on to Python, by operation, door and reason."""
         self.limited_failures: Counter[str] = Counter()
         """Number of requests that were refused because of failed authentications, by door."""
         self.in_flight = {"http": 0, "grpc": 0}
@@ -251,7 +251,7 @@ def _front_families(front: FrontMetrics) -> Iterator[Metric]:
     passed = CounterMetricFamily(
         "hosting_front_passed",
         "Requests that the front has passed on to Python.",
-        labels=("operation", "door"),
+        labels=("operation", "door", "reason"),
     )
     for labels, count in front.passed.items():
         passed.add_metric(labels, count)

@@ -1,6 +1,6 @@
 """The gRPC transport: server, internal server and client. No other package imports grpc."""
 
-from pyservice.rpc.front_contract import GrpcFront, grpc_form, grpc_front
+from pyservice.rpc.front_contract import GrpcFront, grpc_front
 from pyservice.rpc.grpc_server import RpcServer
 from pyservice.rpc.internal_grpc import (
     NEXT_CHANGES,
@@ -19,7 +19,6 @@ __all__ = [
     "InternalClient",
     "InternalServer",
     "RpcServer",
-    "grpc_form",
     "grpc_front",
     "next_changes",
 ]

@@ -1,4 +1,4 @@
-"""Methods and errors of gRPC that the front (`native/front`) gets from Python at its start."""
+"""Methods of gRPC that the front (`native/front`) gets from Python at its start."""
 
 from __future__ import annotations
 
@@ -7,10 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from google.rpc import status_pb2
-
-from pyservice.errors import ServiceError
-from pyservice.rpc.error_status import DETAILS, trailers
 from pyservice.rpc.grpc_server import message_limit_bytes
 from pyservice.schema.methods import METHODS, STREAMS
 from pyservice.transport import KIB, TransportSettings
@@ -88,10 +84,3 @@ def methods(settings: TransportSettings, own: Set[str]) -> list[FrontMethod]:
             stream = unary._replace(path=path, message_limit_bytes=limit_bytes, is_stream=True)
             found.append(stream)
     return found
-
-
-def grpc_form(error: ServiceError) -> tuple[int, str, bytes]:
-    """Returns the number of the status, the message, and the details (`FrontError`)."""
-    status = status_pb2.Status.FromString(dict(trailers(error, ""))[DETAILS])
-    details = status_pb2.Status(details=status.details)
-    return status.code, status.message, details.SerializeToString()

@@ -44,6 +44,9 @@ LimitOf = Callable[[str], OperationLimit | None]
 _GRPCIO_LIMIT_FACTOR: Final = 4
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
+_PAID: Final = frozenset({request_headers.INTERNAL_REPEAT, request_headers.INTERNAL_ADMITTED})
+"""A call with metadata of one of these names has paid its rate limits."""
+
 _Fields = dict[str, Any]
 
 log = get_logger("pyservice.rpc")
@@ -201,8 +204,8 @@ class _Calls:
             caller = authorization if isinstance(authorization, Caller) else await authorization
             trace.caller = caller
             trace.authorized = perf_counter()
-            is_repeated = is_internal and request_headers.INTERNAL_REPEAT in fields
-            if rate_limit is not None and not is_repeated:
+            has_paid = is_internal and not _PAID.isdisjoint(fields)
+            if rate_limit is not None and not has_paid:
                 check_rate_limit(rate_limit, caller, meter)
             if takes_key:
                 check_idempotency_key(call.idempotency_key)

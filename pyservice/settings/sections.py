@@ -255,6 +255,13 @@ class FailedAuthenticationRateLimit(RateLimit):
     burst: int = Field(default=50, ge=1, le=1_000_000)
 
 
+class LobbyRateLimit(RateLimit):
+    """Rate limit of the operations of a lobby server, for each lobby."""
+
+    per_second: float = Field(default=2_000, ge=0, le=1_000_000, allow_inf_nan=False)
+    burst: int = Field(default=100_000, ge=1, le=1_000_000)
+
+
 class RateLimits(_Section):
     client: ClientRateLimit = ClientRateLimit()
     operator: OperatorRateLimit = OperatorRateLimit()
@@ -263,6 +270,7 @@ class RateLimits(_Section):
     operator_group: OperatorGroupRateLimit = OperatorGroupRateLimit()
     address: AddressRateLimit = AddressRateLimit()
     failed_authentication: FailedAuthenticationRateLimit = FailedAuthenticationRateLimit()
+    lobby: LobbyRateLimit = LobbyRateLimit()
 
 
 class HttpLimits(_Section):

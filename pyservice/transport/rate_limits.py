@@ -73,6 +73,7 @@ class Rates(NamedTuple):
     operator_group: Rate = _rate(_SETTINGS.operator_group)
     address: Rate = _rate(_SETTINGS.address)
     failed_authentication: Rate = _rate(_SETTINGS.failed_authentication)
+    lobby: Rate = _rate(_SETTINGS.lobby)
 
 
 DEFAULT_RATES: Final = Rates()
@@ -138,12 +139,13 @@ class Refusal(NamedTuple):
 
 
 class ClientBuckets(NamedTuple):
-    """Buckets of the operations of game clients and back ends."""
+    """Buckets of the operations of game clients, back ends and lobby servers."""
 
     tokens: NativeBuckets
     token_addresses: NativeBuckets
     client_addresses: NativeBuckets
     groups: NativeBuckets
+    lobbies: NativeBuckets
 
 
 class Limits:
@@ -160,6 +162,7 @@ class Limits:
         self._token_addresses = limit("address")
         self._anonymous_addresses = limit("anonymous")
         self._failed_authentications = limit("failed_authentication")
+        self._lobbies = limit("lobby")
 
     @property
     def of_clients(self) -> ClientBuckets:
@@ -168,6 +171,7 @@ class Limits:
             self._token_addresses,
             self._client_addresses,
             self._client_groups,
+            self._lobbies,
         )
         return ClientBuckets(*(limit.buckets.native for limit in limits))
 

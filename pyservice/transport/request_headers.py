@@ -18,6 +18,8 @@ INTERNAL_RAY: Final = "x-hosting-ray"
 INTERNAL_REPEAT: Final = "x-hosting-repeat"
 """Marks a repeated long poll with the reason: `changed`, or `EXPIRED` at the end of its wait."""
 EXPIRED: Final = "expired"
+INTERNAL_ADMITTED: Final = "x-hosting-admitted"
+"""Marks a request that has paid its rate limits in the front."""
 # Headers of these servers to the front, which removes them.
 INTERNAL_CODE: Final = "x-hosting-code"
 """Code of an error response."""
@@ -36,7 +38,7 @@ _NO_TRACE: Final = "0" * RAY_ID_DIGITS
 # The format is version-traceid-parentid-flags. Later versions may append fields. Version ff is
 # forbidden.
 _TRACEPARENT = re.compile(
-    r"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}"
+    r"(?!ff)(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-[0-9a-f]{2}"
     r"(?P<rest>-.*)?"
 )
 
@@ -61,23 +63,17 @@ def _random_ids() -> Iterator[str]:
 new_ray_id = _random_ids().__next__
 
 
-def continued_trace_id(traceparent: str) -> str | None:
-    match = _TRACEPARENT.fullmatch(traceparent)
-    if match is None or match["trace"] == _NO_TRACE:
-        return None
-    if match["version"] == "00" and match["rest"] is not None:
-        return None
-    return match["trace"]
-
-
 def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
-    """Returns the ray ID of a request, which is its trace ID.
+    """Returns the ray ID of a request, which is its trace ID, and the span ID of the client.
 
-    If `traceparent` is valid, the ray continues that trace, and `traceparent` is returned too.
-    Otherwise the ID is new.
+    If `traceparent` is valid, the ray continues that trace. Otherwise the ID is new, without span.
     """
-    trace_id = continued_trace_id(traceparent) if traceparent else None
-    return (new_ray_id(), None) if trace_id is None else (trace_id, traceparent)
+    match = _TRACEPARENT.fullmatch(traceparent or "")
+    if match is None or match["trace"] == _NO_TRACE:
+        return new_ray_id(), None
+    if match["version"] == "00" and match["rest"] is not None:
+        return new_ray_id(), None
+    return match["trace"], match["span"]
 
 
 def wait_text(wait: WaitForChange) -> str:

@@ -17,6 +17,7 @@ from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.watch import Topics
 from tests.support.matchmaker_scene import MatchmakerScene
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -91,8 +92,12 @@ async def test_live_events_long_poll(scene: MatchmakerScene, readers: Readers) -
         "the event belongs to another secret"
     )
     await scene.find("tagged", party_size=2, event_channels=[MINA])
-    changes = await readers.topics.changes_after(parked.run, parked.sequence, 0)
-    assert set(parked.topics) <= {change.topic for change in changes.topics}
+
+    async def is_published() -> bool:
+        changes = await readers.topics.changes_after(parked.run, parked.sequence, 0)
+        return set(parked.topics) <= {change.topic for change in changes.topics}
+
+    await eventually(is_published)
     events = await readers.read(MINA, empty.watch.index)
     assert len(events.events) == 1
     assert isinstance(await readers.ask(MINA, events.watch.index), WaitForChange)

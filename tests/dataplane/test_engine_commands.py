@@ -268,6 +268,8 @@ async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     [event] = await engine.player_records.channel_events(mina, None)
     assert (event.lobby, event.token) == (lobby, placement.tokens[1])
     assert before_ms <= event.ts_ms <= after_ms
+    while not channels:
+        await asyncio.sleep(0.001)
     assert channels == [mina]
     again = await restart()
     assert again.player_records.channel(MINA) == mina

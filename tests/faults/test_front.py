@@ -1,4 +1,4 @@
-"""The front answers plain requests exactly as Python does, and leaves all other requests to Python."""
+"""The front answers matchmaker requests, whichever of its readers takes them."""
 
 from __future__ import annotations
 
@@ -19,9 +19,15 @@ from typing import Any, Final
 import pytest
 
 from tests.faults.conftest import MakePlane, OpenClients
-from tests.support.data_plane_clients import PlaneHttpClient, RawResponse, read_response
+from tests.support.data_plane_clients import (
+    PlaneHttpClient,
+    RawResponse,
+    TransportResponse,
+    read_response,
+)
 from tests.support.front_metrics import answers_of_front
-from tests.support.killable_plane import Plane
+from tests.support.generated_requests import UNKNOWN_ID
+from tests.support.killable_plane import GAME, Plane
 from tests.support.lobby_setup import ApiSession, AttachedLobby
 from tests.support.stopped_thread import (
     count_instructions,
@@ -37,8 +43,8 @@ INSTRUCTIONS: Final = 13_500
 TOKEN: Final = re.compile(rb"player_[A-Za-z0-9_-]+")
 REFUSED_S: Final = 0.1
 """The front looks every 40 ms whether Python is stopped, and refuses at the second time at the latest."""
-NOT_PLAIN: Final = {"x-not-plain": "1"}
-"""A header that changes no answer. The front leaves a request with it to Python."""
+OF_HYPER: Final = {"x-tab": "a\tb"}
+"""A header that changes no answer. The front leaves a request with a tab in its head to its reader hyper."""
 
 
 @pytest.fixture
@@ -48,21 +54,21 @@ async def lobby(session: ApiSession) -> AttachedLobby:
 
 @dataclass
 class Ways:
-    """The two ways of a request: answered by the front, or left to Python."""
+    """Connections for the two readers of the front: its own one, and hyper."""
 
-    front: PlaneHttpClient
-    python: PlaneHttpClient
+    plain: PlaneHttpClient
+    hyper: PlaneHttpClient
 
     async def confirm(self, lobby_token: str, player_token: str) -> list[RawResponse]:
         body = json.dumps({"player_token": player_token}).encode()
-        return [await self.over_front(lobby_token, body), await self.over_python(lobby_token, body)]
+        return [await self.over_plain(lobby_token, body), await self.over_hyper(lobby_token, body)]
 
-    async def over_front(self, lobby_token: str, body: bytes) -> RawResponse:
-        return await self.front.request("POST", PATH, _bearer(lobby_token), body)
+    async def over_plain(self, lobby_token: str, body: bytes) -> RawResponse:
+        return await self.plain.request("POST", PATH, _bearer(lobby_token), body)
 
-    async def over_python(self, lobby_token: str, body: bytes) -> RawResponse:
-        headers = _bearer(lobby_token) | NOT_PLAIN
-        return await self.python.request("POST", PATH, headers, body)
+    async def over_hyper(self, lobby_token: str, body: bytes) -> RawResponse:
+        headers = _bearer(lobby_token) | OF_HYPER
+        return await self.hyper.request("POST", PATH, headers, body)
 
 
 def _with_wrong_mac(token: str) -> str:
@@ -91,7 +97,7 @@ def without_ray(response: RawResponse) -> tuple[int, dict[str, str], bytes]:
     return response.status, headers, response.body.replace(ray_id.encode(), b"")
 
 
-async def test_front_answers_each_outcome_as_python_does(
+async def test_both_readers_give_each_outcome(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
 ) -> None:
     other, ended = await session.attach("large"), await session.attach("large")
@@ -107,25 +113,25 @@ async def test_front_answers_each_outcome_as_python_does(
     await session.detach(ended)
     before = await answers_of_front(plane, "connected")
     for code, (owner, player_token) in rows.items():
-        front, python = await ways.confirm(owner.token, player_token)
-        assert json.loads(front.body)["code"] == code
-        assert without_ray(front) == without_ray(python)
-    front, python = [
+        plain, hyper = await ways.confirm(owner.token, player_token)
+        assert json.loads(plain.body)["code"] == code
+        assert without_ray(plain) == without_ray(hyper)
+    plain, hyper = [
         await way(lobby.token, json.dumps({"player_token": await session.player(lobby)}).encode())
-        for way in (ways.over_front, ways.over_python)
+        for way in (ways.over_plain, ways.over_hyper)
     ]
-    assert front.status == 200
-    assert without_ray(front) == without_ray(python)
-    assert await answers_of_front(plane, "connected") == before + len(rows) + 1
+    assert plain.status == 200
+    assert without_ray(plain) == without_ray(hyper)
+    assert await answers_of_front(plane, "connected") == before + 2 * (len(rows) + 1)
 
 
 async def test_connection_with_other_requests_gets_all_answers_in_order(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
 ) -> None:
     tokens = await session.join(lobby, party_size=3)
-    first, second, third = (connected_request(ways.front, lobby, token) for token in tokens)
-    regions = ways.front.request_bytes("GET", "/matchmaker/regions", _bearer(session.client_token))
-    async with ways.front.connection() as (reader, writer):
+    first, second, third = (connected_request(ways.plain, lobby, token) for token in tokens)
+    regions = ways.plain.request_bytes("GET", "/matchmaker/regions", _bearer(session.client_token))
+    async with ways.plain.connection() as (reader, writer):
         writer.write(first + second + regions + third + first)
         responses = [await read_response(reader) for _ in range(5)]
         bodies = [json.loads(response.body) for response in responses]
@@ -135,14 +141,14 @@ async def test_connection_with_other_requests_gets_all_answers_in_order(
         assert bodies[4]["code"] == "PLAYER_TOKEN_CONSUMED"
         writer.write(second)
         assert json.loads((await read_response(reader)).body)["code"] == "PLAYER_TOKEN_CONSUMED"
-        assert await plane.metric("hosting_front_passed_total", operation="regions") == 1
+        assert await plane.metric("hosting_front_passed_total", operation="regions") == 0
 
 
 async def test_request_that_arrives_byte_by_byte_is_answered(
     session: ApiSession, lobby: AttachedLobby, ways: Ways
 ) -> None:
-    request = connected_request(ways.front, lobby, await session.player(lobby))
-    async with ways.front.connection() as (reader, writer):
+    request = connected_request(ways.plain, lobby, await session.player(lobby))
+    async with ways.plain.connection() as (reader, writer):
         writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for at in range(len(request)):
             writer.write(request[at : at + 1])
@@ -168,9 +174,9 @@ async def test_request_that_servers_could_read_differently_is_refused(
     session: ApiSession, lobby: AttachedLobby, ways: Ways, part: bytes, replacement: bytes
 ) -> None:
     token = await session.player(lobby)
-    request = connected_request(ways.front, lobby, token)
+    request = connected_request(ways.plain, lobby, token)
     assert part in request
-    async with ways.front.connection() as (reader, writer):
+    async with ways.plain.connection() as (reader, writer):
         writer.write(request.replace(part, replacement, 1))
         response = await read_response(reader)
         assert (response.status, json.loads(response.body)["code"]) == (400, "HEADER_INVALID")
@@ -186,12 +192,12 @@ async def test_chunks_count_beside_a_content_length_and_the_connection_is_closed
     body = json.dumps({"player_token": first}).encode()
     chunks = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
     headers = _bearer(lobby.token) | {"transfer-encoding": "chunked"}
-    request = ways.front.request_bytes("POST", PATH, headers, chunks)
+    request = ways.plain.request_bytes("POST", PATH, headers, chunks)
     right, announced = (b"content-length: %d\r\n" % number for number in (len(chunks), length))
     assert right in request
     request = request.replace(right, announced, 1)
-    async with ways.front.connection() as (reader, writer):
-        writer.write(request + connected_request(ways.front, lobby, second))
+    async with ways.plain.connection() as (reader, writer):
+        writer.write(request + connected_request(ways.plain, lobby, second))
         response = await read_response(reader)
         assert (response.status, response.body) == (200, b"{}")
         assert response.headers["connection"] == "close"
@@ -203,8 +209,8 @@ async def test_line_feed_alone_ends_a_header_line(
     session: ApiSession, lobby: AttachedLobby, ways: Ways
 ) -> None:
     """RFC 9112, 2.2, allows it. All readers behind the front get lines that it has written itself."""
-    request = connected_request(ways.front, lobby, await session.player(lobby))
-    async with ways.front.connection() as (reader, writer):
+    request = connected_request(ways.plain, lobby, await session.player(lobby))
+    async with ways.plain.connection() as (reader, writer):
         writer.write(request.replace(b"\r\nhost:", b"\nhost:", 1))
         response = await read_response(reader)
         assert (response.status, response.body) == (200, b"{}")
@@ -217,7 +223,7 @@ async def test_front_counts_its_answers_in_the_metrics_of_requests(
     token = await session.player(lobby)
     body = json.dumps({"player_token": token}).encode()
     for _ in range(3):
-        await ways.over_front(lobby.token, body)
+        await ways.over_plain(lobby.token, body)
     assert await plane.metric("hosting_requests_total", code="OK", **labels) == 1
     assert await plane.metric("hosting_requests_total", code="PLAYER_TOKEN_CONSUMED", **labels) == 2
     assert await plane.metric("hosting_request_duration_seconds_count", **labels) == 3
@@ -230,11 +236,11 @@ async def test_front_answers_while_python_is_stopped(
     tokens = await session.join(lobby, party_size=2)
     bodies = [json.dumps({"player_token": token}).encode() for token in tokens]
     with stopped_thread(plane.pid):
-        answers = [await ways.over_front(lobby.token, body) for body in bodies]
-        passed = await ways.front.request("GET", "/matchmaker/regions")
+        answers = [await ways.over_plain(lobby.token, body) for body in bodies]
+        passed = await ways.plain.request("GET", "/events/live")
     assert [answer.status for answer in answers] == [200, 200]
     assert (passed.status, json.loads(passed.body)["code"]) == (503, "OVERLOADED")
-    assert (await ways.front.request("GET", "/matchmaker/regions")).status != 503
+    assert (await ways.plain.request("GET", "/events/live")).status != 503
     counted = await session.must("statistics", token=session.client_token)
     assert counted.body["player_count"] == 2
 
@@ -246,12 +252,17 @@ async def test_passed_requests_are_refused_at_once_while_python_is_stopped(
 ) -> None:
     (client,) = (client for client in open_clients(plane) if client.name == transport)
     status = {"http": "503", "grpc": "UNAVAILABLE"}[transport]
-    assert (await client.call("regions", token=session.client_token)).code == "OK"
+
+    async def detach() -> TransportResponse:
+        fields = {"game_id": GAME, "lobby_id": UNKNOWN_ID}
+        return await client.call("detach", fields, token=plane.service_token)
+
+    assert (await detach()).code == "MATCHMAKER_LOBBY_NOT_FOUND"
     times = []
     with stopped_thread(plane.pid):
         for _ in range(20):
             began = time.perf_counter()
-            answer = await client.call("regions", token=session.client_token)
+            answer = await detach()
             times.append(time.perf_counter() - began)
             assert (answer.code, answer.status) == ("OVERLOADED", status)
     assert max(times) < REFUSED_S, times
@@ -263,15 +274,15 @@ async def test_answered_players_are_connected_after_a_kill(
     tokens = await session.join(lobby, party_size=20)
     bodies = [json.dumps({"player_token": token}).encode() for token in tokens]
     for body in bodies:
-        assert (await ways.over_front(lobby.token, body)).status == 200
+        assert (await ways.over_plain(lobby.token, body)).status == 200
     await plane.kill()
-    await ways.front.close()
+    await ways.plain.close()
     await plane.start()
-    again = [json.loads((await ways.over_front(lobby.token, body)).body) for body in bodies]
+    again = [json.loads((await ways.over_plain(lobby.token, body)).body) for body in bodies]
     assert {answer["code"] for answer in again} == {"PLAYER_TOKEN_CONSUMED"}
 
 
-async def test_front_reserves_slots_as_python_does(
+async def test_both_readers_reserve_slots(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
 ) -> None:
     join, find = "/matchmaker/lobbies/join", "/matchmaker/lobbies/find"
@@ -290,16 +301,16 @@ async def test_front_reserves_slots_as_python_does(
     reserved = await plane.metric("hosting_slots", state="reserved")
     for path, token, fields in rows:
         body = json.dumps(fields).encode()
-        front = await ways.front.request("POST", path, _bearer(token), body)
-        python = await ways.python.request("POST", path, _bearer(token) | NOT_PLAIN, body)
-        assert (front.status, front.headers | {"x-ray-id": ""}) == (
+        plain = await ways.plain.request("POST", path, _bearer(token), body)
+        hyper = await ways.hyper.request("POST", path, _bearer(token) | OF_HYPER, body)
+        assert (plain.status, plain.headers | {"x-ray-id": ""}) == (
             200,
-            python.headers | {"x-ray-id": ""},
+            hyper.headers | {"x-ray-id": ""},
         )
-        assert _without_tokens(front) == _without_tokens(python)
-        tokens = set(TOKEN.findall(front.body)) | set(TOKEN.findall(python.body))
+        assert _without_tokens(plain) == _without_tokens(hyper)
+        tokens = set(TOKEN.findall(plain.body)) | set(TOKEN.findall(hyper.body))
         assert len(tokens) == 2 * fields.get("party_size", 1)
-    assert await answers_of_front(plane, "join", "find") == before + len(rows)
+    assert await answers_of_front(plane, "join", "find") == before + 2 * len(rows)
     assert await plane.metric("hosting_slots", state="reserved") == reserved + 14
 
 
@@ -321,9 +332,9 @@ async def test_confirmation_of_a_player_takes_a_known_number_of_instructions(
     one_core: None, plane: Plane, session: ApiSession, lobby: AttachedLobby, ways: Ways
 ) -> None:
     tokens = await session.join(lobby, party_size=40)
-    requests = [connected_request(ways.front, lobby, token) for token in tokens]
+    requests = [connected_request(ways.plain, lobby, token) for token in tokens]
     thread_id = thread_named(plane.pid, "front-0")
-    with socket.create_connection((ways.front.host, ways.front.port)) as connection:
+    with socket.create_connection((ways.plain.host, ways.plain.port)) as connection:
 
         def confirm(request: bytes) -> None:
             connection.sendall(request)
@@ -383,7 +394,7 @@ async def test_front_counts_players_for_the_client_that_a_proxy_names(
         await join(address) for address in ("192.0.2.1", "192.0.2.1", "192.0.2.1", "192.0.2.2")
     ]
     assert codes == ["OK", "OK", "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE", "OK"]
-    assert await answers_of_front(plane, "join") == 3
+    assert await answers_of_front(plane, "join") == 4
 
 
 def proxy_header(client: str) -> bytes:

@@ -1,4 +1,4 @@
-"""The front answers plain gRPC calls exactly as Python does, and passes all other calls on."""
+"""The front answers gRPC calls of the matchmaker, and passes all other calls on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.support.front_metrics import answers_of_front
 from tests.support.generated_messages import METHOD_OF
-from tests.support.killable_plane import Plane
+from tests.support.killable_plane import GAME, Plane
 from tests.support.lobby_setup import ApiSession, AttachedLobby
 from tests.support.raw_grpc_calls import Channel, call
 from tests.support.stopped_thread import stopped_thread
@@ -21,11 +21,11 @@ from tests.support.twin import player_tokens
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600)]
 
-NOT_PLAIN: Final = ("x-not-plain", "1")
-"""Metadata that changes no answer. The front leaves a call with it to Python."""
+UNKNOWN: Final = ("x-unknown", "1")
+"""Metadata that changes no answer, and not the way to it."""
 OVER_GRPC: Final = {"door": "grpc"}
 CONNECTED: Final = "/hosting.v1.Matchmaker/PlayerConnected"
-REGIONS: Final = "/hosting.v1.Matchmaker/ListRegions"
+DETACH: Final = "/hosting.v1.Matchmaker/DetachLobby"
 
 
 def bearer(token: str) -> tuple[str, str]:
@@ -47,7 +47,11 @@ def connected(player_token: str) -> bytes:
     return pb.PlayerConnectedRequest(player_token=player_token).SerializeToString()
 
 
-async def test_front_reserves_slots_with_the_bytes_of_python(
+def detach(lobby: AttachedLobby) -> bytes:
+    return pb.DetachLobbyRequest(game_id=GAME, lobby_id=lobby.id).SerializeToString()
+
+
+async def test_front_reserves_slots_with_canonical_messages(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, channel: Channel
 ) -> None:
     join = METHOD_OF["join"].grpc_path, pb.JoinLobbyRequest(lobby_id=lobby.id), pb.JoinLobbyResponse
@@ -56,12 +60,12 @@ async def test_front_reserves_slots_with_the_bytes_of_python(
     before = await answers_of_front(plane, "join", "find", door="grpc")
     for path, request, response_type in (join, find):
         data, metadata = request.SerializeToString(), [bearer(plane.service_token)]
-        front = await call(channel, path, data, metadata)
-        python = await call(channel, path, data, [*metadata, NOT_PLAIN])
-        assert front.code == "OK", front
-        assert _without_tokens(front.data) == _without_tokens(python.data)
-        assert front.data == response_type.FromString(front.data).SerializeToString()
-    assert await answers_of_front(plane, "join", "find", door="grpc") == before + 2
+        first = await call(channel, path, data, metadata)
+        second = await call(channel, path, data, [*metadata, UNKNOWN])
+        assert first.code == "OK", first
+        assert _without_tokens(first.data) == _without_tokens(second.data)
+        assert first.data == response_type.FromString(first.data).SerializeToString()
+    assert await answers_of_front(plane, "join", "find", door="grpc") == before + 4
 
 
 def _without_tokens(data: bytes) -> bytes:
@@ -72,7 +76,7 @@ def _without_tokens(data: bytes) -> bytes:
     return data
 
 
-async def test_calls_of_both_ways_are_counted_once(
+async def test_calls_are_counted_once(
     plane: Plane, session: ApiSession, lobby: AttachedLobby, channel: Channel
 ) -> None:
     labels = {"operation": "connected", **OVER_GRPC}
@@ -86,7 +90,7 @@ async def test_calls_of_both_ways_are_counted_once(
 
     before = await counts()
     token = await session.player(lobby)
-    for metadata in ([], [NOT_PLAIN], []):
+    for metadata in ([], [UNKNOWN], []):
         await call(channel, CONNECTED, connected(token), [bearer(lobby.token), *metadata])
     after = await counts()
     assert [new - old for new, old in zip(after, before, strict=True)] == [1, 2, 3]
@@ -101,13 +105,14 @@ async def test_front_answers_while_python_is_stopped(
             await call(channel, CONNECTED, connected(token), [bearer(lobby.token)])
             for token in tokens
         ]
-        passed = await call(channel, REGIONS, b"", [bearer(session.client_token)])
+        passed = await call(channel, DETACH, detach(lobby), [bearer(plane.service_token)])
     assert [answer.code for answer in answers] == ["OK", "OK"]
     assert (passed.code, passed.status) == ("OVERLOADED", grpc.StatusCode.UNAVAILABLE)
-    assert (await call(channel, REGIONS, b"", [bearer(session.client_token)])).code == "OK"
+    again = await call(channel, DETACH, detach(lobby), [bearer(plane.service_token)])
+    assert again.code == "OK"
 
 
-async def test_health_and_reflection_are_passed_on(plane: Plane, channel: Channel) -> None:
+async def test_health_and_reflection_know_all_services(plane: Plane, channel: Channel) -> None:
     stub = health_pb2_grpc.HealthStub(channel)
     for service in ("", "hosting.v1.Matchmaker", "hosting.v1.Groups"):
         health = await stub.Check(health_pb2.HealthCheckRequest(service=service))
@@ -115,11 +120,7 @@ async def test_health_and_reflection_are_passed_on(plane: Plane, channel: Channe
     watch = stub.Watch(health_pb2.HealthCheckRequest())
     assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
     watch.cancel()
-    reflect = channel.stream_stream(
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
-        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
-        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
-    )()
+    reflect = reflection_stream(channel)
     for _ in range(2):
         await reflect.write(reflection_pb2.ServerReflectionRequest(list_services=""))
         answer: Any = await reflect.read()
@@ -145,8 +146,48 @@ async def test_methods_between_processes_are_not_public(plane: Plane, channel: C
 
 
 async def test_quiet_stream_ends_while_python_is_stopped(plane: Plane, channel: Channel) -> None:
-    stream = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
-    assert (await stream.read()).status == health_pb2.HealthCheckResponse.SERVING
+    stream = reflection_stream(channel)
+    await stream.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    await stream.read()
     with stopped_thread(plane.pid), pytest.raises(grpc.aio.AioRpcError) as raised:
         await stream.read()
     assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_health_is_answered_while_python_is_stopped(plane: Plane, channel: Channel) -> None:
+    """A watch has no end. So it must take nothing that other calls need."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    with stopped_thread(plane.pid):
+        watches = [stub.Watch(health_pb2.HealthCheckRequest()) for _ in range(600)]
+        for watch in watches:
+            assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+        health = await stub.Check(health_pb2.HealthCheckRequest(service="hosting.v1.Groups"))
+        assert health.status == health_pb2.HealthCheckResponse.SERVING
+    other = reflection_stream(channel)
+    await other.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+    assert await other.read() is not grpc.aio.EOF
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await stub.Check(health_pb2.HealthCheckRequest(service="none"))
+    assert raised.value.code() is grpc.StatusCode.NOT_FOUND
+    unknown = stub.Watch(health_pb2.HealthCheckRequest(service="none"))
+    assert (await unknown.read()).status == health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+    for watch in (*watches, unknown):
+        watch.cancel()
+
+
+async def test_watches_of_health_end_with_the_service(plane: Plane, channel: Channel) -> None:
+    watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.SERVING
+    await plane.stop()
+    assert (await watch.read()).status == health_pb2.HealthCheckResponse.NOT_SERVING
+    with pytest.raises(grpc.aio.AioRpcError) as raised:
+        await watch.read()
+    assert raised.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def reflection_stream(channel: Channel) -> Any:
+    return channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )()

@@ -37,10 +37,6 @@ NAMESPACE = bytes(range(16))
 MANY = 100 * ONE_IN
 
 
-def parent_span(flags: str = "00") -> str:
-    return f"00-{RAY}-{PARENT}-{flags}"
-
-
 @pytest.fixture(autouse=True)
 def nothing_is_sent_afterwards() -> Iterator[None]:
     """The exporter's thread uses the global random generator, which Hypothesis in later tests
@@ -90,7 +86,7 @@ def test_failed_slow_or_traced_requests_are_stored() -> None:
     assert not end(rays, a_trace())
     assert end(rays, a_trace(), "NOT_FOUND")
     assert end(rays, a_trace(took_s=0.11))
-    assert end(rays, a_trace(parent_span()))
+    assert end(rays, a_trace(PARENT))
     assert not end(rays, a_trace(took_s=0.09))
     assert not end(rays, a_trace(), CANCELLED)
 
@@ -116,7 +112,7 @@ def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     rays = make_rays(per_second=5, count=count)
     assert sum(end(rays, a_trace(), "INTERNAL") for _ in range(8)) == 5
     # Requested rays have a separate quota.
-    assert end(rays, a_trace(parent_span()))
+    assert end(rays, a_trace(PARENT))
     assert (count.stored, count.dropped) == (6, 3)
 
     rays = make_rays(queued_max=2, count=(count := RayMetrics()))
@@ -159,7 +155,7 @@ def test_nothing_is_recorded_outside_of_a_request() -> None:
 
 
 def test_collector_spans_form_a_tree_below_the_client_span() -> None:
-    trace = a_trace(parent_span())
+    trace = a_trace(PARENT)
     trace.handled = perf_counter()
     trace.note("webhook", perf_counter(), "00000000000000aa")
     spans = span_set(

@@ -1,15 +1,9 @@
 from __future__ import annotations
 
-import pytest
-from google.rpc import error_details_pb2, status_pb2
-
-from pyservice.pb.errors import TABLE
-from pyservice.rpc.front_contract import grpc_form, methods
+from pyservice.rpc.front_contract import methods
 from pyservice.schema.methods import METHODS, STREAMS
 from pyservice.transport import TransportSettings
-from pyservice.transport.front_errors import front_errors
 
-ERRORS = front_errors(["PLAYER_TOKEN_INVALID"])
 OWN = {"hosting.v1.Matchmaker.PlayerConnected", "hosting.v1.Matchmaker.SetLobbyState", *STREAMS}
 
 
@@ -26,18 +20,3 @@ def test_methods_contain_every_operation_and_stream() -> None:
     assert (stream.slug, stream.is_control, stream.is_stream) == ("live_events", False, True)
     large = methods(TransportSettings(message_limit_bytes=1_000_000), OWN)
     assert {method.message_limit_bytes for method in large if method.is_stream} == {65_536}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_details_complete_the_status(name: str) -> None:
-    error = ERRORS[name]
-    code, message, details = grpc_form(error)
-    status = status_pb2.Status(code=code, message=message)
-    status.MergeFromString(details)
-    info = error_details_pb2.ErrorInfo()
-    assert status.details[0].Unpack(info)
-    assert (info.reason, info.domain) == (error.code, "hosting")
-    assert error.code in TABLE
-    retry = error_details_pb2.RetryInfo()
-    delays = [detail for detail in status.details if detail.Unpack(retry)]
-    assert bool(delays) == (TABLE[error.code].retry_after_s is not None)

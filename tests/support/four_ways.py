@@ -162,7 +162,7 @@ def _grpc_outcome(twin: Twin, answer: Answer, fields: dict[str, Any]) -> Outcome
         "RetryInfo" in details,
         _comparable_ray(str(answer.trailers.get("x-ray-id", ""))),
         len(player_tokens(answer.data)),
-        (answer.status.name, _common(answer.trailers) | {"length": len(answer.data)}),
+        (answer.status.name, _common(answer.trailers)),
     )
 
 

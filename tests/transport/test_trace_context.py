@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pyservice.transport.request_headers import continued_trace_id, new_ray_id, read_traceparent
+from pyservice.transport.request_headers import new_ray_id, read_traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
@@ -21,8 +21,7 @@ def test_new_ray_ids_are_32_digits_and_unique() -> None:
     [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-what-comes-later"],
 )
 def test_trace_is_continued(traceparent: str) -> None:
-    assert continued_trace_id(traceparent) == TRACE
-    assert read_traceparent(traceparent) == (TRACE, traceparent)
+    assert read_traceparent(traceparent) == (TRACE, SPAN)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +40,6 @@ def test_trace_is_continued(traceparent: str) -> None:
     ],
 )
 def test_invalid_trace_is_replaced(traceparent: str) -> None:
-    assert continued_trace_id(traceparent) is None
     ray_id, parent = read_traceparent(traceparent)
     assert parent is None
     assert ray_id != TRACE

@@ -16,6 +16,20 @@ pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data di
 // The attributes are set on each exception: a class of the stable ABI can extend an exception only from Python 3.12 on.
 pyo3::create_exception!(pyservice._native, Refused, PyException, "The engine refused a command and changed nothing.");
 
+pub fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
+    let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+    pairs.sort_unstable();
+    pairs
+}
+
+pub fn ids(list: Vec<IdBytes>) -> Vec<Id> {
+    list.into_iter().map(|id| id.0).collect()
+}
+
+pub fn strs(list: &[String]) -> Vec<&str> {
+    list.iter().map(String::as_str).collect()
+}
+
 /// Returns the name of an end reason for error metadata and metric labels.
 pub fn reason_word(reason: EndReason) -> &'static str {
     match reason {

@@ -12,16 +12,18 @@ use hosting_core::{
     Join, ListLobbies, PlayerList, Port as CorePort, PortRange,
 };
 use hosting_journal::DurableSignal;
+use hosting_matchmaker::ListLimits;
 use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::convert::{
-    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, resolve_lsn, resolve_outcome,
+    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, ids, resolve_lsn, resolve_outcome, strs,
+    tag_pairs,
 };
 use crate::facts::{self, Facts};
-use crate::lobby_list::{ListLimits, ListPart};
+use crate::lobby_list::ListPart;
 use crate::metrics::RecoveryMetrics;
 use crate::servers::{Creation, ProcessCommands};
 use crate::{compaction, metrics};
@@ -58,20 +60,6 @@ type ChannelEvent = (u64, IdBytes, String);
 
 type PortArgument = (String, String, u16, bool);
 type CountRow = (IdBytes, u64, u64);
-
-fn tag_pairs(tags: &[(String, String)]) -> Vec<(&str, &str)> {
-    let mut pairs: Vec<_> = tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
-    pairs.sort_unstable();
-    pairs
-}
-
-fn ids(list: Vec<IdBytes>) -> Vec<Id> {
-    list.into_iter().map(|id| id.0).collect()
-}
-
-fn strs(list: &[String]) -> Vec<&str> {
-    list.iter().map(String::as_str).collect()
-}
 
 #[pymethods]
 impl Engine {
@@ -492,10 +480,11 @@ impl Engine {
         json_bytes_max: usize,
     ) -> ListPart {
         let list = ListLobbies { namespace: namespace.0, version: version.0, after, with_state };
-        let limits = ListLimits { modes, lobbies_max, json_bytes_max };
+        let modes = modes.into_iter().collect();
         py.detach(|| {
             let page = self.shard.engine().list(&list);
-            ListPart::new(page, after, &limits)
+            let limits = ListLimits { modes: &modes, lobbies_max, json_bytes_max };
+            ListPart(hosting_matchmaker::ListPart::new(page, after, &limits))
         })
     }
 

@@ -1,6 +1,6 @@
 //! Classes of the front: its start and stop, the changes that wake parked requests, and its measurements.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::TcpListener;
 use std::num::NonZero;
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
@@ -12,10 +12,13 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use hosting_front::{
-    Answers, BodyBudget, ByPlane, Caller, Changes, ClientAddresses, ClientLimits, Codes, ConnectionBudget as Budget,
-    Cors, ErrorTemplate, FailedAuthentications, Front as RunningFront, FrontOptions, GameMode, LobbyAnswers,
-    OperationCounts, Operations, OwnerKind, PassingOptions, Places, Plane, PlayerPort, Problems, RequestLimits,
-    RequestRecord, RouteOptions, Routes, ServiceToken, Timeouts,
+    BodyBudget, ByPlane, Changes, ClientAddresses, ConnectionBudget as Budget, Cors, FailedAuthentications,
+    Front as RunningFront, FrontOptions, OperationCounts, PassReason, PassingOptions, Plane, RequestLimits,
+    RequestRecord, RouteOptions, Routes, Timeouts, code_names,
+};
+use hosting_matchmaker::{
+    ClientLimits, GameMode, Limit, LobbyAnswers, Matchmaker, OwnerKind, Places, PlayerPort, Region, Regions,
+    ServiceToken, Subject,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -33,13 +36,13 @@ const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
 const PARKED_BYTES_MAX: usize = 256 << 20;
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct Buckets(Arc<hosting_front::Buckets>);
+pub struct Buckets(Arc<hosting_matchmaker::Buckets>);
 
 #[pymethods]
 impl Buckets {
     #[new]
     fn new(per_second: f64, burst: u32, max_keys: usize) -> Buckets {
-        Buckets(Arc::new(hosting_front::Buckets::new(per_second, burst, max_keys)))
+        Buckets(Arc::new(hosting_matchmaker::Buckets::new(per_second, burst, max_keys)))
     }
 
     fn change(&self, per_second: f64, burst: u32) {
@@ -60,13 +63,13 @@ impl Buckets {
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct PlayerAddresses(hosting_front::PlayerAddresses);
+pub struct PlayerAddresses(hosting_matchmaker::PlayerAddresses);
 
 #[pymethods]
 impl PlayerAddresses {
     #[new]
     fn new(job_domain: Option<String>, advertised: String, node: String, has_certificate: bool) -> PlayerAddresses {
-        PlayerAddresses(hosting_front::PlayerAddresses { job_domain, advertised, node, has_certificate })
+        PlayerAddresses(hosting_matchmaker::PlayerAddresses { job_domain, advertised, node, has_certificate })
     }
 
     fn address_of(
@@ -85,43 +88,69 @@ impl PlayerAddresses {
     }
 }
 
-/// Name, largest party, whether find is enabled, and the regions or None for all.
-type ModeArgument = (String, u32, bool, Option<Vec<String>>);
+/// Attributes of the Python object that describes a game mode.
+#[derive(FromPyObject)]
+struct ModeArgument {
+    name: String,
+    max_players: u32,
+    largest_limit: u32,
+    is_find_enabled: bool,
+    is_taggable: bool,
+    is_listable: bool,
+    is_max_players_dynamic: bool,
+    regions: Option<HashSet<String>>,
+}
+
 /// SHA-256 of the token, its id, and its expiry in Unix ms.
 type TokenArgument = (KeyBytes, IdBytes, Option<u64>);
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct Namespace(Arc<hosting_front::Namespace>);
+pub struct Namespace(Arc<hosting_matchmaker::Namespace>);
 
 #[pymethods]
 impl Namespace {
     #[new]
-    #[pyo3(signature = (namespace, *, version, group, source_limit, needs_admission, modes, service_tokens, revoked))]
+    #[pyo3(signature = (namespace, *, label, version, group, source_limit, needs_admission, modes, hosts,
+        service_tokens, revoked))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn new(
         namespace: IdBytes,
+        label: String,
         version: IdBytes,
         group: IdBytes,
         source_limit: u32,
         needs_admission: bool,
         modes: Vec<ModeArgument>,
+        hosts: Vec<String>,
         service_tokens: Vec<TokenArgument>,
         revoked: Vec<IdBytes>,
     ) -> Namespace {
-        let mode =
-            |(name, max_players, is_find_enabled, regions)| (name, GameMode { max_players, is_find_enabled, regions });
+        let mode = |mode: ModeArgument| {
+            let settings = GameMode {
+                max_players: mode.max_players,
+                largest_limit: mode.largest_limit,
+                is_find_enabled: mode.is_find_enabled,
+                is_taggable: mode.is_taggable,
+                is_listable: mode.is_listable,
+                is_max_players_dynamic: mode.is_max_players_dynamic,
+                regions: mode.regions,
+            };
+            (mode.name, settings)
+        };
         let token = |(sha256, token_id, expires_ms): TokenArgument| ServiceToken {
             sha256: sha256.0,
             token_id: token_id.0,
             expires_ms,
         };
-        let mut namespace = hosting_front::Namespace {
+        let mut namespace = hosting_matchmaker::Namespace {
             id: namespace.0,
+            label,
             version: version.0,
             group: group.0,
             source_limit,
             needs_admission,
             modes: modes.into_iter().map(mode).collect(),
+            hosts,
             service_tokens: service_tokens.into_iter().map(token).collect(),
             revoked: revoked.into_iter().map(|id| id.0).collect(),
         };
@@ -135,7 +164,7 @@ impl Namespace {
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct Namespaces(Arc<hosting_front::Namespaces>);
+pub struct Namespaces(Arc<hosting_matchmaker::Namespaces>);
 
 #[pymethods]
 impl Namespaces {
@@ -165,6 +194,7 @@ impl Namespaces {
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct FrontRecord {
     ray_id: String,
+    parent_span_id: Option<String>,
     operation: String,
     lobby: Option<IdBytes>,
     namespace: Option<IdBytes>,
@@ -180,7 +210,10 @@ pub struct FrontCounts {
     codes: HashMap<String, u64>,
     durations: Vec<u64>,
     duration_sum_s: f64,
-    passed: u64,
+    /// Number of requests that were passed on to Python, by reason.
+    passed: HashMap<&'static str, u64>,
+    /// Number of requests that a rate limit refused, by limit.
+    rate_limited: HashMap<&'static str, u64>,
 }
 
 #[pyclass(frozen, get_all, module = "pyservice._native")]
@@ -202,59 +235,70 @@ pub struct FrontMeasurements {
 fn record(names: &PassingOptions, now: Instant, record: &RequestRecord) -> FrontRecord {
     let ago = |moment: Instant| (now - moment).as_secs_f64();
     let (lobby, namespace) = match record.caller {
-        Some(Caller::Lobby(lobby)) => (Some(IdBytes(lobby)), None),
-        Some(Caller::Namespace(namespace)) => (None, Some(IdBytes(namespace))),
+        Some(Subject::Lobby(lobby)) => (Some(IdBytes(lobby)), None),
+        Some(Subject::Namespace(namespace)) => (None, Some(IdBytes(namespace))),
         None => (None, None),
     };
+    let text = |digits: &[u8]| String::from_utf8_lossy(digits).into_owned();
     FrontRecord {
-        ray_id: String::from_utf8_lossy(&record.ray_id.digits()).into_owned(),
+        ray_id: text(&record.ray_id.digits()),
+        parent_span_id: record.trace.map(|trace| text(&trace.parent_span)),
         operation: names.routes.slugs()[record.operation].clone(),
         lobby,
         namespace,
-        code: names.codes.names()[record.code].clone(),
+        code: code_names().nth(record.code).unwrap_or_default().to_owned(),
         started_s_ago: ago(record.started),
         executed_s_ago: ago(record.executed),
         ended_s_ago: ago(record.ended),
     }
 }
 
-fn counts_of(names: &PassingOptions, operation: &str, counted: OperationCounts) -> FrontCounts {
-    let codes = names.codes.names().iter().cloned().zip(counted.codes);
+fn counts_of(operation: &str, counted: OperationCounts) -> FrontCounts {
+    let codes = code_names().map(str::to_owned).zip(counted.codes);
     FrontCounts {
         operation: operation.to_owned(),
         codes: codes.filter(|(_, count)| *count > 0).collect(),
         durations: counted.durations,
         duration_sum_s: counted.duration_sum.as_secs_f64(),
-        passed: counted.passed,
+        passed: counts_by(PassReason::all().map(PassReason::slug), counted.passed),
+        rate_limited: counts_by(Limit::ALL.map(Limit::slug), counted.rate_limited),
     }
 }
 
-/// Buckets of tokens, of addresses of token holders, of addresses of other clients, and of groups.
-type ClientLimitsArgument<'a> = (PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>);
+fn counts_by(
+    names: impl IntoIterator<Item = &'static str>,
+    counts: impl IntoIterator<Item = u64>,
+) -> HashMap<&'static str, u64> {
+    names.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
+}
 
-fn limits((tokens, token_addresses, client_addresses, groups): &ClientLimitsArgument<'_>) -> ClientLimits {
+/// Buckets of tokens, of addresses of token holders, of addresses of other clients, of groups, and of lobbies.
+type ClientLimitsArgument<'a> =
+    (PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>);
+
+fn limits((tokens, token_addresses, client_addresses, groups, lobbies): &ClientLimitsArgument<'_>) -> ClientLimits {
     ClientLimits {
         tokens: tokens.0.clone(),
         token_addresses: token_addresses.0.clone(),
         client_addresses: client_addresses.0.clone(),
         groups: groups.0.clone(),
+        lobbies: lobbies.0.clone(),
     }
 }
 
 /// HTTP method, path template, slug, whether the control plane serves it, largest body, and whether it needs a token.
 type RouteArgument = (String, String, String, bool, usize, bool);
-/// Code; HTTP status, headers, and the body split where the ray id belongs; gRPC status, message and details.
-type ErrorArgument = (String, u16, Vec<(String, String)>, Vec<Vec<u8>>, i32, String, Vec<u8>);
+/// Id, display name of the provider, display name, latitude and longitude.
+type RegionArgument = (String, String, String, f64, f64);
 
-fn error_template((code, http_status, headers, body, grpc_status, message, details): ErrorArgument) -> ErrorTemplate {
-    ErrorTemplate { code, http_status, headers, body, grpc_status, message, details }
+fn region((id, provider_display_name, display_name, latitude, longitude): RegionArgument) -> Region {
+    Region { id, provider_display_name, display_name, coordinates: (latitude, longitude) }
 }
 
 /// Attributes of the Python object that describes how the front passes requests on.
 #[derive(FromPyObject)]
 struct PassingArgument {
     routes: Vec<RouteArgument>,
-    codes: Vec<String>,
     cors_origins: Vec<String>,
     data_socket: PathBuf,
     control_socket: PathBuf,
@@ -270,17 +314,14 @@ struct PassingArgument {
 }
 
 impl PassingArgument {
-    fn into_options(self, errors: &mut HashMap<String, ErrorTemplate>) -> PyResult<PassingOptions> {
+    fn into_options(self) -> PyResult<PassingOptions> {
         let largest = self.routes.iter().map(|route| route.4).max().unwrap_or_default();
         let route = |(method, template, slug, is_control, body_bytes_max, needs_token): RouteArgument| {
             let plane = if is_control { Plane::Control } else { Plane::Data };
             RouteOptions { method, template, slug, plane, body_bytes_max, needs_token }
         };
-        let codes = Codes::new(self.codes);
         Ok(PassingOptions {
             routes: Routes::new(self.routes.into_iter().map(route)).map_err(PyValueError::new_err)?,
-            problems: Problems::new(errors, &codes).map_err(PyValueError::new_err)?,
-            codes,
             cors: Cors::new(self.cors_origins),
             data_socket: self.data_socket,
             control_socket: self.control_socket,
@@ -317,7 +358,7 @@ pub struct Front(RunningFront);
 #[pymethods]
 impl Front {
     #[staticmethod]
-    #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, errors, *, passing, connections_max,
+    #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, *, passing, connections_max,
         client_limits, regions, addresses, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
         receive_timeout_ms, keep_alive_timeout_ms, grpc, certificate))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
@@ -326,11 +367,10 @@ impl Front {
         listener_fd: RawFd,
         edge_listener_fd: Option<RawFd>,
         namespaces: &Namespaces,
-        errors: HashMap<String, ErrorArgument>,
         passing: PassingArgument,
         connections_max: Option<usize>,
         client_limits: ClientLimitsArgument<'_>,
-        regions: Vec<(String, String)>,
+        regions: Vec<RegionArgument>,
         addresses: &PlayerAddresses,
         duration_bounds_s: Vec<f64>,
         trusted_proxies: Vec<String>,
@@ -342,28 +382,25 @@ impl Front {
         grpc: Option<GrpcArgument>,
         certificate: Option<&PublicCertificate>,
     ) -> PyResult<Front> {
-        let mut errors = errors.into_iter().map(|(name, error)| (name, error_template(error))).collect();
-        let operations = Operations {
+        let matchmaker = Matchmaker {
             shard: engine.shard.clone(),
             hash: engine.hash.clone(),
             namespaces: namespaces.0.clone(),
             limits: limits(&client_limits),
             places: Places {
-                regions: regions.iter().map(|(id, _)| id.clone()).collect(),
-                region_names: regions.into_iter().collect(),
+                regions: Regions::new(regions.into_iter().map(region).collect()),
                 addresses: addresses.0.clone(),
             },
-            answers: Answers::new(&mut errors).map_err(PyValueError::new_err)?,
             lobby_answers: LobbyAnswers::default(),
         };
-        let passing = passing.into_options(&mut errors)?;
+        let passing = passing.into_options()?;
         let grpc = grpc.map(|grpc| grpc.into_options(passing.bodies.clone())).transpose()?;
         let options = FrontOptions {
             threads: thread_count(),
             listener: TcpListener::from(copied(listener_fd)?),
             edge_listener: edge_listener_fd.map(copied).transpose()?.map(UnixListener::from),
             budget: Arc::new(Budget::new(connections_max.unwrap_or(usize::MAX))),
-            operations,
+            matchmaker,
             duration_bounds: duration_bounds_s.into_iter().map(Duration::from_secs_f64).collect(),
             addresses: ClientAddresses {
                 proxies: parse_networks(&trusted_proxies)?,
@@ -405,9 +442,7 @@ impl Front {
         let counts = |operations: Vec<OperationCounts>| {
             let counts = names.routes.slugs().iter().zip(operations);
             let counts = counts.filter(|(_, counted)| counted.codes.iter().any(|count| *count > 0));
-            counts
-                .map(|(operation, counted)| Py::new(py, counts_of(names, operation, counted)))
-                .collect::<PyResult<_>>()
+            counts.map(|(operation, counted)| Py::new(py, counts_of(operation, counted))).collect::<PyResult<_>>()
         };
         Ok(FrontMeasurements {
             records: records(&measured.records)?,
@@ -423,6 +458,10 @@ impl Front {
             body_bytes: names.bodies.held_bytes().saturating_sub(grpc_body_bytes),
             grpc_body_bytes,
         })
+    }
+
+    fn set_serving(&self, is_serving: bool) {
+        self.0.set_serving(is_serving);
     }
 
     fn stop(&self, py: Python<'_>, grace_ms: u64) {

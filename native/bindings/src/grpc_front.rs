@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hosting_front::{BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, MethodOptions, Plane};
+use hosting_front::{BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, Health, MethodOptions, Plane};
 use pyo3::prelude::*;
 
 use crate::front::copied;
@@ -34,10 +34,12 @@ impl GrpcArgument {
             let plane = if is_control { Plane::Control } else { Plane::Data };
             MethodOptions { path, slug, plane, message_bytes_max, needs_token, is_stream }
         };
+        let methods: Vec<_> = self.methods.into_iter().map(method).collect();
         Ok(GrpcOptions {
+            health: Arc::new(Health::new(methods.iter().map(|method| method.path.as_str()))),
             listener: TcpListener::from(copied(self.listener_fd)?),
             budget: Arc::new(ConnectionBudget::new(self.connections_max.unwrap_or(usize::MAX))),
-            methods: self.methods.into_iter().map(method).collect(),
+            methods,
             data_socket: self.data_socket,
             control_socket: self.control_socket,
             bodies,

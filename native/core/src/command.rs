@@ -181,6 +181,17 @@ pub enum Admission {
     Hold(HoldId),
 }
 
+/// Result of a find or join that does not wait.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ImmediatePlacement {
+    /// Slots are reserved, or the request is refused.
+    Done(CommandOutcome<Reservation>),
+    /// The best lobby is starting. Nothing has changed.
+    LobbyStarting,
+    /// No lobby fits, and the request allows a new one. Nothing has changed.
+    LobbyNeeded,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ResolvedHold {
     pub hold: HoldId,

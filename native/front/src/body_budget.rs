@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::connection_budget::ClientKey;
+use hosting_matchmaker::ClientKey;
 
 /// Bodies up to this size may exceed the budget by half, so that large bodies never block them.
 pub const SMALL_BYTES: usize = 64 * 1024;

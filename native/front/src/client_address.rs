@@ -103,6 +103,15 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
+/// Reads latitude and longitude in degrees. Returns None for an invalid value.
+pub fn coordinates(text: &[u8]) -> Option<(f64, f64)> {
+    let (latitude, longitude) = std::str::from_utf8(text).ok()?.split_once(',')?;
+    let degrees = |text: &str| text.trim().parse::<f64>().ok();
+    let (latitude, longitude) = (degrees(latitude)?, degrees(longitude)?);
+    let is_valid = (-90.0..=90.0).contains(&latitude) && (-180.0..=180.0).contains(&longitude);
+    is_valid.then_some((latitude, longitude))
+}
+
 /// Reads a PROXY header of version 2. Returns the client's address, or None for a header without one.
 pub async fn read_proxy_header(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Option<IpAddr>> {
     let mut bytes = vec![0; FIXED_BYTES];

@@ -22,7 +22,7 @@ use crate::problems::Problem;
 /// A client must read this many bytes a second.
 const READ_BYTES_PER_SECOND: u128 = 8 * 1024;
 /// Pause of a connection after a 429.
-const SLOWED_DOWN: Duration = Duration::from_millis(100);
+pub const SLOWED_DOWN: Duration = Duration::from_millis(100);
 /// Bytes of the preface of HTTP/2 with the client's settings.
 const PREFACE_BYTES: usize = 33;
 /// Bytes that a client may send while its request waits.

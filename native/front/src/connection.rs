@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use crate::client_address::{Peer, read_proxy_header};
 use crate::connection_budget::Admission;
 use crate::front::ThreadContext;
+use crate::plain_connection::HandedOver;
 use crate::{hyper_connection, plain_connection, tls};
 
 pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, peer: Peer, mut admission: Admission) {
@@ -21,8 +22,8 @@ pub async fn serve(context: Rc<ThreadContext>, mut stream: TcpStream, peer: Peer
     loop {
         // Both are boxed, so that a connection has the memory of only one of them.
         let plain = Box::pin(plain_connection::serve(context.clone(), stream, peer, received, idle));
-        let Some((of_hyper, unread)) = plain.await else { return };
-        let others = Box::pin(hyper_connection::serve_until_parked(&context, of_hyper, unread, peer));
+        let Some(HandedOver { stream: of_hyper, unread, reason }) = plain.await else { return };
+        let others = Box::pin(hyper_connection::serve_until_parked(&context, of_hyper, unread, peer, reason));
         let Some(rest) = others.await else { return };
         ((stream, received), idle) = (rest, context.timeouts.keep_alive);
     }

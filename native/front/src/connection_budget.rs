@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-pub use hosting_client_addresses::ClientKey;
+use hosting_client_addresses::ClientKey;
 use hosting_client_addresses::{ClientNetwork, ConnectionLimits, ConnectionPermit, ConnectionScopes, Speech};
 use tokio::sync::oneshot;
 

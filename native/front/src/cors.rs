@@ -9,6 +9,9 @@ use http::header::{
 
 const ANY: HeaderValue = HeaderValue::from_static("*");
 const EXPOSED: HeaderValue = HeaderValue::from_static("x-ray-id, retry-after");
+/// Header lines of a response to a web page, for paths that pages of all origins may use.
+pub const OPEN_LINES: &str =
+    "access-control-allow-origin: *\r\naccess-control-expose-headers: x-ray-id, retry-after\r\n";
 const REQUEST_HEADERS: HeaderValue =
     HeaderValue::from_static("authorization, content-type, idempotency-key, traceparent");
 const EXPOSED_OF_DOCUMENT: HeaderValue = HeaderValue::from_static("x-ray-id, etag");

@@ -1,112 +1,106 @@
-//! Error responses of the front itself, over HTTP and gRPC. Python describes each of them once, before the front starts.
+//! Responses to refused requests: the bytes of HTTP/1.1, the form of hyper, and the trailers of gRPC.
 
+use std::io::Write as _;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderName, HeaderValue};
+use hosting_matchmaker::ServiceError;
+use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{Response, StatusCode};
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 
-use crate::grpc::CallError;
 use crate::internal_headers::{RAY_ID, ray_id_value};
-use crate::ray_id::{DIGITS, RayId};
+use crate::ray_id::RayId;
 
-/// One error, as Python describes it.
-pub struct ErrorTemplate {
-    /// Error code of the service.
-    pub code: String,
-    pub http_status: u16,
-    /// Without length and ray id.
-    pub headers: Vec<(String, String)>,
-    /// The body, split where the ray id belongs.
-    pub body: Vec<Vec<u8>>,
-    /// Number of the gRPC status.
-    pub grpc_status: i32,
-    pub message: String,
-    /// A `google.rpc.Status` with the details alone.
-    pub details: Vec<u8>,
+pub const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub const DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
+const BEARER: HeaderValue = HeaderValue::from_static("Bearer");
+/// Bytes of a message that the gRPC protocol encodes.
+const OF_MESSAGE: &AsciiSet = &CONTROLS.add(b'%');
+
+fn status_of(error: &ServiceError) -> StatusCode {
+    StatusCode::from_u16(error.code.row().http_status).expect("the contract has valid statuses")
 }
 
-pub struct ErrorResponse {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Vec<Vec<u8>>,
-    pub over_grpc: CallError,
+pub fn response(error: &ServiceError, ray_id: RayId) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from(error.problem_json(&ray_id.text())));
+    *response.status_mut() = status_of(error);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, PROBLEM);
+    if error.code.row().http_status == 401 {
+        headers.insert(WWW_AUTHENTICATE, BEARER);
+    }
+    if let Some(seconds) = error.retry_after_s() {
+        headers.insert(RETRY_AFTER, seconds.into());
+    }
+    headers.insert(RAY_ID, ray_id_value(ray_id));
+    response
 }
 
-impl ErrorResponse {
-    pub fn new(template: ErrorTemplate) -> Result<ErrorResponse, String> {
-        let header = |(name, value): (String, String)| {
-            let name = HeaderName::try_from(name).map_err(|error| error.to_string())?;
-            Ok((name, HeaderValue::try_from(value).map_err(|error| error.to_string())?))
-        };
-        Ok(ErrorResponse {
-            status: StatusCode::from_u16(template.http_status).map_err(|error| error.to_string())?,
-            headers: template.headers.into_iter().map(header).collect::<Result<_, String>>()?,
-            body: template.body,
-            over_grpc: CallError::new(template.grpc_status, template.message, template.details),
-        })
+/// Appends the bytes of a whole HTTP/1.1 response, with further header lines.
+pub fn write_http1(error: &ServiceError, ray_id: RayId, lines: &str, out: &mut Vec<u8>) {
+    let (status, body) = (status_of(error), error.problem_json(&ray_id.text()));
+    let reason = status.canonical_reason().unwrap_or_default();
+    let authenticate = if status == StatusCode::UNAUTHORIZED { "www-authenticate: Bearer\r\n" } else { "" };
+    // Writing to a Vec cannot fail.
+    let _ = write!(
+        out,
+        "HTTP/1.1 {} {reason}\r\ncontent-type: application/problem+json\r\n{authenticate}{lines}x-ray-id: {}\r\n",
+        status.as_str(),
+        ray_id.text()
+    );
+    if let Some(seconds) = error.retry_after_s() {
+        let _ = write!(out, "retry-after: {seconds}\r\n");
     }
+    let _ = write!(out, "content-length: {}\r\n\r\n", body.len());
+    out.extend_from_slice(&body);
+}
 
-    pub fn response(&self, ray_id: RayId) -> Response<Bytes> {
-        let mut response = Response::new(Bytes::from(self.body.join(&ray_id.digits()[..])));
-        *response.status_mut() = self.status;
-        response.headers_mut().clone_from(&self.headers);
-        response.headers_mut().insert(RAY_ID, ray_id_value(ray_id));
-        response
-    }
-
-    /// Returns the bytes of a whole HTTP/1.1 response with further header lines, split where the ray id belongs.
-    pub fn http1(&self, lines: &str) -> Vec<Vec<u8>> {
-        let length = self.body.join(&[0; DIGITS][..]).len();
-        let (status, reason) = (self.status.as_str(), self.status.canonical_reason().unwrap_or_default());
-        let mut head = format!("HTTP/1.1 {status} {reason}\r\n{lines}content-length: {length}\r\n").into_bytes();
-        for (name, value) in &self.headers {
-            head.extend_from_slice(&[name.as_str().as_bytes(), b": ", value.as_bytes(), b"\r\n"].concat());
-        }
-        head.extend_from_slice(b"x-ray-id: ");
-        let mut parts = vec![head, b"\r\n\r\n".to_vec()];
-        let mut body = self.body.iter();
-        parts[1].extend(body.next().into_iter().flatten());
-        parts.extend(body.cloned());
-        parts
-    }
+/// Returns the trailers of a gRPC response: status, message, ray id and details.
+pub fn trailers(error: &ServiceError, ray_id: RayId) -> HeaderMap {
+    let value = |text: &str| HeaderValue::from_str(text).expect("the encoding has visible characters only");
+    let mut trailers = HeaderMap::with_capacity(4);
+    trailers.insert(GRPC_STATUS, HeaderValue::from(error.code.row().grpc_status));
+    trailers.insert(GRPC_MESSAGE, value(&utf8_percent_encode(error.detail(), OF_MESSAGE).to_string()));
+    trailers.insert(RAY_ID, ray_id_value(ray_id));
+    // Binary metadata has no padding.
+    trailers.insert(DETAILS, value(&STANDARD_NO_PAD.encode(error.grpc_status())));
+    trailers
 }
 
 #[cfg(test)]
 mod tests {
+    use hosting_matchmaker::Code;
+
     use super::*;
 
     const RAY: RayId = RayId::from_bytes([0x12; 16]);
 
-    fn error(body: &[&str]) -> ErrorResponse {
-        let template = ErrorTemplate {
-            code: "OVERLOADED".into(),
-            http_status: 503,
-            headers: vec![("retry-after".into(), "1".into())],
-            body: body.iter().map(|part| part.as_bytes().to_vec()).collect(),
-            grpc_status: 14,
-            message: String::new(),
-            details: Vec::new(),
-        };
-        ErrorResponse::new(template).unwrap_or_else(|problem| panic!("{problem}"))
+    #[test]
+    fn forms_of_an_error() {
+        let error = ServiceError::from(Code::RateLimited).with_retry_after(1.2).with_metadata("limit", "client");
+        let mut bytes = Vec::new();
+        write_http1(&error, RAY, "connection: close\r\n", &mut bytes);
+        let text = String::from_utf8(bytes).expect("text");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a head and a body");
+        assert!(head.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{head}");
+        for line in ["connection: close", "retry-after: 2", &format!("x-ray-id: {}", "12".repeat(16))] {
+            assert!(head.lines().any(|one| one == line), "{line}: {head}");
+        }
+        assert!(head.ends_with(&format!("content-length: {}", body.len())));
+        let over_hyper = response(&error, RAY);
+        assert_eq!((over_hyper.status().as_u16(), &over_hyper.body()[..]), (429, body.as_bytes()));
+        assert_eq!(over_hyper.headers()["retry-after"], "2");
+        let trailers = trailers(&error, RAY);
+        assert_eq!(trailers["grpc-status"], "8");
     }
 
     #[test]
-    fn ray_id_stands_in_the_header_and_between_the_parts_of_the_body() {
-        let ray = "12".repeat(16);
-        for (parts, length, body) in
-            [(&["a ", " b"][..], 36, format!("a {ray} b")), (&["a"], 1, "a".into()), (&[], 0, String::new())]
-        {
-            let error = error(parts);
-            let expected = format!(
-                "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\ncontent-length: {length}\r\n\
-                 retry-after: 1\r\nx-ray-id: {ray}\r\n\r\n{body}"
-            );
-            assert_eq!(error.http1("connection: close\r\n").join(ray.as_bytes()), expected.as_bytes());
-            let response = error.response(RAY);
-            assert_eq!((response.status().as_u16(), &response.body()[..]), (503, body.as_bytes()));
-            assert_eq!(
-                (&response.headers()["retry-after"], &response.headers()["x-ray-id"]),
-                (&"1".parse().expect("a value"), &ray.parse().expect("a value"))
-            );
-        }
+    fn messages_are_percent_encoded() {
+        let error = ServiceError::from(Code::Internal).with_detail("100 % \u{e4}\n~");
+        assert_eq!(trailers(&error, RAY)["grpc-message"], "100 %25 %C3%A4%0A~");
     }
 }

@@ -9,12 +9,11 @@ use std::collections::HashSet;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::Arc;
 
+use hosting_matchmaker::{Buckets, ClientKey, monotonic_s};
 use http::header::{AUTHORIZATION, HeaderMap};
 use parking_lot::Mutex;
 
-use crate::bearer_token::bearer_token;
-use crate::connection_budget::ClientKey;
-use crate::rate_limits::{Buckets, monotonic_s};
+use crate::bearer_header::bearer_token;
 
 /// Bound on each of the two generations of remembered credentials.
 const GENERATION_MAX: usize = 10_000;
@@ -98,6 +97,16 @@ impl FailedAuthentications {
             Charge::Taken
         };
         Ok(Some(Attempt { limit: self, client, credentials, charge }))
+    }
+
+    /// Returns whether the credentials of a request have authenticated lately.
+    pub fn have_succeeded(&self, headers: &HeaderMap) -> bool {
+        self.credentials(headers).is_some_and(|credentials| self.succeeded.lock().contains(credentials))
+    }
+
+    /// Counts credentials that the front itself has found to be wrong.
+    pub fn fail(&self, client: ClientKey) -> Result<(), TooManyFailures> {
+        if self.failures.take(client.as_bytes(), monotonic_s()) > 0.0 { Err(TooManyFailures) } else { Ok(()) }
     }
 
     /// Returns the hash of the credentials of a request.

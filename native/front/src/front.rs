@@ -16,6 +16,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use hosting_journal::DurableSignal;
+use hosting_matchmaker::{ClientKey, Matchmaker};
 use hosting_scheduling::raise_priority;
 use parking_lot::Mutex;
 use tokio::io::Interest;
@@ -23,18 +24,17 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet, spawn_local, yield_now};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::body_budget::free_large_bodies_at_once;
 use crate::client_address::{ClientAddresses, Peer};
 use crate::connection;
-use crate::connection_budget::{Admission, ClientKey, ConnectionBudget};
+use crate::connection_budget::{Admission, ConnectionBudget};
 use crate::durable_waiters::DurableWaiters;
-use crate::grpc::{GrpcOptions, GrpcServer};
+use crate::grpc::{GrpcOptions, GrpcServer, Health};
 use crate::measurements::{Measurements, Measurer};
-use crate::operations::Operations;
 use crate::passing::{Passing, PassingOptions};
 use crate::permits::{GrpcPermits, HttpPermits};
 use crate::plain_request::REQUEST_BYTES_MAX;
@@ -49,6 +49,8 @@ pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const LAST_RESPONSES_WAIT: Duration = Duration::from_secs(1);
 /// Longest time that a stop waits for a further request on idle connections.
 const IDLE_GRACE: Duration = Duration::from_secs(1);
+/// Pages of the lobby list that a thread reads at a time.
+const PAGES_MAX: usize = 8;
 /// Turns of the event loop until it has read all that clients have sent: one polls the sockets, one runs the connections.
 const SETTLING_TURNS: usize = 2;
 
@@ -81,7 +83,7 @@ pub struct FrontOptions {
     /// Socket of edge-guard.
     pub edge_listener: Option<UnixListener>,
     pub budget: Arc<ConnectionBudget>,
-    pub operations: Operations,
+    pub matchmaker: Matchmaker,
     pub duration_bounds: Vec<Duration>,
     pub addresses: ClientAddresses,
     pub timeouts: Timeouts,
@@ -96,12 +98,14 @@ pub struct Front {
     shared: Arc<Shared>,
     changes: Vec<UnboundedSender<(Plane, Changes)>>,
     stop: watch::Sender<Option<Duration>>,
+    /// None: the front does not serve gRPC.
+    health: Option<Arc<Health>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 /// State that the threads and the owner of the front share.
 struct Shared {
-    operations: Operations,
+    matchmaker: Matchmaker,
     budget: Arc<ConnectionBudget>,
     addresses: Arc<ClientAddresses>,
     timeouts: Timeouts,
@@ -128,6 +132,8 @@ pub(crate) struct ThreadContext {
     pub addresses: Arc<ClientAddresses>,
     pub budget: Arc<ConnectionBudget>,
     pub passing: Passing,
+    /// Permits of pages of the lobby list, each of which may take a megabyte.
+    pub pages: Semaphore,
     shared: Arc<Shared>,
     /// Number of the thread.
     thread: usize,
@@ -151,7 +157,7 @@ impl Front {
             listener,
             edge_listener,
             budget,
-            operations,
+            matchmaker,
             duration_bounds,
             addresses,
             timeouts,
@@ -161,14 +167,13 @@ impl Front {
         } = options;
         free_large_bodies_at_once();
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
-        let shard = operations.shard.clone();
+        let shard = matchmaker.shard.clone();
         let journal = shard.journal().ok_or_else(no_journal)?;
-        let new_measurer =
-            || Measurer::new(passing.routes.slugs().len(), passing.codes.names().len(), duration_bounds.clone());
+        let new_measurer = || Measurer::new(passing.routes.slugs().len(), duration_bounds.clone());
         let new_measurers = || Measurers { http: new_measurer(), grpc: new_measurer() };
         let measurers = std::iter::repeat_with(new_measurers).take(threads.get()).collect();
         let shared = Arc::new(Shared {
-            operations,
+            matchmaker,
             budget,
             addresses: Arc::new(addresses),
             timeouts,
@@ -179,7 +184,8 @@ impl Front {
             measurers,
         });
         let (stop, stopped) = watch::channel(None);
-        let mut front = Front { shared, changes: Vec::new(), stop, threads: Mutex::default() };
+        let health = grpc.as_ref().map(|grpc| grpc.health.clone());
+        let mut front = Front { shared, changes: Vec::new(), stop, health, threads: Mutex::default() };
         listener.set_nonblocking(true)?;
         if let Some(listener) = &edge_listener {
             listener.set_nonblocking(true)?;
@@ -211,6 +217,13 @@ impl Front {
         }
     }
 
+    /// Sets the status of all services in the health service of gRPC.
+    pub fn set_serving(&self, is_serving: bool) {
+        if let Some(health) = &self.health {
+            health.set_serving(is_serving);
+        }
+    }
+
     /// Returns what happened over gRPC since the last call.
     pub fn take_grpc_measurements(&self) -> Measurements {
         self.take_all(|measurers| &measurers.grpc)
@@ -236,6 +249,9 @@ impl Front {
     ///
     /// Connections that the front has not accepted stay in the backlog if another process has the listener too.
     pub fn stop(&self, grace: Duration) {
+        if let Some(health) = &self.health {
+            health.end();
+        }
         let _ = self.stop.send(Some(grace));
         let threads = std::mem::take(&mut *self.threads.lock());
         for thread in threads {
@@ -257,10 +273,11 @@ impl ThreadContext {
             timeouts: shared.timeouts,
             request_bytes_max: limits.headers_bytes_max.min(limits.body_bytes_max).min(REQUEST_BYTES_MAX),
             passing: Passing::new(shared.passing.clone(), shared.permits.clone(), shared.measurers.len()),
-            waiters: DurableWaiters::new(signal, shared.operations.shard.durable()),
+            waiters: DurableWaiters::new(signal, shared.matchmaker.shard.durable()),
             ray_ids: RayIds::new(),
             is_stopping: Cell::new(false),
             addresses: shared.addresses.clone(),
+            pages: Semaphore::new(PAGES_MAX),
             budget: shared.budget.clone(),
             shared,
             thread,
@@ -274,8 +291,8 @@ impl ThreadContext {
         }
     }
 
-    pub fn operations(&self) -> &Operations {
-        &self.shared.operations
+    pub fn matchmaker(&self) -> &Matchmaker {
+        &self.shared.matchmaker
     }
 
     pub fn measurer(&self) -> &Measurer {
@@ -439,7 +456,7 @@ async fn serve(
     let signal = signal.expect("without the signal no answer is ever sent");
     // None of these tasks ends before the stop, unless it panics.
     let mut background = JoinSet::new();
-    background.spawn_local(context.waiters.clone().run(context.operations().shard.clone(), signal));
+    background.spawn_local(context.waiters.clone().run(context.matchmaker().shard.clone(), signal));
     let of_changes = context.clone();
     background.spawn_local(async move {
         while let Some((plane, changes)) = changed.recv().await {

@@ -1,8 +1,8 @@
-//! The gRPC server of the front. It answers plain calls itself, and passes all others on to the Python processes.
+//! The gRPC server of the front. It answers calls of the matchmaker itself, and passes all others on to the Python processes.
 
 mod call;
 mod call_head;
-mod errors;
+mod health;
 mod message;
 mod methods;
 mod passing;
@@ -32,11 +32,10 @@ use crate::connection_budget::{Admission, ConnectionBudget};
 use crate::front::{ACCEPT_PAUSE, Answering, Counted, ThreadContext, serve_open};
 use crate::http2_connection::{self, Http2Options};
 use crate::permits::Permits;
-use crate::problems::Problems;
 use crate::routes::Plane;
 use crate::tls::{self, TlsAcceptor};
 
-pub use errors::CallError;
+pub use health::Health;
 pub use methods::MethodOptions;
 use methods::Methods;
 use reply::ReplyBody;
@@ -64,6 +63,7 @@ pub struct GrpcOptions {
     /// Limit on the bytes of messages in memory.
     pub bodies: Arc<BodyBudget>,
     pub limits: GrpcLimits,
+    pub health: Arc<Health>,
 }
 
 impl GrpcOptions {
@@ -77,6 +77,7 @@ impl GrpcOptions {
             control_socket: self.control_socket.clone(),
             bodies: self.bodies.clone(),
             limits: self.limits,
+            health: self.health.clone(),
         })
     }
 }
@@ -88,6 +89,7 @@ pub(crate) struct GrpcServer {
     limits: GrpcLimits,
     budget: Arc<ConnectionBudget>,
     bodies: Arc<BodyBudget>,
+    health: Arc<Health>,
     data: GrpcPlane,
     control: GrpcPlane,
 }
@@ -98,6 +100,8 @@ struct GrpcPlane {
     permits: Arc<Permits>,
     /// Permits of open streams.
     streams: Arc<Permits>,
+    /// Permits of open streams with a token that the front cannot verify.
+    unverified_streams: Arc<Permits>,
     /// Permits of calls that a change has woken.
     woken: Arc<Permits>,
 }
@@ -109,6 +113,7 @@ impl GrpcPlane {
             upstream: GrpcUpstream::new(socket),
             permits: permits.calls.of(plane).clone(),
             streams: permits.streams.of(plane).clone(),
+            unverified_streams: permits.unverified_streams.of(plane).clone(),
             woken: permits.woken.of(plane).clone(),
         }
     }
@@ -117,7 +122,7 @@ impl GrpcPlane {
 impl GrpcServer {
     /// Serves connections until the front stops.
     pub async fn serve(context: Rc<ThreadContext>, options: GrpcOptions) -> io::Result<()> {
-        let GrpcOptions { listener, budget, methods, data_socket, control_socket, bodies, limits } = options;
+        let GrpcOptions { listener, budget, methods, data_socket, control_socket, bodies, limits, health } = options;
         listener.set_nonblocking(true)?;
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let server = Rc::new(GrpcServer {
@@ -128,6 +133,7 @@ impl GrpcServer {
             budget,
             bodies,
             limits,
+            health,
         });
         let mut stopping = pin!(server.context.stopping());
         loop {
@@ -140,10 +146,6 @@ impl GrpcServer {
                 },
             }
         }
-    }
-
-    fn problems(&self) -> &Problems {
-        &self.context.passing.options.problems
     }
 
     fn admit(self: &Rc<Self>, stream: TcpStream, peer: SocketAddr) {

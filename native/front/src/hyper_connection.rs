@@ -1,6 +1,7 @@
 //! A connection that hyper reads, in HTTP/1.1 or HTTP/2: with TLS, from edge-guard, or after its first request
-//! that is not plain.
+//! that the front does not read itself.
 
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::rc::Rc;
@@ -18,12 +19,16 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::answer_body::AnswerBody;
 use crate::client_address::Peer;
 use crate::client_stream::{Activity, ClientSocket, ClientStream, Progress};
+use crate::code_number;
 use crate::connection_budget::Admission;
+use crate::error_response;
 use crate::front::ThreadContext;
 use crate::http2_connection::{self, Http2Options};
 use crate::parked_request::ParkedRequest;
-use crate::passing::{self, HEADERS_MAX, Parking};
+use crate::pass_reason::PassReason;
+use crate::passing::{self, Http1Request, Parking};
 use crate::problems::Problem;
+use crate::request_form::HEADERS_MAX;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 const HTTP2_STREAMS_MAX: u32 = 100;
@@ -44,17 +49,19 @@ pub async fn serve<S: ClientSocket>(context: Rc<ThreadContext>, mut socket: S, p
     }
     let mut rest = Some((socket, unread));
     while let Some((socket, unread)) = rest {
-        rest = serve_until_parked(&context, socket, unread, peer).await;
+        rest = serve_until_parked(&context, socket, unread, peer, None).await;
     }
     drop(admission);
 }
 
-/// Serves a connection until it ends. Returns it after the response to a parked request, with the bytes that follow.
+/// Serves a connection until it ends. Returns it after the response to a parked request, with the bytes that follow. `reason`
+/// says why the first request is passed on, if that is decided.
 pub async fn serve_until_parked<S: ClientSocket>(
     context: &Rc<ThreadContext>,
     mut socket: S,
     mut unread: Vec<u8>,
     peer: Peer,
+    reason: Option<PassReason>,
 ) -> Option<(S, Vec<u8>)> {
     let _ = timeout(context.timeouts.receive, read_preface(&mut socket, &mut unread)).await;
     let is_http2 = unread.starts_with(HTTP2_PREFACE) || socket.has_agreed_http2();
@@ -64,7 +71,7 @@ pub async fn serve_until_parked<S: ClientSocket>(
         return None;
     }
     // Boxed, so that a connection with a parked request takes little memory.
-    let (mut stream, parked) = Box::pin(serve_http1(context, stream, &activity, peer)).await?;
+    let (mut stream, parked) = Box::pin(serve_http1(context, stream, &activity, peer, reason)).await?;
     let response = tokio::select! {
         biased;
         response = parked.answer() => response,
@@ -86,13 +93,14 @@ async fn serve_http1<S: ClientSocket>(
     stream: ClientStream<S>,
     activity: &Rc<Activity>,
     peer: Peer,
+    reason: Option<PassReason>,
 ) -> Option<(ClientStream<S>, Box<ParkedRequest>)> {
-    let parking = Rc::new(Parking::default());
+    let (parking, reason) = (Rc::new(Parking::default()), Cell::new(reason));
     let service = {
         let (context, activity, parking) = (context.clone(), activity.clone(), parking.clone());
         service_fn(move |request| {
-            let counted = activity.begin_request();
-            Box::pin(passing::answer(context.clone(), peer, counted, request, Some(parking.clone())))
+            let http1 = Http1Request { parking: parking.clone(), reason: reason.take() };
+            Box::pin(passing::answer(context.clone(), peer, activity.begin_request(), request, Some(http1)))
         })
     };
     let limits = context.passing.options.limits;
@@ -120,10 +128,17 @@ async fn serve_http1<S: ClientSocket>(
     if let Some(problem) = last
         && let Ok(ray_id) = context.ray_ids.next()
     {
-        let problems = &context.passing.options.problems;
         let unrouted = context.passing.options.routes.unrouted();
-        context.measurer().count_own(ray_id, unrouted, problems.code(problem), std::time::Instant::now());
-        let _ = timeout(LINGER, stream.socket.write_all(&problems.last_response(problem, ray_id))).await;
+        context.measurer().count_own(
+            ray_id,
+            None,
+            unrouted,
+            code_number::of(problem.code()),
+            std::time::Instant::now(),
+        );
+        let mut response = Vec::new();
+        error_response::write_http1(&problem.error(), ray_id, "connection: close\r\n", &mut response);
+        let _ = timeout(LINGER, stream.socket.write_all(&response)).await;
     }
     linger(stream.socket).await;
     None

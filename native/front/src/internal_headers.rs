@@ -8,7 +8,7 @@ use crate::client_address::FORWARDED_FOR;
 use crate::ray_id::RayId;
 use crate::trace_context::TRACEPARENT;
 
-const COORDINATES: HeaderName = HeaderName::from_static("x-coords");
+pub const COORDINATES: HeaderName = HeaderName::from_static("x-coords");
 const PREFIX: &str = "x-hosting-";
 pub const CLIENT: HeaderName = HeaderName::from_static("x-hosting-client");
 /// Ray id that the front chose.
@@ -24,6 +24,9 @@ pub const PARK: HeaderName = HeaderName::from_static("x-hosting-park");
 /// Key of a response that several callers may share. With [`PARK`] it is `<key> <topic>,<topic>`, with the topics of the
 /// caller's rights. With the response it is `<key> <run>.<sequence>`.
 pub const SHARE: HeaderName = HeaderName::from_static("x-hosting-share");
+/// Marks a request that has paid its rate limits.
+pub const ADMITTED: HeaderName = HeaderName::from_static("x-hosting-admitted");
+pub const YES: HeaderValue = HeaderValue::from_static("1");
 /// The ray id of a response. Clients get it.
 pub const RAY_ID: HeaderName = HeaderName::from_static("x-ray-id");
 

@@ -1,49 +1,44 @@
-//! The front: an HTTP and gRPC server in front of the API. It answers plain requests itself, and passes all others on to Python.
+//! The front: an HTTP and gRPC server in front of the API.
 //!
-//! Start with [`Front::start`]. A request is plain if nothing but the engine is needed for its answer, and if nothing
-//! about it is unusual. The front passes any other request on before the engine sees it. So each rule about requests is
-//! written once.
+//! Start with [`Front::start`]. The front answers a request of the matchmaker if its rules decide at once, and passes any other
+//! request on to Python.
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
 mod acme;
 mod answer_body;
-mod answers;
-mod bearer_token;
+mod bearer_header;
 mod body_budget;
 mod client_address;
 mod client_stream;
-mod codes;
+mod code_number;
 mod connection;
 mod connection_budget;
 mod cors;
+mod deadline;
+mod decisions;
 mod durable_waiters;
 mod error_response;
 mod failed_authentications;
 mod front;
 mod grpc;
-mod hot_request;
 mod http2_connection;
 mod hyper_connection;
 mod internal_headers;
 mod measurements;
 mod measuring;
-mod namespaces;
-mod operations;
 mod parked_request;
+mod pass_reason;
 mod passed_request;
 mod passing;
 mod permits;
-mod placements;
 mod plain_connection;
 mod plain_request;
-mod player_addresses;
 mod problems;
 mod process_state;
-pub mod proto;
-mod rate_limits;
 mod ray_id;
 mod repeats;
+mod request_form;
 mod routes;
 mod socket_owner;
 mod tls;
@@ -52,26 +47,20 @@ mod upstream;
 mod watches;
 
 pub use acme::{Acme, AcmeOptions, Notice};
-pub use answers::Answers;
 pub use body_budget::BodyBudget;
 pub use client_address::{ClientAddresses, Peer};
 pub use client_stream::acked_bytes;
-pub use codes::Codes;
-pub use connection_budget::{Admission, ClientKey, ConnectionBudget};
+pub use code_number::names as code_names;
+pub use connection_budget::{Admission, ConnectionBudget};
 pub use cors::Cors;
-pub use error_response::ErrorTemplate;
 pub use failed_authentications::FailedAuthentications;
 pub use front::{Front, FrontOptions, Timeouts};
-pub use grpc::{GrpcLimits, GrpcOptions, MethodOptions};
+pub use grpc::{GrpcLimits, GrpcOptions, Health, MethodOptions};
 pub use measurements::{Measurements, OperationCounts, RequestRecord};
-pub use namespaces::{GameMode, Namespace, Namespaces, ServiceToken};
-pub use operations::{Caller, Operation, Operations};
+pub use pass_reason::PassReason;
 pub use passing::{PassingOptions, RequestLimits};
-pub use placements::{LobbyAnswers, Places};
 pub use plain_request::{PlainRequest, Received};
-pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
-pub use problems::{Problem, Problems};
-pub use rate_limits::{Buckets, ClientLimits};
+pub use problems::Problem;
 pub use routes::{ByPlane, Plane, RouteOptions, Routes};
 pub use tls::ServerCertificate;
 pub use watches::Changes;

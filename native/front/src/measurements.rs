@@ -3,10 +3,13 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use hosting_matchmaker::{Limit, Subject};
 use parking_lot::Mutex;
 
-use crate::operations::Caller;
+use crate::code_number;
+use crate::pass_reason::PassReason;
 use crate::ray_id::RayId;
+use crate::trace_context::Trace;
 
 /// Bound of the records that wait until they are taken. Further ones are dropped and counted.
 const RECORDS_MAX: usize = 1_000;
@@ -18,12 +21,16 @@ const SLOW: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct RequestRecord {
     pub ray_id: RayId,
+    /// The trace of the client, which is the ray id then.
+    pub trace: Option<Trace>,
     /// Number of the operation in [`crate::Routes::slugs`].
     pub operation: usize,
     /// None for a request without a valid token.
-    pub caller: Option<Caller>,
+    pub caller: Option<Subject>,
     /// Number of the answer's code.
     pub code: usize,
+    /// The rate limit that refused the request.
+    pub exceeded: Option<Limit>,
     pub started: Instant,
     /// End of the engine's command.
     pub executed: Instant,
@@ -31,10 +38,10 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Failed and slow requests are recorded, and a random part of all others.
+    /// Failed, slow and traced requests are recorded, and a random part of all others.
     fn is_recorded(&self, duration: Duration) -> bool {
         let random = u16::from_be_bytes([self.ray_id.bytes()[0], self.ray_id.bytes()[1]]);
-        self.code != 0 || duration > SLOW || random < u16::MAX / ONE_IN
+        self.code != 0 || duration > SLOW || self.trace.is_some() || random < u16::MAX / ONE_IN
     }
 }
 
@@ -70,17 +77,20 @@ pub struct OperationCounts {
     /// Number of requests by duration. The last number counts durations above all bounds.
     pub durations: Vec<u64>,
     pub duration_sum: Duration,
-    /// Number of requests that were passed on to Python.
-    pub passed: u64,
+    /// Number of requests that were passed on to Python, in the order of [`PassReason::all`].
+    pub passed: [u64; PassReason::COUNT],
+    /// Number of requests that a rate limit refused, in the order of [`Limit::ALL`].
+    pub rate_limited: [u64; Limit::ALL.len()],
 }
 
 impl OperationCounts {
     fn add(&mut self, other: OperationCounts) {
-        let OperationCounts { codes, durations, duration_sum, passed } = other;
+        let OperationCounts { codes, durations, duration_sum, passed, rate_limited } = other;
         self.codes.iter_mut().zip(codes).for_each(|(sum, count)| *sum += count);
         self.durations.iter_mut().zip(durations).for_each(|(sum, count)| *sum += count);
         self.duration_sum += duration_sum;
-        self.passed += passed;
+        self.passed.iter_mut().zip(passed).for_each(|(sum, count)| *sum += count);
+        self.rate_limited.iter_mut().zip(rate_limited).for_each(|(sum, count)| *sum += count);
     }
 }
 
@@ -93,12 +103,13 @@ pub struct Measurer {
 }
 
 impl Measurer {
-    pub fn new(operations: usize, codes: usize, bounds: Vec<Duration>) -> Measurer {
+    pub fn new(operations: usize, bounds: Vec<Duration>) -> Measurer {
         let counts = OperationCounts {
-            codes: vec![0; codes],
+            codes: vec![0; code_number::COUNT],
             durations: vec![0; bounds.len() + 1],
             duration_sum: Duration::ZERO,
-            passed: 0,
+            passed: [0; PassReason::COUNT],
+            rate_limited: [0; Limit::ALL.len()],
         };
         let empty = Measurements { operations: vec![counts; operations], ..Measurements::default() };
         Measurer { bounds, current: Mutex::new(empty.clone()), empty, in_flight: AtomicUsize::new(0) }
@@ -110,6 +121,9 @@ impl Measurer {
         for request in requests {
             let duration = ended - request.started;
             self.count_one(&mut current, request.operation, request.code, duration);
+            if let Some(limit) = request.exceeded {
+                current.operations[request.operation].rate_limited[limit as usize] += 1;
+            }
             if !request.is_recorded(duration) {
                 continue;
             }
@@ -122,10 +136,10 @@ impl Measurer {
     }
 
     /// Counts a request that Python has recorded.
-    pub fn count_passed(&self, operation: usize, code: usize, duration: Duration) {
+    pub fn count_passed(&self, operation: usize, code: usize, reason: PassReason, duration: Duration) {
         let mut current = self.current.lock();
         self.count_one(&mut current, operation, code, duration);
-        current.operations[operation].passed += 1;
+        current.operations[operation].passed[reason.number()] += 1;
     }
 
     pub fn count_limited_failure(&self) {
@@ -133,9 +147,19 @@ impl Measurer {
     }
 
     /// Counts and records a request that the front has answered without the engine.
-    pub fn count_own(&self, ray_id: RayId, operation: usize, code: usize, started: Instant) {
+    pub fn count_own(&self, ray_id: RayId, trace: Option<Trace>, operation: usize, code: usize, started: Instant) {
         let ended = Instant::now();
-        let record = RequestRecord { ray_id, operation, caller: None, code, started, executed: started, ended };
+        let record = RequestRecord {
+            ray_id,
+            trace,
+            operation,
+            caller: None,
+            code,
+            exceeded: None,
+            started,
+            executed: started,
+            ended,
+        };
         self.count(&[record], ended);
     }
 

@@ -5,22 +5,27 @@ use std::time::Instant;
 
 use http::header::HeaderMap;
 
-use crate::codes::CANCELLED;
+use crate::code_number;
+use crate::decisions::Decided;
 use crate::front::ThreadContext;
 use crate::internal_headers;
 use crate::measurements::{Measurer, RequestRecord};
-use crate::operations::Executed;
+use crate::pass_reason::PassReason;
 use crate::problems::Problem;
 use crate::ray_id::RayId;
+use crate::trace_context::Trace;
 
 /// Counts one request when it is answered, or as cancelled when it is dropped before.
 pub struct Measuring {
     context: Rc<ThreadContext>,
     measurer: fn(&ThreadContext) -> &Measurer,
     ray_id: RayId,
+    trace: Option<Trace>,
     started: Instant,
     /// Number of the operation. None: nothing is left to count.
     pub operation: Option<usize>,
+    /// Why the request is passed on to Python, if it is.
+    pub reason: PassReason,
 }
 
 impl Measuring {
@@ -28,33 +33,45 @@ impl Measuring {
         context: &Rc<ThreadContext>,
         measurer: fn(&ThreadContext) -> &Measurer,
         ray_id: RayId,
+        trace: Option<Trace>,
         operation: Option<usize>,
     ) -> Measuring {
-        Measuring { context: context.clone(), measurer, ray_id, started: Instant::now(), operation }
+        let (context, started, reason) = (context.clone(), Instant::now(), PassReason::Operation);
+        Measuring { context, measurer, ray_id, trace, started, operation, reason }
     }
 
     /// Returns the measuring of a request that goes on elsewhere.
     pub fn take(&mut self) -> Measuring {
-        let Measuring { context, measurer, ray_id, started, operation } = self;
+        let Measuring { context, measurer, ray_id, trace, started, operation, reason } = self;
         let (context, operation) = (context.clone(), operation.take());
-        Measuring { context, measurer: *measurer, ray_id: *ray_id, started: *started, operation }
+        Measuring {
+            context,
+            measurer: *measurer,
+            ray_id: *ray_id,
+            trace: *trace,
+            started: *started,
+            operation,
+            reason: *reason,
+        }
     }
 
     /// Counts a request that Python has answered with these headers or trailers.
     pub fn end_passed(&mut self, headers: &HeaderMap, is_ok: bool) {
-        let options = self.context.passing.options.clone();
-        let named = internal_headers::code(headers).and_then(|code| options.codes.number(code));
-        self.count_passed(named.unwrap_or_else(|| if is_ok { 0 } else { options.problems.code(Problem::Internal) }));
+        let named = internal_headers::code(headers).and_then(code_number::of_name);
+        let unnamed = if is_ok { code_number::OK } else { code_number::of(Problem::Internal.code()) };
+        self.count_passed(named.unwrap_or(unnamed));
     }
 
-    /// Counts a request that the engine has answered.
-    pub fn end_executed(&mut self, executed: &Executed, executed_at: Instant) {
+    /// Counts a request that the front has decided at `executed_at`.
+    pub fn end_decided(&mut self, decided: &Decided, executed_at: Instant) {
         let Some(operation) = self.operation.take() else { return };
         let record = RequestRecord {
             ray_id: self.ray_id,
+            trace: self.trace,
             operation,
-            caller: Some(executed.caller),
-            code: executed.code,
+            caller: decided.subject,
+            code: decided.code(),
+            exceeded: decided.exceeded,
             started: self.started,
             executed: executed_at,
             ended: executed_at,
@@ -65,18 +82,17 @@ impl Measuring {
     /// Counts and records a request that the front has answered.
     pub fn end_here(&mut self, code: usize) {
         let Some(operation) = self.operation.take() else { return };
-        (self.measurer)(&self.context).count_own(self.ray_id, operation, code, self.started);
+        (self.measurer)(&self.context).count_own(self.ray_id, self.trace, operation, code, self.started);
     }
 
     fn count_passed(&mut self, code: usize) {
         let Some(operation) = self.operation.take() else { return };
-        (self.measurer)(&self.context).count_passed(operation, code, self.started.elapsed());
+        (self.measurer)(&self.context).count_passed(operation, code, self.reason, self.started.elapsed());
     }
 }
 
 impl Drop for Measuring {
     fn drop(&mut self) {
-        let cancelled = self.context.passing.options.codes.number(CANCELLED);
-        self.count_passed(cancelled.unwrap_or_default());
+        self.count_passed(code_number::CANCELLED);
     }
 }

@@ -8,13 +8,13 @@ use tokio::time::Instant;
 
 use crate::answer_body::AnswerBody;
 use crate::body_budget::Reservation;
-use crate::connection_budget::ClientKey;
 use crate::internal_headers::{PARK, SHARE};
 use crate::passed_request::{KeptRequest, is_safe};
 use crate::passing::{Exchange, HttpPlane, PassedBody, park_of, unavailable};
 use crate::problems::Problem;
 use crate::routes::Plane;
 use crate::watches::{Park, Position, Wake};
+use hosting_matchmaker::ClientKey;
 
 pub struct ParkedRequest {
     pub exchange: Exchange,

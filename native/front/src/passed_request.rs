@@ -8,11 +8,12 @@ use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, Heade
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 
-use crate::bearer_token::token_of;
 use crate::internal_headers::{CHANGED, EXPIRED, REPEAT};
-use crate::passing::{Exchange, HEADERS_MAX};
+use crate::passing::Exchange;
 use crate::repeats::{RepeatCaller, RepeatKey};
+use crate::request_form::HEADERS_MAX;
 use crate::trace_context::TRACEPARENT;
+use hosting_matchmaker::token_of;
 
 /// Headers that are passed on although a client declares them as those of its connection.
 const NEVER_OF_CONNECTION: [HeaderName; 3] = [AUTHORIZATION, HOST, TRACEPARENT];

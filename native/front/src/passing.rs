@@ -10,40 +10,40 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hosting_matchmaker::{Body, ClientKey, Operation};
 use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, EXPECT, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version, response};
 use http_body::Body as _;
-use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout};
 
 use crate::answer_body::{AnswerBody, Content, Counts, StreamedBody};
-use crate::bearer_token::bearer_token;
+use crate::bearer_header::bearer_token;
 use crate::body_budget::{BodyBudget, Full, Reservation, SMALL_BYTES};
 use crate::client_address::Peer;
 use crate::client_stream::CountedRequest;
-use crate::codes::Codes;
-use crate::connection_budget::ClientKey;
+use crate::code_number;
 use crate::cors::{self, Cors, DOCUMENT_METHODS};
+use crate::decisions::{DECIDED_BYTES_MAX, Decided, EffectiveHeaders, decide};
+use crate::error_response;
 use crate::failed_authentications::{FailedAuthentications, Outcome};
 use crate::front::ThreadContext;
-use crate::hot_request::HotRequest;
-use crate::internal_headers::{self, PARK, RAY_ID, SHARE, ray_id_value, remove_internal};
+use crate::internal_headers::{self, ADMITTED, PARK, RAY_ID, SHARE, YES, ray_id_value, remove_internal};
 use crate::measuring::Measuring;
-use crate::operations::{Executed, Operation};
 use crate::parked_request::{ParkedRequest, Waiting};
+use crate::pass_reason::PassReason;
 use crate::passed_request::{KeptRequest, PassedRequest, headers_of_connection, is_safe};
 use crate::permits::HttpPermits;
-use crate::plain_request::{Head, REQUEST_BYTES_MAX};
-use crate::problems::{Problem, Problems};
+use crate::problems::Problem;
 use crate::ray_id::RayId;
 use crate::repeats::Repeats;
+use crate::request_form::{check_headers, collect, target};
 use crate::routes::{ByPlane, Plane, Route, Routes};
-use crate::trace_context::trace_id_of;
+use crate::trace_context::trace_of;
 use crate::upstream::{HttpUpstream, NoResponse, UpstreamContent};
 use crate::watches::{Park, Watches};
 
@@ -64,20 +64,11 @@ const HOP_BY_HOP: [HeaderName; 10] = [
     UPGRADE,
     EXPECT,
 ];
-/// Bound on the number of headers. Each costs memory and time, however short it is.
-pub const HEADERS_MAX: usize = 128;
-/// A body in memory grows by this part of its bytes, or by some bytes.
-const GROWTH_PART: usize = 8;
-const GROWTH_BYTES_MIN: usize = 16 * 1024;
-/// Overhead of a header beside its name and value.
-const HEADER_OVERHEAD_BYTES: usize = 4;
 /// Memory of a parked request beside its path, headers and message.
 const PARKED_BYTES: usize = 4 * 1024;
 
 pub struct PassingOptions {
     pub routes: Routes,
-    pub codes: Codes,
-    pub problems: Problems,
     pub cors: Cors,
     pub data_socket: PathBuf,
     pub control_socket: PathBuf,
@@ -165,20 +156,24 @@ impl Passing {
 /// Place for a parked request that leaves hyper.
 pub type Parking = Cell<Option<Box<ParkedRequest>>>;
 
-/// Answers one request that hyper has read. A parked request may leave hyper through `parking`: then the answer is an error,
-/// so that hyper gives the connection back.
+/// Parts of a request over HTTP/1.1 beside its bytes.
+pub struct Http1Request {
+    pub parking: Rc<Parking>,
+    /// Why the request is passed on, if that is decided.
+    pub reason: Option<PassReason>,
+}
+
+/// Answers one request that hyper has read. A parked request over HTTP/1.1 may leave hyper: then the answer is an error, so
+/// that hyper gives the connection back.
 pub async fn answer(
     context: Rc<ThreadContext>,
     peer: Peer,
     counted: CountedRequest,
     request: Request<Incoming>,
-    parking: Option<Rc<Parking>>,
+    http1: Option<Http1Request>,
 ) -> io::Result<Response<AnswerBody>> {
-    let traced = trace_id_of(request.headers());
-    let ray_id = match traced {
-        Some(ray_id) => ray_id,
-        None => context.ray_ids.next()?,
-    };
+    let trace = trace_of(request.headers());
+    let ray_id = trace.map_or_else(|| context.ray_ids.next(), |trace| Ok(trace.id))?;
     let (answering, busy) = (context.clone().begin_answer(), context.begin_request());
     counted.wait_if_slowed_down().await;
     let (parts, body) = request.into_parts();
@@ -188,10 +183,11 @@ pub async fn answer(
             &context,
             ThreadContext::measurer,
             ray_id,
+            trace,
             Some(context.passing.options.routes.unrouted()),
         ),
         ray_id,
-        is_traced: traced.is_some(),
+        is_traced: trace.is_some(),
         peer,
         client: context.addresses.client_of(peer, &parts.headers),
         is_received: body.is_end_stream(),
@@ -203,7 +199,7 @@ pub async fn answer(
     let context = exchange.context.clone();
     let outcome = tokio::select! {
         biased;
-        outcome = exchange.run(parts, body) => outcome,
+        outcome = exchange.run(parts, body, http1.as_ref().and_then(|http1| http1.reason)) => outcome,
         () = context.end_of_grace() => Err(Problem::ShuttingDown),
     };
     let waiting = match outcome {
@@ -211,10 +207,10 @@ pub async fn answer(
         Ok(Begun::Parked(waiting)) => waiting,
         Err(problem) => return Ok(exchange.finish(Err(problem))),
     };
-    let parking = parking.filter(|_| can_leave && !exchange.counted.0.has_unread_answer());
+    let http1 = http1.filter(|_| can_leave && !exchange.counted.0.has_unread_answer());
     let parked = Box::new(ParkedRequest { exchange, waiting });
-    let Some(parking) = parking else { return Ok(parked.answer().await) };
-    parking.set(Some(parked));
+    let Some(http1) = http1 else { return Ok(parked.answer().await) };
+    http1.parking.set(Some(parked));
     Err(io::Error::other("the parked request leaves hyper"))
 }
 
@@ -295,7 +291,8 @@ impl Exchange {
         response.map(|content| AnswerBody::new(content, self.counted))
     }
 
-    async fn run(&mut self, mut parts: Parts, body: Incoming) -> Result<Begun, Problem> {
+    /// `reason` says why the request is passed on, if that is decided.
+    async fn run(&mut self, mut parts: Parts, body: Incoming, reason: Option<PassReason>) -> Result<Begun, Problem> {
         let context = self.context.clone();
         let options = &context.passing.options;
         let path_and_query = target(&parts).ok_or(Problem::NotFound)?.to_owned();
@@ -323,34 +320,54 @@ impl Exchange {
         let receiving = Box::pin(self.receive(&parts.headers, route, client, body));
         let (body, _reservation) = receiving.await?;
         self.is_received = true;
-        if let Some(operation) = operation
-            && body.len() <= REQUEST_BYTES_MAX
-            && let Some(executed) = self.execute(*operation, &parts, &body)
-        {
-            return Ok(Begun::Answered(self.answer_executed(&executed).await));
-        }
+        let decided = match (operation, reason) {
+            (None, _) => Err(PassReason::Operation),
+            (_, Some(reason)) => Err(reason),
+            (Some(operation), None) => self.decide(*operation, &parts, &body),
+        };
+        let reason = match decided {
+            Ok(decided) => return Ok(Begun::Answered(self.answer_decided(decided).await)),
+            Err(reason) => reason,
+        };
+        self.measuring.reason = reason;
         let (plane, needs_token) = route.map_or((Plane::Data, false), |route| (route.plane, route.needs_token));
-        let headers = self.passed_headers(&parts.headers);
+        let mut headers = self.passed_headers(&parts.headers);
+        if reason.is_admitted() {
+            headers.insert(ADMITTED, YES);
+        }
         let passed = PassedRequest { method: parts.method.clone(), path_and_query, headers, body };
         // Its values keep the buffer of the connection in memory.
         drop(parts);
         self.pass(plane, passed, needs_token).await
     }
 
-    /// Returns None for a request that is not plain.
-    fn execute(&self, operation: Operation, parts: &Parts, body: &Bytes) -> Option<Executed> {
-        let fields = parts.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        let head = Head::read(fields).filter(|_| parts.uri.query().is_none())?;
-        let request = HotRequest::from_json(operation, body)?;
-        self.context.operations().execute(&request, head.token, self.client)
+    fn decide(&self, operation: Operation, parts: &Parts, body: &Bytes) -> Result<Decided, PassReason> {
+        let query = parts.uri.query().unwrap_or_default();
+        if !query.is_empty() && !operation.is_read() {
+            return Err(PassReason::Query);
+        }
+        if body.len() > DECIDED_BYTES_MAX {
+            return Err(PassReason::LargeBody);
+        }
+        let body = if operation.is_read() { Body::Target { path: parts.uri.path(), query } } else { Body::Json(body) };
+        let of_connection = headers_of_connection(&parts.headers);
+        let is_dropped = |name: &HeaderName| of_connection.contains(name.as_str());
+        let headers = EffectiveHeaders::of(&parts.headers, self.trusts_peer(), is_dropped);
+        let call = headers.call(operation, self.client, body);
+        let context = &self.context;
+        decide(context.matchmaker(), &context.passing.options.failed_authentications, context.measurer(), &call)
     }
 
-    async fn answer_executed(&mut self, executed: &Executed) -> Response<Content> {
-        let run = std::time::Instant::now();
-        self.context.waiters.wait(executed.wait).await;
-        self.measuring.end_executed(executed, run);
-        let response = self.context.operations().answers.response(executed, self.ray_id);
-        response.map(|body| Content::Whole(Some(self.counted_until_written(body))))
+    async fn answer_decided(&mut self, mut decided: Decided) -> Response<Content> {
+        let decided_at = std::time::Instant::now();
+        decided.complete(&self.context.matchmaker().shard, &self.context.pages).await;
+        self.context.waiters.wait(decided.wait).await;
+        self.measuring.end_decided(&decided, decided_at);
+        decided.response(self.ray_id).map(|body| Content::Whole(Some(self.counted_until_written(body))))
+    }
+
+    fn trusts_peer(&self) -> bool {
+        matches!(self.peer, Peer::Proxy(proxy) if self.context.addresses.trusts(proxy))
     }
 
     fn answer_preflight(&mut self, path: &str, origin: &HeaderValue) -> Result<Response<Content>, Problem> {
@@ -363,7 +380,7 @@ impl Exchange {
         *response.status_mut() = StatusCode::NO_CONTENT;
         response.headers_mut().insert(RAY_ID, ray_id_value(self.ray_id));
         options.cors.add_preflight(path, origin, &methods, response.headers_mut());
-        self.measuring.end_here(0);
+        self.measuring.end_here(code_number::OK);
         Ok(response)
     }
 
@@ -397,7 +414,7 @@ impl Exchange {
 
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
         let of_connection = headers_of_connection(headers);
-        let trusts_peer = matches!(self.peer, Peer::Proxy(proxy) if self.context.addresses.trusts(proxy));
+        let trusts_peer = self.trusts_peer();
         let mut passed = HeaderMap::with_capacity(headers.len() + 2);
         for (name, value) in headers {
             let is_dropped = HOP_BY_HOP.contains(name)
@@ -428,7 +445,7 @@ impl Exchange {
             Problem::RateLimitedFailures
         };
         let token = bearer_token(&passed.headers).ok();
-        let is_valid = || token.is_some_and(|token| context.operations().is_client(token));
+        let is_valid = || token.is_some_and(|token| context.matchmaker().is_client_token(token));
         failed_authentications.check(client, &passed.headers, is_valid).map_err(too_many_failures)?;
         let HttpPermits { requests, long_responses, .. } = &*context.passing.permits;
         let overloaded = |overload| Problem::overloaded(plane, overload);
@@ -491,9 +508,9 @@ impl Exchange {
     }
 
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
-        let problems = &self.context.passing.options.problems;
-        self.measuring.end_here(problems.code(problem));
-        problems.response(problem, self.ray_id).map(|body| Content::Whole(Some(self.counted_until_written(body))))
+        self.measuring.end_here(code_number::of(problem.code()));
+        let response = error_response::response(&problem.error(), self.ray_id);
+        response.map(|body| Content::Whole(Some(self.counted_until_written(body))))
     }
 
     fn counted_until_written(&self, body: Bytes) -> Bytes {
@@ -505,58 +522,6 @@ pub enum PassedBody {
     Streamed(StreamedBody),
     /// Several requests may share it.
     Whole(Bytes),
-}
-
-/// Returns the target that Python gets, or None for a target without a path. Uvicorn takes only ASCII. A CONNECT would
-/// reach Python with the host in place of the path.
-fn target(parts: &Parts) -> Option<&str> {
-    let target = parts.uri.path_and_query()?.as_str();
-    (target.starts_with('/') && target.is_ascii() && parts.method != Method::CONNECT).then_some(target)
-}
-
-fn check_headers(parts: &mut Parts, bytes_max: usize) -> Result<(), Problem> {
-    let headers = &mut parts.headers;
-    if header_bytes(headers) > bytes_max || headers.len() > HEADERS_MAX {
-        return Err(Problem::HeadersTooLarge);
-    }
-    if let (Version::HTTP_2, Some(authority)) = (parts.version, parts.uri.authority()) {
-        let host = HeaderValue::try_from(authority.as_str()).map_err(|_| Problem::NotHttp)?;
-        headers.insert(HOST, host);
-    }
-    match headers.get_all(HOST).iter().count() {
-        0 if parts.version >= Version::HTTP_11 => Err(Problem::NoHost),
-        0 | 1 => Ok(()),
-        _ => Err(Problem::TwoHosts),
-    }
-}
-
-/// Returns the bytes of headers or metadata, with the overhead of each.
-pub fn header_bytes(headers: &HeaderMap) -> usize {
-    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + HEADER_OVERHEAD_BYTES).sum()
-}
-
-async fn collect(
-    mut body: Incoming,
-    reservation: &mut Reservation,
-    check: impl Fn(usize) -> Result<(), Problem>,
-) -> Result<Bytes, Problem> {
-    let mut collected = Vec::new();
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|_| Problem::NotHttp)?;
-        let Ok(data) = frame.into_data() else { continue };
-        let bytes = collected.len() + data.len();
-        check(bytes)?;
-        reservation.grow_to(bytes)?;
-        if collected.is_empty() && body.is_end_stream() {
-            return Ok(data);
-        }
-        if collected.capacity() < bytes {
-            // Doubling would take up to twice the memory that the budget counts.
-            collected.reserve_exact(data.len() + (bytes / GROWTH_PART).max(GROWTH_BYTES_MIN));
-        }
-        collected.extend_from_slice(&data);
-    }
-    Ok(collected.into())
 }
 
 fn outcome<T>(response: &Response<T>, needs_token: bool) -> Outcome {

@@ -10,12 +10,14 @@ use parking_lot::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{sleep, timeout};
 
-use crate::connection_budget::ClientKey;
 use crate::routes::ByPlane;
+use hosting_matchmaker::ClientKey;
 use queue::{Keys, Queue};
 
 /// Open gRPC streams of all clients to one plane. Each is a task in Python, and may have no end.
 const STREAMS_AT_ONCE: usize = 1_024;
+/// Open gRPC streams with a token that the front cannot verify. So invented tokens take none of the permits of others.
+const UNVERIFIED_STREAMS_AT_ONCE: usize = 256;
 /// Limit of the requests of one protocol to one plane that a change has woken and that Python answers at a time. Over HTTP,
 /// [`EXTRA_PERMITS_DIVISOR`] may give a lower one.
 const WOKEN_AT_ONCE: usize = 256;
@@ -65,6 +67,8 @@ pub struct GrpcPermits {
     pub calls: ByPlane<Arc<Permits>>,
     /// For open streams, which do not wait for a permit.
     pub streams: ByPlane<Arc<Permits>>,
+    /// For open streams with a token that the front cannot verify.
+    pub unverified_streams: ByPlane<Arc<Permits>>,
     /// For calls that a change has woken, which wait for any time.
     pub woken: ByPlane<Arc<Permits>>,
 }
@@ -75,6 +79,7 @@ impl GrpcPermits {
         GrpcPermits {
             calls: requests_max.map(|most| Permits::new(most, WAIT)),
             streams: requests_max.map(|_| Permits::new(STREAMS_AT_ONCE, Duration::ZERO)),
+            unverified_streams: requests_max.map(|_| Permits::new(UNVERIFIED_STREAMS_AT_ONCE, Duration::ZERO)),
             woken: requests_max.map(|_| Permits::patient(WOKEN_AT_ONCE)),
         }
     }

@@ -1,23 +1,26 @@
-//! The plain requests of a connection, until another one comes.
+//! The requests of a connection that the front reads itself, until another one comes.
 
 use std::io;
 use std::net::IpAddr;
-use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
 use hosting_core::Lsn;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, Sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::client_address::Peer;
-use crate::client_stream::write_all_in_time;
-use crate::connection_budget::ClientKey;
+use crate::client_stream::{SLOWED_DOWN, write_all_in_time};
+use crate::cors::OPEN_LINES;
+use crate::deadline::Deadline;
+use crate::decisions::decide;
 use crate::front::{Counted, ThreadContext};
-use crate::hot_request::HotRequest;
 use crate::measurements::RequestRecord;
+use crate::pass_reason::PassReason;
 use crate::plain_request::Received;
+use crate::trace_context::trace;
+use hosting_matchmaker::ClientKey;
 
 /// Time for the rest of a plain request. Hyper then gets the connection, and waits longer.
 const REST_WAIT: Duration = Duration::from_secs(1);
@@ -30,8 +33,8 @@ const LAST_ANSWER: &[u8] = b"connection: close\r\n";
 
 enum End {
     Closed,
-    /// The received bytes begin with something that is not plain.
-    NotPlain,
+    /// The received bytes begin with something that is not plain, or with a request that is passed on for this reason.
+    NotPlain(Option<PassReason>),
 }
 
 struct Connection {
@@ -45,7 +48,7 @@ struct Connection {
     busy: Option<Counted>,
 }
 
-/// Serves a connection until its next request is not plain. Returns the connection then, with the bytes of that request.
+/// Serves a connection until hyper has to read its next request. Returns the connection then, with the bytes of that request.
 /// `received` are bytes that follow earlier requests, and `idle` is the timeout before the next one.
 pub async fn serve(
     context: Rc<ThreadContext>,
@@ -53,11 +56,20 @@ pub async fn serve(
     peer: Peer,
     received: Vec<u8>,
     idle: Duration,
-) -> Option<(TcpStream, Vec<u8>)> {
+) -> Option<HandedOver> {
     let (turn, deadline) = (Turn::default(), Deadline::after(idle));
     let mut connection = Connection { context, stream, peer, received, turn, deadline, busy: None };
     let end = connection.answer_plain_requests().await;
-    matches!(end, Ok(End::NotPlain)).then_some((connection.stream, connection.received))
+    let Ok(End::NotPlain(reason)) = end else { return None };
+    Some(HandedOver { stream: connection.stream, unread: connection.received, reason })
+}
+
+/// A connection with a request for hyper.
+pub struct HandedOver {
+    pub stream: TcpStream,
+    pub unread: Vec<u8>,
+    /// Why the first request is passed on, if that is decided.
+    pub reason: Option<PassReason>,
 }
 
 impl Connection {
@@ -66,7 +78,7 @@ impl Connection {
         loop {
             let was_partial = !self.received.is_empty() && !has_unread;
             if !std::mem::take(&mut has_unread) && !self.read().await? {
-                return Ok(if self.received.is_empty() { End::Closed } else { End::NotPlain });
+                return Ok(if self.received.is_empty() { End::Closed } else { End::NotPlain(None) });
             }
             if self.busy.is_none() {
                 self.busy = Some(self.context.begin_request());
@@ -75,7 +87,11 @@ impl Connection {
             let ended = if self.turn.requests.is_empty() { executed } else { self.answer().await? };
             self.received.drain(..self.turn.length);
             if !self.turn.is_rest_plain {
-                return Ok(End::NotPlain);
+                return Ok(End::NotPlain(self.turn.reason.take()));
+            }
+            if self.turn.is_slowed_down {
+                sleep(SLOWED_DOWN).await;
+                has_unread = !self.received.is_empty();
             }
             if self.turn.is_last {
                 self.busy = None;
@@ -84,6 +100,8 @@ impl Connection {
             }
             if self.received.is_empty() {
                 self.busy = None;
+                // An idle connection keeps no buffer of a long request.
+                self.received.shrink_to(READ_BYTES);
                 self.deadline.set(ended + self.context.timeouts.keep_alive);
             } else if !was_partial || self.turn.length > 0 {
                 // Further bytes of the same request give no more time.
@@ -158,6 +176,10 @@ struct Turn {
     length: usize,
     /// Whether the bytes after the requests may become a plain request.
     is_rest_plain: bool,
+    /// Why the next request is passed on.
+    reason: Option<PassReason>,
+    /// Whether a rate limit refused a request of a client. Its next one waits.
+    is_slowed_down: bool,
     /// Whether the last answer says that the connection closes, because the front stops or does not keep connections.
     is_last: bool,
 }
@@ -170,7 +192,9 @@ impl Turn {
         let turn = self;
         turn.requests.clear();
         turn.answers.clear();
-        (turn.wait, turn.length, turn.is_rest_plain, turn.is_last) = (0, 0, true, false);
+        (turn.wait, turn.length, turn.is_rest_plain) = (0, 0, true);
+        (turn.is_last, turn.reason, turn.is_slowed_down) = (false, None, false);
+        let trusts_peer = matches!(peer, Peer::Proxy(proxy) if context.addresses.trusts(proxy));
         let mut last_answer = 0;
         let has_one_request = context.timeouts.keep_alive.is_zero();
         while turn.length < received.len() && !(has_one_request && turn.length > 0) {
@@ -182,22 +206,39 @@ impl Turn {
                     break;
                 }
             };
-            let client = context.addresses.client(peer, request.forwarded_for);
-            let ray_id = context.ray_ids.next()?;
-            let operations = context.operations();
-            let hot = HotRequest::from_json(request.operation, request.body);
-            let Some(done) = hot.and_then(|hot| operations.execute(&hot, request.token, client)) else {
-                turn.is_rest_plain = false;
-                break;
+            let head = &request.head;
+            let client = context.addresses.client(peer, head.forwarded_for);
+            let call = head.call(request.operation, client, trusts_peer, request.body);
+            let failed_authentications = &context.passing.options.failed_authentications;
+            let done = match decide(context.matchmaker(), failed_authentications, context.measurer(), &call) {
+                Ok(done) => done,
+                Err(reason) => {
+                    (turn.is_rest_plain, turn.reason) = (false, Some(reason));
+                    break;
+                }
             };
+            let trace = head.traceparent.and_then(trace);
+            let ray_id = trace.map_or_else(|| context.ray_ids.next(), |trace| Ok(trace.id))?;
             last_answer = turn.answers.len();
-            operations.answers.write(&done, ray_id, &mut turn.answers);
+            done.write_http1(ray_id, if head.origin.is_some() { OPEN_LINES } else { "" }, &mut turn.answers);
             (turn.wait, turn.client) = (turn.wait.max(done.wait), Some(client));
             turn.length += request.length;
             now = Instant::now();
-            let executed = now.into_std();
-            let (operation, caller, code) = (request.operation as usize, Some(done.caller), done.code);
-            turn.requests.push(RequestRecord { ray_id, operation, caller, code, started, executed, ended: executed });
+            turn.requests.push(RequestRecord {
+                ray_id,
+                trace,
+                operation: request.operation as usize,
+                caller: done.subject,
+                code: done.code(),
+                exceeded: done.exceeded,
+                started,
+                executed: now.into_std(),
+                ended: now.into_std(),
+            });
+            if done.is_rate_limited() && matches!(peer, Peer::Client(_)) {
+                turn.is_slowed_down = true;
+                break;
+            }
         }
         // A request behind the last answer would get none, so the front reads the rest of a partial one first.
         if turn.length > 0 && (has_one_request || context.is_stopping.get() && turn.length == received.len()) {
@@ -212,35 +253,5 @@ impl Turn {
         let headers = begin + status_line.expect("an answer has a status line") + 2;
         self.answers.splice(headers..headers, LAST_ANSWER.iter().copied());
         self.is_last = true;
-    }
-}
-
-/// A deadline that is cheap to move into the future: the timer fires at the earlier time, and then waits on.
-struct Deadline {
-    at: Instant,
-    timer: Pin<Box<Sleep>>,
-}
-
-impl Deadline {
-    fn after(wait: Duration) -> Deadline {
-        let at = Instant::now() + wait;
-        Deadline { at, timer: Box::pin(sleep_until(at)) }
-    }
-
-    fn set(&mut self, at: Instant) {
-        self.at = at;
-        if self.at < self.timer.deadline() {
-            self.timer.as_mut().reset(self.at);
-        }
-    }
-
-    async fn elapsed(&mut self) {
-        loop {
-            self.timer.as_mut().await;
-            if self.at <= self.timer.deadline() {
-                return;
-            }
-            self.timer.as_mut().reset(self.at);
-        }
     }
 }

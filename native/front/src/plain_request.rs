@@ -1,12 +1,11 @@
-//! Recognition of plain requests. Anything unusual makes a request not plain, so that Python decides about it.
+//! Reading of the requests that clients send most, from the bytes of an HTTP/1.1 connection.
+//!
+//! Other requests, and requests with a form that two readers could understand differently, are left to hyper.
 
 use std::str;
 
+use hosting_matchmaker::Operation;
 use memchr::{memchr, memchr_iter};
-
-use crate::bearer_token::plain_token;
-use crate::hot_request::WITHOUT_EFFECT;
-use crate::operations::Operation;
 
 const LINES: [(&[u8], Operation); 5] = [
     (b"POST /matchmaker/players/connected HTTP/1.1\r\n", Operation::Connected),
@@ -15,17 +14,17 @@ const LINES: [(&[u8], Operation); 5] = [
     (b"POST /matchmaker/lobbies/join HTTP/1.1\r\n", Operation::Join),
     (b"POST /matchmaker/lobbies/find HTTP/1.1\r\n", Operation::Find),
 ];
-const JSON: &[u8] = b"application/json";
-const HEADERS_MAX: usize = 24;
-/// Bound of the longest plain request. A request of a usual client has less than 1 KiB.
+/// Headers of a request. A browser behind two proxies sends about 25.
+const HEADERS_MAX: usize = 40;
+/// Bound of the longest request. A request of a usual client has less than 2 KiB.
 pub const REQUEST_BYTES_MAX: usize = 8 * 1024;
+/// Options of a connection that change nothing, and name no header with an effect.
+const CONNECTION_OPTIONS: [&str; 4] = ["keep-alive", "upgrade", "http2-settings", "te"];
+
 #[derive(Debug, PartialEq, Eq)]
 pub struct PlainRequest<'a> {
     pub operation: Operation,
-    /// Token of the authorization header.
-    pub token: &'a str,
-    /// Value of the header `x-forwarded-for`.
-    pub forwarded_for: Option<&'a [u8]>,
+    pub head: Head<'a>,
     pub body: &'a [u8],
     /// Length with head and body.
     pub length: usize,
@@ -56,9 +55,7 @@ impl<'a> Received<'a> {
         };
         let (head, rest) = rest.split_at(head_length);
         let fields = fields.iter().map(|field| (field.name, field.value));
-        let Some(Head { token, forwarded_for, body_length: Some(body_length) }) =
-            is_strict(head).then(|| Head::read(fields)).flatten()
-        else {
+        let Some((head, body_length)) = is_strict(head).then(|| Head::read(fields)).flatten() else {
             return Received::Other;
         };
         let length = (line.len() + head_length).saturating_add(body_length);
@@ -66,63 +63,70 @@ impl<'a> Received<'a> {
             return Received::Other;
         }
         match rest.get(..body_length) {
-            Some(body) => Received::Plain(PlainRequest { operation, token, forwarded_for, body, length }),
+            Some(body) => Received::Plain(PlainRequest { operation, head, body, length }),
             None => Received::Partial,
         }
     }
 }
 
-/// The parser also takes lines that end without a carriage return, and drops tabs around values. Other servers, Python
-/// included, may read both differently.
+/// The parser also takes lines that end without a carriage return, and drops tabs around values. Other servers may read both
+/// differently.
 fn is_strict(head: &[u8]) -> bool {
     memchr(b'\t', head).is_none() && memchr_iter(b'\n', head).all(|at| at > 0 && head[at - 1] == b'\r')
 }
 
-/// Headers of a plain request.
+/// Headers with an effect.
+#[derive(Debug, Default, PartialEq, Eq)]
 pub struct Head<'a> {
-    pub token: &'a str,
-    forwarded_for: Option<&'a [u8]>,
-    body_length: Option<usize>,
+    pub authorization: Option<&'a [u8]>,
+    pub origin: Option<&'a [u8]>,
+    pub idempotency_key: Option<&'a [u8]>,
+    pub media_type: Option<&'a [u8]>,
+    pub forwarded_for: Option<&'a [u8]>,
+    pub coordinates: Option<&'a [u8]>,
+    pub traceparent: Option<&'a [u8]>,
 }
 
 impl<'a> Head<'a> {
-    /// Returns None unless each header is known, occurs once, and has a usual value.
-    pub fn read(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<Head<'a>> {
-        let (mut host, mut token, mut length) = (None, None, None);
-        let (mut media_type, mut connection, mut forwarded_for) = (None, None, None);
+    /// Returns the headers and the length of the body. Returns None for a repeated header with an effect, and for headers that
+    /// change how the connection is read.
+    fn read(fields: impl Iterator<Item = (&'a str, &'a [u8])>) -> Option<(Head<'a>, usize)> {
+        let mut head = Head::default();
+        let (mut host, mut length, mut connection) = (None, None, None);
         for (field, value) in fields {
             let is = |name: &str| field.eq_ignore_ascii_case(name);
             let slot = match field.len() {
                 4 if is("host") => &mut host,
-                13 if is("authorization") => &mut token,
-                14 if is("content-length") => &mut length,
-                12 if is("content-type") => &mut media_type,
+                6 if is("origin") => &mut head.origin,
+                6 if is("expect") => return None,
+                8 if is("x-coords") => &mut head.coordinates,
                 10 if is("connection") => &mut connection,
-                15 if is("x-forwarded-for") => &mut forwarded_for,
-                _ if WITHOUT_EFFECT.into_iter().any(is) => continue,
-                _ => return None,
+                11 if is("traceparent") => &mut head.traceparent,
+                12 if is("content-type") => &mut head.media_type,
+                13 if is("authorization") => &mut head.authorization,
+                14 if is("content-length") => &mut length,
+                15 if is("x-forwarded-for") => &mut head.forwarded_for,
+                15 if is("idempotency-key") => &mut head.idempotency_key,
+                17 if is("transfer-encoding") => return None,
+                _ => continue,
             };
             if slot.replace(value).is_some() {
                 return None;
             }
         }
         host?;
-        let is_usual =
-            media_type.is_none_or(is_json) && connection.is_none_or(|value| value.eq_ignore_ascii_case(b"keep-alive"));
-        if !is_usual {
+        if !connection.is_none_or(has_no_effect) {
             return None;
         }
-        let token = plain_token(token?)?;
-        let body_length = match length {
-            Some(digits) => Some(decimal(digits)?),
-            None => None,
-        };
-        Some(Head { token, forwarded_for, body_length })
+        Some((head, decimal(length?)?))
     }
 }
 
-fn is_json(media_type: &[u8]) -> bool {
-    media_type.strip_prefix(JSON).is_some_and(|parameters| matches!(parameters.first(), None | Some(b';')))
+fn has_no_effect(connection: &[u8]) -> bool {
+    let is_known = |option: &[u8]| {
+        CONNECTION_OPTIONS.into_iter().any(|known| option.trim_ascii().eq_ignore_ascii_case(known.as_bytes()))
+    };
+    connection.split(|byte| *byte == b',').all(is_known)
 }
 
 fn decimal(digits: &[u8]) -> Option<usize> {

@@ -33,6 +33,10 @@ impl RayId {
         &self.0
     }
 
+    pub fn text(&self) -> String {
+        self.digits().iter().map(|digit| char::from(*digit)).collect()
+    }
+
     pub fn digits(&self) -> [u8; DIGITS] {
         let mut digits = [0; DIGITS];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {

@@ -13,9 +13,9 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::body_budget::BodyBudget;
-use crate::connection_budget::ClientKey;
 use crate::permits::Permits;
 use crate::problems::Problem;
+use hosting_matchmaker::ClientKey;
 
 /// Requests with the same key get the same response.
 #[derive(Clone, PartialEq, Eq, Hash)]

@@ -3,11 +3,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashSet};
 
+use hosting_matchmaker::Operation;
 use http::Method;
 use matchit::Router;
 use percent_encoding::percent_decode_str;
-
-use crate::operations::Operation;
 
 /// Name of requests without an operation, in metrics.
 const UNROUTED: &str = "none";

@@ -7,15 +7,26 @@ use crate::ray_id::RayId;
 pub const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 const VERSION_00_BYTES: usize = 55;
+const SPAN_DIGITS: usize = 16;
 
-/// Returns the trace id of a request with one valid header. A request continues that trace: the trace id is its ray id.
-pub fn trace_id_of(headers: &HeaderMap) -> Option<RayId> {
-    let mut values = headers.get_all(TRACEPARENT).iter();
-    let value = values.next().filter(|_| values.next().is_none())?;
-    trace_id(value.as_bytes())
+/// The trace that a request continues.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trace {
+    /// The ray id of the request.
+    pub id: RayId,
+    /// Hexadecimal digits of the client's span.
+    pub parent_span: [u8; SPAN_DIGITS],
 }
 
-fn trace_id(traceparent: &[u8]) -> Option<RayId> {
+/// Returns the trace of a request with one valid header.
+pub fn trace_of(headers: &HeaderMap) -> Option<Trace> {
+    let mut values = headers.get_all(TRACEPARENT).iter();
+    let value = values.next().filter(|_| values.next().is_none())?;
+    trace(value.as_bytes())
+}
+
+/// Returns the trace of a valid header value.
+pub fn trace(traceparent: &[u8]) -> Option<Trace> {
     let fixed = traceparent.get(..VERSION_00_BYTES)?;
     let rest = &traceparent[VERSION_00_BYTES..];
     let [version, id, parent, flags] = split(fixed)?;
@@ -25,7 +36,8 @@ fn trace_id(traceparent: &[u8]) -> Option<RayId> {
     // Later versions may append fields.
     let is_end = if version == b"00" { rest.is_empty() } else { rest.is_empty() || rest.starts_with(b"-") };
     let is_valid = is_version && is_end && is_hex(parent) && !is_zero(parent) && is_hex(flags) && !is_zero(id);
-    is_valid.then(|| RayId::from_digits(id)).flatten()
+    let parent_span = parent.try_into().ok().filter(|_| is_valid)?;
+    Some(Trace { id: RayId::from_digits(id)?, parent_span })
 }
 
 /// Splits `version-id-parent-flags`.
@@ -41,7 +53,10 @@ mod tests {
     const ID: &str = "0af7651916cd43dd8448eb211c80319c";
 
     fn digits(traceparent: &str) -> Option<String> {
-        trace_id(traceparent.as_bytes()).map(|id| String::from_utf8_lossy(&id.digits()).into_owned())
+        trace(traceparent.as_bytes()).map(|trace| {
+            assert_eq!(&trace.parent_span, b"b7ad6b7169203331");
+            String::from_utf8_lossy(&trace.id.digits()).into_owned()
+        })
     }
 
     #[test]

@@ -47,7 +47,7 @@ impl Engine {
                 Ok(present) => present,
                 Err((indexes, wait)) => return refuse(Refusal::TokenInListInvalid(indexes), wait),
             };
-            let missing = self.missing(number, &present);
+            let missing = self.mark_listed(number, &present);
             if !has_credit(cx, CreditClass::ExistingSlot, missing.len() as u64 * Event::PLAYER_LEFT_LEN) {
                 return refuse(Refusal::StorageFull, 0);
             }
@@ -55,7 +55,6 @@ impl Engine {
             for slot_use in missing {
                 self.emit(cx, &Event::PlayerLeft { slot_use, at, end: SlotUseEnd::Consumed, stamp: None });
             }
-            self.mark_listed(number);
             self.check_ledger(number);
         }
         self.accept_lobby_call(number)
@@ -98,26 +97,23 @@ impl Engine {
         }
     }
 
-    fn missing(&self, number: u32, present: &[bool]) -> Vec<SlotUse> {
+    /// Marks all slots as listed. Returns the connected ones that the list does not name, if their players were connected
+    /// before the previous list. One pass, because the engine is locked meanwhile.
+    fn mark_listed(&mut self, number: u32, present: &[bool]) -> Vec<SlotUse> {
         let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
         let now = self.time.now();
-        let is_missing = |slot: u32| {
-            let slot = self.slots.get(lobby.slots.locate(slot)?);
+        let mut missing = Vec::new();
+        for at in (0..lobby.slots.used).filter_map(|slot| lobby.slots.locate(slot)) {
+            let slot = self.slots.get_mut(at);
+            let was_listed = core::mem::replace(&mut slot.was_listed, true);
             let is_over = slot.state == SlotState::Connected
-                && slot.was_listed
+                && was_listed
                 && now >= slot.time.saturating_add(lobby.heartbeat_grace_ms)
                 && !present[usize::from(slot.number)];
-            is_over.then_some(SlotUse { lobby: number, slot: slot.number, generation: slot.generation })
-        };
-        (0..lobby.slots.used).filter_map(is_missing).take(MAX_FREED_SLOTS).collect()
-    }
-
-    fn mark_listed(&mut self, number: u32) {
-        let Some(lobby) = self.lobbies.live(number) else { return };
-        for slot in 0..lobby.slots.used {
-            if let Some(at) = lobby.slots.locate(slot) {
-                self.slots.get_mut(at).was_listed = true;
+            if is_over && missing.len() < MAX_FREED_SLOTS {
+                missing.push(SlotUse { lobby: number, slot: slot.number, generation: slot.generation });
             }
         }
+        missing
     }
 }

@@ -1,7 +1,9 @@
 //! Idempotent requests: lookup of keys, and replay of stored responses. A replay writes no event.
 
 use super::{Engine, accept, refuse};
-use crate::command::{Admission, Attached, CommandOutcome, Context, HoldId, Idempotency, Lsn, Reservation};
+use crate::command::{
+    Admission, Attached, CommandOutcome, Context, HoldId, Idempotency, ImmediatePlacement, Lsn, Reservation,
+};
 use crate::idempotency_table::{IdempotencyEntry, KeyPurpose, KeyStamp};
 use crate::lobby::NO_ENTRY;
 use crate::lobby_table::LobbyRecord;
@@ -32,6 +34,17 @@ impl Engine {
         match self.recall_or_share(Some(idempotency)) {
             Some(outcome) => CommandOutcome { result: outcome.result.map(Some), wait: outcome.wait },
             None => accept(None, 0),
+        }
+    }
+
+    /// Returns the stored response like [`Engine::recall_admission`], but does not wait for an earlier request.
+    pub fn recall_now(&mut self, cx: &mut Context<'_>, idempotency: &Idempotency) -> Option<ImmediatePlacement> {
+        self.begin_command(cx);
+        match self.look_up_key(Some(idempotency)) {
+            KeyLookup::Fresh => None,
+            KeyLookup::Hold(_) => Some(ImmediatePlacement::LobbyStarting),
+            KeyLookup::Reused(wait) => Some(ImmediatePlacement::Done(refuse(Refusal::IdempotencyKeyReused, wait))),
+            KeyLookup::IdempotencyEntry(entry) => Some(ImmediatePlacement::Done(self.replay_reservation(entry))),
         }
     }
 
@@ -80,14 +93,14 @@ impl Engine {
     /// Returns the tokens of the first response, even if their slot uses have ended.
     ///
     /// Refusals: `LobbyStopped`, also if the signing key is missing.
-    pub(super) fn replay_admission(&self, entry: u32) -> CommandOutcome<Admission> {
+    pub(super) fn replay_reservation(&self, entry: u32) -> CommandOutcome<Reservation> {
         let slot_use = self.entries.get(entry).slot_use();
         let wait = self.lobbies.lsn(slot_use.lobby);
         let Some(LobbyRecord::Live(lobby)) = self.lobbies.get(slot_use.lobby) else {
             return refuse(Refusal::LobbyStopped, wait);
         };
         match self.tokens_of_entry(entry) {
-            Some(tokens) => accept(Admission::Reserved(Reservation { lobby: lobby.id, tokens }), wait),
+            Some(tokens) => accept(Reservation { lobby: lobby.id, tokens }, wait),
             // A restored backup may lack the signing key.
             None => refuse(Refusal::LobbyStopped, wait),
         }

@@ -4,8 +4,8 @@ use super::derived_state::PROMISED_SLOTS;
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{
-    Admission, ChannelId, CommandOutcome, Context, Create, Find, HoldId, Id, Idempotency, Join, Lsn, Reservation,
-    Source,
+    Admission, ChannelId, CommandOutcome, Context, Create, CreationPolicy, Find, HoldId, Id, Idempotency,
+    ImmediatePlacement, Join, Reservation, Source,
 };
 use crate::journal_event::Event;
 use crate::lobby::{Limit, Lobby, LobbyGroupKey};
@@ -35,17 +35,50 @@ struct SlotRequest<'a> {
     source: Source,
     idempotency: Option<&'a Idempotency>,
     channels: &'a [ChannelId],
+    /// Whether the request waits for a starting lobby.
+    waits: bool,
+}
+
+/// Result of a command that reserves slots. Only a request that does not wait gets the last two.
+enum Placing {
+    Done(CommandOutcome<Admission>),
+    Starting,
+    NoLobby,
+}
+
+impl Placing {
+    fn of_waiting_request(self) -> CommandOutcome<Admission> {
+        match self {
+            Placing::Done(outcome) => outcome,
+            Placing::Starting | Placing::NoLobby => unreachable!("a request that waits gets a hold or a new lobby"),
+        }
+    }
+}
+
+impl From<Placing> for ImmediatePlacement {
+    fn from(placing: Placing) -> ImmediatePlacement {
+        let CommandOutcome { result, wait } = match placing {
+            Placing::Done(outcome) => outcome,
+            Placing::Starting => return ImmediatePlacement::LobbyStarting,
+            Placing::NoLobby => return ImmediatePlacement::LobbyNeeded,
+        };
+        let reserved = |admission| match admission {
+            Admission::Reserved(reservation) => reservation,
+            Admission::Hold(_) => unreachable!("a request that does not wait gets no hold"),
+        };
+        ImmediatePlacement::Done(CommandOutcome { result: result.map(reserved), wait })
+    }
 }
 
 impl<'a> SlotRequest<'a> {
-    fn of_find(c: &'a Find<'_>) -> SlotRequest<'a> {
+    fn of_find(c: &'a Find<'_>, waits: bool) -> SlotRequest<'a> {
         let channels = channels_of(c.party_size, c.channels);
-        SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
+        SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels, waits }
     }
 
-    fn of_join(c: &'a Join<'_>) -> SlotRequest<'a> {
+    fn of_join(c: &'a Join<'_>, waits: bool) -> SlotRequest<'a> {
         let channels = channels_of(c.party_size, c.channels);
-        SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels }
+        SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels, waits }
     }
 
     fn cost(&self) -> u64 {
@@ -67,9 +100,17 @@ impl Engine {
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `TooManyPlayersFromSource`, `NoAvailableLobbies`,
     /// `PartyTooLarge`, `TooManyLobbies`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
     pub fn find(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> CommandOutcome<Admission> {
-        let request = SlotRequest::of_find(c);
-        if let Some(outcome) = self.begin_slot_request(cx, &request) {
-            return outcome;
+        self.place_found(cx, c, &SlotRequest::of_find(c, true)).of_waiting_request()
+    }
+
+    /// Reserves slots like [`Engine::find`], but waits for no lobby and creates none.
+    pub fn find_now(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> ImmediatePlacement {
+        self.place_found(cx, c, &SlotRequest::of_find(c, false)).into()
+    }
+
+    fn place_found(&mut self, cx: &mut Context<'_>, c: &Find<'_>, request: &SlotRequest<'_>) -> Placing {
+        if let Some(begun) = self.begin_slot_request(cx, request) {
+            return begun;
         }
         let mut candidates_left = MAX_CANDIDATES_PER_FIND;
         let number = loop {
@@ -87,33 +128,18 @@ impl Engine {
                 continue;
             }
             if refusal != Refusal::NoAvailableLobbies {
-                return refuse(refusal, self.last_lsn);
+                return Placing::Done(refuse(refusal, self.last_lsn));
+            }
+            if !request.waits && !matches!(c.creation, CreationPolicy::Prevented) {
+                return Placing::NoLobby;
             }
             let needed = (Limit::Find, c.party_size);
             match self.create_lobby_for(cx, c.namespace, &c.creation, needed, Refusal::NoAvailableLobbies) {
                 Ok(number) => break number,
-                Err((refusal, wait)) => return refuse(refusal, wait),
+                Err((refusal, wait)) => return Placing::Done(refuse(refusal, wait)),
             }
         };
-        self.reserve_or_hold(cx, number, &request)
-    }
-
-    /// Reserves slots like [`Engine::find`], if a ready lobby is the best one. Otherwise returns None, and reserves
-    /// nothing.
-    pub fn find_ready(&mut self, cx: &mut Context<'_>, c: &Find<'_>) -> Option<(Reservation, Lsn)> {
-        let request = SlotRequest::of_find(c);
-        if self.begin_slot_request(cx, &request).is_some()
-            || self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit)
-        {
-            return None;
-        }
-        let mut candidates_left = MAX_CANDIDATES_PER_FIND;
-        loop {
-            let number = self.choose_lobby(c, &mut candidates_left)?;
-            if !self.hide_if_silent(number) {
-                return self.reserve_if_ready(cx, number, &request);
-            }
-        }
+        self.reserve_or_hold(cx, number, request)
     }
 
     /// Creates a lobby and holds slots in it.
@@ -122,10 +148,10 @@ impl Engine {
     /// `CapacityExhausted`, `PortsExhausted`, and `LobbyStopped` for a repeated request.
     pub fn create(&mut self, cx: &mut Context<'_>, c: &Create<'_>) -> CommandOutcome<Admission> {
         let channels = channels_of(c.party_size, c.channels);
-        let request =
-            SlotRequest { count: c.party_size, source: c.source, idempotency: c.idempotency.as_ref(), channels };
-        if let Some(outcome) = self.begin_slot_request(cx, &request) {
-            return outcome;
+        let idempotency = c.idempotency.as_ref();
+        let request = SlotRequest { count: c.party_size, source: c.source, idempotency, channels, waits: true };
+        if let Some(begun) = self.begin_slot_request(cx, &request) {
+            return begun.of_waiting_request();
         }
         while self.is_over_source_limit(c.namespace, c.source, c.party_size, c.source_limit) {
             if !self.expire_part(cx, request.cost()) {
@@ -134,7 +160,7 @@ impl Engine {
         }
         let needed = (Limit::of_direct(c.party_size), c.party_size);
         match self.create_lobby_for(cx, c.namespace, &c.creation, needed, Refusal::CapacityExhausted) {
-            Ok(number) => self.reserve_or_hold(cx, number, &request),
+            Ok(number) => self.reserve_or_hold(cx, number, &request).of_waiting_request(),
             Err((refusal, wait)) => refuse(refusal, wait),
         }
     }
@@ -145,38 +171,39 @@ impl Engine {
     /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
     /// `TooManyPlayersFromSource`, `LobbyFull`.
     pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> CommandOutcome<Admission> {
-        let request = SlotRequest::of_join(c);
-        if let Some(outcome) = self.begin_slot_request(cx, &request) {
-            return outcome;
+        self.place_in_lobby(cx, c, &SlotRequest::of_join(c, true)).of_waiting_request()
+    }
+
+    /// Reserves slots like [`Engine::join`], but does not wait for a starting lobby.
+    pub fn join_now(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> ImmediatePlacement {
+        self.place_in_lobby(cx, c, &SlotRequest::of_join(c, false)).into()
+    }
+
+    fn place_in_lobby(&mut self, cx: &mut Context<'_>, c: &Join<'_>, request: &SlotRequest<'_>) -> Placing {
+        if let Some(begun) = self.begin_slot_request(cx, request) {
+            return begun;
         }
         let rejoin_token = match self.read_rejoin_token(c) {
             Ok(token) => token,
-            Err(refusal) => return refuse(refusal, 0),
+            Err(refusal) => return Placing::Done(refuse(refusal, 0)),
         };
         let number = match self.resolve_joinable_lobby(cx, c) {
             Ok(number) => number,
-            Err(outcome) => return outcome,
+            Err(outcome) => return Placing::Done(outcome),
         };
         loop {
-            let outcome = self.join_resolved(cx, c, number, rejoin_token.as_ref(), &request);
-            let may_succeed_after_expiry =
-                matches!(outcome.result, Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource));
+            let placing = self.join_resolved(cx, c, number, rejoin_token.as_ref(), request);
+            let may_succeed_after_expiry = matches!(
+                &placing,
+                Placing::Done(CommandOutcome {
+                    result: Err(Refusal::LobbyFull | Refusal::TooManyPlayersFromSource),
+                    ..
+                })
+            );
             if !may_succeed_after_expiry || !self.expire_part(cx, request.cost()) {
-                return outcome;
+                return placing;
             }
         }
-    }
-
-    /// Reserves slots like [`Engine::join`], if the lobby is ready and the request has no rejoin token. Otherwise, and
-    /// for a request that a join refuses, returns None and reserves nothing.
-    pub fn join_ready(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> Option<(Reservation, Lsn)> {
-        let request = SlotRequest::of_join(c);
-        if c.rejoin_token.is_some() || self.begin_slot_request(cx, &request).is_some() {
-            return None;
-        }
-        let number = self.resolve_joinable_lobby(cx, c).ok()?;
-        self.check_join(self.lobbies.live(number)?, c).ok()?;
-        self.reserve_if_ready(cx, number, &request)
     }
 
     fn join_resolved(
@@ -186,17 +213,19 @@ impl Engine {
         number: u32,
         rejoin_token: Option<&PlayerToken>,
         request: &SlotRequest<'_>,
-    ) -> CommandOutcome<Admission> {
+    ) -> Placing {
         let wait = self.lobbies.lsn(number);
-        let Some(lobby) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, wait) };
-        match rejoin_token.map_or(RejoinOutcome::No, |token| self.rejoin(lobby, token)) {
+        let Some(lobby) = self.lobbies.live(number) else {
+            return Placing::Done(refuse(Refusal::LobbyStopped, wait));
+        };
+        Placing::Done(match rejoin_token.map_or(RejoinOutcome::No, |token| self.rejoin(lobby, token)) {
             RejoinOutcome::Invalid => refuse(Refusal::PlayerTokenInvalid, wait),
             RejoinOutcome::Slot(slot) => self.rejoin_slot(cx, number, slot, request, c.source_limit),
             RejoinOutcome::No => match self.check_join(lobby, c) {
                 Err((refusal, wait)) => refuse(refusal, wait),
-                Ok(()) => self.reserve_or_hold(cx, number, request),
+                Ok(()) => return self.reserve_or_hold(cx, number, request),
             },
-        }
+        })
     }
 
     /// Removes one waiting request from a hold. Drops the hold if no request is left.
@@ -213,28 +242,30 @@ impl Engine {
     }
 
     /// Returns the answer of a repeated or refused request, or None if slots must be reserved.
-    fn begin_slot_request(
-        &mut self,
-        cx: &mut Context<'_>,
-        request: &SlotRequest<'_>,
-    ) -> Option<CommandOutcome<Admission>> {
+    fn begin_slot_request(&mut self, cx: &mut Context<'_>, request: &SlotRequest<'_>) -> Option<Placing> {
         self.begin_command(cx);
         if !(1..=MAX_PARTY_SIZE).contains(&request.count) {
-            return Some(refuse(Refusal::PartyTooLarge(MAX_PARTY_SIZE), 0));
+            return Some(Placing::Done(refuse(Refusal::PartyTooLarge(MAX_PARTY_SIZE), 0)));
         }
         self.expire_part(cx, request.cost());
+        if !request.waits && matches!(self.look_up_key(request.idempotency), KeyLookup::Hold(_)) {
+            return Some(Placing::Starting);
+        }
         if let Some(outcome) = self.recall_or_share(request.idempotency) {
-            return Some(outcome);
+            return Some(Placing::Done(outcome));
         }
         let has_credit = has_credit(cx, CreditClass::NewSlot, request.cost());
-        (!has_credit).then(|| refuse(Refusal::StorageFull, 0))
+        (!has_credit).then(|| Placing::Done(refuse(Refusal::StorageFull, 0)))
     }
 
     pub(super) fn recall_or_share(&mut self, idempotency: Option<&Idempotency>) -> Option<CommandOutcome<Admission>> {
         match self.look_up_key(idempotency) {
             KeyLookup::Fresh => None,
             KeyLookup::Reused(wait) => Some(refuse(Refusal::IdempotencyKeyReused, wait)),
-            KeyLookup::IdempotencyEntry(entry) => Some(self.replay_admission(entry)),
+            KeyLookup::IdempotencyEntry(entry) => {
+                let CommandOutcome { result, wait } = self.replay_reservation(entry);
+                Some(CommandOutcome { result: result.map(Admission::Reserved), wait })
+            }
             KeyLookup::Hold(hold) => {
                 self.holds.share(hold);
                 Some(accept(Admission::Hold(hold), 0))
@@ -369,13 +400,13 @@ impl Engine {
     }
 
     /// Reserves slots in a ready lobby, or holds slots in a starting lobby. The caller has checked the limits.
-    fn reserve_or_hold(
-        &mut self,
-        cx: &mut Context<'_>,
-        number: u32,
-        request: &SlotRequest<'_>,
-    ) -> CommandOutcome<Admission> {
-        let Some(lobby) = self.lobbies.live_mut(number) else { return refuse(Refusal::LobbyNotFound, 0) };
+    fn reserve_or_hold(&mut self, cx: &mut Context<'_>, number: u32, request: &SlotRequest<'_>) -> Placing {
+        let Some(lobby) = self.lobbies.live_mut(number) else {
+            return Placing::Done(refuse(Refusal::LobbyNotFound, 0));
+        };
+        if !lobby.is_ready && !request.waits {
+            return Placing::Starting;
+        }
         if !lobby.is_ready {
             let hold =
                 self.holds.add(number, request.count, request.source, request.idempotency.copied(), request.channels);
@@ -386,25 +417,11 @@ impl Engine {
             self.ledger.namespaces[namespace as usize].counts.slots[PROMISED_SLOTS] += u64::from(request.count);
             self.mark_find_index_stale(number);
             self.check_ledger(number);
-            return accept(Admission::Hold(hold), 0);
+            return Placing::Done(accept(Admission::Hold(hold), 0));
         }
         let tokens = self.reserve(cx, number, request, None);
         self.check_ledger(number);
-        self.reserved(number, tokens)
-    }
-
-    fn reserve_if_ready(
-        &mut self,
-        cx: &mut Context<'_>,
-        number: u32,
-        request: &SlotRequest<'_>,
-    ) -> Option<(Reservation, Lsn)> {
-        if !self.lobbies.live(number)?.is_ready {
-            return None;
-        }
-        let outcome = self.reserve_or_hold(cx, number, request);
-        let Ok(Admission::Reserved(reservation)) = outcome.result else { return None };
-        Some((reservation, outcome.wait))
+        Placing::Done(self.reserved(number, tokens))
     }
 
     fn reserved(&self, number: u32, tokens: Vec<String>) -> CommandOutcome<Admission> {
@@ -440,7 +457,7 @@ impl Engine {
         hold: &crate::slot_holds::Hold,
     ) -> Reservation {
         let (idempotency, channels) = (hold.idempotency.as_ref(), &*hold.channels);
-        let request = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels };
+        let request = SlotRequest { count: hold.slots, source: hold.source, idempotency, channels, waits: true };
         let tokens = self.reserve(cx, number, &request, None);
         Reservation { lobby: self.lobbies.live(number).map(|lobby| lobby.id).unwrap_or_default(), tokens }
     }

@@ -12,6 +12,8 @@ mod client_frames;
 #[path = "../../tests/front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
+#[path = "../../tests/front/problem_names.rs"]
+mod problem_names;
 #[path = "../../tests/front/python.rs"]
 #[allow(dead_code)]
 mod python;

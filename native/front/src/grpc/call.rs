@@ -5,30 +5,35 @@ use std::net::IpAddr;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::header::HeaderMap;
+use hosting_matchmaker::{Body, ClientKey, Operation, Reply, ServiceError};
+use http::header::{HeaderName, HeaderValue};
 use http::uri::PathAndQuery;
-use http::{Method as HttpMethod, Request, Response, header};
+use http::{Method as HttpMethod, Request, Response};
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::bearer_token::{bearer_token, plain_token};
+use crate::bearer_header::bearer_token;
 use crate::client_address::Peer;
-use crate::connection_budget::ClientKey;
+use crate::code_number;
+use crate::decisions::{DECIDED_BYTES_MAX, Decided, EffectiveHeaders, decide};
+use crate::error_response;
 use crate::front::ThreadContext;
 use crate::grpc::GrpcServer;
 use crate::grpc::call_head::{self, CallHead};
+use crate::grpc::health;
 use crate::grpc::message::{self, Message, MessageFailure, read_message};
 use crate::grpc::passing::PassedCall;
-use crate::grpc::reply::{self, ReplyBody};
+use crate::grpc::reply::{self, ReplyBody, new_response};
 use crate::grpc::upstream::{CallBody, ClientMessages};
-use crate::hot_request::HotRequest;
+use crate::internal_headers::{ADMITTED, YES};
 use crate::measuring::Measuring;
-use crate::operations::{Executed, Operation, Reply};
-use crate::plain_request::REQUEST_BYTES_MAX;
+use crate::pass_reason::PassReason;
 use crate::problems::Problem;
 use crate::ray_id::RayId;
-use crate::trace_context::trace_id_of;
+use crate::trace_context::trace_of;
 
+const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
+const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 /// Memory of a call that waits for its message, beside its metadata.
 const CALL_BYTES: usize = 16 * 1024;
 
@@ -42,6 +47,9 @@ pub struct Call {
     pub measuring: Measuring,
 }
 
+/// Limit of the message of a health check: the name of a service.
+const HEALTH_BYTES_MAX: usize = 4 * 1024;
+
 /// Answers a call. Fails without random bytes for its ray id, or for a client that has gone.
 pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incoming>) -> io::Result<Response<ReplyBody>> {
     let (parts, mut body) = request.into_parts();
@@ -50,16 +58,24 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
     }
     let started = Instant::now();
     let head = CallHead::read(&parts.headers, &server.context.addresses, peer);
-    let trace = trace_id_of(&parts.headers);
-    let ray_id = trace.map_or_else(|| server.context.ray_ids.next(), Ok)?;
+    let trace = trace_of(&parts.headers);
+    let ray_id = trace.map_or_else(|| server.context.ray_ids.next(), |trace| Ok(trace.id))?;
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let method = server.methods.get(path.as_str());
-    let measuring =
-        Measuring::new(&server.context, ThreadContext::grpc_measurer, ray_id, method.map(|method| method.number));
+    let measuring = Measuring::new(
+        &server.context,
+        ThreadContext::grpc_measurer,
+        ray_id,
+        trace,
+        method.map(|method| method.number),
+    );
     let deadline = head.timeout.and_then(|timeout| started.checked_add(timeout));
     let mut call = Call { server: server.clone(), client: head.client, ray_id, deadline, measuring };
     if head.metadata_bytes > server.limits.metadata_bytes {
         return Ok(call.refuse(Problem::HeadersTooLarge));
+    }
+    if matches!(path.as_str(), health::CHECK | health::WATCH) {
+        return call.answer_health(path.as_str(), &mut body).await;
     }
     let token = bearer_token(&parts.headers);
     let metadata = || call_head::passed_metadata(&parts.headers, peer, head.client, ray_id, trace.is_some());
@@ -91,13 +107,23 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
         Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
     };
     drop(body);
-    if let Some(operation) = method.operation
-        && head.is_plain
-        && let Some(response) = call.answer_plain(operation, &parts.headers, &message).await
-    {
-        return Ok(response);
+    let mut passed_on = metadata();
+    if let Some(operation) = method.operation {
+        let headers = EffectiveHeaders::of(&parts.headers, matches!(peer, Peer::Proxy(_)), |_| false);
+        let has_encoding = parts.headers.get(GRPC_ENCODING).is_some_and(|encoding| encoding != IDENTITY);
+        let decided = match has_encoding || message.is_compressed {
+            true => Err(PassReason::Compression),
+            false => call.answer_decided(operation, &headers, &message).await,
+        };
+        match decided {
+            Ok(response) => return Ok(response),
+            Err(reason) => call.measuring.reason = reason,
+        }
+        if call.measuring.reason.is_admitted() {
+            passed_on.insert(ADMITTED, YES);
+        }
     }
-    let passed = PassedCall::new(call, path, metadata(), token, Some(method));
+    let passed = PassedCall::new(call, path, passed_on, token, Some(method));
     drop(parts);
     // Boxed, because the future of each call is moved several times.
     if method.is_stream {
@@ -107,28 +133,50 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
 }
 
 impl Call {
-    /// Returns None before the engine has changed if the call is not plain.
-    async fn answer_plain(
+    /// Answers a call of the health service.
+    async fn answer_health(&mut self, path: &str, body: &mut Incoming) -> io::Result<Response<ReplyBody>> {
+        let server = self.server.clone();
+        let mut reservation = server.bodies.reserve_for_call(ClientKey::of(self.client));
+        let until = Instant::now() + server.context.timeouts.receive;
+        let message = match read_message(body, HEALTH_BYTES_MAX, until, CALL_BYTES, &mut reservation).await {
+            Ok(message) => message,
+            Err(MessageFailure::Problem(problem)) => return Ok(self.refuse(problem)),
+            Err(MessageFailure::TooLarge(_)) => return Ok(self.refuse(Problem::BodyTooLarge)),
+            Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
+        };
+        if path == health::WATCH {
+            let watch = server.health.watch(message.content(), self.deadline);
+            return Ok(new_response(ReplyBody::Health(Box::new(watch))));
+        }
+        Ok(match server.health.check(message.content()) {
+            Ok(response) => reply::message(response, self.ray_id),
+            Err(trailers) => reply::trailers_only(trailers),
+        })
+    }
+
+    /// Answers a call that the rules decide at once. Otherwise returns why it is passed on.
+    async fn answer_decided(
         &mut self,
         operation: Operation,
-        headers: &HeaderMap,
+        headers: &EffectiveHeaders<'_>,
         message: &Message,
-    ) -> Option<Response<ReplyBody>> {
-        if message.is_compressed || message.framed.len() > REQUEST_BYTES_MAX {
-            return None;
+    ) -> Result<Response<ReplyBody>, PassReason> {
+        if message.framed.len() > DECIDED_BYTES_MAX {
+            return Err(PassReason::LargeBody);
         }
-        let token = plain_token(headers.get(header::AUTHORIZATION)?.as_bytes())?;
         let context = self.server.context.clone();
-        let answers = &context.passing.options.answers;
+        let options = &context.passing.options;
         if operation.has_content()
-            && let Err(full) = answers.check_room(ClientKey::of(self.client))
+            && let Err(full) = options.answers.check_room(ClientKey::of(self.client))
         {
-            return Some(self.refuse(Problem::unread(full)));
+            return Ok(self.refuse(Problem::unread(full)));
         }
-        let request = HotRequest::from_proto(operation, message.content())?;
-        let executed = context.operations().execute(&request, token, self.client)?;
-        let executed_at = Instant::now().into_std();
-        let durable = context.waiters.wait(executed.wait);
+        let call = headers.call(operation, self.client, Body::Proto(message.content()));
+        let failed_authentications = &options.failed_authentications;
+        let mut decided = decide(context.matchmaker(), failed_authentications, context.grpc_measurer(), &call)?;
+        let decided_at = Instant::now().into_std();
+        decided.complete(&context.matchmaker().shard, &context.pages).await;
+        let durable = context.waiters.wait(decided.wait);
         let in_time = match self.deadline {
             Some(deadline) => timeout_at(deadline, durable).await.is_ok(),
             None => {
@@ -137,37 +185,34 @@ impl Call {
             }
         };
         if !in_time {
-            return Some(self.refuse(Problem::DeadlineExceeded));
+            return Ok(self.refuse(Problem::DeadlineExceeded));
         }
-        self.measuring.end_executed(&executed, executed_at);
-        Some(self.reply(&executed))
+        self.measuring.end_decided(&decided, decided_at);
+        Ok(self.reply(&decided))
     }
 
-    fn reply(&self, executed: &Executed) -> Response<ReplyBody> {
-        match &executed.reply {
-            Reply::Empty => reply::message(Bytes::from_static(&message::EMPTY), self.ray_id),
-            Reply::Placed(placement) => {
-                let write = |bytes: &mut Vec<u8>| placement.lobby.write_proto(&placement.tokens, bytes);
+    fn reply(&self, decided: &Decided) -> Response<ReplyBody> {
+        match &decided.result {
+            Ok(Reply::Empty) => reply::message(Bytes::from_static(&message::EMPTY), self.ray_id),
+            Ok(reply) => {
+                let write = |bytes: &mut Vec<u8>| reply.write_proto(bytes);
                 let reservation = self.server.context.passing.options.answers.reserve(ClientKey::of(self.client));
                 reply::message(reservation.hold(message::framed(write)), self.ray_id)
             }
-            Reply::Refused => reply::trailers_only(self.refusal(executed.code)),
+            Err(error) => reply::trailers_only(error_response::trailers(error, self.ray_id)),
         }
     }
 
-    fn refusal(&self, code: usize) -> HeaderMap {
-        self.server.context.operations().answers.refusal(code).over_grpc.trailers(self.ray_id)
-    }
-
     pub fn refuse(&mut self, problem: Problem) -> Response<ReplyBody> {
-        let problems = self.server.problems();
-        self.measuring.end_here(problems.code(problem));
-        reply::trailers_only(problems.over_grpc(problem).trailers(self.ray_id))
+        self.refuse_as(problem, &problem.error())
     }
 
     pub fn refuse_with(&mut self, problem: Problem, sentence: String) -> Response<ReplyBody> {
-        let problems = self.server.problems();
-        self.measuring.end_here(problems.code(problem));
-        reply::trailers_only(problems.over_grpc(problem).trailers_with_message(sentence, self.ray_id))
+        self.refuse_as(problem, &problem.error().with_detail(sentence))
+    }
+
+    fn refuse_as(&mut self, problem: Problem, error: &ServiceError) -> Response<ReplyBody> {
+        self.measuring.end_here(code_number::of(problem.code()));
+        reply::trailers_only(error_response::trailers(error, self.ray_id))
     }
 }

@@ -7,15 +7,12 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use crate::bearer_token::plain_token;
 use crate::client_address::{ClientAddresses, Peer};
-use crate::hot_request::WITHOUT_EFFECT;
 use crate::internal_headers;
-use crate::passing::header_bytes;
 use crate::ray_id::RayId;
+use crate::request_form::header_bytes;
 
 const GRPC: &[u8] = b"application/grpc";
-const GRPC_PROTO: &[u8] = b"application/grpc+proto";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
 /// Returns whether a content type is one of gRPC.
@@ -29,33 +26,14 @@ pub struct CallHead {
     pub client: IpAddr,
     /// Time that the client gives the call.
     pub timeout: Option<Duration>,
-    /// Whether no entry has an effect but the token.
-    pub is_plain: bool,
 }
 
 impl CallHead {
     pub fn read(headers: &HeaderMap, addresses: &ClientAddresses, peer: Peer) -> CallHead {
-        let (mut timeout, mut is_plain) = (None, true);
-        for (name, value) in headers {
-            is_plain &= match name.as_str() {
-                "content-type" => matches!(value.as_bytes(), GRPC | GRPC_PROTO),
-                "authorization" => plain_token(value.as_bytes()).is_some(),
-                "grpc-timeout" => {
-                    timeout = read_timeout(value.as_bytes());
-                    timeout.is_some()
-                }
-                "grpc-encoding" => value.as_bytes() == b"identity",
-                "te" | "grpc-accept-encoding" => true,
-                name => WITHOUT_EFFECT.contains(&name),
-            };
-        }
-        // A repeated name occurs once among the names.
-        is_plain &= headers.keys_len() == headers.len();
         CallHead {
             metadata_bytes: header_bytes(headers),
             client: addresses.client_of(peer, headers),
-            timeout,
-            is_plain,
+            timeout: headers.get(GRPC_TIMEOUT).and_then(|value| read_timeout(value.as_bytes())),
         }
     }
 }
@@ -123,44 +101,6 @@ mod tests {
             (HeaderName::try_from(*name).expect("a name"), HeaderValue::try_from(*value).expect("a value"))
         };
         entries.iter().map(entry).collect()
-    }
-
-    fn is_plain(more: &[(&str, &str)]) -> bool {
-        let usual = [
-            ("content-type", "application/grpc"),
-            ("te", "trailers"),
-            ("user-agent", "grpc-python/1.76.0"),
-            ("grpc-accept-encoding", "identity, deflate, gzip"),
-            ("authorization", "Bearer lobby_x"),
-        ];
-        let headers = headers(&[&usual[..], more].concat());
-        CallHead::read(&headers, &addresses(), CLIENT).is_plain
-    }
-
-    #[test]
-    fn usual_metadata_is_plain() {
-        assert!(is_plain(&[]));
-        for entry in [("grpc-timeout", "20S"), ("grpc-encoding", "identity"), ("x-forwarded-for", "1.2.3.4")] {
-            assert!(is_plain(&[entry]), "{entry:?}");
-        }
-    }
-
-    #[test]
-    fn metadata_with_an_effect_is_not_plain() {
-        for entry in [
-            ("idempotency-key", "x"),
-            ("traceparent", "x"),
-            ("origin", "https://example.com"),
-            ("x-coords", "1,2"),
-            ("grpc-timeout", "x"),
-            ("grpc-encoding", "gzip"),
-            ("authorization", "Bearer lobby_y"),
-            ("user-agent", "twice"),
-            ("x-unknown", "x"),
-            ("x-hosting-client", "192.0.2.9"),
-        ] {
-            assert!(!is_plain(&[entry]), "{entry:?}");
-        }
     }
 
     #[test]

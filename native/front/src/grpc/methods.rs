@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 
-use crate::operations::Operation;
+use hosting_matchmaker::Operation;
+
 use crate::routes::{Plane, Routes};
 
 /// One method with a single request message, as Python describes it.

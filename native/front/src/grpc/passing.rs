@@ -11,15 +11,13 @@ use http::header::{HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, Sleep, sleep, timeout_at};
 
-use crate::bearer_token::BearerProblem;
 use crate::body_budget::{BodyBudget, Reservation};
-use crate::connection_budget::ClientKey;
+use crate::error_response::{self, DETAILS, GRPC_STATUS};
 use crate::failed_authentications::{Attempt, Outcome};
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
-use crate::grpc::errors::{DETAILS, GRPC_STATUS};
 use crate::grpc::message::{self, PREFIX_BYTES};
 use crate::grpc::methods::Method;
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
@@ -27,15 +25,20 @@ use crate::grpc::upstream::CallBody;
 use crate::grpc::{GrpcPlane, GrpcServer};
 use crate::internal_headers::{self, CHANGED, EXPIRED, PARK, REPEAT, remove_internal};
 use crate::measuring::Measuring;
-use crate::passing::header_bytes;
 use crate::permits::{Permit, Permits};
 use crate::problems::Problem;
+use crate::request_form::header_bytes;
 use crate::routes::Plane;
 use crate::upstream::{NoResponse, UpstreamBody, WHOLE_BYTES};
 use crate::watches::{Park, Wake};
+use hosting_matchmaker::BearerProblem;
+use hosting_matchmaker::ClientKey;
 
 /// Time for which a stream without a response keeps the permit of a call.
 const SILENT_STREAM: Duration = Duration::from_secs(1);
+
+/// Longest duration of a stream with a token that the front cannot verify. Its client may open another one.
+const UNVERIFIED_STREAM_AGE_MAX: Duration = Duration::from_secs(600);
 
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = b"0";
@@ -144,8 +147,10 @@ impl PassedCall {
 
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
         self.check_failures()?;
-        let GrpcPlane { permits, streams, .. } = self.grpc_plane();
-        let stream = self.permit(streams).await?;
+        let GrpcPlane { permits, streams, unverified_streams, .. } = self.grpc_plane();
+        let is_verified = self.is_verified();
+        let stream = self.permit(if is_verified { streams } else { unverified_streams }).await?;
+        let age = (!is_verified).then(|| Box::pin(sleep(UNVERIFIED_STREAM_AGE_MAX)));
         let permit = self.permit(permits).await?;
         let server = self.call.server.clone();
         let attempt = self.admit(&server)?;
@@ -163,7 +168,7 @@ impl PassedCall {
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);
         }
-        Ok(self.begun(headers, None, rest, Held::Stream { _permit: stream }))
+        Ok(self.begun(headers, None, rest, Held::Stream { _permit: stream, age }))
     }
 
     async fn unary_response(&mut self, message: Bytes) -> Result<Response<ReplyBody>, Failure> {
@@ -235,9 +240,15 @@ impl PassedCall {
         checked.map_err(|_| self.too_many_failures())
     }
 
+    /// Returns whether the front knows that the token is valid. It knows the tokens of the control plane only after a success.
+    fn is_verified(&self) -> bool {
+        let options = &self.call.server.context.passing.options;
+        options.failed_authentications.have_succeeded(&self.metadata) || self.is_valid_client()
+    }
+
     fn is_valid_client(&self) -> bool {
-        let operations = self.call.server.context.operations();
-        self.token.as_deref().is_some_and(|token| operations.is_client(token))
+        let matchmaker = self.call.server.context.matchmaker();
+        self.token.as_deref().is_some_and(|token| matchmaker.is_client_token(token))
     }
 
     /// Others may have failed while the call waited for its permit.
@@ -342,9 +353,9 @@ impl PassedCall {
     ) -> Response<ReplyBody> {
         remove_internal(&mut headers);
         let problem = self.unavailable();
-        let Call { server, ray_id, measuring, .. } = &mut self.call;
-        let unavailable = server.problems().over_grpc(problem).trailers(*ray_id);
-        let passed = PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), _held: held };
+        let Call { ray_id, measuring, .. } = &mut self.call;
+        let unavailable = error_response::trailers(&problem.error(), *ray_id);
+        let passed = PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), held };
         let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
         *response.headers_mut() = headers;
         response
@@ -386,13 +397,19 @@ pub struct PassedResponse {
     /// Trailers of a response that ends without any.
     unavailable: HeaderMap,
     measuring: Measuring,
-    _held: Held,
+    held: Held,
 }
 
 /// The part of a limit that a response takes until its end.
 enum Held {
-    Stream { _permit: Permit },
-    Answer { _unwritten: Reservation },
+    Stream {
+        _permit: Permit,
+        /// Ends the response. None: it has any age.
+        age: Option<Pin<Box<Sleep>>>,
+    },
+    Answer {
+        _unwritten: Reservation,
+    },
 }
 
 impl PassedResponse {
@@ -401,7 +418,12 @@ impl PassedResponse {
             return Poll::Ready(Some(frame));
         }
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
-        let frame = ready!(Pin::new(rest).poll_frame(context));
+        let is_too_old = match &mut self.held {
+            Held::Stream { age: Some(age), .. } => age.as_mut().poll(context).is_ready(),
+            Held::Stream { age: None, .. } | Held::Answer { .. } => false,
+        };
+        // Without its last frame, the response ends with the trailers for a process that is away: the client may try again.
+        let frame = if is_too_old { None } else { ready!(Pin::new(rest).poll_frame(context)) };
         let trailers = match frame.and_then(Result::ok).map(Frame::into_trailers) {
             Some(Err(data)) => return Poll::Ready(Some(data)),
             Some(Ok(mut trailers)) => {

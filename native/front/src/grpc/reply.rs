@@ -9,7 +9,8 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::grpc::errors::GRPC_STATUS;
+use crate::error_response::GRPC_STATUS;
+use crate::grpc::health::HealthWatch;
 use crate::grpc::passing::PassedResponse;
 use crate::internal_headers::{RAY_ID, ray_id_value};
 use crate::ray_id::RayId;
@@ -23,6 +24,7 @@ pub enum ReplyBody {
     /// One message and its trailers, each until it is sent.
     Message(Option<Bytes>, Option<HeaderMap>),
     Passed(Box<PassedResponse>),
+    Health(Box<HealthWatch>),
 }
 
 impl ReplyBody {
@@ -39,6 +41,7 @@ impl Body for ReplyBody {
     fn poll_frame(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<io::Result<Frame<Bytes>>>> {
         match self.get_mut() {
             ReplyBody::Passed(response) => response.poll_frame(context).map(|frame| frame.map(Ok)),
+            ReplyBody::Health(watch) => watch.poll_frame(context).map(|frame| frame.map(Ok)),
             own => Poll::Ready(own.next_own_frame().map(Ok)),
         }
     }

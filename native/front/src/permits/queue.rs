@@ -7,8 +7,8 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 
 use super::{Overload, Permit};
-use crate::connection_budget::ClientKey;
-use crate::namespaces::PUBLIC_TOKEN;
+use hosting_matchmaker::ClientKey;
+use hosting_matchmaker::PUBLIC_TOKEN;
 
 const ADDRESS_PART: usize = 2;
 const TOKEN_PART: usize = 4;

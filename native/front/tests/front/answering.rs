@@ -5,7 +5,8 @@ use std::sync::Barrier;
 use std::thread;
 
 use hosting_core::Disconnect;
-use hosting_front::{Caller, Operation};
+use hosting_front::code_names;
+use hosting_matchmaker::{Operation, Subject};
 
 use crate::client::Client;
 use crate::shard::{self, PLAYER_TOKEN_TTL_MS};
@@ -194,11 +195,10 @@ fn measurements_count_the_answers() {
     let request = world.request_of_new_player();
     client.send(&[&request[..], &request, &request].concat());
     let answers: Vec<_> = (0..3).map(|_| client.answer_with_ray_id()).collect();
-    let (names, measured) = world.front.take_measurements();
-    let codes = names.codes.names();
+    let measured = world.front.take_measurements().1;
     let [connected, others @ ..] = &measured.operations[..] else { panic!("no operations") };
     assert_eq!(others.iter().flat_map(|counts| &counts.codes).sum::<u64>(), 0);
-    let count = |code: &str| connected.codes[codes.iter().position(|known| *known == code).unwrap()];
+    let count = |code: &str| connected.codes[code_names().position(|known| known == code).unwrap()];
     assert_eq!((count("OK"), count("PLAYER_TOKEN_CONSUMED")), (1, 2));
     assert_eq!(connected.durations.iter().sum::<u64>(), 3);
     let refused: Vec<_> = measured.records.iter().filter(|record| record.code != 0).collect();
@@ -206,7 +206,7 @@ fn measurements_count_the_answers() {
     for (record, (_, ray_id)) in refused.iter().zip(&answers[1..]) {
         assert_eq!(
             (record.operation, record.caller),
-            (Operation::Connected as usize, Some(Caller::Lobby(world.lobby.lobby)))
+            (Operation::Connected as usize, Some(Subject::Lobby(world.lobby.lobby)))
         );
         assert_eq!(record.ray_id.digits(), ray_id.as_bytes());
         assert!(record.started <= record.executed && record.executed <= record.ended);
@@ -236,37 +236,39 @@ fn one_of_two_concurrent_confirmations_succeeds() {
 }
 
 #[test]
-fn unusual_requests_are_left_to_python() {
+fn other_operations_and_queries_are_left_to_python() {
     let world = World::new();
     let usual = String::from_utf8(world.request_of_new_player()).unwrap();
     for request in [
         usual.replace("players/connected", "lobbies/ready"),
         usual.replace("POST", "PUT"),
-        usual.replace("Host:", "Idempotency-Key: 1\r\nHost:"),
-        usual.replace("Host:", "Cookie: a\r\nHost:"),
-        usual.replace("Bearer", "bearer"),
+        usual.replace("players/connected", "players/connected?a=b"),
     ] {
         world.check_left_to_python(request.as_bytes());
     }
+    assert_eq!(world.pass_reasons(), ["query", "operation", "operation"]);
     assert_eq!(world.players(), [1, 0]);
 }
 
 #[test]
-fn wrong_lobby_token_is_left_to_python() {
+fn wrong_lobby_tokens_are_refused() {
     let world = World::new();
     let of_other_key = shard::keys(8).sign_lobby(1, world.lobby.lobby).unwrap();
     let lobby_token = &world.lobby.lobby_token;
-    let tokens = [
-        of_other_key,
-        world.new_player(),
-        lobby_token[..lobby_token.len() - 1].into(),
-        format!("{lobby_token}A"),
-        format!(" {lobby_token}"),
-        "a".into(),
+    let rows = [
+        (of_other_key, "TOKEN_INVALID"),
+        (world.new_player(), "FORBIDDEN"),
+        (lobby_token[..lobby_token.len() - 1].into(), "TOKEN_INVALID"),
+        (format!("{lobby_token}A"), "TOKEN_INVALID"),
+        ("a".into(), "TOKEN_INVALID"),
     ];
-    for token in tokens {
-        world.check_left_to_python(&request_with(&token, format!(r#"{{"player_token":"{}"}}"#, world.new_player())));
+    for (token, code) in rows {
+        let request = request_with(&token, format!(r#"{{"player_token":"{}"}}"#, world.new_player()));
+        assert_eq!(world.check_refused(&request), code);
     }
+    let body = format!(r#"{{"player_token":"{}"}}"#, world.new_player());
+    let spaced = request_with(&format!(" {lobby_token}"), body);
+    assert_eq!(world.connect().ask(spaced).code, "OK", "more than one space");
 }
 
 /// Hyper reads such a request, and the engine still answers it.

@@ -8,11 +8,14 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
+use crate::problem_names::name_of;
 use crate::world::{LIMIT, is_readable};
 
 pub struct Answer {
     pub status: u16,
-    /// Reason phrase, or the code of a refusal by the engine.
+    /// Reason phrase, or the code of an error.
     pub code: String,
     pub ray_id: String,
     /// Without the ray id.
@@ -29,8 +32,9 @@ impl Answer {
 
     /// Returns the status, the name of the problem, and whether the connection ends.
     pub fn problem(&self) -> (u16, &str, bool) {
-        let name = self.body.strip_suffix(&format!(" {}", self.ray_id)).unwrap_or(&self.body);
-        (self.status, name, self.header("connection") == Some("close"))
+        let problem: Value = serde_json::from_str(&self.body).unwrap_or_default();
+        let name = problem["detail"].as_str().and_then(|detail| name_of(&self.code, detail));
+        (self.status, name.unwrap_or(&self.body), self.header("connection") == Some("close"))
     }
 }
 
@@ -82,6 +86,11 @@ impl Client {
         } else {
             assert_eq!(answer.status, 204, "an answer without a length");
         }
+        if answer.header("content-type") == Some("application/problem+json") {
+            let problem: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!((&problem["status"], &problem["ray_id"]), (&json!(answer.status), &json!(answer.ray_id)));
+            answer.code = problem["code"].as_str().unwrap().to_owned();
+        }
         answer
     }
 
@@ -98,8 +107,7 @@ impl Client {
         let ray_id = headers.remove("x-ray-id").expect("a ray id");
         assert!(ray_id.len() == 32 && ray_id.bytes().all(|digit| b"0123456789abcdef".contains(&digit)), "{ray_id}");
         let is_last = headers.get("connection").is_some_and(|value| value == "close");
-        let code = headers.remove("x-code").unwrap_or(code.into());
-        let (status, body) = (status.parse().unwrap(), String::new());
+        let (status, code, body) = (status.parse().unwrap(), code.to_owned(), String::new());
         Answer { status, code, ray_id, headers, body, is_last }
     }
 

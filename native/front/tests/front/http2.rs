@@ -1,6 +1,7 @@
 //! Requests over HTTP/2. The clients know without a negotiation that the front takes it.
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -8,6 +9,7 @@ use http::{Method, Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper::client::conn::http2::{Builder, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime;
@@ -15,6 +17,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::client::Client;
+use crate::namespace::namespace;
+use crate::problem_names::name_of;
 use crate::raw_http2::{self, CANCEL, END_HEADERS, END_STREAM, RESET};
 use crate::socket_process::SocketProcess;
 use crate::world::{FILE_BYTES_MAX, LIMIT, NEVER, SHORT, Setup, TIMEOUTS, URL_BYTES_MAX, World, wait_until};
@@ -48,13 +52,18 @@ fn get(path: &str) -> Request<Full<Bytes>> {
     request(Method::GET, path, "")
 }
 
-/// Returns the status and the body of a response.
+/// Returns the status, and the body or the name of the error.
 async fn read(response: Response<hyper::body::Incoming>) -> (u16, String) {
     let ray_id = response.headers()["x-ray-id"].to_str().unwrap().to_owned();
     assert!(!response.headers().contains_key("connection"));
     let status = response.status().as_u16();
     let body = String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
-    (status, body.strip_suffix(&format!(" {ray_id}")).unwrap_or(&body).to_owned())
+    let Ok(problem) = serde_json::from_str::<Value>(&body) else { return (status, body) };
+    let (Some(code), Some(detail)) = (problem["code"].as_str(), problem["detail"].as_str()) else {
+        return (status, body);
+    };
+    assert_eq!(problem["ray_id"], ray_id);
+    (status, name_of(code, detail).unwrap_or(code).to_owned())
 }
 
 /// Waits for a request of this thread's clients.
@@ -81,9 +90,36 @@ fn plain_requests_are_answered_by_the_front() {
         let token = format!("Bearer {}", world.lobby.lobby_token);
         plain.headers_mut().insert("authorization", token.parse().unwrap());
         assert_eq!(ask(&mut sender, plain.clone()).await, (200, "{}".to_owned()));
-        assert_eq!(ask(&mut sender, plain).await.0, 400, "the token is consumed");
+        assert_eq!(ask(&mut sender, plain).await, (409, "PLAYER_TOKEN_CONSUMED".to_owned()));
     });
     assert_eq!(world.players(), [0, 1]);
+    world.python.check_no_request();
+}
+
+#[test]
+fn headers_of_usual_clients_are_answered_by_the_front() {
+    let world = World::new();
+    world.namespaces.put(Arc::new(namespace()));
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let mut find = request(Method::POST, "/matchmaker/lobbies/find", r#"{"game_modes":["duel"]}"#);
+        for (name, value) in [
+            ("content-type", "application/json"),
+            ("origin", "https://game.example"),
+            ("idempotency-key", "a"),
+            ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+            ("sec-fetch-mode", "cors"),
+            ("te", "trailers"),
+        ] {
+            find.headers_mut().insert(name, value.parse().unwrap());
+        }
+        let (status, first) = ask(&mut sender, find.clone()).await;
+        assert_eq!(status, 200, "{first}");
+        assert_eq!(ask(&mut sender, find.clone()).await, (200, first), "the same key");
+        find.headers_mut().insert("content-type", "text/plain".parse().unwrap());
+        assert_eq!(ask(&mut sender, find).await, (415, "MEDIA_TYPE_UNSUPPORTED".to_owned()));
+    });
+    assert_eq!(world.players(), [1, 0]);
     world.python.check_no_request();
 }
 

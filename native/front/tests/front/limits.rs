@@ -1,17 +1,32 @@
 //! Timeouts, and the budget of connections.
 
 use std::io::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hosting_front::Timeouts;
+use uuid::Uuid;
 
 use crate::client::Client;
+use crate::namespace::{SERVICE_TOKEN, namespace};
 use crate::paced_reader;
 use crate::proxy_headers::proxy_header;
-use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, request_to, wait_until};
 
 fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
     World::with(Setup { timeouts: Timeouts { receive, keep_alive, ..TIMEOUTS }, ..Setup::default() })
+}
+
+/// Starts a front with responses to a join of about so many bytes.
+fn with_long_answers(answer_bytes: usize, setup: Setup) -> World {
+    let world = World::with(Setup { region_name: "x".repeat(answer_bytes), ..setup });
+    world.namespaces.put(Arc::new(namespace()));
+    world
+}
+
+fn join(world: &World) -> Vec<u8> {
+    let lobby_id = Uuid::from_bytes(world.lobby.lobby.0);
+    request_to("lobbies/join", SERVICE_TOKEN, format!(r#"{{"lobby_id":"{lobby_id}"}}"#))
 }
 
 fn confirm_new_player(world: &World, client: &mut Client) {
@@ -68,16 +83,16 @@ fn client_that_ends_within_a_request_leaves_the_budget() {
 
 #[test]
 fn client_that_does_not_read_is_cut_off() {
-    const CODE_BYTES: usize = 4 << 20;
+    const ANSWER_BYTES: usize = 4 << 20;
     const COUNT: usize = 8;
     let timeouts = Timeouts { slow_reader: SHORT, ..TIMEOUTS };
-    let world = World::with(Setup { timeouts, code_bytes: CODE_BYTES, ..Setup::default() });
+    let world = with_long_answers(ANSWER_BYTES, Setup { timeouts, ..Setup::default() });
     let mut client = world.connect();
-    client.send(&world.refused_request().repeat(COUNT));
+    client.send(&join(&world).repeat(COUNT));
     // The front counts answers before it writes them.
     wait_until(|| world.take_answered_count() > 0);
     wait_until(|| world.budget.count() == 0);
-    assert!(client.rest().len() < COUNT * CODE_BYTES);
+    assert!(client.rest().len() < COUNT * ANSWER_BYTES);
     world.python.check_no_request();
     wait_until(|| world.unread_answers.held_bytes() == 0);
 }
@@ -87,9 +102,9 @@ fn client_must_read_8_kib_of_answers_a_second() {
     for (bytes_per_second, windows, is_cut_off) in [(6 << 10, 10, true), (32 << 10, 3, false)] {
         let window = Duration::from_secs(1);
         let timeouts = Timeouts { slow_reader: window, ..TIMEOUTS };
-        let world = World::with(Setup { timeouts, code_bytes: 4 << 20, ..Setup::default() });
+        let world = with_long_answers(4 << 20, Setup { timeouts, ..Setup::default() });
         let mut stream = paced_reader::connect(world.address);
-        stream.write_all(&world.refused_request()).unwrap();
+        stream.write_all(&join(&world)).unwrap();
         wait_until(|| world.take_answered_count() > 0);
         let is_open = || world.budget.count() > 0;
         let still_open = paced_reader::read(&mut stream, bytes_per_second, windows * window, is_open);
@@ -101,27 +116,29 @@ fn client_must_read_8_kib_of_answers_a_second() {
 #[test]
 fn unread_answers_count_for_their_client() {
     // More than the buffers of two sockets.
-    const CODE_BYTES: usize = 32 << 20;
-    let answers_bytes_max = CODE_BYTES;
-    let world = World::with(Setup { code_bytes: CODE_BYTES, answers_bytes_max, ..Setup::default() });
+    const ANSWER_BYTES: usize = 32 << 20;
+    let answers_bytes_max = ANSWER_BYTES;
+    let world = with_long_answers(ANSWER_BYTES, Setup { answers_bytes_max, ..Setup::default() });
     let mut first = world.connect();
-    first.send(&world.refused_request());
+    first.send(&join(&world));
     wait_until(|| world.unread_answers.held_bytes() > answers_bytes_max / 2);
     let mut second = world.connect();
-    second.send(&world.refused_request());
+    second.send(&join(&world));
     wait_until(|| world.budget.count() == 1);
-    assert!(second.rest().len() < CODE_BYTES);
-    assert_eq!(first.answers(1).concat().len(), CODE_BYTES);
+    assert!(second.rest().len() < ANSWER_BYTES);
+    assert!(first.read_answer().body.len() > ANSWER_BYTES);
     wait_until(|| world.unread_answers.held_bytes() == 0);
 }
 
 #[test]
 fn long_answers_are_sent_completely() {
-    const CODE_BYTES: usize = 4 << 20;
-    let world = World::with(Setup { code_bytes: CODE_BYTES, ..Setup::default() });
+    const ANSWER_BYTES: usize = 4 << 20;
+    let world = with_long_answers(ANSWER_BYTES, Setup::default());
     let mut client = world.connect();
-    client.send(&world.refused_request().repeat(2));
-    assert_eq!(client.answers(2).concat().len(), 2 * CODE_BYTES);
+    client.send(&join(&world).repeat(2));
+    for _ in 0..2 {
+        assert!(client.read_answer().body.len() > ANSWER_BYTES);
+    }
 }
 
 #[test]

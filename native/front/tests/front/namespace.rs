@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::net::Ipv4Addr;
 
 use hosting_core::Id;
-use hosting_front::{Buckets, ClientLimits, GameMode, Namespace, ServiceToken};
+use hosting_matchmaker::{Buckets, ClientLimits, GameMode, Namespace, ServiceToken, monotonic_s};
 use sha2::{Digest as _, Sha256};
 
 use crate::shard::{self, NAMESPACE, VERSION};
@@ -16,6 +16,8 @@ pub const CLIENT_ADDRESS: [u8; 4] = Ipv4Addr::LOCALHOST.octets();
 /// Small enough to count the tokens of a bucket.
 pub const BURST: u32 = 20;
 
+/// Host name of the namespace's web page.
+pub const HOST: &str = "game.example";
 const PUBLIC_TOKEN_ID: Id = Id([0x61; 16]);
 pub const REVOKED_TOKEN_ID: Id = Id([0x62; 16]);
 
@@ -25,12 +27,21 @@ pub fn public_token() -> String {
 
 fn mode(regions: Option<&[&str]>) -> GameMode {
     let regions = regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect());
-    GameMode { max_players: 8, is_find_enabled: true, regions }
+    GameMode {
+        max_players: 8,
+        largest_limit: 8,
+        is_find_enabled: true,
+        is_taggable: true,
+        is_listable: true,
+        is_max_players_dynamic: true,
+        regions,
+    }
 }
 
 pub fn namespace() -> Namespace {
     Namespace {
         id: NAMESPACE,
+        label: "duels/live".into(),
         version: VERSION,
         group: GROUP,
         source_limit: 8,
@@ -41,6 +52,7 @@ pub fn namespace() -> Namespace {
             ("eu-only".into(), mode(Some(&["eu"]))),
             ("hidden".into(), GameMode { is_find_enabled: false, ..mode(None) }),
         ]),
+        hosts: vec![HOST.into()],
         service_tokens: vec![ServiceToken {
             sha256: Sha256::digest(SERVICE_TOKEN).into(),
             token_id: SERVICE_TOKEN_ID,
@@ -64,12 +76,4 @@ pub fn tokens_left(limits: &ClientLimits) -> [usize; 4] {
         (0..count).for_each(|_| buckets.put_back(key));
         count
     })
-}
-
-/// Returns the seconds of the clock that the rate limits use.
-fn monotonic_s() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: one live timespec.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hosting_core::{Attach, Attached, Id};
-use hosting_front::{Caller, Namespace, Operation};
+use hosting_matchmaker::{Namespace, Operation, Subject};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -197,7 +197,7 @@ fn measurements_name_the_operation_and_the_namespace() {
         let counts: Vec<_> = measured.operations.iter().map(|counts| counts.codes[0]).collect();
         assert_eq!(counts[..Operation::ALL.len()], Operation::ALL.map(|one| u64::from(one == operation)));
         let [record] = &measured.records[..] else { panic!("{} records", measured.records.len()) };
-        assert_eq!((record.operation, record.caller), (operation as usize, Some(Caller::Namespace(NAMESPACE))));
+        assert_eq!((record.operation, record.caller), (operation as usize, Some(Subject::Namespace(NAMESPACE))));
         assert_eq!((record.code, &record.ray_id.digits()[..]), (0, ray_id.as_bytes()));
     }
 }
@@ -214,100 +214,150 @@ fn admitted_requests_count_towards_the_rate_limits() {
 }
 
 #[test]
-fn requests_over_a_rate_limit_are_left_to_python() {
+fn requests_over_a_rate_limit_are_refused() {
     let most = Limits { tokens: BURST, token_addresses: BURST, client_addresses: BURST, groups: BURST };
     let rows = [
-        (SERVICE_TOKEN, Limits { tokens: 2, ..most }),
-        (SERVICE_TOKEN, Limits { token_addresses: 2, ..most }),
-        (&public_token(), Limits { client_addresses: 2, ..most }),
-        (&public_token(), Limits { groups: 2, ..most }),
+        (SERVICE_TOKEN, Limits { tokens: 2, ..most }, "client"),
+        (SERVICE_TOKEN, Limits { token_addresses: 2, ..most }, "address"),
+        (&public_token(), Limits { client_addresses: 2, ..most }, "client"),
+        (&public_token(), Limits { groups: 2, ..most }, "client_group"),
     ];
-    for (token, limits) in rows {
+    for (token, limits, limit) in rows {
         let world = world_with(limits);
         let mut client = world.connect();
         place(&mut client, &join(token, world.lobby.lobby, ""));
         place(&mut client, &find_duel(token));
-        world.check_left_to_python(&join(token, world.lobby.lobby, ""));
-        world.check_left_to_python(&find_duel(token));
+        let left = tokens_left(&world.limits);
+        for request in [join(token, world.lobby.lobby, ""), find_duel(token)] {
+            let answer = world.connect().ask(&request);
+            assert_eq!((answer.status, &*answer.code), (429, "RATE_LIMITED"));
+            let wait: u32 = answer.header("retry-after").unwrap().parse().unwrap();
+            assert!((900..=1_000).contains(&wait), "{wait}");
+            let problem: Value = serde_json::from_str(&answer.body).unwrap();
+            assert_eq!(problem["metadata"], json!({ "limit": limit }));
+        }
+        assert_eq!(tokens_left(&world.limits), left, "a refused request pays nothing");
+        let measured = world.front.take_measurements().1;
+        let exceeded = measured.operations.iter().map(|counts| counts.rate_limited.iter().sum::<u64>()).sum::<u64>();
+        assert_eq!(exceeded, 2);
+        world.python.check_no_request();
     }
 }
 
 #[test]
-fn requests_with_other_tokens_are_left_to_python() {
+fn requests_with_other_tokens_are_refused() {
     let world = world();
     let other = Id([0x12; 16]);
-    world.namespaces.put(Arc::new(Namespace { id: other, service_tokens: vec![], ..namespace() }));
-    let tokens = [
-        shard::keys(7).sign_public(NAMESPACE, REVOKED_TOKEN_ID),
-        shard::keys(7).sign_public(Id([0x13; 16]), Id([0x61; 16])),
-        shard::keys(8).sign_public(NAMESPACE, Id([0x61; 16])),
-        shard::keys(7).sign_public(other, Id([0x61; 16])),
-        shard::keys(7).sign_development(NAMESPACE, Id([0x61; 16]), u64::MAX),
-        world.lobby.lobby_token.clone(),
-        world.new_player(),
-        "env_other".into(),
-        "env_".into(),
-        "a".into(),
+    let without_tokens = Namespace { id: other, service_tokens: vec![], hosts: vec![], ..namespace() };
+    world.namespaces.put(Arc::new(without_tokens));
+    let rows = [
+        (shard::keys(7).sign_public(NAMESPACE, REVOKED_TOKEN_ID), 401, "TOKEN_REVOKED"),
+        (shard::keys(7).sign_public(Id([0x13; 16]), Id([0x61; 16])), 401, "TOKEN_INVALID"),
+        (shard::keys(8).sign_public(NAMESPACE, Id([0x61; 16])), 401, "TOKEN_INVALID"),
+        (world.lobby.lobby_token.clone(), 403, "FORBIDDEN"),
+        (world.new_player(), 403, "FORBIDDEN"),
+        ("env_other".into(), 401, "TOKEN_INVALID"),
+        ("env_".into(), 401, "TOKEN_INVALID"),
+        ("a".into(), 401, "TOKEN_INVALID"),
     ];
-    for token in tokens {
-        world.check_left_to_python(&join(&token, world.lobby.lobby, ""));
-        world.check_left_to_python(&find_duel(&token));
+    for (token, status, code) in rows {
+        for request in [join(&token, world.lobby.lobby, ""), find_duel(&token)] {
+            let answer = world.connect().ask(&request);
+            assert_eq!((answer.status, &*answer.code), (status, code), "{token}");
+            assert_eq!(answer.header("www-authenticate"), (status == 401).then_some("Bearer"));
+        }
     }
-    // The answered operations of lobby servers need the token of a lobby.
+    let of_other = shard::keys(7).sign_public(other, Id([0x61; 16]));
+    assert_eq!(world.check_refused(&join(&of_other, world.lobby.lobby, "")), "MATCHMAKER_LOBBY_NOT_FOUND");
+    // The operations of lobby servers need the token of a lobby.
     for token in [SERVICE_TOKEN, &public_token()] {
-        world.check_left_to_python(&request_with(token, format!(r#"{{"player_token":"{}"}}"#, world.new_player())));
+        let request = request_with(token, format!(r#"{{"player_token":"{}"}}"#, world.new_player()));
+        assert_eq!(world.check_refused(&request), "FORBIDDEN");
     }
+    world.python.check_no_request();
+}
+
+/// Python has the mock responses of such a token.
+#[test]
+fn development_tokens_are_left_to_python() {
+    let world = world();
+    let token = shard::keys(7).sign_development(NAMESPACE, Id([0x61; 16]), u64::MAX);
+    world.check_left_to_python(&join(&token, world.lobby.lobby, ""));
+    world.check_left_to_python(&find_duel(&token));
+    assert_eq!(world.pass_reasons(), ["mock_response"; 2]);
 }
 
 #[test]
 fn namespace_with_admission_is_left_to_python() {
     let world = world();
     put(&world, |namespace| namespace.needs_admission = true);
-    for token in [SERVICE_TOKEN, &public_token()] {
-        world.check_left_to_python(&join(token, world.lobby.lobby, ""));
-        world.check_left_to_python(&find_duel(token));
+    for (token, paid) in [(SERVICE_TOKEN, [1, 1, 0, 1]), (&public_token(), [0, 0, 1, 1])] {
+        world.check_admitted_to_python(&join(token, world.lobby.lobby, ""), paid);
+        world.check_admitted_to_python(&find_duel(token), paid);
     }
+    assert_eq!(world.pass_reasons(), ["admission"; 4]);
     put(&world, |_| {});
     place(&mut world.connect(), &find_duel(SERVICE_TOKEN));
     world.namespaces.remove(NAMESPACE);
-    world.check_left_to_python(&find_duel(SERVICE_TOKEN));
+    assert_eq!(world.check_refused(&find_duel(SERVICE_TOKEN)), "TOKEN_INVALID");
 }
 
-/// Fields of both operations that Python refuses, or that need more than the engine.
-const OTHER_FIELDS: [&str; 24] = [
+/// Cost of a request with the service token.
+const PAID: [usize; 4] = [1, 1, 0, 1];
+
+/// Fields of both operations that Python reads, or with problems that Python describes.
+const OTHER_FIELDS: [&str; 17] = [
     r#""unknown":1"#,
     r#""":1"#,
     r#""captcha":{"token":"a"}"#,
     r#""captcha":null"#,
     r#""verification_data":{}"#,
-    r#""event_channels":[]"#,
     r#""event_channels":["aaaaaaaaaaaaaaaaaaaaaa"]"#,
-    r#""rejoin_token":"player_a""#,
-    r#""rejoin_token":null"#,
-    r#""tags":{}"#,
-    r#""tags":{"map":"desert"}"#,
-    r#""max_players":4"#,
+    r#""event_channels":null"#,
     r#""party_size":0"#,
     r#""party_size":65"#,
     r#""party_size":-1"#,
     r#""party_size":1.5"#,
     r#""party_size":1.0"#,
     r#""party_size":"1""#,
-    r#""party_size":null"#,
     r#""party_size":1,"party_size":1"#,
     r#""client_address":"""#,
     r#""client_address":"192.0.2.1%1""#,
     r#""client_address":"localhost""#,
-    r#""client_address":null"#,
 ];
 
 #[test]
 fn other_fields_are_left_to_python() {
-    let world = world();
     for fields in OTHER_FIELDS {
-        world.check_left_to_python(&join(SERVICE_TOKEN, world.lobby.lobby, &format!(",{fields}")));
-        world.check_left_to_python(&find(SERVICE_TOKEN, &format!(r#""game_modes":["duel"],{fields}"#)));
+        let world = world();
+        world.check_admitted_to_python(&join(SERVICE_TOKEN, world.lobby.lobby, &format!(",{fields}")), PAID);
+        let find = find(SERVICE_TOKEN, &format!(r#""game_modes":["duel"],{fields}"#));
+        world.check_admitted_to_python(&find, PAID);
+        assert_eq!(world.pass_reasons(), ["invalid_request"; 2]);
     }
+}
+
+/// Fields that were left to Python in earlier versions.
+#[test]
+fn further_fields_are_answered() {
+    let world = world();
+    let tagged = new_lobby(&world, 2, |attach| (attach.region, attach.tags) = ("eu", &[("map", "desert"), ("x", "")]));
+    let mut client = world.connect();
+    let token = token_of(&place(&mut client, &join(SERVICE_TOKEN, world.lobby.lobby, "")));
+    let again = format!(r#","rejoin_token":"{token}""#);
+    assert_ne!(token_of(&place(&mut client, &join(SERVICE_TOKEN, world.lobby.lobby, &again))), token);
+    assert_eq!(world.players(), [1, 0]);
+    let channels = r#","party_size":2,"event_channels":["aaaaaaaaaaaaaaaaaaaaaa"]"#;
+    place(&mut client, &join(SERVICE_TOKEN, world.lobby.lobby, channels));
+    for fields in [r#""event_channels":[]"#, r#""client_address":null"#, r#""party_size":null"#] {
+        place(&mut client, &join(SERVICE_TOKEN, world.lobby.lobby, &format!(",{fields}")));
+        place(&mut client, &find(SERVICE_TOKEN, &format!(r#""game_modes":["duel"],{fields}"#)));
+    }
+    for fields in [r#""tags":{"map":"desert"}"#, r#""tags":{"x":"","map":"desert"},"max_players":8"#] {
+        let request = find(SERVICE_TOKEN, &format!(r#""game_modes":["duel"],"regions":["eu"],{fields}"#));
+        assert_eq!(lobby_of(&place(&mut client, &request)), text(tagged.lobby));
+    }
+    world.python.check_no_request();
 }
 
 #[test]
@@ -331,7 +381,7 @@ fn other_bodies_of_join_are_left_to_python() {
         r#"{"lobby_id":""}"#.into(),
     ];
     for body in bodies {
-        world.check_left_to_python(&request_to("lobbies/join", SERVICE_TOKEN, body));
+        world.check_admitted_to_python(&request_to("lobbies/join", SERVICE_TOKEN, body), PAID);
     }
 }
 
@@ -348,27 +398,41 @@ fn other_bodies_of_find_are_left_to_python() {
         r#"{"game_modes":[]}"#.into(),
         r#"{"game_modes":[1]}"#.into(),
         r#"{"game_modes":["duel","duel"]}"#.into(),
-        r#"{"game_modes":["duel","unknown"]}"#.into(),
-        r#"{"game_modes":["duel","hidden"]}"#.into(),
-        r#"{"game_modes":["duel","eu-only"]}"#.into(),
-        r#"{"game_modes":["duel","solo"],"party_size":2}"#.into(),
-        r#"{"game_modes":["duel"],"party_size":9}"#.into(),
         format!(r#"{{"game_modes":[{}]}}"#, many.join(",")),
         r#"{"game_modes":["duel"],"regions":null}"#.into(),
-        r#"{"game_modes":["duel"],"regions":["local","local"]}"#.into(),
-        r#"{"game_modes":["duel"],"regions":["local","unknown"]}"#.into(),
-        r#"{"game_modes":["duel"],"prevent_auto_create_lobby":null}"#.into(),
+        r#"{"game_modes":["duel"],"regions":["Local"]}"#.into(),
         r#"{"game_modes":["duel"],"prevent_auto_create_lobby":1}"#.into(),
     ];
     for body in bodies {
-        world.check_left_to_python(&request_to("lobbies/find", SERVICE_TOKEN, body));
+        world.check_admitted_to_python(&request_to("lobbies/find", SERVICE_TOKEN, body), PAID);
     }
 }
 
 #[test]
-fn lobby_that_takes_no_player_at_once_is_left_to_python() {
+fn find_against_the_configuration_is_refused() {
     let world = world();
-    let starting = shard::new_starting_lobby(&world.shard, 2, |attach| attach.region = "eu");
+    let rows = [
+        (r#""game_modes":["duel","unknown"]"#, 404, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
+        (r#""game_modes":["duel"],"regions":["local","unknown"]"#, 404, "MATCHMAKER_REGION_NOT_FOUND"),
+        (r#""game_modes":["hidden"]"#, 403, "MATCHMAKER_FIND_DISABLED"),
+        (r#""game_modes":["eu-only"]"#, 403, "MATCHMAKER_REGION_NOT_ENABLED"),
+        (r#""game_modes":["solo"],"party_size":2"#, 400, "BODY_INVALID"),
+        (r#""game_modes":["duel"],"party_size":9"#, 400, "BODY_INVALID"),
+        (r#""game_modes":["duel"],"max_players":9"#, 400, "BODY_INVALID"),
+    ];
+    for (fields, status, code) in rows {
+        let answer = world.connect().ask(find(SERVICE_TOKEN, fields));
+        assert_eq!((answer.status, &*answer.code), (status, code), "{fields}");
+    }
+    world.python.check_no_request();
+    // A mode that fits is enough.
+    let both = find(SERVICE_TOKEN, r#""game_modes":["hidden","eu-only","solo","duel"],"party_size":2"#);
+    place(&mut world.connect(), &both);
+}
+
+#[test]
+fn lobby_that_takes_no_player_refuses() {
+    let world = world();
     let full = new_lobby(&world, 3, |attach| {
         (attach.max_players, attach.max_players_direct, attach.max_players_party) = (1, 1, 1);
         attach.region = "us";
@@ -380,16 +444,36 @@ fn lobby_that_takes_no_player_at_once_is_left_to_python() {
     let ended = new_lobby(&world, 6, |_| {});
     world.shard.execute(|engine, context| engine.detach(context, &[NAMESPACE], ended.lobby)).result.unwrap();
     let other_namespace = new_lobby(&world, 7, |attach| attach.namespace = Id([0x12; 16]));
-    let other_lobbies = [&starting, &full, &no_join, &closed, &ended, &other_namespace].map(|lobby| lobby.lobby);
-    for lobby in other_lobbies.into_iter().chain([shard::lobby_id(99)]) {
-        world.check_left_to_python(&join(SERVICE_TOKEN, lobby, ""));
+    for (lobby, code) in [
+        (full.lobby, "MATCHMAKER_LOBBY_FULL"),
+        (no_join.lobby, "MATCHMAKER_JOIN_DISABLED"),
+        (closed.lobby, "MATCHMAKER_LOBBY_CLOSED"),
+        (ended.lobby, "MATCHMAKER_LOBBY_STOPPED"),
+        (other_namespace.lobby, "MATCHMAKER_LOBBY_NOT_FOUND"),
+        (shard::lobby_id(99), "MATCHMAKER_LOBBY_NOT_FOUND"),
+    ] {
+        assert_eq!(world.check_refused(&join(SERVICE_TOKEN, lobby, "")), code);
     }
-    world.check_left_to_python(&join(SERVICE_TOKEN, new_lobby(&world, 8, small_party).lobby, r#","party_size":3"#));
-    for regions in [r#"["eu"]"#, r#"["us"]"#, r#"["eu","local"]"#] {
+    let party = join(SERVICE_TOKEN, new_lobby(&world, 8, small_party).lobby, r#","party_size":3"#);
+    assert_eq!(world.check_refused(&party), "BODY_INVALID");
+    let prevented = find(SERVICE_TOKEN, r#""game_modes":["solo"],"prevent_auto_create_lobby":true"#);
+    assert_eq!(world.check_refused(&prevented), "MATCHMAKER_NO_AVAILABLE_LOBBIES");
+}
+
+#[test]
+fn wait_for_a_lobby_is_left_to_python() {
+    let world = world();
+    let starting = shard::new_starting_lobby(&world.shard, 2, |attach| attach.region = "eu");
+    world.check_admitted_to_python(&join(SERVICE_TOKEN, starting.lobby, ""), PAID);
+    for regions in [r#"["eu"]"#, r#"["eu","local"]"#] {
         // A starting lobby of an earlier region is better than a ready one of a later region.
-        world.check_left_to_python(&find(SERVICE_TOKEN, &format!(r#""game_modes":["duel"],"regions":{regions}"#)));
+        let request = find(SERVICE_TOKEN, &format!(r#""game_modes":["duel"],"regions":{regions}"#));
+        world.check_admitted_to_python(&request, PAID);
     }
-    world.check_left_to_python(&find(SERVICE_TOKEN, r#""game_modes":["solo"]"#));
+    assert_eq!(world.pass_reasons(), ["starting_lobby"; 3]);
+    world.check_admitted_to_python(&find(SERVICE_TOKEN, r#""game_modes":["duel"],"regions":["us"]"#), PAID);
+    world.check_admitted_to_python(&find(SERVICE_TOKEN, r#""game_modes":["solo"]"#), PAID);
+    assert_eq!(world.pass_reasons(), ["new_lobby"; 2]);
 }
 
 fn small_party(attach: &mut Attach<'_>) {
@@ -407,8 +491,8 @@ fn limit_of_a_client_address_includes_the_slots_from_python() {
     let world = world();
     use_up(&world, &CLIENT_ADDRESS);
     let token = public_token();
-    world.check_left_to_python(&join(&token, world.lobby.lobby, ""));
-    world.check_left_to_python(&find_duel(&token));
+    assert_eq!(world.check_refused(&join(&token, world.lobby.lobby, "")), "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE");
+    assert_eq!(world.check_refused(&find_duel(&token)), "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE");
     let mut client = world.connect();
     place(&mut client, &join(SERVICE_TOKEN, world.lobby.lobby, ""));
     place(&mut client, &join(SERVICE_TOKEN, world.lobby.lobby, r#","client_address":"192.0.2.1""#));
@@ -421,7 +505,7 @@ fn client_address_of_a_service_token_is_counted() {
     use_up(&world, &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 1]);
     let with = |address: &str| join(SERVICE_TOKEN, world.lobby.lobby, &format!(r#","client_address":"{address}""#));
     for address in ["192.0.2.1", "::ffff:192.0.2.1", "::FFFF:c000:201", "2001:db8:0:1::1", "2001:DB8:0:1:ffff::"] {
-        world.check_left_to_python(&with(address));
+        assert_eq!(world.check_refused(&with(address)), "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE");
     }
     let mut client = world.connect();
     for address in ["192.0.2.2", "2001:db8:0:2::1", "2001:db8:0:3::"] {
@@ -433,8 +517,17 @@ fn client_address_of_a_service_token_is_counted() {
 fn client_address_needs_a_service_token() {
     let world = world();
     let address = r#""client_address":"192.0.2.1""#;
-    world.check_left_to_python(&join(&public_token(), world.lobby.lobby, &format!(",{address}")));
-    world.check_left_to_python(&find(&public_token(), &format!(r#""game_modes":["duel"],{address}"#)));
+    for request in [
+        join(&public_token(), world.lobby.lobby, &format!(",{address}")),
+        find(&public_token(), &format!(r#""game_modes":["duel"],{address}"#)),
+    ] {
+        let answer = world.connect().ask(&request);
+        let problem: Value = serde_json::from_str(&answer.body).unwrap();
+        let message = "client_address is for env_ tokens only";
+        assert_eq!(problem["errors"], json!([{ "path": ["client_address", "not-allowed"], "message": message }]));
+        assert_eq!((answer.status, &*answer.code), (400, "BODY_INVALID"));
+    }
+    world.python.check_no_request();
 }
 
 #[test]
@@ -446,5 +539,5 @@ fn slots_of_public_clients_count_for_their_address() {
         place(&mut client, &join(&token, world.lobby.lobby, ""));
         place(&mut client, &find_duel(&token));
     }
-    world.check_left_to_python(&find_duel(&token));
+    assert_eq!(world.check_refused(&find_duel(&token)), "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE");
 }

@@ -1,6 +1,6 @@
 //! Bodies that the front reads, and bodies that it leaves to Python.
 
-use crate::world::World;
+use crate::world::{World, request_to};
 
 #[test]
 fn forms_of_one_body() {
@@ -24,20 +24,26 @@ fn forms_of_one_body() {
 #[test]
 fn long_bodies_are_left_to_python() {
     let world = World::new();
-    let body = format!(r#"{{"player_token":"{}"{}}}"#, world.new_player(), " ".repeat(8 << 10));
-    world.check_left_to_python(&world.request_with_body(body));
+    let heartbeat = |bytes: usize| {
+        let body = format!("{{{}}}", " ".repeat(bytes - 2));
+        request_to("lobbies/heartbeat", &world.lobby.lobby_token, body)
+    };
+    for bytes in [8 << 10, 80 << 10] {
+        assert_eq!(world.connect().ask(heartbeat(bytes)).code, "OK", "{bytes}");
+    }
+    world.check_left_to_python(&heartbeat((80 << 10) + 1));
+    assert_eq!(world.pass_reasons(), ["large_body"]);
 }
 
-/// Python describes the problem of such a token.
 #[test]
-fn player_tokens_of_another_form_are_left_to_python() {
+fn player_tokens_of_another_form_are_refused() {
     let world = World::new();
     let player = world.new_player();
     let (shorter, longer) = (&player[..player.len() - 1], format!("{player}A"));
     let (of_lobby, upper) = (player.replacen("player_", "lobby_", 1), player.replacen("player_", "PLAYER_", 1));
-    let texts = ["", "a", " ", r"\u0000", "\u{e4}", r"\n", "\u{7f}", "player_", &"a".repeat(7_000)];
+    let texts = ["a", " ", r"\u0000", "\u{e4}", r"\n", "\u{7f}", "player_", &"a".repeat(7_000)];
     for token in texts.into_iter().chain([shorter, &longer, &of_lobby, &upper]) {
-        world.check_left_to_python(&world.request(token));
+        assert_eq!(world.check_refused(&world.request(token)), "PLAYER_TOKEN_INVALID", "{token}");
     }
     assert_eq!(world.players(), [1, 0]);
 }

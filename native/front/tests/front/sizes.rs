@@ -13,7 +13,7 @@ fn last_problem(world: &World, request: impl AsRef<[u8]>) -> (u16, String) {
     let answer = client.ask(request);
     let (status, name, is_last) = answer.problem();
     assert!(is_last, "{status} {name}");
-    assert_eq!(answer.header("content-type"), Some("text/plain"));
+    assert_eq!(answer.header("content-type"), Some("application/problem+json"));
     let problem = (status, name.to_owned());
     assert_eq!(client.rest(), b"");
     problem
@@ -174,7 +174,7 @@ fn invalid_http_gets_the_whole_problem() {
         assert_eq!(last_problem(&world, request), problem(400, "not_http"), "{request:?}");
     }
     world.python.check_no_request();
-    assert_eq!(world.counts(), [("none".to_owned(), "NOT_HTTP".to_owned(), 18)]);
+    assert_eq!(world.counts(), [("none".to_owned(), "HEADER_INVALID".to_owned(), 18)]);
 }
 
 #[test]

@@ -12,7 +12,7 @@ use hosting_front::{ClientAddresses, ConnectionBudget, Front, FrontOptions};
 use hosting_shard::Shard;
 
 use crate::shard;
-use crate::world::{Limits, NEVER, Setup, TIMEOUTS, World, operations, passing, wait_until};
+use crate::world::{Limits, NEVER, Setup, TIMEOUTS, World, matchmaker, passing, wait_until};
 
 /// Waits until the front accepts no more connections, because it stops.
 fn wait_until_stopping(world: &World) {
@@ -28,7 +28,7 @@ fn front_without_a_journal_does_not_start() {
         listener: TcpListener::bind("127.0.0.1:0").unwrap(),
         edge_listener: None,
         budget: Arc::new(ConnectionBudget::new(10)),
-        operations: operations(shard, Limits::default(), 0),
+        matchmaker: matchmaker(shard, Limits::default(), "Local"),
         duration_bounds: Vec::new(),
         addresses: ClientAddresses::default(),
         timeouts: TIMEOUTS,

@@ -1,6 +1,5 @@
 //! A running front with a lobby.
 
-use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::os::unix::net::UnixListener;
@@ -9,12 +8,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hosting_core::{Attached, HashKey, Refusal};
+use hosting_core::{Attached, HashKey};
 use hosting_front::{
-    Answers, BodyBudget, Buckets, ByPlane, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
-    FailedAuthentications, Front, FrontOptions, LobbyAnswers, Namespaces, OperationCounts, Operations, PassingOptions,
-    Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes, ServerCertificate,
-    Timeouts,
+    BodyBudget, ByPlane, ClientAddresses, ConnectionBudget, Cors, FailedAuthentications, Front, FrontOptions,
+    OperationCounts, PassReason, PassingOptions, Plane, RequestLimits, RouteOptions, Routes, ServerCertificate,
+    Timeouts, code_names,
+};
+use hosting_matchmaker::{
+    Buckets, ClientLimits, LobbyAnswers, Matchmaker, Namespaces, Places, PlayerAddresses, Region, Regions,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -50,8 +51,8 @@ pub struct Setup {
     pub has_proxy_headers: bool,
     pub timeouts: Timeouts,
     pub limits: Limits,
-    /// Length of each refusal's code.
-    pub code_bytes: usize,
+    /// Name of the lobby's region, which each response to a join has.
+    pub region_name: String,
     /// Whether the world keeps the listener, as a supervisor does.
     pub is_listener_shared: bool,
     pub answer_timeout: Duration,
@@ -76,7 +77,7 @@ impl Default for Setup {
             has_proxy_headers: false,
             timeouts: TIMEOUTS,
             limits: Limits::default(),
-            code_bytes: 0,
+            region_name: "Local".into(),
             is_listener_shared: false,
             answer_timeout: NEVER,
             cors_origins: vec!["https://console.example".into()],
@@ -113,6 +114,7 @@ impl Limits {
             token_addresses: buckets(self.token_addresses),
             client_addresses: buckets(self.client_addresses),
             groups: buckets(self.groups),
+            lobbies: buckets(u32::MAX),
         }
     }
 }
@@ -165,9 +167,9 @@ impl World {
         let shared_listener = setup.is_listener_shared.then(|| listener.try_clone().unwrap());
         let edge_socket = folder.path().join("edge.sock");
         let budget = Arc::new(ConnectionBudget::new(setup.budget));
-        let operations = operations(shard.clone(), setup.limits, setup.code_bytes);
-        let (namespaces, hash) = (operations.namespaces.clone(), operations.hash.clone());
-        let limits = operations.limits.clone();
+        let matchmaker = matchmaker(shard.clone(), setup.limits, &setup.region_name);
+        let (namespaces, hash) = (matchmaker.namespaces.clone(), matchmaker.hash.clone());
+        let limits = matchmaker.limits.clone();
         let passing = passing(folder.path(), &setup);
         let (parked, parked_bytes) = (passing.parked.clone(), passing.parked_bytes.clone());
         let (bodies, unread_answers) = (passing.bodies.clone(), passing.answers.clone());
@@ -177,7 +179,7 @@ impl World {
             listener,
             edge_listener: Some(UnixListener::bind(&edge_socket).unwrap()),
             budget: budget.clone(),
-            operations,
+            matchmaker,
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses {
                 proxies: setup.proxies,
@@ -226,21 +228,52 @@ impl World {
         shard::new_player(&self.shard, self.lobby.lobby)
     }
 
-    /// Sends a request that Python must get. Checks that the engine and the rate limits stay as they were.
+    /// Sends a request that Python must get, undecided or without a cost. Checks that the engine and the rate limits stay
+    /// as they were.
     pub fn check_left_to_python(&self, request: &[u8]) {
+        self.check_passed(request, None);
+    }
+
+    /// Sends a request that has paid its rate limits before Python must get it. Checks that the engine stays as it was, and
+    /// that the client has paid once.
+    pub fn check_admitted_to_python(&self, request: &[u8], paid: [usize; 4]) {
+        self.check_passed(request, Some(paid));
+    }
+
+    fn check_passed(&self, request: &[u8], paid: Option<[usize; 4]>) {
         let state = || {
             let engine = self.shard.engine();
-            (engine.last_lsn(), engine.durable_hash(), engine.namespace_counts(), tokens_left(&self.limits))
+            (engine.last_lsn(), engine.durable_hash(), engine.namespace_counts())
         };
-        let (mut client, before) = (self.connect(), state());
+        let (mut client, before, left) = (self.connect(), state(), tokens_left(&self.limits));
         client.send(request);
         let passed = self.python.request();
         let head_length = request.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
         let line = format!("{} {} HTTP/1.1\r\n", passed.method, passed.target);
         assert!(request.starts_with(line.as_bytes()), "{line:?} of {}", request.escape_ascii());
         assert!(request[head_length..] == passed.body, "another body of {}", request.escape_ascii());
-        assert!(state() == before, "the engine or a limit has changed: {}", request.escape_ascii());
+        assert!(state() == before, "the engine has changed: {}", request.escape_ascii());
+        let paid = paid.unwrap_or_default();
+        let expected = std::array::from_fn(|number| left[number] - paid[number]);
+        assert_eq!(tokens_left(&self.limits), expected, "{}", request.escape_ascii());
         assert_eq!(client.read_answer().body, passed.target);
+    }
+
+    /// Sends a request that the front must refuse itself. Returns the code.
+    pub fn check_refused(&self, request: &[u8]) -> String {
+        let answer = self.connect().ask(request);
+        assert_ne!(answer.status, 200, "{}", request.escape_ascii());
+        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
+        self.python.check_no_request();
+        answer.code
+    }
+
+    /// Returns why requests were passed on since the last call.
+    pub fn pass_reasons(&self) -> Vec<&'static str> {
+        let measured = self.front.take_measurements().1;
+        let times = |(reason, count): (PassReason, u64)| std::iter::repeat_n(reason.slug(), count as usize);
+        let counts = measured.operations.iter().flat_map(|counts| PassReason::all().zip(counts.passed));
+        counts.flat_map(times).collect()
     }
 
     /// Returns the number of parked requests.
@@ -293,8 +326,8 @@ impl World {
         let (names, measured) = self.front.take_measurements();
         let of_operation = |(slug, counts): (&String, OperationCounts)| {
             let slug = slug.clone();
-            let counted = names.codes.names().iter().zip(counts.codes).filter(|(_, count)| *count > 0);
-            counted.map(move |(code, count)| (slug.clone(), code.clone(), count)).collect::<Vec<_>>()
+            let counted = code_names().zip(counts.codes).filter(|(_, count)| *count > 0);
+            counted.map(move |(code, count)| (slug.clone(), code.to_owned(), count)).collect::<Vec<_>>()
         };
         names.routes.slugs().iter().zip(measured.operations).flat_map(of_operation).collect()
     }
@@ -314,7 +347,12 @@ fn listen(has_small_buffers: bool) -> TcpListener {
 }
 
 fn route(method: &str, template: &str, slug: &str, plane: Plane) -> RouteOptions {
-    let body_bytes_max = if slug == "upload_file" { FILE_BYTES_MAX } else { 64 * 1024 };
+    let body_bytes_max = match slug {
+        "upload_file" => FILE_BYTES_MAX,
+        // More than the rules decide.
+        "heartbeat" => BODY_BYTES_MAX,
+        _ => 64 * 1024,
+    };
     let (method, template, slug) = (method.to_owned(), template.to_owned(), slug.to_owned());
     RouteOptions { needs_token: slug != "log_in", method, template, slug, plane, body_bytes_max }
 }
@@ -335,23 +373,9 @@ fn routes() -> Routes {
     .unwrap()
 }
 
-/// The body of each problem is its name, and its code is the name in upper case.
-fn problem((_, name): (Problem, &str)) -> (String, ErrorTemplate) {
-    let headers = vec![("content-type".to_owned(), "text/plain".to_owned())];
-    let body = vec![format!("{name} ").into_bytes(), Vec::new()];
-    (name.to_owned(), error_template(name.to_uppercase(), status(name), headers, body))
-}
-
-fn error_template(code: String, http_status: u16, headers: Vec<(String, String)>, body: Vec<Vec<u8>>) -> ErrorTemplate {
-    ErrorTemplate { code, http_status, headers, body, grpc_status: 2, message: String::new(), details: Vec::new() }
-}
-
 pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
-    let codes = Codes::new(Problem::ALL.iter().map(|(_, name)| name.to_uppercase()));
     PassingOptions {
         routes: routes(),
-        problems: Problems::new(&mut Problem::ALL.map(problem).into(), &codes).unwrap(),
-        codes,
         cors: Cors::new(setup.cors_origins.clone()),
         data_socket: folder.join("data.sock"),
         control_socket: folder.join("control.sock"),
@@ -370,33 +394,21 @@ pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
     }
 }
 
-/// Returns the status of a problem.
-fn status(name: &str) -> u16 {
-    match name {
-        "not_http" | "two_hosts" | "no_host" => 400,
-        "token_missing" | "token_invalid" | "token_not_bearer" => 401,
-        "not_found" => 404,
-        "request_timeout" => 408,
-        "body_too_large" => 413,
-        "uri_too_long" => 414,
-        "rate_limited_failures" => 429,
-        "headers_too_large" => 431,
-        "internal" => 500,
-        "deadline_exceeded" => 504,
-        _ => 503,
-    }
-}
-
-/// Returns the operations on a shard, without namespaces.
-pub fn operations(shard: Arc<Shard>, limits: Limits, code_bytes: usize) -> Operations {
-    Operations {
+/// Returns the rules on a shard, without namespaces.
+pub fn matchmaker(shard: Arc<Shard>, limits: Limits, region_name: &str) -> Matchmaker {
+    let region = |id: &str, name: &str| Region {
+        id: id.into(),
+        provider_display_name: name.into(),
+        display_name: name.into(),
+        coordinates: (0.0, 0.0),
+    };
+    Matchmaker {
         shard,
         hash: Arc::new(HashKey::new([9; 32])),
         namespaces: Arc::default(),
         limits: limits.buckets(),
         places: Places {
-            regions: vec!["local".into(), "eu".into(), "us".into()],
-            region_names: HashMap::from([("local".into(), "Local".into())]),
+            regions: Regions::new(vec![region("local", region_name), region("eu", "eu"), region("us", "us")]),
             addresses: PlayerAddresses {
                 job_domain: None,
                 advertised: "127.0.0.1".into(),
@@ -404,19 +416,8 @@ pub fn operations(shard: Arc<Shard>, limits: Limits, code_bytes: usize) -> Opera
                 has_certificate: false,
             },
         },
-        answers: answers(code_bytes),
         lobby_answers: LobbyAnswers::default(),
     }
-}
-
-/// Returns a response for each refusal, with its code in a header.
-fn answers(code_bytes: usize) -> Answers {
-    let template = |code: &str| {
-        let padding = "_".repeat(code_bytes.saturating_sub(code.len()));
-        error_template(code.to_owned(), 400, vec![("x-code".to_owned(), format!("{code}{padding}"))], Vec::new())
-    };
-    let mut templates = Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template(code))).collect();
-    Answers::new(&mut templates).unwrap_or_else(|problem| panic!("{problem}"))
 }
 
 pub fn request_with(lobby_token: &str, body: impl AsRef<[u8]>) -> Vec<u8> {

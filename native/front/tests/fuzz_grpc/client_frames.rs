@@ -68,7 +68,7 @@ impl ClientFrames {
             MESSAGE => self.message(flags, stream, content),
             CONNECTED => {
                 let player_token = tokens.player.clone();
-                let message = hosting_front::proto::PlayerConnectedRequest { player_token };
+                let message = hosting_matchmaker::proto::PlayerConnectedRequest { player_token };
                 self.message(flags, stream, &message.encode_to_vec());
             }
             RAW.. => {

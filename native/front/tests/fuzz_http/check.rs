@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use hosting_front::{Operation, Problem, Received};
+use hosting_front::Received;
+use serde_json::Value;
 
 use crate::namespace::namespace;
 use crate::python::{self, Reply};
@@ -28,7 +29,7 @@ const LOBBY_TOKEN: &[u8] = b"LOBBY_TOKEN";
 const PLAYER_TOKEN: &[u8] = b"PLAYER_TOKEN";
 /// Longest request that the front reads itself.
 const PLAIN_BYTES_MAX: usize = 8 * 1024;
-const HOT_PATHS: [&str; Operation::ALL.len()] = [
+const HOT_PATHS: [&str; 5] = [
     "/matchmaker/players/connected",
     "/matchmaker/players/disconnected",
     "/matchmaker/lobbies/heartbeat",
@@ -126,6 +127,7 @@ impl Checker {
             assert_eq!(passed.header("x-hosting-client"), Some("127.0.0.1"));
             for (name, value) in &passed.headers {
                 let is_own = ["x-hosting-client", "x-hosting-ray", "content-length"].contains(&name.as_str())
+                    || (&**name, &**value) == ("x-hosting-admitted", "1")
                     // A request of HTTP/1.0 may have no host.
                     || (&**name, &**value) == ("host", "python");
                 let is_sent = |header: &&(String, Vec<u8>)| header.0 == *name && lossy(&header.1) == *value;
@@ -180,8 +182,19 @@ fn check_plain(bytes: &[u8]) {
     let Next::Request(request) = request_model::read(bytes) else { panic!("plain, but no request") };
     assert_eq!((&*request.method, request.target.as_deref()), ("POST", Some(HOT_PATHS[plain.operation as usize])));
     assert_eq!((&*request.body, request.length), (plain.body, plain.length));
-    assert_eq!(request.values("authorization"), [format!("Bearer {}", plain.token).as_bytes()]);
-    assert_eq!(request.values("x-forwarded-for"), Vec::from_iter(plain.forwarded_for));
+    let head = &plain.head;
+    for (name, value) in [
+        ("authorization", head.authorization),
+        ("origin", head.origin),
+        ("idempotency-key", head.idempotency_key),
+        ("content-type", head.media_type),
+        ("x-forwarded-for", head.forwarded_for),
+        ("x-coords", head.coordinates),
+        ("traceparent", head.traceparent),
+    ] {
+        assert_eq!(request.values(name), Vec::from_iter(value), "{name}");
+    }
+    assert!(request.values("transfer-encoding").is_empty() && request.values("expect").is_empty());
     assert_eq!(request.values("host").len(), 1);
     assert_eq!(Received::read(&bytes[..plain.length], PLAIN_BYTES_MAX), Received::Plain(plain));
     for end in (0..request.length).step_by(17) {
@@ -220,10 +233,9 @@ fn assert_may_pass(request: &Request) {
 
 /// Returns whether the response is one of the front's own errors, other than one of a front with a defect.
 fn is_problem(response: &Response) -> bool {
-    let body = String::from_utf8_lossy(&response.body);
-    let Some((name, ray_id)) = body.split_once(' ') else { return false };
-    let is_known = Problem::ALL.iter().any(|(_, known)| *known == name);
-    is_known && name != "internal" && Some(ray_id) == response.header("x-ray-id")
+    let problem: Value = serde_json::from_slice(&response.body).unwrap_or_default();
+    let (Some(code), ray_id) = (problem["code"].as_str(), problem["ray_id"].as_str()) else { return false };
+    code != "INTERNAL" && ray_id.is_some() && ray_id == response.header("x-ray-id")
 }
 
 fn echoed(request: &python::Request) -> Vec<u8> {

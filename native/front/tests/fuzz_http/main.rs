@@ -12,6 +12,8 @@ mod corpus;
 #[path = "../front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
+#[path = "../front/problem_names.rs"]
+mod problem_names;
 #[path = "../front/python.rs"]
 #[allow(dead_code)]
 mod python;

@@ -1,6 +1,7 @@
 //! Calls that the front answers itself.
 
-use hosting_front::proto;
+use hosting_front::PassReason;
+use hosting_matchmaker::proto;
 use uuid::Uuid;
 
 use crate::client::{Client, bearer, encoded, framed};
@@ -130,7 +131,57 @@ fn message_may_come_byte_by_byte() {
 }
 
 #[test]
-fn calls_that_are_not_plain_are_left_to_python() {
+fn metadata_changes_only_the_answer() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let token = bearer(&world.lobby.lobby_token);
+    let (usual, player) = (("authorization", &*token), connected(&world.new_player()));
+    let key = ("idempotency-key", "x");
+    let trace = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01");
+    let of_other_lobby = bearer("lobby_x");
+    let rows: [(Metadata<'_>, &str); 6] = [
+        (vec![usual, key, trace, ("x-unknown", "a"), ("data-bin", "AA")], ""),
+        (vec![usual, key], ""),
+        (vec![usual], "PLAYER_TOKEN_CONSUMED"),
+        (vec![usual, key, key], "HEADER_INVALID"),
+        (vec![usual, ("idempotency-key", "a b")], "HEADER_INVALID"),
+        (vec![("authorization", &of_other_lobby)], "TOKEN_INVALID"),
+    ];
+    for (number, (metadata, code)) in rows.into_iter().enumerate() {
+        let answer = client.call(CONNECTED, &metadata, &player);
+        assert_eq!(answer.code(), code, "{metadata:?}");
+        assert_eq!(answer.text("x-ray-id") == "0af7651916cd43dd8448eb211c80319c", number == 0);
+    }
+    let reused = client.call(CONNECTED, &[usual, key], &connected(&world.new_player()));
+    assert_eq!(reused.code(), "IDEMPOTENCY_KEY_REUSED");
+    assert!(!world.data.has_call());
+}
+
+#[test]
+fn origin_gives_access_to_a_join() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let answer = client.call(JOIN, &[("origin", "https://game.example")], &join(&world, None));
+    assert_eq!((answer.status(), world.players()), ("0", [1, 0]));
+    assert_eq!(client.call(JOIN, &[], &join(&world, None)).code(), "TOKEN_MISSING");
+    assert!(!world.data.has_call());
+}
+
+#[test]
+fn wrong_tokens_are_counted() {
+    let world = World::with(Setup { failures: 2, ..Setup::default() });
+    let mut client = Client::connect(world.address);
+    let mut asked =
+        |token: &str| client.call(JOIN, &[("authorization", &bearer(token))], &join(&world, None)).code().to_owned();
+    assert_eq!([asked("env_a"), asked("env_b")], ["TOKEN_INVALID"; 2]);
+    assert_eq!(asked("env_c"), "RATE_LIMITED_FAILURES");
+    assert_eq!(asked(SERVICE_TOKEN), "", "a valid token");
+    assert_eq!(world.front.take_grpc_measurements().limited_failures, 1);
+    assert!(!world.data.has_call());
+}
+
+#[test]
+fn message_that_python_reads_is_left_to_it() {
     let world = World::new();
     let mut client = Client::connect(world.address);
     let token = bearer(&world.lobby.lobby_token);
@@ -138,25 +189,30 @@ fn calls_that_are_not_plain_are_left_to_python() {
     let compressed = [&[1][..], &player[1..]].concat();
     let unknown_field = framed(&[&player[5..], b"\x10\x01"].concat());
     let usual = ("authorization", &*token);
-    let other_lobby = bearer("lobby_x");
+    let development = bearer("dev_x");
     let long = encoded(&proto::HeartbeatRequest {
-        player_tokens: Some(proto::PlayerTokens { tokens: vec!["player_x".into(); 2_000] }),
+        player_tokens: Some(proto::PlayerTokens { tokens: vec!["player_x".into(); 9_000] }),
     });
-    let rows: [(&str, Metadata<'_>, &[u8]); 7] = [
-        (CONNECTED, vec![usual, ("idempotency-key", "x")], &player),
-        (CONNECTED, vec![usual, ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")], &player),
-        (CONNECTED, vec![("authorization", &other_lobby)], &player),
-        (CONNECTED, vec![usual], &compressed),
-        (CONNECTED, vec![usual], &unknown_field),
-        (CONNECTED, vec![usual], &framed(b"\xff")),
-        (HEARTBEAT, vec![usual], &long),
+    let forged = ("x-hosting-admitted", "1");
+    let rows: [(&str, Metadata<'_>, &[u8], &str, bool); 5] = [
+        (CONNECTED, vec![("authorization", &development), forged], &player, "mock_response", false),
+        (CONNECTED, vec![usual, forged], &compressed, "compression", false),
+        (CONNECTED, vec![usual], &unknown_field, "invalid_request", true),
+        (CONNECTED, vec![usual], &framed(b"\xff"), "invalid_request", true),
+        (HEARTBEAT, vec![usual, forged], &long, "large_body", false),
     ];
-    for (path, metadata, message) in rows {
+    for (path, metadata, message, reason, is_admitted) in rows {
         let call = client.start(path, &metadata, message);
         let received = world.data.next_call();
         assert_eq!(received.data(), message);
+        let admitted = received.metadata.get("x-hosting-admitted").map(|value| value.to_str().unwrap().to_owned());
+        assert_eq!(admitted.as_deref(), is_admitted.then_some("1"));
         received.answer_trailers_only(&[("grpc-status", "0")]);
         assert_eq!(client.finish(call).status(), "0");
         assert_eq!(world.players(), [1, 0], "{metadata:?}");
+        let measured = world.front.take_grpc_measurements();
+        let passed = measured.operations.iter().flat_map(|counts| PassReason::all().zip(counts.passed));
+        let reasons: Vec<_> = passed.filter(|(_, count)| *count > 0).map(|(reason, _)| reason.slug()).collect();
+        assert_eq!(reasons, [reason]);
     }
 }

@@ -6,6 +6,8 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::{Body, Frame};
@@ -20,6 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::problem_names::name_of;
 use crate::python::name;
 use crate::world::LIMIT;
 
@@ -52,6 +55,38 @@ pub struct Answer {
     pub data: Vec<u8>,
     /// Trailers, or the headers of a response without them.
     pub last: HeaderMap,
+    code: String,
+}
+
+/// A `google.rpc.Status` with its details.
+#[derive(Message)]
+struct Status {
+    #[prost(string, tag = 2)]
+    message: String,
+    #[prost(message, repeated, tag = 3)]
+    details: Vec<Detail>,
+}
+
+/// A `google.protobuf.Any`.
+#[derive(Message)]
+struct Detail {
+    #[prost(bytes = "vec", tag = 2)]
+    value: Vec<u8>,
+}
+
+/// A `google.rpc.ErrorInfo`.
+#[derive(Message)]
+struct ErrorInfo {
+    #[prost(string, tag = 1)]
+    reason: String,
+}
+
+/// Returns the code of an error of the front.
+fn code_of(last: &HeaderMap) -> Option<String> {
+    let details = STANDARD_NO_PAD.decode(last.get("grpc-status-details-bin")?).ok()?;
+    let status = Status::decode(&details[..]).ok()?;
+    let code = ErrorInfo::decode(&status.details.first()?.value[..]).ok()?.reason;
+    Some(name_of(&code, &status.message).map_or(code, str::to_uppercase))
 }
 
 impl Answer {
@@ -63,9 +98,9 @@ impl Answer {
         self.text("grpc-status")
     }
 
-    /// Returns the message, which has the code of an error in these tests.
+    /// Returns the code of an error. Errors of the front that share a code have names.
     pub fn code(&self) -> &str {
-        self.text("grpc-message").trim_end_matches('.')
+        &self.code
     }
 
     pub fn message<M: Message + Default>(&self) -> M {
@@ -163,7 +198,9 @@ impl Client {
                 Err(frame) => data.extend_from_slice(&frame.into_data().unwrap()),
             }
         }
-        Answer { headers, data, last }
+        let message = || last.get("grpc-message").map_or("", |text| text.to_str().unwrap()).to_owned();
+        let code = code_of(&last).unwrap_or_else(message);
+        Answer { headers, data, last, code }
     }
 
     /// Resets a call.

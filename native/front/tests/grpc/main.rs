@@ -17,6 +17,8 @@ mod namespace;
 #[path = "../front/paced_reader.rs"]
 mod paced_reader;
 mod passing;
+#[path = "../front/problem_names.rs"]
+mod problem_names;
 mod proxies;
 #[path = "../front/proxy_headers.rs"]
 mod proxy_headers;

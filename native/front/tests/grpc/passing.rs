@@ -14,7 +14,7 @@ const ERROR: &[(&str, &str)] = &[
     ("grpc-status", "5"),
     ("grpc-message", "none"),
     ("grpc-status-details-bin", "AQ"),
-    ("x-hosting-code", "CLIENT_ERROR"),
+    ("x-hosting-code", "NOT_FOUND"),
 ];
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 
@@ -55,7 +55,7 @@ fn call_and_response_keep_their_parts() {
         ];
         assert_eq!(entries, texts(&trailers(&expected)));
         received.answer(MESSAGE, OK);
-        let Answer { headers, data, last } = client.finish(call);
+        let Answer { headers, data, last, .. } = client.finish(call);
         assert_eq!(data, MESSAGE);
         assert_eq!(
             texts(&headers),
@@ -63,7 +63,7 @@ fn call_and_response_keep_their_parts() {
         );
         assert_eq!(texts(&last), texts(&trailers(&[("grpc-status", "0"), ("x-ray-id", "r"), ("data-bin", "AQ")])));
     }
-    let counts = [("list", "OK", 1), ("get", "OK", 1)];
+    let counts = [("search", "OK", 1), ("get", "OK", 1)];
     assert_eq!(world.counts(), counts.map(|(slug, code, count)| (slug.into(), code.into(), count)));
 }
 
@@ -82,7 +82,7 @@ fn errors_of_handlers_are_passed_and_counted() {
         let answer = client.finish(call);
         assert_eq!((answer.status(), answer.code(), answer.text("grpc-status-details-bin")), ("5", "none", "AQ"));
         assert!(!answer.last.contains_key("x-hosting-code"));
-        assert_eq!(world.counts(), [("get".into(), "CLIENT_ERROR".into(), 1)]);
+        assert_eq!(world.counts(), [("get".into(), "NOT_FOUND".into(), 1)]);
     }
 }
 
@@ -162,7 +162,7 @@ fn reset_of_a_call_resets_the_passed_one() {
     let received = world.data.next_call();
     client.cancel(call);
     received.wait_cancelled();
-    assert_eq!(world.counts(), [("list".into(), "CANCELLED".into(), 1)]);
+    assert_eq!(world.counts(), [("search".into(), "CANCELLED".into(), 1)]);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Several threads that serve the same sockets.
 
-use hosting_front::proto;
+use hosting_matchmaker::proto;
 
 use crate::client::{Client, bearer, encoded};
 use crate::world::{CONNECTED, DATA_METHOD, NEVER, Setup, World};
@@ -34,7 +34,7 @@ fn two_threads_answer_and_stop() {
     let count = clients.len() as u64 * CONNECTIONS_OF_THREAD as u64;
     clients.iter_mut().for_each(|client| call_both(&world, client));
     let count = count + clients.len() as u64;
-    assert_eq!(world.counts(), [("connected".into(), "OK".into(), count), ("list".into(), "OK".into(), count)]);
+    assert_eq!(world.counts(), [("connected".into(), "OK".into(), count), ("search".into(), "OK".into(), count)]);
     world.front.stop(NEVER);
     clients.iter_mut().for_each(Client::wait_closed);
     assert_eq!(world.budget.count(), 0);

@@ -4,7 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
-use hosting_front::proto;
+use hosting_matchmaker::proto;
 use hosting_tls::rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, StreamOwned};
 use tokio_rustls::TlsConnector;
 
@@ -45,7 +45,7 @@ fn calls_are_answered_and_passed() {
     let call = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
     assert_eq!(client.finish(call).data, MESSAGE);
-    let counts = [("list", "OK", 1), ("connected", "OK", 1)];
+    let counts = [("search", "OK", 1), ("connected", "OK", 1)];
     let mut counted = world.counts();
     counted.sort_by(|first, second| second.cmp(first));
     assert_eq!(counted, counts.map(|(slug, code, count)| (slug.into(), code.into(), count)));

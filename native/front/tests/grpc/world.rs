@@ -1,17 +1,18 @@
 //! A running front with a lobby, and its two Python processes.
 
-use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hosting_core::{Attached, HashKey, Refusal};
+use hosting_core::{Attached, HashKey};
 use hosting_front::{
-    Answers, BodyBudget, Buckets, ByPlane, ClientAddresses, ClientLimits, Codes, ConnectionBudget, Cors, ErrorTemplate,
-    FailedAuthentications, Front, FrontOptions, GrpcLimits, GrpcOptions, LobbyAnswers, MethodOptions, Namespaces,
-    Operations, PassingOptions, Places, Plane, PlayerAddresses, Problem, Problems, RequestLimits, RouteOptions, Routes,
-    ServerCertificate, Timeouts,
+    BodyBudget, ByPlane, ClientAddresses, ConnectionBudget, Cors, FailedAuthentications, Front, FrontOptions,
+    GrpcLimits, GrpcOptions, Health, MethodOptions, PassingOptions, Plane, RequestLimits, RouteOptions, Routes,
+    ServerCertificate, Timeouts, code_names,
+};
+use hosting_matchmaker::{
+    Buckets, ClientLimits, LobbyAnswers, Matchmaker, Namespaces, Places, PlayerAddresses, Region, Regions,
 };
 use hosting_shard::Shard;
 use ipnet::IpNet;
@@ -99,7 +100,6 @@ pub struct World {
     pub bodies: Arc<BodyBudget>,
     pub unread_answers: Arc<BodyBudget>,
     pub parked_bytes: Arc<BodyBudget>,
-    pub codes: Vec<String>,
     pub slugs: Vec<String>,
     _folder: tempfile::TempDir,
 }
@@ -110,13 +110,8 @@ fn passing(
     answers: Arc<BodyBudget>,
     parked_bytes: Arc<BodyBudget>,
 ) -> PassingOptions {
-    let codes = Codes::new(
-        ["CLIENT_ERROR".to_owned()].into_iter().chain(Problem::ALL.iter().map(|(_, name)| name.to_uppercase())),
-    );
     PassingOptions {
         routes: Routes::new(routes()).unwrap(),
-        problems: Problems::new(&mut Problem::ALL.map(problem).into(), &codes).unwrap(),
-        codes,
         cors: Cors::new(Vec::new()),
         data_socket: NO_SOCKET.into(),
         control_socket: NO_SOCKET.into(),
@@ -153,7 +148,7 @@ impl World {
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
             edge_listener: None,
             budget: Arc::new(ConnectionBudget::new(100)),
-            operations: operations(shard.clone()),
+            matchmaker: matchmaker(shard.clone()),
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses {
                 proxies: setup.proxies,
@@ -169,6 +164,7 @@ impl World {
                 data_socket,
                 control_socket,
                 bodies: bodies.clone(),
+                health: Arc::new(Health::new(methods().iter().map(|method| method.path.as_str()))),
                 limits: GrpcLimits {
                     streams_per_connection: setup.streams_per_connection,
                     metadata_bytes: METADATA_BYTES_MAX,
@@ -179,7 +175,7 @@ impl World {
         };
         let (lobby, front) = (shard::new_lobby(&shard, 1), Front::start(options).unwrap());
         let names = front.take_measurements().0;
-        let (codes, slugs) = (names.codes.names().to_vec(), names.routes.slugs().to_vec());
+        let slugs = names.routes.slugs().to_vec();
         World {
             front,
             shard,
@@ -191,7 +187,6 @@ impl World {
             parked_bytes,
             data,
             control,
-            codes,
             slugs,
             _folder: folder,
         }
@@ -214,20 +209,18 @@ impl World {
     pub fn counts(&self) -> Vec<(String, String, u64)> {
         let measured = self.front.take_grpc_measurements();
         let of_operation = |(slug, counts): (&String, hosting_front::OperationCounts)| {
-            let counted = self.codes.iter().zip(counts.codes).filter(|(_, count)| *count > 0);
-            counted.map(|(code, count)| (slug.clone(), code.clone(), count)).collect::<Vec<_>>()
+            let counted = code_names().zip(counts.codes).filter(|(_, count)| *count > 0);
+            counted.map(|(code, count)| (slug.clone(), code.to_owned(), count)).collect::<Vec<_>>()
         };
         self.slugs.iter().zip(measured.operations).flat_map(of_operation).collect()
     }
 }
 
-fn operations(shard: Arc<Shard>) -> Operations {
+fn matchmaker(shard: Arc<Shard>) -> Matchmaker {
     let buckets = || Arc::new(Buckets::new(1e-3, 1_000, 1_000));
     let namespaces = Namespaces::default();
     namespaces.put(Arc::new(namespace()));
-    let mut refusals =
-        Refusal::SLUGS.iter().map(|code| ((*code).to_owned(), template((*code).to_owned(), 9))).collect();
-    Operations {
+    Matchmaker {
         shard,
         hash: Arc::new(HashKey::new([9; 32])),
         namespaces: Arc::new(namespaces),
@@ -236,10 +229,15 @@ fn operations(shard: Arc<Shard>) -> Operations {
             token_addresses: buckets(),
             client_addresses: buckets(),
             groups: buckets(),
+            lobbies: buckets(),
         },
         places: Places {
-            regions: vec!["local".into()],
-            region_names: HashMap::from([("local".into(), "Local".into())]),
+            regions: Regions::new(vec![Region {
+                id: "local".into(),
+                provider_display_name: "Local".into(),
+                display_name: "Local".into(),
+                coordinates: (0.0, 0.0),
+            }]),
             addresses: PlayerAddresses {
                 job_domain: None,
                 advertised: "127.0.0.1".into(),
@@ -247,7 +245,6 @@ fn operations(shard: Arc<Shard>) -> Operations {
                 has_certificate: false,
             },
         },
-        answers: Answers::new(&mut refusals).unwrap(),
         lobby_answers: LobbyAnswers::default(),
     }
 }
@@ -266,8 +263,8 @@ fn methods() -> Vec<MethodOptions> {
         method(HEARTBEAT, "heartbeat", Plane::Data, true, false),
         method(JOIN, "join", Plane::Data, false, false),
         method(FIND, "find", Plane::Data, false, false),
-        method(DATA_METHOD, "list", Plane::Data, false, false),
-        method(STREAM_METHOD, "list", Plane::Data, false, true),
+        method(DATA_METHOD, "search", Plane::Data, false, false),
+        method(STREAM_METHOD, "search", Plane::Data, false, true),
         method(TOKEN_STREAM_METHOD, "get", Plane::Data, true, true),
         method(CONTROL_METHOD, "get", Plane::Control, true, false),
     ]
@@ -282,17 +279,7 @@ fn routes() -> Vec<RouteOptions> {
         body_bytes_max: 1,
         needs_token: false,
     };
-    ["list", "get"].map(route).into()
-}
-
-/// The code of each problem is its name in upper case.
-fn problem((_, name): (Problem, &str)) -> (String, ErrorTemplate) {
-    (name.to_owned(), template(name.to_uppercase(), 14))
-}
-
-fn template(code: String, grpc_status: i32) -> ErrorTemplate {
-    let (headers, body, message) = (Vec::new(), Vec::new(), format!("{code}."));
-    ErrorTemplate { code, http_status: 500, headers, body, grpc_status, message, details: vec![0x1a, 0] }
+    ["search", "get"].map(route).into()
 }
 
 /// Waits for a change that has no signal.

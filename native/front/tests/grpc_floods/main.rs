@@ -16,6 +16,8 @@ mod namespace;
 #[path = "../front/paced_reader.rs"]
 #[allow(dead_code)]
 mod paced_reader;
+#[path = "../front/problem_names.rs"]
+mod problem_names;
 #[path = "../grpc/python.rs"]
 #[allow(dead_code)]
 mod python;

@@ -1,10 +1,12 @@
 //! Checks after every command: answer, wait, credit, and every visible count.
 
-use hosting_core::{Credit, Id, ListedLobby, LobbyView, ManagedLobbyView, Ms, NamespaceCounts, Publicity, Refusal};
+use hosting_core::{
+    Credit, Id, ImmediatePlacement, ListedLobby, LobbyView, ManagedLobbyView, Ms, NamespaceCounts, Publicity, Refusal,
+};
 
 use super::commands::{Command, Reply};
 use super::decisions::{Decision, Verdict, Wait};
-use super::engine_driver::{CommandRecord, EngineDriver, Way};
+use super::engine_driver::{CommandRecord, EngineDriver, Way, reserved};
 use super::model_state::{Lobby, Model};
 use crate::test_engine::listed;
 
@@ -52,15 +54,56 @@ pub fn check_answer(
     })
 }
 
-/// Checks that slots which a whole find or join reserves at once are not refused by `find_ready` and `join_ready`.
+/// Checks that a find or join at once leaves to the whole command exactly what waits for a lobby or needs a new one.
 ///
 /// Without credit, each of them expires only some of the overdue slots.
 pub fn check_way(decision: &Decision, command_record: &CommandRecord, credit: Credit) -> Checked {
     let CommandRecord { way, reply, .. } = command_record;
-    let is_new = matches!(decision.verdict, Verdict::NewSlots { .. }) && matches!(reply, Reply::Reserved { .. });
-    let is_late = *way == Way::WholeAfterReady && is_new && credit == Credit::UNLIMITED;
-    ensure(!is_late, || "slots of a ready lobby were not reserved at once".to_owned())?;
-    ensure(*way != Way::Ready || is_new, || "a repeated request was answered at once".to_owned())
+    let is_hold = matches!(reply, Reply::Hold(_));
+    let is_creation = match reply {
+        Reply::Made { .. } => true,
+        Reply::Refused(refusal) => {
+            !decision.is_repeat
+                && matches!(
+                    refusal,
+                    Refusal::NoAvailableLobbies
+                        | Refusal::PartyTooLarge(_)
+                        | Refusal::TooManyLobbies
+                        | Refusal::PortsExhausted
+                        | Refusal::StorageFull
+                )
+        }
+        _ => false,
+    };
+    let is_certain = credit == Credit::UNLIMITED;
+    match way {
+        Way::Whole => Ok(()),
+        Way::Now => ensure(!is_hold && !matches!(reply, Reply::Made { .. }), || "held slots at once".to_owned()),
+        Way::WholeAfterStarting => ensure(is_hold || !is_certain, || "no lobby is starting".to_owned()),
+        Way::WholeAfterNeeded => ensure(is_creation || !is_certain, || "no lobby was needed".to_owned()),
+    }
+}
+
+/// Checks the stored response to a find or join with a key after the command.
+pub fn check_recalled(command: &Command, decision: &Decision, command_record: &CommandRecord) -> Checked {
+    let CommandRecord { recalled, reply, wait, .. } = command_record;
+    if !matches!(command, Command::Find(..) | Command::Join(..)) || command.key().is_none() {
+        return Ok(());
+    }
+    let is_stored = match reply {
+        // The engine has not looked for the key.
+        Reply::Refused(Refusal::PartyTooLarge(_)) => return Ok(()),
+        Reply::Refused(Refusal::IdempotencyKeyReused) => true,
+        Reply::Refused(_) => decision.is_repeat,
+        _ => true,
+    };
+    let is_right = match recalled.clone() {
+        None => !is_stored,
+        Some(ImmediatePlacement::Done(outcome)) => is_stored && reserved(outcome) == (reply.clone(), *wait),
+        Some(ImmediatePlacement::LobbyStarting) => matches!(reply, Reply::Hold(_) | Reply::Made { .. }),
+        Some(ImmediatePlacement::LobbyNeeded) => false,
+    };
+    ensure(is_right, || format!("recalls {recalled:?}"))
 }
 
 pub fn check_wait(model: &Model, command: &Command, decision: &Decision, command_record: &CommandRecord) -> Checked {

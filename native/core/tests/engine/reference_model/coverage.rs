@@ -25,7 +25,9 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
         "find",
         &[
             "reserved",
-            "reserved at once",
+            "at once",
+            "lobby starting",
+            "lobby needed",
             "held",
             "shared",
             "replayed",
@@ -58,7 +60,8 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
         "join",
         &[
             "reserved",
-            "reserved at once",
+            "at once",
+            "lobby starting",
             "held",
             "shared",
             "replayed",

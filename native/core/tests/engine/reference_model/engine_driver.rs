@@ -2,8 +2,8 @@
 
 use hosting_core::{
     Admission, Attach, CommandOutcome, Connect, Context, Create, CreationPolicy, Credit, Disconnect, Engine,
-    EngineConfig, EventBuffer, Find, HashKey, Id, Idempotency, Join, KeyRing, LobbyTemplate, Ms, PlayerList, Publicity,
-    Source,
+    EngineConfig, EventBuffer, Find, HashKey, Id, Idempotency, ImmediatePlacement, Join, KeyRing, LobbyTemplate, Ms,
+    PlayerList, Publicity, Reservation, Source,
 };
 
 use super::commands::{AttachArgs, Command, CreateArgs, CreationArgs, FindArgs, JoinArgs, Reply};
@@ -15,14 +15,18 @@ use crate::test_engine::image_of;
 pub enum Way {
     /// With `find` or `join`, as every other command.
     Whole,
-    /// With `find_ready` or `join_ready`, which reserved slots.
-    Ready,
-    /// With `find_ready` or `join_ready`, which returned None, and then as a whole.
-    WholeAfterReady,
+    /// With `find_now` or `join_now`, which answered.
+    Now,
+    /// With `find_now` or `join_now` while the best lobby was starting, and then as a whole.
+    WholeAfterStarting,
+    /// With `find_now`, which needed a new lobby, and then as a whole.
+    WholeAfterNeeded,
 }
 
 pub struct CommandRecord {
     pub way: Way,
+    /// Result of `recall_now` after a find or join with a key.
+    pub recalled: Option<ImmediatePlacement>,
     pub reply: Reply,
     pub wait: u64,
     pub lsns: Lsns,
@@ -100,15 +104,17 @@ impl EngineDriver {
         let before = self.engine.last_lsn();
         let mut events = EventBuffer::default();
         let mut context = Context { now, credit, events: &mut events };
-        // Each other request for slots comes over the front.
-        let is_ready_asked = is_plain(command) && before.is_multiple_of(2);
-        let reserved = is_ready_asked.then(|| ask_ready(&mut self.engine, &mut context, command)).flatten();
-        let way = match &reserved {
-            Some(_) => Way::Ready,
-            None if is_ready_asked => Way::WholeAfterReady,
-            None => Way::Whole,
+        // Each other request for slots is asked at once first, as the matchmaker does.
+        let placement = before.is_multiple_of(2).then(|| ask_now(&mut self.engine, &mut context, command)).flatten();
+        let (way, done) = match placement {
+            Some(ImmediatePlacement::Done(outcome)) => (Way::Now, Some(reserved(outcome))),
+            Some(ImmediatePlacement::LobbyStarting) => (Way::WholeAfterStarting, None),
+            Some(ImmediatePlacement::LobbyNeeded) => (Way::WholeAfterNeeded, None),
+            None => (Way::Whole, None),
         };
-        let (reply, wait) = reserved.unwrap_or_else(|| ask(&mut self.engine, &mut context, command));
+        let (reply, wait) = done.unwrap_or_else(|| ask(&mut self.engine, &mut context, command));
+        let key = idempotency(command).filter(|_| matches!(command, Command::Find(..) | Command::Join(..)));
+        let recalled = key.and_then(|key| self.engine.recall_now(&mut context, &key));
         let credit_after = context.credit.total;
         let written = events.bytes.len() as u64;
         let count = events.count;
@@ -117,6 +123,7 @@ impl EngineDriver {
         }
         CommandRecord {
             way,
+            recalled,
             reply,
             wait,
             lsns: Lsns { before, after: before + u64::from(count) },
@@ -175,6 +182,10 @@ fn reply_of<T>(answer: CommandOutcome<T>, into: impl FnOnce(T) -> Reply) -> (Rep
     (answer.result.map_or_else(Reply::Refused, into), answer.wait)
 }
 
+pub fn reserved(answer: CommandOutcome<Reservation>) -> (Reply, u64) {
+    reply_of(answer, |reserved| Reply::Reserved { lobby: reserved.lobby, tokens: reserved.tokens })
+}
+
 fn placed(answer: CommandOutcome<Admission>) -> (Reply, u64) {
     reply_of(answer, |placed| match placed {
         Admission::Reserved(reserved) => Reply::Reserved { lobby: reserved.lobby, tokens: reserved.tokens },
@@ -228,24 +239,21 @@ fn ask(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> (Reply, 
     }
 }
 
-fn is_plain(command: &Command) -> bool {
-    match command {
-        Command::Find(..) => true,
-        Command::Join(args, _) => args.rejoin_token.is_none(),
-        _ => false,
-    }
-}
-
-fn ask_ready(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> Option<(Reply, u64)> {
+/// Asks for slots without waiting. Returns None for other commands.
+fn ask_now(engine: &mut Engine, cx: &mut Context<'_>, command: &Command) -> Option<ImmediatePlacement> {
     let idempotency = idempotency(command);
-    let (reserved, wait) = match command {
+    match command {
         Command::Find(args, _) => {
-            with_find(args, idempotency, CreationPolicy::Prevented, |find| engine.find_ready(cx, find))
+            // The matchmaker knows no template. The engine says whether it needs one.
+            let creation = match args.creation {
+                CreationArgs::Prevented => CreationPolicy::Prevented,
+                _ => CreationPolicy::Impossible { lobby_count_max: 0 },
+            };
+            Some(with_find(args, idempotency, creation, |find| engine.find_now(cx, find)))
         }
-        Command::Join(args, _) => engine.join_ready(cx, &join_of(args, idempotency)),
+        Command::Join(args, _) => Some(engine.join_now(cx, &join_of(args, idempotency))),
         _ => None,
-    }?;
-    Some((Reply::Reserved { lobby: reserved.lobby, tokens: reserved.tokens }, wait))
+    }
 }
 
 pub fn ask_aside(engine: &mut Engine, command: &Command, now: Ms) -> Reply {

@@ -109,6 +109,7 @@ impl SequenceRunner {
         answer_checks::check_answer(&self.model, &command, &decision, &command_record, credit)?;
         answer_checks::check_credit(&command_record, credit)?;
         answer_checks::check_way(&decision, &command_record, credit)?;
+        answer_checks::check_recalled(&command, &decision, &command_record)?;
         if hash.is_some_and(|hash| hash != self.driver.engine.durable_hash()) {
             return Err("something was applied without credit".to_owned());
         }
@@ -185,8 +186,11 @@ impl SequenceRunner {
     }
 
     fn count(&mut self, command: &Command, decision: &Decision, command_record: &CommandRecord) {
-        if command_record.way == Way::Ready {
-            self.coverage.count(command.name(), "reserved at once");
+        match command_record.way {
+            Way::Whole => {}
+            Way::Now => self.coverage.count(command.name(), "at once"),
+            Way::WholeAfterStarting => self.coverage.count(command.name(), "lobby starting"),
+            Way::WholeAfterNeeded => self.coverage.count(command.name(), "lobby needed"),
         }
         let label = match &command_record.reply {
             Reply::Refused(refusal) if !decision.label.contains(refusal.slug()) => refusal.slug(),

@@ -1,3 +1,0 @@
-//! Messages of plain gRPC calls, generated from the proto files.
-
-include!(concat!(env!("OUT_DIR"), "/hosting.v1.rs"));

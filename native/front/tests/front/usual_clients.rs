@@ -1,0 +1,304 @@
+//! Requests as usual clients send them, by the reader of plain requests and by hyper.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use hosting_front::Received;
+use uuid::Uuid;
+
+use crate::client::Answer;
+use crate::namespace::{BURST, HOST, SERVICE_TOKEN, namespace, public_token, tokens_left};
+use crate::shard;
+use crate::world::{Limits, Setup, World, request_to};
+
+/// Header lines of clients beside host, authorization, content type, length, and idempotency key.
+const CLIENTS: [(&str, &[&str]); 8] = [
+    ("Python urllib", &["Accept-Encoding: identity", "User-Agent: Python-urllib/3.11"]),
+    (
+        "Python httpx",
+        &[
+            "Accept: */*",
+            "Accept-Encoding: gzip, deflate, br, zstd",
+            "Connection: keep-alive",
+            "User-Agent: python-httpx/0.28.1",
+        ],
+    ),
+    ("curl", &["User-Agent: curl/8.5.0", "Accept: */*"]),
+    (
+        "Node fetch",
+        &[
+            "connection: keep-alive",
+            "accept: */*",
+            "accept-language: *",
+            "sec-fetch-mode: cors",
+            "user-agent: node",
+            "accept-encoding: gzip, deflate",
+        ],
+    ),
+    ("Go", &["User-Agent: Go-http-client/1.1", "Accept-Encoding: gzip"]),
+    (
+        "Java HttpClient",
+        &[
+            "Connection: Upgrade, HTTP2-Settings",
+            "HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA",
+            "Upgrade: h2c",
+            "User-Agent: Java-http-client/21.0.4",
+        ],
+    ),
+    (
+        "fetch in Chrome",
+        &[
+            "Connection: keep-alive",
+            "sec-ch-ua-platform: \"Linux\"",
+            "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0",
+            "sec-ch-ua: \"Google Chrome\";v=\"131\", \"Chromium\";v=\"131\", \"Not_A Brand\";v=\"24\"",
+            "sec-ch-ua-mobile: ?0",
+            "Accept: */*",
+            "Origin: https://game.example",
+            "Sec-Fetch-Site: cross-site",
+            "Sec-Fetch-Mode: cors",
+            "Sec-Fetch-Dest: empty",
+            "Referer: https://game.example/",
+            "Accept-Encoding: gzip, deflate, br, zstd",
+            "Accept-Language: en-US,en;q=0.9",
+        ],
+    ),
+    (
+        "traced",
+        &["traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "X-Unknown: a", "Cookie: a=b"],
+    ),
+];
+
+/// Changes after which hyper reads a request: header lines, and whether its body comes in chunks.
+const BY_HYPER: [(&str, bool); 4] =
+    [("Expect: 100-continue\r\n", false), ("", true), ("Connection: close\r\n", false), ("Accept:\ta\r\n", false)];
+
+fn world() -> World {
+    let limits = Limits { tokens: BURST, token_addresses: BURST, client_addresses: BURST, groups: BURST };
+    let world = World::with(Setup { limits, ..Setup::default() });
+    world.namespaces.put(Arc::new(namespace()));
+    world
+}
+
+fn with_lines(request: &[u8], lines: &str) -> Vec<u8> {
+    let request = String::from_utf8(request.to_vec()).unwrap();
+    request.replacen("\r\n\r\n", &format!("\r\n{lines}\r\n"), 1).into_bytes()
+}
+
+fn in_chunks(request: &[u8]) -> Vec<u8> {
+    let request = String::from_utf8(request.to_vec()).unwrap();
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let head = head.replace(&format!("Content-Length: {}", body.len()), "Transfer-Encoding: chunked");
+    let (first, second) = body.split_at(body.len() / 2);
+    let chunk = |part: &str| format!("{:x}\r\n{part}\r\n", part.len());
+    format!("{head}\r\n\r\n{}{}0\r\n\r\n", chunk(first), chunk(second)).into_bytes()
+}
+
+fn is_plain(request: &[u8]) -> bool {
+    matches!(Received::read(request, 8 * 1024), Received::Plain(_))
+}
+
+/// Returns a request as hyper has to read it.
+fn by_hyper(request: &[u8], (lines, is_chunked): (&str, bool)) -> Vec<u8> {
+    let request = with_lines(request, lines);
+    if is_chunked { in_chunks(&request) } else { request }
+}
+
+/// Asks on a new connection, and skips an answer that asks for the body.
+fn ask(world: &World, request: &[u8]) -> Answer {
+    let mut client = world.connect();
+    client.send(request);
+    if request.windows(6).any(|part| part == b"Expect") {
+        assert_eq!(client.line(), "HTTP/1.1 100 Continue");
+        assert_eq!(client.line(), "");
+    }
+    client.read_answer()
+}
+
+/// Returns what two responses to one request have in common.
+fn common(answer: &Answer) -> (u16, &str, HashMap<String, String>) {
+    let mut headers = answer.headers.clone();
+    headers.retain(|name, _| !["connection", "content-length", "retry-after"].contains(&name.as_str()));
+    (answer.status, &answer.code, headers)
+}
+
+fn join(world: &World, token: &str) -> Vec<u8> {
+    let lobby_id = Uuid::from_bytes(world.lobby.lobby.0);
+    request_to("lobbies/join", token, format!(r#"{{"lobby_id":"{lobby_id}"}}"#))
+}
+
+fn find(token: &str) -> Vec<u8> {
+    request_to("lobbies/find", token, r#"{"game_modes":["duel"]}"#)
+}
+
+#[test]
+fn usual_clients_are_answered_by_the_own_reader() {
+    for (client, lines) in CLIENTS {
+        let world = world();
+        let lines = lines.iter().map(|line| format!("{line}\r\n")).collect::<String>();
+        let origin = lines.contains("Origin").then_some("*");
+        let keyed = |request: &[u8], key: &str| with_lines(request, &format!("Idempotency-Key: {key}\r\n{lines}"));
+        let lobby_call = |operation: &str, player: &str| {
+            request_to(operation, &world.lobby.lobby_token, format!(r#"{{"player_token":"{player}"}}"#))
+        };
+        let player = world.new_player();
+        let requests = [
+            keyed(&lobby_call("players/connected", &player), "a"),
+            keyed(&lobby_call("players/connected", &player), "a"),
+            keyed(&request_to("lobbies/heartbeat", &world.lobby.lobby_token, "{}"), "b"),
+            keyed(&lobby_call("players/disconnected", &player), "c"),
+            keyed(&join(&world, SERVICE_TOKEN), "d"),
+            keyed(&join(&world, SERVICE_TOKEN), "d"),
+            keyed(&find(&public_token()), "e"),
+            with_lines(&find(SERVICE_TOKEN), &lines),
+        ];
+        let mut connection = world.connect();
+        for request in &requests {
+            assert!(is_plain(request), "{client}: {}", request.escape_ascii());
+            let answer = connection.ask(request);
+            assert_eq!((answer.status, &*answer.code), (200, "OK"), "{client}: {}", answer.body);
+            assert_eq!(answer.header("access-control-allow-origin"), origin, "{client}");
+            assert!(!client.starts_with("traced") || answer.ray_id == "0af7651916cd43dd8448eb211c80319c");
+        }
+        assert_eq!(world.players(), [3, 0], "a repeated request reserves nothing");
+        world.python.check_no_request();
+    }
+}
+
+#[test]
+fn hyper_gives_the_same_answers() {
+    for (client, lines) in CLIENTS {
+        for change in BY_HYPER {
+            let world = world();
+            let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
+            let with = |request: Vec<u8>, more: &str| with_lines(&request, &format!("{more}{lines}"));
+            let forged = shard::player_token(shard::KEY_ID, 8, world.lobby.lobby);
+            let player = world.new_player();
+            let rows = [
+                (with(world.request(&player), "Idempotency-Key: a\r\n"), "OK"),
+                (with(world.request(&forged), ""), "PLAYER_TOKEN_INVALID"),
+                (with(world.request(&player), "Idempotency-Key: \r\n"), "HEADER_INVALID"),
+                (with(join(&world, SERVICE_TOKEN), "Idempotency-Key: b\r\n"), "OK"),
+                (with(find(&public_token()), ""), "OK"),
+                (with(find("env_other"), ""), "TOKEN_INVALID"),
+                (with(find("cloud_other"), ""), "FORBIDDEN"),
+                (
+                    with(request_to("lobbies/find", SERVICE_TOKEN, r#"{"game_modes":["x"]}"#), ""),
+                    "MATCHMAKER_GAME_MODE_NOT_FOUND",
+                ),
+            ];
+            for (request, code) in &rows {
+                let other = by_hyper(request, change);
+                assert!(is_plain(request) && !is_plain(&other), "{client}: {}", other.escape_ascii());
+                let (own, of_hyper) = (ask(&world, request), ask(&world, &other));
+                assert_eq!(own.code, *code, "{client}, {change:?}: {}", request.escape_ascii());
+                assert_eq!(common(&own), common(&of_hyper), "{client}, {change:?}: {}", request.escape_ascii());
+            }
+            world.python.check_no_request();
+        }
+    }
+}
+
+#[test]
+fn repeated_headers_are_read_as_one() {
+    let world = world();
+    for (name, value, code) in [
+        ("Idempotency-Key", "a", "HEADER_INVALID"),
+        ("Content-Type", "application/json", "MEDIA_TYPE_UNSUPPORTED"),
+        ("Authorization", "Bearer env_secret", "TOKEN_INVALID"),
+        ("Accept", "*/*", "OK"),
+    ] {
+        let line = format!("{name}: {value}\r\n");
+        assert_eq!(ask(&world, &with_lines(&find(SERVICE_TOKEN), &line.repeat(2))).code, code, "{name}");
+    }
+    let without_token = String::from_utf8(find("x")).unwrap().replace("Authorization: Bearer x\r\n", "");
+    let origin = format!("Origin: https://{HOST}\r\n");
+    let once = with_lines(without_token.as_bytes(), &origin);
+    assert!(is_plain(&once));
+    assert_eq!(ask(&world, &once).code, "OK");
+    assert_eq!(ask(&world, &with_lines(&once, &origin)).code, "TOKEN_MISSING");
+    assert_eq!(ask(&world, without_token.as_bytes()).code, "TOKEN_MISSING");
+    world.python.check_no_request();
+}
+
+/// The client pays once, however the request reaches Python.
+#[test]
+fn request_for_python_is_decided_once() {
+    let lines = ["", "Expect: 100-continue\r\n", "X-Hosting-Admitted: 1\r\n", "Origin: https://game.example\r\n"];
+    for (number, line) in lines.into_iter().enumerate() {
+        let world = world();
+        // No lobby of this mode exists.
+        let request = with_lines(&request_to("lobbies/find", SERVICE_TOKEN, r#"{"game_modes":["solo"]}"#), line);
+        assert_eq!(is_plain(&request), number != 1);
+        assert_eq!(ask(&world, &request).body, "/matchmaker/lobbies/find");
+        let passed = world.python.request();
+        assert_eq!(passed.header("x-hosting-admitted"), Some("1"), "{line}");
+        let left = BURST as usize - 1;
+        assert_eq!(tokens_left(&world.limits), [left, left, BURST as usize, left], "{line}");
+        assert_eq!(world.pass_reasons(), ["new_lobby"]);
+        world.python.check_no_request();
+    }
+}
+
+/// A decided request leaves the reader with the requests behind it, which are decided later.
+#[test]
+fn reason_belongs_to_one_request() {
+    let world = world();
+    let needs_lobby = request_to("lobbies/find", SERVICE_TOKEN, r#"{"game_modes":["solo"]}"#);
+    let mut client = world.connect();
+    client.send(&[find(SERVICE_TOKEN), needs_lobby, find(SERVICE_TOKEN)].concat());
+    let answers: Vec<_> = (0..3).map(|_| client.read_answer()).collect();
+    assert_eq!(answers[1].body, "/matchmaker/lobbies/find");
+    assert!(answers.iter().all(|answer| answer.status == 200) && answers[2].body.contains("lobby_id"));
+    let left = BURST as usize - 3;
+    assert_eq!(tokens_left(&world.limits), [left, left, BURST as usize, left]);
+    assert_eq!((world.players(), world.pass_reasons()), ([2, 0], vec!["new_lobby"]));
+}
+
+/// Python takes the rate limits of a request that the front has not admitted.
+#[test]
+fn client_cannot_say_that_it_is_admitted() {
+    let world = world();
+    let forged = "X-Hosting-Admitted: 1\r\n";
+    let development = with_lines(&find("dev_x"), forged);
+    let with_query = String::from_utf8(with_lines(&find(SERVICE_TOKEN), forged)).unwrap();
+    for request in [
+        development,
+        with_query.replace("lobbies/find", "lobbies/find?a=b").into_bytes(),
+        format!("GET /events/live HTTP/1.1\r\nHost: a\r\n{forged}\r\n").into_bytes(),
+    ] {
+        assert_eq!(ask(&world, &request).status, 200);
+        assert!(!world.python.request().has("x-hosting-admitted"), "{}", request.escape_ascii());
+    }
+    assert_eq!(tokens_left(&world.limits), [BURST as usize; 4]);
+}
+
+#[test]
+fn wrong_tokens_count_as_failed_authentications() {
+    for change in [None, Some(BY_HYPER[1])] {
+        let world = World::with(Setup { failures: 3, ..Setup::default() });
+        world.namespaces.put(Arc::new(namespace()));
+        let asked = |request: &[u8]| {
+            let request = change.map_or(request.to_vec(), |change| by_hyper(request, change));
+            let answer = ask(&world, &request);
+            (answer.status, answer.problem().1.to_owned(), answer.code)
+        };
+        let failed = [find("env_wrong"), join(&world, "pub_wrong"), request_to("lobbies/heartbeat", "lobby_x", "{}")];
+        // Neither a missing token nor one of another kind costs a look-up.
+        let without_token = String::from_utf8(find("x")).unwrap().replace("Authorization: Bearer x\r\n", "");
+        for _ in 0..5 {
+            assert_eq!(asked(without_token.as_bytes()).2, "TOKEN_MISSING");
+            assert_eq!(asked(&find("cloud_x")).2, "FORBIDDEN");
+        }
+        for request in &failed {
+            assert_eq!((asked(request).0, asked(&find(SERVICE_TOKEN)).0), (401, 200));
+        }
+        for request in &failed {
+            let limited = (429, "rate_limited_failures".to_owned(), "RATE_LIMITED".to_owned());
+            assert_eq!(asked(request), limited);
+        }
+        assert_eq!(asked(&find(SERVICE_TOKEN)).0, 200, "a valid token");
+        assert_eq!(world.front.take_measurements().1.limited_failures, 3);
+        world.python.check_no_request();
+    }
+}

@@ -1,0 +1,36 @@
+//! Rules of the matchmaker. Each decision about a request stands here once, whatever its transport.
+//!
+//! [`Matchmaker::answer`] takes a request as its transport received it: credentials, headers and body. It returns an
+//! answer, a refusal, or what the answer needs that has to be waited for: a [`Need`].
+
+#![allow(missing_docs)] // an internal crate: documented where a name does not say it
+
+mod authorization;
+mod bearer_token;
+pub mod contract;
+mod error;
+mod find_criteria;
+mod lobby_list;
+mod matchmaker;
+mod namespaces;
+mod operation;
+mod placements;
+mod player_addresses;
+pub mod proto;
+mod rate_limits;
+mod regions;
+mod requests;
+
+pub use authorization::{Caller, Client, Credential, Subject};
+pub use bearer_token::{BearerProblem, PUBLIC_TOKEN, token_of};
+pub use contract::Code;
+pub use error::{FieldProblem, ServiceError};
+pub use hosting_client_addresses::ClientKey;
+pub use lobby_list::{ListLimits, ListPart, LobbyListPage};
+pub use matchmaker::{Answer, Body, Call, Decision, Matchmaker, Need, Outcome, Reply};
+pub use namespaces::{GameMode, Namespace, Namespaces, ServiceToken};
+pub use operation::Operation;
+pub use placements::{LobbyAnswer, LobbyAnswers, Places};
+pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
+pub use rate_limits::{Buckets, ClientLimits, Limit, monotonic_s};
+pub use regions::{Region, Regions};

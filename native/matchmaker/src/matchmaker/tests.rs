@@ -1,0 +1,498 @@
+//! Decisions on an engine without a journal.
+
+use std::collections::HashMap;
+
+use hosting_core::{Attach, EngineConfig, KeyRing};
+use sha2::{Digest as _, Sha256};
+
+use super::*;
+use crate::namespaces::{GameMode, Namespace, ServiceToken};
+use crate::player_addresses::PlayerAddresses;
+use crate::rate_limits::{Buckets, monotonic_s};
+use crate::regions::{Region, Regions};
+
+const NAMESPACE: Id = Id([0x11; 16]);
+const VERSION: Id = Id([0x22; 16]);
+const GROUP: Id = Id([0x33; 16]);
+const TOKEN_ID: Id = Id([0x51; 16]);
+const LOBBY: Id = Id([0, 1, 2, 3, 4, 5, 0x46, 7, 0x88, 9, 10, 11, 12, 13, 14, 15]);
+const LOBBY_TEXT: &str = "00010203-0405-4607-8809-0a0b0c0d0e0f";
+const BURST: u32 = 20;
+/// Operations on which players wait. They take no `cloud_` tokens.
+const PLAYER_OPERATIONS: [Operation; 5] =
+    [Operation::Connected, Operation::Disconnected, Operation::Heartbeat, Operation::Join, Operation::Find];
+const FIND: &str = r#"{"game_modes":["duel"]}"#;
+
+struct World(Matchmaker);
+
+fn keys() -> KeyRing {
+    KeyRing::new(vec![(1, [7; 32])], 1).expect("one key")
+}
+
+fn bearer(token: &str) -> Vec<u8> {
+    [b"Bearer ", token.as_bytes()].concat()
+}
+
+fn service() -> Vec<u8> {
+    bearer("env_secret")
+}
+
+fn public() -> Vec<u8> {
+    bearer(&keys().sign_public(NAMESPACE, Id([0x61; 16])))
+}
+
+fn of_lobby() -> Vec<u8> {
+    bearer(&keys().sign_lobby(1, LOBBY).expect("a key"))
+}
+
+fn namespace() -> Namespace {
+    let mode = || GameMode {
+        max_players: 8,
+        largest_limit: 8,
+        is_find_enabled: true,
+        is_taggable: false,
+        is_listable: true,
+        is_max_players_dynamic: false,
+        regions: None,
+    };
+    Namespace {
+        id: NAMESPACE,
+        label: "duels/live".into(),
+        version: VERSION,
+        group: GROUP,
+        source_limit: 2,
+        needs_admission: false,
+        modes: HashMap::from([("duel".into(), mode()), ("solo".into(), mode())]),
+        hosts: vec!["game.example".into()],
+        service_tokens: vec![ServiceToken {
+            sha256: Sha256::digest("env_secret").into(),
+            token_id: TOKEN_ID,
+            expires_ms: None,
+        }],
+        revoked: Vec::new(),
+    }
+}
+
+impl World {
+    /// Returns a matchmaker with one ready lobby.
+    fn new() -> World {
+        let world = World::with_starting_lobby();
+        world.0.shard.run(|engine, context| engine.ready(context, LOBBY)).result.expect("ready");
+        world
+    }
+
+    fn with_starting_lobby() -> World {
+        let world = World::without_lobby();
+        let attach = Attach {
+            id: LOBBY,
+            namespace: NAMESPACE,
+            version: VERSION,
+            mode: "duel",
+            region: "eu",
+            tags: &[],
+            max_players: 4,
+            max_players_direct: 4,
+            max_players_party: 4,
+            player_token_ttl_ms: 60_000,
+            heartbeat_timeout_ms: 0,
+            heartbeat_grace_ms: 10_000,
+            is_join_enabled: true,
+            ports: &[],
+            create_ts_ms: 0,
+            lobby_count_max: u32::MAX,
+            idempotency: None,
+        };
+        world.0.shard.run(|engine, context| engine.attach(context, &attach)).result.expect("attached");
+        world
+    }
+
+    fn without_lobby() -> World {
+        let buckets = || Arc::new(Buckets::new(1e-3, BURST, 1_000));
+        let regions = Regions::new(vec![Region {
+            id: "eu".into(),
+            provider_display_name: "eu".into(),
+            display_name: "Europe".into(),
+            coordinates: (50.0, 8.0),
+        }]);
+        let addresses = PlayerAddresses {
+            job_domain: None,
+            advertised: "127.0.0.1".into(),
+            node: "127.0.0.1".into(),
+            has_certificate: false,
+        };
+        let matchmaker = Matchmaker {
+            shard: Shard::new(Engine::new(EngineConfig::new(1, keys())), None),
+            hash: Arc::new(HashKey::new([9; 32])),
+            namespaces: Arc::default(),
+            limits: ClientLimits {
+                tokens: buckets(),
+                token_addresses: buckets(),
+                client_addresses: buckets(),
+                groups: buckets(),
+                lobbies: buckets(),
+            },
+            places: Places { regions, addresses },
+            lobby_answers: LobbyAnswers::default(),
+        };
+        matchmaker.namespaces.put(Arc::new(namespace()));
+        World(matchmaker)
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Namespace)) {
+        let mut changed = namespace();
+        change(&mut changed);
+        self.0.namespaces.put(Arc::new(changed));
+    }
+
+    fn ask(&self, operation: Operation, authorization: &[u8], body: &str) -> Decision {
+        self.0.answer(&call(operation, authorization, body)).decision
+    }
+
+    fn ask_keyed(&self, operation: Operation, authorization: &[u8], key: &str, body: &str) -> Decision {
+        let call = call(operation, authorization, body);
+        self.0.answer(&Call { idempotency_key: Some(key.as_bytes()), ..call }).decision
+    }
+
+    fn new_player(&self) -> String {
+        tokens(self.ask(Operation::Join, &service(), &join())).remove(0)
+    }
+
+    /// Returns the tokens left in the buckets of the `env_` token, its address, the client's address and the group.
+    fn left(&self) -> [usize; 4] {
+        let (identity, now) = ([NAMESPACE.0, TOKEN_ID.0].concat(), monotonic_s());
+        let limits = &self.0.limits;
+        let buckets: [(&Buckets, &[u8]); 4] = [
+            (&limits.tokens, &identity),
+            (&limits.token_addresses, &[192, 0, 2, 1]),
+            (&limits.client_addresses, &[192, 0, 2, 1]),
+            (&limits.groups, &GROUP.0),
+        ];
+        buckets.map(|(buckets, key)| {
+            let count = (0..2 * BURST).take_while(|_| buckets.take(key, now) == 0.0).count();
+            (0..count).for_each(|_| buckets.put_back(key));
+            count
+        })
+    }
+
+    fn state(&self) -> (Lsn, [u8; 32], String) {
+        let engine = self.0.shard.engine();
+        (engine.last_lsn(), engine.durable_hash(), format!("{:?}", engine.namespace_counts()))
+    }
+}
+
+fn join() -> String {
+    format!(r#"{{"lobby_id":"{LOBBY_TEXT}"}}"#)
+}
+
+fn confirm(player_token: &str) -> String {
+    format!(r#"{{"player_token":"{player_token}"}}"#)
+}
+
+fn call<'a>(operation: Operation, authorization: &'a [u8], body: &'a str) -> Call<'a> {
+    Call {
+        operation,
+        authorization: Some(authorization).filter(|header| !header.is_empty()),
+        origin: None,
+        idempotency_key: None,
+        media_type: Some(b"application/json"),
+        coordinates: None,
+        client: "192.0.2.1".parse().expect("an address"),
+        body: Body::Json(body.as_bytes()),
+    }
+}
+
+fn tokens(decision: Decision) -> Vec<String> {
+    match decision {
+        Decision::Answered(Answer { reply: Reply::Placed { tokens, .. }, .. }) => tokens,
+        other => panic!("{}", name(&other)),
+    }
+}
+
+fn error(decision: Decision) -> ServiceError {
+    match decision {
+        Decision::Refused { error, .. } => *error,
+        other => panic!("{}", name(&other)),
+    }
+}
+
+/// Returns the code, the need, or `OK`.
+fn name(decision: &Decision) -> &'static str {
+    match decision {
+        Decision::Answered(_) => "OK",
+        Decision::Refused { error, .. } => error.code.slug(),
+        Decision::Needs(need) => need.slug(),
+    }
+}
+
+#[test]
+fn needs_cost_one_token_and_change_nothing() {
+    let not_ready = World::with_starting_lobby();
+    let guarded = World::new();
+    guarded.change(|namespace| namespace.needs_admission = true);
+    let rows = [
+        (&not_ready, Operation::Find, FIND.to_owned(), Need::ReadyLobby),
+        (&not_ready, Operation::Join, join(), Need::ReadyLobby),
+        (&World::without_lobby(), Operation::Find, FIND.to_owned(), Need::NewLobby),
+        (&guarded, Operation::Find, FIND.to_owned(), Need::Admission),
+        (&guarded, Operation::Join, join(), Need::Admission),
+        (&guarded, Operation::Join, "{".to_owned(), Need::Description),
+    ];
+    for (world, operation, body, need) in rows {
+        for (authorization, taken) in [(service(), [1, 1, 0, 1]), (public(), [0, 0, 1, 1])] {
+            for key in [None, Some(&b"key"[..])] {
+                let (state, left) = (world.state(), world.left());
+                let outcome = world.0.answer(&Call { idempotency_key: key, ..call(operation, &authorization, &body) });
+                assert_eq!((name(&outcome.decision), outcome.exceeded), (need.slug(), None));
+                assert_eq!(outcome.subject, Some(Subject::Namespace(NAMESPACE)));
+                assert_eq!(world.state(), state, "{need:?}");
+                let expected: Vec<_> = left.iter().zip(taken).map(|(left, taken)| left - taken).collect();
+                assert_eq!(world.left()[..], expected, "{need:?}");
+                assert!(need.is_admitted());
+            }
+        }
+    }
+}
+
+#[test]
+fn development_tokens_cost_nothing() {
+    let world = World::new();
+    let left = world.left();
+    for operation in PLAYER_OPERATIONS {
+        let outcome = world.0.answer(&call(operation, &bearer("dev_x"), "{"));
+        assert_eq!((name(&outcome.decision), outcome.subject), (Need::MockResponse.slug(), None));
+    }
+    assert_eq!(world.left(), left);
+    assert!(!Need::MockResponse.is_admitted());
+}
+
+#[test]
+fn invalid_body_of_a_lobby_server_needs_its_description() {
+    let world = World::new();
+    for operation in [Operation::Connected, Operation::Disconnected, Operation::Heartbeat] {
+        let outcome = world.0.answer(&call(operation, &of_lobby(), "{"));
+        assert_eq!((name(&outcome.decision), outcome.subject), ("invalid_request", Some(Subject::Lobby(LOBBY))));
+    }
+    assert_eq!(world.left(), [BURST as usize; 4], "lobby servers have no rate limit");
+}
+
+#[test]
+fn refusal_by_a_rate_limit_takes_nothing() {
+    let world = World::new();
+    (0..BURST).for_each(|_| drop(world.ask(Operation::Find, &public(), FIND)));
+    let (state, left) = (world.state(), world.left());
+    // The body and the key of a limited request are not read.
+    for (body, key) in [(FIND, None), ("{", None), (FIND, Some(&b" "[..]))] {
+        let outcome = world.0.answer(&Call { idempotency_key: key, ..call(Operation::Find, &public(), body) });
+        assert_eq!((outcome.exceeded, outcome.subject), (Some(Limit::Client), Some(Subject::Namespace(NAMESPACE))));
+        let error = error(outcome.decision);
+        let limited = ServiceError::from(Code::RateLimited).with_metadata("limit", "client");
+        let wait = error.retry_after_s().expect("a wait");
+        assert!((990..=1_000).contains(&wait), "{wait}");
+        assert_eq!(error, limited.with_retry_after(wait.into()));
+    }
+    assert_eq!((world.state(), world.left()), (state, left));
+    let group = world.0.answer(&call(Operation::Find, &service(), FIND));
+    assert_eq!(group.exceeded, Some(Limit::ClientGroup), "the group has no token left");
+}
+
+#[test]
+fn wrong_credentials_cost_nothing_and_have_no_subject() {
+    let world = World::new();
+    for (authorization, code) in [
+        (vec![], "TOKEN_MISSING"),
+        (bearer("env_other"), "TOKEN_INVALID"),
+        (bearer("cloud_x"), "FORBIDDEN"),
+        (b"Basic x".to_vec(), "TOKEN_INVALID"),
+    ] {
+        for operation in PLAYER_OPERATIONS {
+            let outcome = world.0.answer(&call(operation, &authorization, "{"));
+            let is_lobby_call = !operation.has_content();
+            let expected = if is_lobby_call && code == "TOKEN_INVALID" && authorization == bearer("env_other") {
+                "FORBIDDEN"
+            } else {
+                code
+            };
+            assert_eq!((name(&outcome.decision), outcome.subject), (expected, None), "{operation:?}");
+        }
+    }
+    assert_eq!(world.left(), [BURST as usize; 4]);
+}
+
+#[test]
+fn origin_pays_as_the_client_of_its_address() {
+    let world = World::new();
+    let from_page = Call { origin: Some(b"https://game.example"), ..call(Operation::Find, b"", FIND) };
+    assert_eq!(name(&world.0.answer(&from_page).decision), "OK");
+    let all = BURST as usize;
+    assert_eq!(world.left(), [all, all, all - 1, all - 1]);
+}
+
+#[test]
+fn idempotency_key_has_a_form() {
+    let world = World::new();
+    let key = |length: usize| "k".repeat(length);
+    let asked = |operation, authorization: &[u8], key: &str, body: &str| {
+        name(&world.ask_keyed(operation, authorization, key, body))
+    };
+    for valid in [&key(1), &key(KEY_BYTES_MAX), "!~", "a,b"] {
+        assert_eq!(asked(Operation::Heartbeat, &of_lobby(), valid, "{}"), "OK", "{valid}");
+    }
+    let reason = format!("must be 1 to {KEY_BYTES_MAX} visible ASCII characters");
+    let problem = FieldProblem::new(&["idempotency-key"], "invalid", Some(&reason));
+    let expected = ServiceError::from(Code::HeaderInvalid).with_problem(problem);
+    for invalid in ["", &key(KEY_BYTES_MAX + 1), "a b", "a\t", "\u{7f}", "\u{e4}"] {
+        let decision = world.ask_keyed(Operation::Heartbeat, &of_lobby(), invalid, "{}");
+        assert_eq!(error(decision), expected, "{invalid:?}");
+        assert_eq!(asked(Operation::Find, &service(), invalid, "{"), "HEADER_INVALID", "before the body");
+    }
+}
+
+#[test]
+fn media_type_is_json_or_missing() {
+    let world = World::new();
+    let body = "{}";
+    let asked = |media_type: Option<&str>, body: Body<'_>| {
+        let authorization = of_lobby();
+        let call = call(Operation::Heartbeat, &authorization, "");
+        name(&world.0.answer(&Call { media_type: media_type.map(str::as_bytes), body, ..call }).decision)
+    };
+    let json = Body::Json(body.as_bytes());
+    for known in ["application/json", "Application/JSON; charset=utf-8", " application/json ;x"] {
+        assert_eq!(asked(Some(known), json), "OK", "{known}");
+    }
+    assert_eq!(asked(None, json), "OK");
+    for other in ["text/plain", "", "application/jsonp", "application/x-www-form-urlencoded"] {
+        assert_eq!(asked(Some(other), json), "MEDIA_TYPE_UNSUPPORTED", "{other}");
+        assert_eq!(asked(Some(other), Body::Json(b"{")), "MEDIA_TYPE_UNSUPPORTED", "before the body");
+    }
+    assert_eq!(asked(Some("application/grpc"), Body::Proto(b"")), "OK");
+}
+
+#[test]
+fn repeated_placement_gets_its_first_response() {
+    let world = World::new();
+    for (operation, body, other) in [
+        (Operation::Find, FIND.to_owned(), r#"{"game_modes":["duel"],"regions":["eu"]}"#.to_owned()),
+        (Operation::Join, join(), format!(r#"{{"lobby_id":"{LOBBY_TEXT}","party_size":1}}"#)),
+    ] {
+        let first = tokens(world.ask_keyed(operation, &service(), operation.slug(), &body));
+        let state = world.state();
+        assert_eq!(tokens(world.ask_keyed(operation, &service(), operation.slug(), &body)), first);
+        assert_eq!(name(&world.ask_keyed(operation, &service(), operation.slug(), &other)), "IDEMPOTENCY_KEY_REUSED");
+        // A repetition needs neither the configuration nor a further admission.
+        for change in [
+            |namespace: &mut Namespace| namespace.needs_admission = true,
+            |namespace: &mut Namespace| drop(namespace.modes.remove("duel")),
+        ] {
+            world.change(change);
+            assert_eq!(tokens(world.ask_keyed(operation, &service(), operation.slug(), &body)), first);
+            assert_eq!(
+                name(&world.ask_keyed(operation, &service(), operation.slug(), &other)),
+                "IDEMPOTENCY_KEY_REUSED"
+            );
+        }
+        world.change(|_| {});
+        assert_eq!(world.state(), state);
+        let of_other_caller = tokens(world.ask_keyed(operation, &public(), operation.slug(), &body));
+        assert_ne!(of_other_caller, first, "each caller has its own keys");
+    }
+}
+
+#[test]
+fn keys_of_operations_differ() {
+    let world = World::new();
+    let found = tokens(world.ask_keyed(Operation::Find, &service(), "key", FIND));
+    // The hash of the message has the operation, so the key is one of another request.
+    let joined = world.ask_keyed(Operation::Join, &service(), "key", &join());
+    assert_eq!(name(&joined), "IDEMPOTENCY_KEY_REUSED");
+    assert_eq!(tokens(world.ask_keyed(Operation::Find, &service(), "key", FIND)), found);
+}
+
+#[test]
+fn repeated_confirmation_is_answered_again() {
+    let world = World::new();
+    let player = world.new_player();
+    assert_eq!(name(&world.ask_keyed(Operation::Connected, &of_lobby(), "key", &confirm(&player))), "OK");
+    assert_eq!(name(&world.ask_keyed(Operation::Connected, &of_lobby(), "key", &confirm(&player))), "OK");
+    assert_eq!(name(&world.ask(Operation::Connected, &of_lobby(), &confirm(&player))), "PLAYER_TOKEN_CONSUMED");
+    let other = confirm(&world.new_player());
+    let reused = world.ask_keyed(Operation::Connected, &of_lobby(), "key", &other);
+    assert_eq!(name(&reused), "IDEMPOTENCY_KEY_REUSED");
+    for _ in 0..2 {
+        let gone = world.ask_keyed(Operation::Disconnected, &of_lobby(), "gone", &confirm(&player));
+        assert_eq!(name(&gone), "OK");
+    }
+    let gone = world.ask_keyed(Operation::Connected, &of_lobby(), "key", &confirm(&player));
+    assert_eq!(name(&gone), "PLAYER_TOKEN_CONSUMED", "the player has left");
+}
+
+#[test]
+fn key_is_the_same_over_json_and_protobuf() {
+    use prost::Message as _;
+    let world = World::new();
+    let message = proto::FindLobbyRequest { game_modes: vec!["duel".into()], ..Default::default() }.encode_to_vec();
+    let first = tokens(world.ask_keyed(Operation::Find, &service(), "key", FIND));
+    let authorization = service();
+    let call = call(Operation::Find, &authorization, "");
+    let over_grpc = Call { idempotency_key: Some(b"key"), body: Body::Proto(&message), ..call };
+    assert_eq!(tokens(world.0.answer(&over_grpc).decision), first);
+}
+
+#[test]
+fn holder_of_a_service_token_names_the_player() {
+    let world = World::new();
+    let with_address = |address: &str| format!(r#"{{"game_modes":["duel"],"client_address":"{address}"}}"#);
+    for _ in 0..2 {
+        assert_eq!(name(&world.ask(Operation::Find, &service(), &with_address("192.0.2.7"))), "OK");
+    }
+    let limited = world.ask(Operation::Find, &service(), &with_address("192.0.2.7"));
+    assert_eq!(name(&limited), "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE");
+    assert_eq!(name(&world.ask(Operation::Find, &service(), FIND)), "OK", "no address, no limit");
+    let problem = FieldProblem::new(&["client_address"], "not-allowed", Some("is for env_ tokens only"));
+    let expected = ServiceError::from(Code::BodyInvalid).with_problem(problem);
+    assert_eq!(error(world.ask(Operation::Find, &public(), &with_address("192.0.2.7"))), expected);
+}
+
+#[test]
+fn players_of_public_tokens_count_by_their_address() {
+    let world = World::new();
+    let asked = |client: &str| {
+        let authorization = public();
+        let call = call(Operation::Find, &authorization, FIND);
+        name(&world.0.answer(&Call { client: client.parse().expect("an address"), ..call }).decision)
+    };
+    assert_eq!([asked("2001:db8::1"), asked("2001:db8::2")], ["OK"; 2]);
+    assert_eq!(asked("2001:db8::3"), "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE", "one network of 64 bits");
+    assert_eq!(asked("2001:db8:0:1::3"), "OK");
+}
+
+#[test]
+fn refusals_of_the_engine_are_answers() {
+    let world = World::new();
+    let rows = [
+        (Operation::Find, service(), r#"{"game_modes":["solo"],"prevent_auto_create_lobby":true}"#.to_owned()),
+        (Operation::Join, public(), join().replace("00010203", "00010204")),
+        (Operation::Join, service(), join().replace('}', r#","party_size":5}"#)),
+        (Operation::Connected, of_lobby(), confirm("player_x")),
+        (Operation::Heartbeat, of_lobby(), r#"{"player_tokens":["player_x"]}"#.to_owned()),
+    ];
+    let codes = rows.map(|(operation, authorization, body)| name(&world.ask(operation, &authorization, &body)));
+    let expected = [
+        "MATCHMAKER_NO_AVAILABLE_LOBBIES",
+        "MATCHMAKER_LOBBY_NOT_FOUND",
+        "BODY_INVALID",
+        "PLAYER_TOKEN_INVALID",
+        "BODY_INVALID",
+    ];
+    assert_eq!(codes, expected);
+}
+
+#[test]
+fn party_gets_a_token_for_each_player() {
+    let world = World::new();
+    let channels = format!(r#","party_size":3,"event_channels":["{}"]}}"#, "c".repeat(22));
+    let placed = tokens(world.ask(Operation::Join, &service(), &join().replace('}', &channels)));
+    assert_eq!(placed.len(), 3);
+    let rejoin = join().replace('}', &format!(r#","rejoin_token":"{}"}}"#, placed[0]));
+    assert_eq!(tokens(world.ask(Operation::Join, &service(), &rejoin)).len(), 1);
+}

@@ -1,0 +1,234 @@
+//! Responses to find and join: the lobby with its ports, and the player tokens.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use hosting_core::{Id, LobbyView};
+use parking_lot::Mutex;
+use prost::Message as _;
+use prost::encoding::{self, WireType};
+use serde::Serialize;
+use uuid::Uuid;
+
+use crate::player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
+use crate::proto;
+use crate::regions::Regions;
+
+/// Bound of each half of the cache.
+const CACHED_MAX: usize = 10_000;
+// Numbers of protobuf fields.
+const LOBBY_PLAYER: u32 = 4;
+const RESPONSE_LOBBY: u32 = 1;
+const RESPONSE_PLAYER: u32 = 3;
+const RESPONSE_PLAYERS: u32 = 4;
+
+/// Stands for the player token during the encoding. A token has other characters.
+const TOKEN: &str = "<token>";
+
+/// Settings of the responses: regions and addresses.
+pub struct Places {
+    pub regions: Regions,
+    pub addresses: PlayerAddresses,
+}
+
+#[derive(Serialize)]
+struct RegionJson<'a> {
+    region_id: &'a str,
+    display_name: &'a str,
+}
+
+#[derive(Serialize, Clone)]
+struct PortRangeJson {
+    min: u16,
+    max: u16,
+}
+
+#[derive(Serialize, Clone)]
+struct PortJson {
+    host: Option<String>,
+    hostname: String,
+    port: Option<u16>,
+    port_range: Option<PortRangeJson>,
+    is_tls: bool,
+}
+
+impl From<&PortJson> for proto::Port {
+    fn from(port: &PortJson) -> proto::Port {
+        let range = |range: &PortRangeJson| proto::PortRange { min: range.min.into(), max: range.max.into() };
+        proto::Port {
+            host: port.host.clone(),
+            hostname: port.hostname.clone(),
+            port: port.port.map(u32::from),
+            port_range: port.port_range.as_ref().map(range),
+            is_tls: port.is_tls,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct PlayerJson<'a> {
+    token: &'a str,
+}
+
+#[derive(Serialize)]
+struct LobbyJson<'a> {
+    lobby_id: String,
+    region: RegionJson<'a>,
+    ports: &'a BTreeMap<&'a str, PortJson>,
+    player: PlayerJson<'a>,
+}
+
+#[derive(Serialize)]
+struct PlacementJson<'a> {
+    lobby: LobbyJson<'a>,
+    ports: &'a BTreeMap<&'a str, PortJson>,
+    player: PlayerJson<'a>,
+}
+
+/// The parts of a response that are equal for all players of a lobby.
+pub struct LobbyAnswer {
+    /// The JSON response, split where a player token belongs.
+    json: Vec<Vec<u8>>,
+    /// The protobuf message of the lobby, without its player.
+    proto_lobby: Vec<u8>,
+    /// The protobuf field of the ports in the response.
+    proto_ports: Vec<u8>,
+}
+
+impl LobbyAnswer {
+    pub fn new(places: &Places, lobby: &LobbyView) -> LobbyAnswer {
+        let ports = ports(places, lobby);
+        let region = &*lobby.region;
+        let region = RegionJson { region_id: region, display_name: places.regions.display_name(region) };
+        let player = || PlayerJson { token: TOKEN };
+        let lobby_id = Uuid::from_bytes(lobby.id.0).to_string();
+        let proto_ports: BTreeMap<_, _> =
+            ports.iter().map(|(name, port)| ((*name).to_owned(), proto::Port::from(port))).collect();
+        let proto_region =
+            proto::Region { region_id: region.region_id.to_owned(), display_name: region.display_name.to_owned() };
+        let proto_lobby = proto::Lobby {
+            lobby_id: lobby_id.clone(),
+            region: Some(proto_region),
+            ports: proto_ports.clone(),
+            player: None,
+        };
+        let proto_ports = proto::FindLobbyResponse { ports: proto_ports, ..proto::FindLobbyResponse::default() };
+        let lobby = LobbyJson { lobby_id, region, ports: &ports, player: player() };
+        let response = PlacementJson { lobby, ports: &ports, player: player() };
+        let text = serde_json::to_string(&response).expect("the response has only text keys");
+        // Both tokens come after the name of the region, which may contain any text.
+        let mut json: Vec<_> = text.rsplitn(3, TOKEN).map(|part| part.as_bytes().to_vec()).collect();
+        json.reverse();
+        LobbyAnswer { json, proto_lobby: proto_lobby.encode_to_vec(), proto_ports: proto_ports.encode_to_vec() }
+    }
+
+    /// Returns the JSON response for the player tokens of a party.
+    pub fn json(&self, tokens: &[String]) -> Vec<u8> {
+        let mut body = Vec::new();
+        let own = tokens.first().map_or("", String::as_str);
+        for (number, part) in self.json.iter().enumerate() {
+            if number > 0 {
+                body.extend_from_slice(own.as_bytes());
+            }
+            body.extend_from_slice(part);
+        }
+        if tokens.len() < 2 {
+            return body;
+        }
+        body.pop();
+        body.extend_from_slice(b",\"players\":[");
+        for (number, token) in tokens.iter().enumerate() {
+            body.extend_from_slice(if number == 0 { b"{\"token\":\"" } else { b",{\"token\":\"" });
+            body.extend_from_slice(token.as_bytes());
+            body.extend_from_slice(b"\"}");
+        }
+        body.extend_from_slice(b"]}");
+        body
+    }
+
+    /// Appends the protobuf response for the player tokens of a party. The responses of find and of join have the same
+    /// fields.
+    pub fn write_proto(&self, tokens: &[String], message: &mut Vec<u8>) {
+        let player = |token: &String| proto::Player { token: token.clone() };
+        let own = tokens.first().map(player).unwrap_or_default();
+        let lobby_length = self.proto_lobby.len() + encoding::message::encoded_len(LOBBY_PLAYER, &own);
+        encoding::encode_key(RESPONSE_LOBBY, WireType::LengthDelimited, message);
+        encoding::encode_varint(lobby_length as u64, message);
+        message.extend_from_slice(&self.proto_lobby);
+        encoding::message::encode(LOBBY_PLAYER, &own, message);
+        message.extend_from_slice(&self.proto_ports);
+        encoding::message::encode(RESPONSE_PLAYER, &own, message);
+        if tokens.len() > 1 {
+            tokens.iter().for_each(|token| encoding::message::encode(RESPONSE_PLAYERS, &player(token), message));
+        }
+    }
+}
+
+fn ports<'a>(places: &Places, lobby: &'a LobbyView) -> BTreeMap<&'a str, PortJson> {
+    let attached = lobby.ports.iter().map(|port| (&*port.name, numbered(&port.address, port.port, port.is_tls)));
+    let leased = lobby.own.iter().flat_map(|own| &own.ports).map(|port| {
+        let (protocol, exposure) = (port.protocol, port.exposure);
+        let address =
+            places.addresses.address_of(&port.name, protocol, exposure, lobby.id, &lobby.region, OwnerKind::Lobby);
+        let json = match address.port {
+            PlayerPort::Number(number) => numbered(&address.hostname, number, address.is_tls),
+            PlayerPort::Range(min, max) => PortJson {
+                host: None,
+                hostname: address.hostname,
+                port: None,
+                port_range: Some(PortRangeJson { min, max }),
+                is_tls: address.is_tls,
+            },
+        };
+        (&*port.name, json)
+    });
+    attached.chain(leased).collect()
+}
+
+fn numbered(hostname: &str, number: u16, is_tls: bool) -> PortJson {
+    let is_ipv6 = hostname.contains(':');
+    let host = if is_ipv6 { format!("[{hostname}]:{number}") } else { format!("{hostname}:{number}") };
+    PortJson { host: Some(host), hostname: hostname.to_owned(), port: Some(number), port_range: None, is_tls }
+}
+
+/// Answers of lobbies that recently got players. These parts of a lobby never change.
+#[derive(Default)]
+pub struct LobbyAnswers(Mutex<Halves>);
+
+#[derive(Default)]
+struct Halves {
+    young: HashMap<Id, Arc<LobbyAnswer>>,
+    old: HashMap<Id, Arc<LobbyAnswer>>,
+}
+
+impl LobbyAnswers {
+    pub fn get(&self, lobby: Id) -> Option<Arc<LobbyAnswer>> {
+        let halves = self.0.lock();
+        if let Some(answer) = halves.young.get(&lobby) {
+            return Some(answer.clone());
+        }
+        let answer = halves.old.get(&lobby)?.clone();
+        drop(halves);
+        Some(self.insert(lobby, answer))
+    }
+
+    pub fn add(&self, lobby: Id, answer: LobbyAnswer) -> Arc<LobbyAnswer> {
+        self.insert(lobby, Arc::new(answer))
+    }
+
+    fn insert(&self, lobby: Id, answer: Arc<LobbyAnswer>) -> Arc<LobbyAnswer> {
+        let mut halves = self.0.lock();
+        let mut replaced = HashMap::new();
+        if halves.young.len() >= CACHED_MAX {
+            replaced = std::mem::take(&mut halves.young);
+            std::mem::swap(&mut replaced, &mut halves.old);
+        }
+        halves.young.insert(lobby, answer.clone());
+        drop(halves);
+        drop(replaced);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests;
