@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,12 @@ class Shape:
     streams: int = 1
     latency_from: str = "planned"
     """`planned` or `sent`: start of the latency in an open loop."""
+    headers: str = "usual"
+    """`usual`: those of a client that follows the how-to guides, with idempotency keys. `bare`: as few as possible."""
 
 
 HTTP: Final = Shape("http", 256)
+BARE_HTTP: Final = replace(HTTP, headers="bare")
 GRPC: Final = Shape("grpc", 4, 64)
 
 
@@ -74,6 +77,7 @@ def run_load(
         *("--address", address, "--plan", str(plan)),
         *("--connections", str(shape.connections), "--streams", str(shape.streams)),
         *("--rate", str(rate), "--latency-from", shape.latency_from),
+        *("--headers", shape.headers),
         core=LOAD_CORE,
     )
     run["server_cpu_us_per_answer"] = (cpu_s() - before_s) / run["answers"] * 1e6
@@ -135,7 +139,7 @@ def placement_windows(
     try:
         plans = [service.folder / f"plan{number}" for number in range(len(loads))]
         for plan, load in zip(plans, loads, strict=True):
-            write_placements(plan, operation, lobbies, load.count)
+            write_placements(plan, operation, players.public, lobbies, load.count)
         runs = _run_all(bench, service, loads, plans)
         count = sum(load.count for load in loads)
         reserved = service.metric("hosting_slots", state="reserved")
@@ -162,9 +166,11 @@ def _run_all(
     return runs
 
 
-def write_placements(plan: Path, operation: str, lobbies: list[Lobby], count: int) -> None:
+def write_placements(
+    plan: Path, operation: str, token: str, lobbies: list[Lobby], count: int
+) -> None:
     with plan.open("w") as file:
         for number in range(count):
             lobby = lobbies[number % len(lobbies)]
             value = lobby.lobby_id if operation == "join" else MODE
-            file.write(f"{operation} {lobby.namespace.service_token} {value}\n")
+            file.write(f"{operation} {token} {value}\n")

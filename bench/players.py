@@ -58,6 +58,7 @@ class Players:
             "set_mm_config",
             [{"namespace_id": one.namespace_id} | limits for one in self.namespaces],
         )
+        self.public = self.public_token()
 
     def public_token(self) -> str:
         """Creates a token for the players of the first namespace."""

@@ -43,12 +43,13 @@ _PLAYER_LIMIT: Final = "player_limit_max = 65535\n"
 DEFAULT_LIMITS: Final = ""
 _NO_LIMITS: Final = """
 [rate_limits]
-client = {per_second = 0, burst = 1}
-operator = {per_second = 0, burst = 1}
-client_group = {per_second = 0, burst = 1}
-operator_group = {per_second = 0, burst = 1}
-address = {per_second = 0, burst = 1}
-failed_authentication = {per_second = 0, burst = 1}
+client = {per_second = 1000000, burst = 1000000}
+operator = {per_second = 1000000, burst = 1000000}
+client_group = {per_second = 1000000, burst = 1000000}
+operator_group = {per_second = 1000000, burst = 1000000}
+address = {per_second = 1000000, burst = 1000000}
+failed_authentication = {per_second = 1000000, burst = 1000000}
+lobby = {per_second = 1000000, burst = 1000000}
 [quotas]
 games = 1_000_000
 namespaces = 1_000_000

@@ -7,7 +7,7 @@ use std::future::{Ready, ready};
 use std::process::ExitCode;
 use std::task::{Context, Poll};
 
-use hosting_front::proto::PlayerConnectedRequest;
+use hosting_matchmaker::proto::PlayerConnectedRequest;
 use http_body::Body as HttpBody;
 use tokio::net::TcpListener;
 use tokio_stream::wrappers::TcpListenerStream;

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use super::request_plan::{PlannedRequest, RequestPlan};
 use super::send_schedule::SendSchedule;
-use super::{RequestResult, WorkerResult};
+use super::{ClientHeaders, RequestResult, WorkerResult};
 use crate::{Failure, failure};
 
 const METHOD: &str = "/hosting.v1.Matchmaker/PlayerConnected";
@@ -24,6 +24,7 @@ pub async fn start(
     streams: usize,
     plan: &Arc<RequestPlan>,
     schedule: &Arc<SendSchedule>,
+    headers: ClientHeaders,
 ) -> Result<Vec<JoinHandle<Result<WorkerResult, Failure>>>, Failure> {
     let mut workers = Vec::with_capacity(connections * streams);
     for connection in 0..connections {
@@ -36,9 +37,9 @@ pub async fn start(
         for number in connection * streams..(connection + 1) * streams {
             let (plan, schedule, sender) = (Arc::clone(plan), Arc::clone(schedule), sender.clone());
             let target = format!("http://{address}{METHOD}");
-            workers.push(tokio::spawn(
-                async move { run_worker(sender, plan.for_worker(number), &schedule, &target).await },
-            ));
+            workers.push(tokio::spawn(async move {
+                run_worker(sender, plan.for_worker(number), &schedule, &target, headers).await
+            }));
         }
     }
     Ok(workers)
@@ -49,6 +50,7 @@ async fn run_worker(
     planned_requests: &[PlannedRequest],
     schedule: &SendSchedule,
     target: &str,
+    headers: ClientHeaders,
 ) -> Result<WorkerResult, Failure> {
     let mut result = WorkerResult::default();
     result.samples.reserve_exact(planned_requests.len());
@@ -58,9 +60,15 @@ async fn run_worker(
         let request = Request::post(target)
             .header("te", "trailers")
             .header("content-type", "application/grpc")
-            .header("user-agent", "bench")
-            .header("authorization", format!("Bearer {}", planned.token))
-            .body(())?;
+            .header("authorization", format!("Bearer {}", planned.token));
+        let request = match headers {
+            ClientHeaders::Bare => request.header("user-agent", "bench"),
+            ClientHeaders::Usual => request
+                .header("user-agent", "grpc-python/1.76.0 grpc-c/51.0.0 (linux; chttp2)")
+                .header("grpc-accept-encoding", "identity, deflate, gzip")
+                .header("idempotency-key", &planned.key),
+        };
+        let request = request.body(())?;
         let message = frame(&planned.value)?;
         let started = schedule.wait_for_next_start().await?;
         let (response, mut body) = sender.send_request(request, false)?;

@@ -8,21 +8,35 @@ use tokio::task::JoinHandle;
 
 use super::request_plan::{Operation, PlannedRequest, RequestPlan};
 use super::send_schedule::SendSchedule;
-use super::{RequestResult, WorkerResult};
+use super::{ClientHeaders, RequestResult, WorkerResult};
 use crate::{Failure, failure};
+
+/// Headers of a lobby server that uses the library httpx, beside those of each request.
+const OF_LOBBY_SERVER: &str = "\r\naccept: */*\r\naccept-encoding: gzip, deflate, br, zstd\r\nconnection: keep-alive\
+    \r\nuser-agent: python-httpx/0.28.1";
+/// Headers of a page that uses fetch in Chromium, beside those of each request.
+const OF_BROWSER: &str = "\r\nConnection: keep-alive\r\nsec-ch-ua-platform: \"Linux\"\
+    \r\nUser-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/156.0.0.0 Safari/537.36\
+    \r\nsec-ch-ua: \"Chromium\";v=\"156\", \"Not?A_Brand\";v=\"24\"\r\nsec-ch-ua-mobile: ?0\r\nAccept: */*\
+    \r\nOrigin: https://game.example\r\nSec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: cors\r\nSec-Fetch-Dest: empty\
+    \r\nReferer: https://game.example/\r\nAccept-Encoding: gzip, deflate, br, zstd\r\nAccept-Language: en-US,en;q=0.9";
+const OF_NOBODY: &str = "\r\nuser-agent: bench";
 
 pub async fn start(
     address: &str,
     connections: usize,
     plan: &Arc<RequestPlan>,
     schedule: &Arc<SendSchedule>,
+    headers: ClientHeaders,
 ) -> Result<Vec<JoinHandle<Result<WorkerResult, Failure>>>, Failure> {
     let mut workers = Vec::with_capacity(connections);
     for number in 0..connections {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         let (plan, schedule, host) = (Arc::clone(plan), Arc::clone(schedule), address.to_owned());
-        workers.push(tokio::spawn(async move { run_worker(stream, plan.for_worker(number), &schedule, &host).await }));
+        workers.push(tokio::spawn(async move {
+            run_worker(stream, plan.for_worker(number), &schedule, &host, headers).await
+        }));
     }
     Ok(workers)
 }
@@ -32,13 +46,14 @@ async fn run_worker(
     planned_requests: &[PlannedRequest],
     schedule: &SendSchedule,
     host: &str,
+    headers: ClientHeaders,
 ) -> Result<WorkerResult, Failure> {
     let mut result = WorkerResult::default();
     result.samples.reserve_exact(planned_requests.len());
-    let (mut request, mut response_bytes) = (Vec::with_capacity(512), Vec::with_capacity(2_048));
+    let (mut request, mut response_bytes) = (Vec::with_capacity(2_048), Vec::with_capacity(2_048));
     schedule.wait_for_start().await;
     for planned in planned_requests {
-        write_request(&mut request, planned, host);
+        write_request(&mut request, planned, host, headers);
         let started = schedule.wait_for_next_start().await?;
         stream.write_all(&request).await?;
         response_bytes.clear();
@@ -55,11 +70,20 @@ async fn run_worker(
     Ok(result)
 }
 
-fn write_request(into: &mut Vec<u8>, planned: &PlannedRequest, host: &str) {
+fn write_request(into: &mut Vec<u8>, planned: &PlannedRequest, host: &str, headers: ClientHeaders) {
     let (path, body_start, body_end) = match planned.operation {
         Operation::Connected => ("players/connected", r#"{"player_token":""#, r#""}"#),
         Operation::Join => ("lobbies/join", r#"{"lobby_id":""#, r#""}"#),
         Operation::Find => ("lobbies/find", r#"{"game_modes":[""#, r#""]}"#),
+    };
+    let of_client = match (headers, planned.operation) {
+        (ClientHeaders::Bare, _) => OF_NOBODY,
+        (ClientHeaders::Usual, Operation::Connected) => OF_LOBBY_SERVER,
+        (ClientHeaders::Usual, Operation::Join | Operation::Find) => OF_BROWSER,
+    };
+    let key = match headers {
+        ClientHeaders::Bare => String::new(),
+        ClientHeaders::Usual => format!("\r\nidempotency-key: {}", planned.key),
     };
     let body_bytes = body_start.len() + planned.value.len() + body_end.len();
     into.clear();
@@ -68,7 +92,9 @@ fn write_request(into: &mut Vec<u8>, planned: &PlannedRequest, host: &str) {
         path,
         " HTTP/1.1\r\nhost: ",
         host,
-        "\r\nuser-agent: bench\r\nauthorization: Bearer ",
+        of_client,
+        &key,
+        "\r\nauthorization: Bearer ",
         &planned.token,
         "\r\ncontent-type: application/json\r\ncontent-length: ",
         &body_bytes.to_string(),

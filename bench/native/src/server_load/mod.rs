@@ -20,6 +20,15 @@ use crate::{Failure, failure};
 use request_plan::RequestPlan;
 use send_schedule::SendSchedule;
 
+/// Headers of the requests.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ClientHeaders {
+    /// A client that follows the how-to guides sends them, with an idempotency key for each request.
+    Usual,
+    /// Only those that a request needs. No usual client sends them.
+    Bare,
+}
+
 #[derive(Default)]
 struct WorkerResult {
     samples: Vec<Sample>,
@@ -47,7 +56,8 @@ impl WorkerResult {
     }
 }
 
-/// Runs `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S] [--latency-from planned|sent]`.
+/// Runs `http|grpc --address HOST:PORT --plan FILE --connections N [--streams N] [--rate PER_S]
+/// [--latency-from planned|sent] [--headers usual|bare]`.
 pub fn run(transport: &str, flags: &Flags) -> Result<Measurement, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(measure(transport, flags))
@@ -61,10 +71,12 @@ async fn measure(transport: &str, flags: &Flags) -> Result<Measurement, Failure>
     let plan = Arc::new(RequestPlan::read(flags.text("plan")?, connections * streams)?);
     let request_count = plan.len() as u64;
     let schedule = Arc::new(SendSchedule::new(rate, flags.text("latency-from").is_ok_and(|from| from == "sent"))?);
+    let is_bare = flags.text("headers").is_ok_and(|headers| headers == "bare");
+    let headers = if is_bare { ClientHeaders::Bare } else { ClientHeaders::Usual };
     let cpu_before_ns = cpu_ns();
     let workers = match transport {
-        "http" => http::start(&address, connections, &plan, &schedule).await?,
-        "grpc" => grpc::start(&address, connections, streams, &plan, &schedule).await?,
+        "http" => http::start(&address, connections, &plan, &schedule, headers).await?,
+        "grpc" => grpc::start(&address, connections, streams, &plan, &schedule, headers).await?,
         _ => return Err(failure("usage: bench-load http|grpc ...")),
     };
     schedule.start();

@@ -1,5 +1,7 @@
 //! Requests of the load: one `connected` request for each fresh player token, or joins and finds.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use crate::{Failure, failure};
 
 pub struct PlannedRequest {
@@ -7,6 +9,8 @@ pub struct PlannedRequest {
     pub token: String,
     /// Player token, lobby id or game mode.
     pub value: String,
+    /// Idempotency key, in the form of a UUID.
+    pub key: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -33,12 +37,15 @@ impl RequestPlan {
     /// Reads lines of operation, token and value, and distributes them over the workers.
     pub fn read(path: &str, workers: usize) -> Result<RequestPlan, Failure> {
         let mut plan: Vec<Vec<PlannedRequest>> = (0..workers).map(|_| Vec::new()).collect();
+        // Each run has keys of its own.
+        let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
         for (number, line) in std::fs::read_to_string(path)?.lines().enumerate() {
             let [operation, token, value] = line.split(' ').collect::<Vec<_>>()[..] else {
                 return Err(failure("a line has an operation, a token and a value"));
             };
             let operation = Operation::named(operation)?;
-            let planned = PlannedRequest { operation, token: token.to_owned(), value: value.to_owned() };
+            let (token, value, key) = (token.to_owned(), value.to_owned(), key_of(seed, number as u64));
+            let planned = PlannedRequest { operation, token, value, key };
             plan[number % workers].push(planned);
         }
         Ok(RequestPlan(plan))
@@ -51,4 +58,11 @@ impl RequestPlan {
     pub fn len(&self) -> usize {
         self.0.iter().map(Vec::len).sum()
     }
+}
+
+fn key_of(seed: u64, number: u64) -> String {
+    let (a, b) = (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), number.wrapping_mul(0xd6e8_feb8_6659_fd93));
+    let bits = (u128::from(a ^ b) << 64) | u128::from(a.rotate_left(32) ^ number);
+    let text = format!("{bits:032x}");
+    format!("{}-{}-{}-{}-{}", &text[..8], &text[8..12], &text[12..16], &text[16..20], &text[20..])
 }
