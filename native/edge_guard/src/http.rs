@@ -111,7 +111,7 @@ impl AcceptedConnection {
         let is_proxied = worker.shared.is_trusted(self.peer);
         if !self.is_tls {
             let Ok(Ok(is_http2)) = timeout(timeouts.head, begins_with_http2(&client)).await else { return Ok(()) };
-            self.into_front(local, is_proxied).run(client, is_http2).await;
+            self.into_player_connection(local, is_proxied).run(client, is_http2).await;
             return Ok(());
         }
         let accepting = worker.shared.certificates.http().accept(client);
@@ -119,11 +119,11 @@ impl AcceptedConnection {
             return Err(ConnectionRefusal::Handshake);
         };
         let is_http2 = client.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.into_front(local, is_proxied).run(client, is_http2).await;
+        self.into_player_connection(local, is_proxied).run(client, is_http2).await;
         Ok(())
     }
 
-    fn into_front(self, local: SocketAddr, is_proxied: bool) -> Arc<PlayerConnection> {
+    fn into_player_connection(self, local: SocketAddr, is_proxied: bool) -> Arc<PlayerConnection> {
         Arc::new(PlayerConnection {
             forwarded: headers::ForwardedHeaders::new(self.peer, local, self.is_tls),
             worker: self.worker,
@@ -161,10 +161,10 @@ impl PlayerConnection {
     {
         let io = TokioIo::new(TrackedStream::new(client, self.tracker.clone(), !is_http2));
         let head_bytes = self.worker.shared.config.limits.head_bytes;
-        let front = self.clone();
+        let player = self.clone();
         let service = service_fn(move |request: Request<Incoming>| {
-            let front = front.clone();
-            async move { Ok::<_, Infallible>(exchange::handle_request(&front, request).await) }
+            let player = player.clone();
+            async move { Ok::<_, Infallible>(exchange::handle_request(&player, request).await) }
         });
         if is_http2 {
             let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -191,10 +191,10 @@ impl PlayerConnection {
 
 async fn serve_until_timeout<C: Future>(
     mut connection: std::pin::Pin<&mut C>,
-    front: &PlayerConnection,
+    player: &PlayerConnection,
     shut_down_gracefully: impl Fn(std::pin::Pin<&mut C>),
 ) {
-    let shared = &front.worker.shared;
+    let shared = &player.worker.shared;
     let timeouts = shared.timeouts();
     let mut leaving = shared.leave_signal.subscribe();
     let first = Instant::now() + timeouts.head.min(timeouts.keep_alive);
@@ -207,10 +207,10 @@ async fn serve_until_timeout<C: Future>(
         tokio::select! {
             biased;
             _ = connection.as_mut() => return,
-            () = timer.as_mut() => match front.tracker.check_timeouts(&shared.timeouts()) {
+            () = timer.as_mut() => match player.tracker.check_timeouts(&shared.timeouts()) {
                 TimeoutCheck::Expired => return,
                 TimeoutCheck::CheckAgainAt(when) => {
-                    front.dedicated.sweep();
+                    player.dedicated.sweep();
                     timer.as_mut().reset(when + Duration::from_millis(1));
                 }
             },

@@ -12,18 +12,18 @@
 //! admin_server
 //! route_controller
 //! route_client
-//! route_table
+//! route_listeners
 //! http | tcp | predecessor
 //! handover
 //! listener
-//! worker
+//! connection_workers
 //! udp | relay | backend_connect | backend_pool | tls
-//! host_table | connection_limits
+//! host_routes | connection_limits
 //! live_route
 //! traffic
 //! route_set | metrics | proxy_protocol | request_body
 //! config
-//! address | wire
+//! address | wire | certificate_authority
 //! operator_log | folder_lock
 //! ```
 

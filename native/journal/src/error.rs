@@ -65,7 +65,7 @@ pub enum OpenError {
         last: Lsn,
         path: PathBuf,
     },
-    /// An image is damaged and no older image can replace it, or [`crate::State::load_image`] failed.
+    /// An image is damaged and no older image can replace it, or [`crate::RecoverableState::load_image`] failed.
     Image {
         path: PathBuf,
         reason: String,

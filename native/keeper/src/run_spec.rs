@@ -54,7 +54,7 @@ pub struct RunSpec {
     pub log_lines_per_s: u64,
     pub log_bytes_per_s: u64,
     pub reserve_bytes: u64,
-    /// FIFO to which the keeper writes `<id> log` and `<id> state` lines as notifications.
+    /// FIFO to which the keeper writes lines as notifications.
     pub notify: Option<PathBuf>,
     pub id: String,
     pub isolation: Isolation,

@@ -36,7 +36,6 @@ pub fn from_image(image: &[u8]) -> Engine {
     engine
 }
 
-/// Returns the whole list of a version's lobbies.
 /// Searches all records and returns the old keys that none needs.
 pub fn unused_keys(engine: &mut Engine) -> Vec<u16> {
     engine.start_key_search();
@@ -44,6 +43,7 @@ pub fn unused_keys(engine: &mut Engine) -> Vec<u16> {
     engine.unused_keys()
 }
 
+/// Returns the whole list of a version's lobbies.
 pub fn listed(engine: &Engine, namespace: Id, version: Id) -> Vec<ListedLobby> {
     let mut lobbies = Vec::new();
     let mut next = Some(0);

@@ -28,10 +28,10 @@ use crate::request_body::{BackendSender, BodyProgress, RequestBody};
 use crate::traffic::{CountedStream, Traffic};
 use crate::{backend_connect, proxy_protocol, relay};
 
-pub async fn handle_request(front: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
-    let mut exchange = Exchange::start(front);
-    let counters = &front.worker.counters;
-    let response = match forward(front, request, &mut exchange).await {
+pub async fn handle_request(player: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
+    let mut exchange = Exchange::start(player);
+    let counters = &player.worker.counters;
+    let response = match forward(player, request, &mut exchange).await {
         Ok(response) => response.map(|body| ResponseBody::from_backend(body, exchange)),
         Err(problem) => {
             counters.problems.with_label(problem).increment();
@@ -43,26 +43,26 @@ pub async fn handle_request(front: &Arc<PlayerConnection>, request: Request<Inco
 }
 
 async fn forward(
-    front: &Arc<PlayerConnection>,
+    player: &Arc<PlayerConnection>,
     mut request: Request<Incoming>,
     exchange: &mut Exchange,
 ) -> Result<Response<Incoming>, RequestProblem> {
-    let live = find_route(front, &request)?;
+    let live = find_route(player, &request)?;
     if exchange.is_concurrent && request.version() == Version::HTTP_2 {
         // Each concurrent HTTP/2 request counts as the connection that it would be in HTTP/1.1.
-        let client = front.worker.shared.client(front.peer);
-        let permit = front.worker.shared.limits.admit(scopes(client, Destination::Game(live.number)));
+        let client = player.worker.shared.client(player.peer);
+        let permit = player.worker.shared.limits.admit(scopes(client, Destination::Game(live.number)));
         let permit = permit.map_err(|_| RequestProblem::TooManyRequests)?;
         permit.record(Speech::Spoken);
         exchange.permit = Some(permit);
     }
     if !live.is_reserved {
-        front.open.permit().count_in([Scope::Games]).map_err(|_| RequestProblem::TooManyRequests)?;
+        player.open.permit().count_in([Scope::Games]).map_err(|_| RequestProblem::TooManyRequests)?;
     }
     let backend = live.backend().ok_or(RequestProblem::NoBackend)?;
     let is_upgrade = headers::is_upgrade(&request);
-    let trusted = front.is_proxied.then_some(&front.worker.shared.config.proxies[..]);
-    headers::add_forwarding_headers(&mut request, &front.forwarded, is_upgrade, trusted)
+    let trusted = player.is_proxied.then_some(&player.worker.shared.config.proxies[..]);
+    headers::add_forwarding_headers(&mut request, &player.forwarded, is_upgrade, trusted)
         .ok_or(RequestProblem::Request)?;
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
@@ -71,14 +71,14 @@ async fn forward(
     }
     let request = request.map(RequestBody::new);
     let progress = request.body().progress();
-    let (mut response, sender) = send_request(front, &live, &backend, request).await?;
+    let (mut response, sender) = send_request(player, &live, &backend, request).await?;
     *response.version_mut() = Version::HTTP_11;
     match upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         Some(of_client) => {
             headers::strip(response.headers_mut(), true);
             let of_backend = hyper::upgrade::on(&mut response);
-            let tunnel = tunnel(front.clone(), live.traffic.clone(), of_client, of_backend);
-            live.spawn(&front.worker.handle, tunnel);
+            let tunnel = tunnel(player.clone(), live.traffic.clone(), of_client, of_backend);
+            live.spawn(&player.worker.handle, tunnel);
         }
         // The player did not request an upgrade.
         None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(RequestProblem::Unreachable),
@@ -96,16 +96,16 @@ async fn forward(
     Ok(response)
 }
 
-fn find_route(front: &PlayerConnection, request: &Request<Incoming>) -> Result<Arc<LiveRoute>, RequestProblem> {
-    if let Some(route) = &front.route {
+fn find_route(player: &PlayerConnection, request: &Request<Incoming>) -> Result<Arc<LiveRoute>, RequestProblem> {
+    if let Some(route) = &player.route {
         return Ok(route.clone());
     }
     let host = headers::host(request.uri(), request.headers()).ok_or(RequestProblem::Request)?;
-    let hosts = front.worker.shared.hosts.read().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let hosts = player.worker.shared.hosts.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let route = if host.bytes().any(|byte| byte.is_ascii_uppercase()) {
-        hosts.find(front.is_tls, &host.to_ascii_lowercase())
+        hosts.find(player.is_tls, &host.to_ascii_lowercase())
     } else {
-        hosts.find(front.is_tls, host)
+        hosts.find(player.is_tls, host)
     };
     route.cloned().ok_or(RequestProblem::Host)
 }
@@ -115,19 +115,19 @@ fn find_route(front: &PlayerConnection, request: &Request<Incoming>) -> Result<A
 /// A backend can close an idle connection while the request is being sent. A request that was not sent is then retried.
 /// A request that the backend may have received is retried only if it has no body and a safe method.
 async fn send_request(
-    front: &Arc<PlayerConnection>,
+    player: &Arc<PlayerConnection>,
     live: &Arc<LiveRoute>,
     backend: &BackendAddress,
     mut request: Request<RequestBody>,
 ) -> Result<(Response<Incoming>, BackendSender), RequestProblem> {
     loop {
-        let waiting = front.take_idle(live, backend);
+        let waiting = player.take_idle(live, backend);
         let is_reused = waiting.is_some();
         let mut sender = match waiting {
             Some(sender) => sender,
-            None => connect(front, live, backend).await?,
+            None => connect(player, live, backend).await?,
         };
-        let within = front.worker.shared.timeouts().connect;
+        let within = player.worker.shared.timeouts().connect;
         if !sender.is_ready() && !matches!(timeout(within, sender.ready()).await, Ok(Ok(()))) {
             if is_reused {
                 continue;
@@ -136,7 +136,7 @@ async fn send_request(
         }
         let retry = if is_reused { copy_request(&request) } else { None };
         let progress = request.body().progress();
-        match wait_for_response(front, progress, sender.try_send_request(request)).await? {
+        match wait_for_response(player, progress, sender.try_send_request(request)).await? {
             Ok(response) => return Ok((response, sender)),
             Err(mut error) => match error.take_message().filter(|_| is_reused).or(retry) {
                 Some(unsent) => request = unsent,
@@ -149,11 +149,11 @@ async fn send_request(
 /// Waits for the response. Each chunk of the request body restarts the timeout, so that a player can send a body of any
 /// size.
 async fn wait_for_response<T>(
-    front: &PlayerConnection,
+    player: &PlayerConnection,
     progress: Option<Arc<BodyProgress>>,
     response: impl Future<Output = T>,
 ) -> Result<T, RequestProblem> {
-    let timeouts = front.worker.shared.timeouts();
+    let timeouts = player.worker.shared.timeouts();
     let Some(progress) = progress else {
         return timeout(timeouts.response, response).await.map_err(|_elapsed| RequestProblem::Late);
     };
@@ -189,19 +189,23 @@ fn copy_request(request: &Request<RequestBody>) -> Option<Request<RequestBody>> 
 }
 
 async fn connect(
-    front: &Arc<PlayerConnection>,
+    player: &Arc<PlayerConnection>,
     live: &Arc<LiveRoute>,
     backend: &BackendAddress,
 ) -> Result<BackendSender, RequestProblem> {
-    let within = front.worker.shared.timeouts().connect;
+    let within = player.worker.shared.timeouts().connect;
     match backend {
-        BackendAddress::Port(address) => handshake(front, live, backend_connect::connect(*address, within).await).await,
-        BackendAddress::Socket(path) => handshake(front, live, backend_connect::connect_unix(path, within).await).await,
+        BackendAddress::Port(address) => {
+            handshake(player, live, backend_connect::connect(*address, within).await).await
+        }
+        BackendAddress::Socket(path) => {
+            handshake(player, live, backend_connect::connect_unix(path, within).await).await
+        }
     }
 }
 
 async fn handshake<S>(
-    front: &Arc<PlayerConnection>,
+    player: &Arc<PlayerConnection>,
     live: &Arc<LiveRoute>,
     stream: std::io::Result<S>,
 ) -> Result<BackendSender, RequestProblem>
@@ -213,7 +217,7 @@ where
         _ => RequestProblem::Unreachable,
     })?;
     if live.sends_proxy_header {
-        let header = proxy_protocol::encode_header(front.peer, front.local, proxy_protocol::Protocol::Stream);
+        let header = proxy_protocol::encode_header(player.peer, player.local, proxy_protocol::Protocol::Stream);
         stream.write_all(&header).await.map_err(|_| RequestProblem::Unreachable)?;
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()
@@ -221,34 +225,34 @@ where
         .handshake(TokioIo::new(CountedStream::new(stream, live.traffic.clone())))
         .await
         .map_err(|_| RequestProblem::Unreachable)?;
-    live.spawn(&front.worker.handle, async move {
+    live.spawn(&player.worker.handle, async move {
         let _ = connection.with_upgrades().await;
     });
     Ok(sender)
 }
 
-async fn tunnel(front: Arc<PlayerConnection>, traffic: Arc<Traffic>, of_client: OnUpgrade, of_backend: OnUpgrade) {
+async fn tunnel(player: Arc<PlayerConnection>, traffic: Arc<Traffic>, of_client: OnUpgrade, of_backend: OnUpgrade) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
-    let _open = OpenTunnel::new(&front.worker);
-    let counters = RelayCounters { thread: &front.worker.counters, owner: &traffic };
-    let _ = match (front.is_tls, backend.downcast::<TokioIo<CountedStream<TcpStream>>>()) {
+    let _open = OpenTunnel::new(&player.worker);
+    let counters = RelayCounters { thread: &player.worker.counters, owner: &traffic };
+    let _ = match (player.is_tls, backend.downcast::<TokioIo<CountedStream<TcpStream>>>()) {
         (true, Ok(backend)) => {
-            set_backend_connection::<TlsStream<TcpStream>, _>(&front, counters, client, backend).await
+            relay_upgraded_streams::<TlsStream<TcpStream>, _>(&player, counters, client, backend).await
         }
-        (false, Ok(backend)) => between_sockets(&front, counters, client, backend).await,
+        (false, Ok(backend)) => relay_upgraded_sockets(&player, counters, client, backend).await,
         (is_tls, Err(backend)) => {
             let Ok(backend) = backend.downcast::<TokioIo<CountedStream<UnixStream>>>() else { return };
             if is_tls {
-                set_backend_connection::<TlsStream<TcpStream>, _>(&front, counters, client, backend).await
+                relay_upgraded_streams::<TlsStream<TcpStream>, _>(&player, counters, client, backend).await
             } else {
-                set_backend_connection::<TcpStream, _>(&front, counters, client, backend).await
+                relay_upgraded_streams::<TcpStream, _>(&player, counters, client, backend).await
             }
         }
     };
 }
 
-async fn between_sockets(
-    front: &PlayerConnection,
+async fn relay_upgraded_sockets(
+    player: &PlayerConnection,
     counters: RelayCounters<'_>,
     client: Upgraded,
     backend: Parts<TokioIo<CountedStream<TcpStream>>>,
@@ -257,14 +261,14 @@ async fn between_sockets(
     relay::relay_sockets(
         &mut client,
         &mut backend,
-        RelayLimits::idle(front.worker.shared.timeouts().stream_idle),
+        RelayLimits::idle(player.worker.shared.timeouts().stream_idle),
         counters,
     )
     .await
 }
 
-async fn set_backend_connection<C, B>(
-    front: &PlayerConnection,
+async fn relay_upgraded_streams<C, B>(
+    player: &PlayerConnection,
     counters: RelayCounters<'_>,
     client: Upgraded,
     backend: Parts<TokioIo<CountedStream<B>>>,
@@ -277,7 +281,7 @@ where
     relay::relay_streams(
         &mut client,
         &mut backend,
-        RelayLimits::idle(front.worker.shared.timeouts().stream_idle),
+        RelayLimits::idle(player.worker.shared.timeouts().stream_idle),
         counters,
     )
     .await

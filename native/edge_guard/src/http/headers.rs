@@ -147,9 +147,9 @@ mod tests {
 
     #[test]
     fn host_is_read_without_its_port() {
-        for (text, host_of_it) in [("a.example:443", "a.example"), ("a.example", "a.example"), ("[::1]:80", "::1")] {
+        for (text, expected) in [("a.example:443", "a.example"), ("a.example", "a.example"), ("[::1]:80", "::1")] {
             let headers = HeaderMap::from_iter([(HOST, text.parse().unwrap())]);
-            assert_eq!(host(&Uri::from_static("/x"), &headers), Some(host_of_it));
+            assert_eq!(host(&Uri::from_static("/x"), &headers), Some(expected));
         }
         assert_eq!(host(&Uri::from_static("https://b.example/x"), &HeaderMap::new()), Some("b.example"));
         assert_eq!(host(&Uri::from_static("/x"), &HeaderMap::new()), None);

@@ -25,7 +25,7 @@ enum BodySource {
 
 /// HTTP exchange in progress: a request and its response. Dropping it records the end for the connection's timeouts.
 pub struct Exchange {
-    front: Arc<PlayerConnection>,
+    player: Arc<PlayerConnection>,
     /// Backend connection, which can be reused when the response is complete.
     connection: Option<BackendConnection>,
     pub is_concurrent: bool,
@@ -43,9 +43,9 @@ pub struct BackendConnection {
 }
 
 impl Exchange {
-    pub fn start(front: &Arc<PlayerConnection>) -> Self {
-        let is_concurrent = front.tracker.start_exchange();
-        Self { front: front.clone(), connection: None, is_concurrent, permit: None }
+    pub fn start(player: &Arc<PlayerConnection>) -> Self {
+        let is_concurrent = player.tracker.start_exchange();
+        Self { player: player.clone(), connection: None, is_concurrent, permit: None }
     }
 
     pub fn set_backend_connection(&mut self, connection: BackendConnection) {
@@ -56,14 +56,14 @@ impl Exchange {
         let Some(connection) = self.connection.take() else { return };
         // An unfinished request body would block the next request, which may be another player's.
         if connection.progress.as_ref().is_none_or(|progress| progress.is_over()) {
-            self.front.store_idle(connection);
+            self.player.store_idle(connection);
         }
     }
 }
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        self.front.tracker.end_exchange();
+        self.player.tracker.end_exchange();
     }
 }
 

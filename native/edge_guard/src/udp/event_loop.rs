@@ -78,7 +78,7 @@ pub struct EventLoop {
     by_number: HashMap<u64, usize>,
     sessions: SessionTable,
     batch: MessageBatch,
-    unestablished: Instant,
+    started: Instant,
     turn: u64,
     now_ms: u64,
     swept_ms: u64,
@@ -110,7 +110,7 @@ impl EventLoop {
             by_number: HashMap::new(),
             sessions: SessionTable::default(),
             batch: MessageBatch::new(),
-            unestablished: Instant::now(),
+            started: Instant::now(),
             turn: 0,
             now_ms: 0,
             swept_ms: 0,
@@ -128,7 +128,7 @@ impl EventLoop {
         loop {
             let count = self.epoll.wait(&mut events, if self.sessions.len() > 0 { SWEEP_MS as i32 } else { 1_000 });
             self.turn += 1;
-            self.now_ms = u64::try_from(self.unestablished.elapsed().as_millis()).unwrap_or(u64::MAX);
+            self.now_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
             if !self.is_paused {
                 self.receive_from_backends(&events[..count]);
                 for event in &events[..count] {

@@ -4,10 +4,10 @@
 //! a reply). A spoofed source can reach every rank. So only ranks within a port are compared. Ports are compared by
 //! their number of sessions.
 //!
-//! A full port evicts the least recently used session of its lowest rank. A `Established` session can be evicted only after
+//! A full port evicts the least recently used session of its lowest rank. An `Established` session can be evicted only after
 //! 10 s without traffic. A full thread chooses the first of these that exists:
 //! - A `New` or `Answered` session of the port with most of them, if these are more than 1/16 of all sessions.
-//! - A `Established` session of the port with most of them, after 1 s without traffic. If the port of the new session is not
+//! - An `Established` session of the port with most of them, after 1 s without traffic. If the port of the new session is not
 //!   smaller than that port, after 10 s.
 //! - A session of the new session's own port, by the rule for a full port.
 //!
@@ -33,9 +33,9 @@ const IN_USE_MS: u64 = 10_000;
 /// Idle time after which a session of the port with most sessions can be evicted for a smaller port.
 const IN_USE_LARGEST_PORT_MS: u64 = 1_000;
 
-/// One in this number of sessions may be new. If more are new, a thread at its session limit evicts these first. A
-/// session is new until its player answers the backend.
-const NEW_SESSION_SHARE: usize = 16;
+/// One in this number of sessions may be `New` or `Answered`. If there are more, a thread at its session limit evicts
+/// these first.
+const UNESTABLISHED_SHARE: usize = 16;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -98,7 +98,7 @@ pub struct SessionTable {
     by_local: HashMap<(usize, SocketAddr, LocalAddress), usize>,
     by_address: HashMap<ClientKey, AddressSessions>,
     // For each port and rank, in the order of last use.
-    queues: Vec<[PortQueues; 3]>,
+    queues: Vec<[SessionQueue; 3]>,
     // The first two ranks, and the highest.
     unestablished: PortSessionCounts,
     established: PortSessionCounts,
@@ -109,11 +109,11 @@ pub struct SessionTable {
 #[derive(Debug, Default)]
 struct AddressSessions {
     count: usize,
-    unestablished: PortQueues,
+    unestablished: SessionQueue,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct PortQueues {
+struct SessionQueue {
     first: Option<usize>,
     last: Option<usize>,
 }
@@ -203,7 +203,7 @@ impl SessionTable {
             self.enqueue_at_address(index);
         }
         if port >= self.queues.len() {
-            self.queues.resize(port + 1, [PortQueues::default(); 3]);
+            self.queues.resize(port + 1, [SessionQueue::default(); 3]);
         }
         self.counts_of(rank).add(port);
         self.enqueue(index);
@@ -252,7 +252,7 @@ impl SessionTable {
     }
 
     pub fn evictable_for_port(&self, port: usize, now_ms: u64) -> Option<usize> {
-        if self.unestablished.total() * NEW_SESSION_SHARE > self.len() {
+        if self.unestablished.total() * UNESTABLISHED_SHARE > self.len() {
             return self.oldest_unestablished(self.unestablished.largest()?);
         }
         let in_largest_port = || {

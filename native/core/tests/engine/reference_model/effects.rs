@@ -1,4 +1,4 @@
-//! Changes of the model after an reply_of command. Slots and tokens are the engine's choice, and are checked.
+//! Changes of the model after a command and its reply. Slots and tokens are the engine's choice, and are checked.
 
 use hosting_core::{EndReason, HoldId, Id, Refusal, ResolvedHold, Source};
 
