@@ -3,8 +3,9 @@
 Ids are 16 bytes. Times and durations are milliseconds. An LSN is the number of a journal event. A result with an LSN
 (also `wait`) may leave the process when `Engine.durable()` has reached the LSN. LSN 0 needs no wait.
 
-The module calls no Python code. These methods release the GIL: `open`, `heartbeat`, `list_lobbies`,
-`live_versions`, `starts_of_version`, `lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`,
+The module calls no Python code, except the constructor of errors. These methods release the GIL: `open`,
+`Matchmaker.decide` with a large body, the methods of `Reply`, `live_versions`, `starts_of_version`,
+`lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`,
 `compact`, `close`, `change_files` and `Front.stop`.
 """
 
@@ -14,11 +15,15 @@ from os import PathLike
 from pathlib import Path
 from typing import Final, Protocol, Self, final, type_check_only
 
+from pyservice.calls import EncodedRequest
+from pyservice.errors import ServiceError
+
 __all__ = [
-    "SLUGS",
     "Buckets",
+    "Caller",
     "ConnectionAdmission",
     "ConnectionBudget",
+    "Decision",
     "EmptyLobby",
     "Engine",
     "Fact",
@@ -29,18 +34,20 @@ __all__ = [
     "FrontRecord",
     "IdleLobbyGroup",
     "LeasedPort",
-    "ListPart",
-    "ListedLobby",
     "Lobby",
     "LobbyTemplate",
+    "Matchmaker",
     "Namespace",
     "Namespaces",
     "OpenFailed",
+    "OperationLimits",
     "Placed",
+    "PlacementRequest",
     "PlayerAddresses",
     "Port",
     "PublicCertificate",
     "Refused",
+    "Reply",
     "Resolved",
     "Route",
     "RouteChanges",
@@ -48,15 +55,15 @@ __all__ = [
     "Status",
     "TrustedProxies",
     "acked_bytes",
+    "bearer_token",
     "build_profile",
     "change_files",
+    "check_idempotency_key",
     "compact",
     "packed_client",
+    "read_trace",
     "version",
 ]
-
-SLUGS: Final[tuple[str, ...]]
-"""Every `Refused.slug`, an error code of the wire."""
 
 build_profile: Final[str]
 """`release` or `debug`. Only release builds are measured."""
@@ -70,14 +77,9 @@ class OpenFailed(Exception):
 class Refused(Exception):
     """The engine refused a command and changed nothing."""
 
-    slug: Final[str]
-    """One of `SLUGS`."""
+    error: Final[ServiceError]
     wait: Final[int]
     """LSN that must be durable before the error may be sent."""
-    context: Final[dict[str, str | int | tuple[int, ...]]]
-    """`reason` and `exit_code` of a failed start, `limit` of the party size, or `indexes` of invalid tokens
-    in a heartbeat (ascending, at most 256).
-    """
 
 @final
 class Port:
@@ -134,44 +136,6 @@ class Lobby:
     def leased(self) -> tuple[LeasedPort, ...]: ...
     @property
     def lobby_config(self) -> bytes | None: ...
-
-@final
-class ListedLobby:
-    """A lobby in a list, at the time of the call."""
-
-    @property
-    def id(self) -> bytes: ...
-    @property
-    def position(self) -> int: ...
-    @property
-    def mode(self) -> str: ...
-    @property
-    def region(self) -> str: ...
-    @property
-    def max_players(self) -> tuple[int, int, int]:
-        """Limits of find, join and party."""
-    @property
-    def connected(self) -> int: ...
-    @property
-    def state(self) -> bytes | None: ...
-
-@final
-class ListPart:
-    """A part of a list of lobbies, at the time of the call."""
-
-    @property
-    def json(self) -> bytes:
-        """The lobbies as JSON objects, with commas between them."""
-    @property
-    def count(self) -> int: ...
-    @property
-    def lobbies(self) -> list[ListedLobby]: ...
-    @property
-    def following(self) -> int | None:
-        """The value of `after` for the next part, or None after the last part."""
-    @property
-    def is_full(self) -> bool:
-        """True if the next lobby was beyond one of the limits."""
 
 @final
 class Placed:
@@ -476,16 +440,9 @@ class Engine:
         """Return the holds that ended since the last call. `change_fd` signals new ones."""
 
     # Tokens and hashes
-    def lobby_of_token(self, lobby_token: str) -> bytes | None: ...
     def public_token(self, namespace: bytes, token_id: bytes) -> str: ...
-    def namespace_of_public_token(self, public_token: str) -> tuple[bytes, bytes] | None:
-        """Return (namespace, token id) of a valid `pub_` token, else None."""
     def development_token(self, namespace: bytes, token_id: bytes, expires_ms: int) -> str:
         """Return a `dev_` token, equal for equal arguments under one key."""
-    def namespace_of_development_token(
-        self, development_token: str
-    ) -> tuple[bytes, bytes, int] | None:
-        """Return (namespace, token id, expires_ms) of a valid or expired `dev_` token, else None."""
     def mock_player_token(self, namespace: bytes, token_id: bytes, nonce: bytes) -> str:
         """Return a mock player token, equal for an equal nonce (16 bytes) in the same hour."""
     def consume_mock(
@@ -495,8 +452,6 @@ class Engine:
 
         The developer group of the namespace has a limit of used tokens.
         """
-    def source(self, namespace: bytes, address: bytes) -> int:
-        """Return the keyed hash of a client address. Never 0."""
     def idempotency(self, caller: bytes, key: bytes, operation: str, message: bytes) -> bytes:
         """Return the 32-byte request key that commands take as `idempotency`."""
 
@@ -522,27 +477,7 @@ class Engine:
         """Record a passed captcha. Returns the LSN."""
     def note_request(self, namespace: bytes, address: bytes) -> None: ...
 
-    # Requests of players. All raise Refused.
-    def find(
-        self,
-        namespace: bytes,
-        version: bytes,
-        modes: Sequence[str],
-        regions: Sequence[str],
-        tags: Sequence[tuple[str, str]],
-        *,
-        party_size: int = 1,
-        source: int = 0,
-        source_limit: int = 4294967295,
-        idempotency: bytes | None = None,
-        channels: Sequence[bytes] | None = None,
-        creation: LobbyTemplate | int | None = None,
-    ) -> Placed:
-        """Find a lobby with free slots.
-
-        `channels`: the i-th channel receives the token of player i + 1. `creation`: the lobby to create if none
-        fits, `lobby_count_max` where creation is impossible, or None to prevent creation.
-        """
+    # Requests of players. Raise Refused.
     def create(
         self,
         namespace: bytes,
@@ -555,20 +490,11 @@ class Engine:
         idempotency: bytes | None = None,
         channels: Sequence[bytes] | None = None,
     ) -> Placed:
-        """Create a lobby for this caller. `creation` as in `find`."""
+        """Create a lobby for this caller. `creation` is its template, or `lobby_count_max` if no lobby can start.
+
+        `channels`: the i-th channel receives the token of player i + 1.
+        """
     def servers(self) -> Servers: ...
-    def join(
-        self,
-        namespace: bytes,
-        lobby: bytes,
-        *,
-        party_size: int = 1,
-        rejoin_token: str | None = None,
-        source: int = 0,
-        source_limit: int = 4294967295,
-        idempotency: bytes | None = None,
-        channels: Sequence[bytes] | None = None,
-    ) -> Placed: ...
     def recall(self, idempotency: bytes) -> Placed | None:
         """Return the stored result of find, create or join, or None. A hold gains one waiting request."""
     def release_hold(self, hold: int) -> None:
@@ -579,22 +505,6 @@ class Engine:
     def take_delivered(self) -> list[bytes]:
         """Return the channels with durable events since the last call."""
 
-    # Lobby servers. All return the LSN and raise Refused.
-    def connected(
-        self, lobby: bytes, player_token: str, idempotency: bytes | None = None
-    ) -> int: ...
-    def disconnected(
-        self,
-        lobby: bytes,
-        player_token: str,
-        hold_ms: int | None = None,
-        idempotency: bytes | None = None,
-    ) -> int: ...
-    def ready(self, lobby: bytes) -> int: ...
-    def set_closed(self, lobby: bytes, is_closed: bool) -> int: ...
-    def set_state(self, lobby: bytes, state: bytes) -> int:
-        """An empty state clears it."""
-    def heartbeat(self, lobby: bytes, player_tokens: Sequence[str] | None = None) -> int: ...
     def state(
         self, namespaces: Sequence[bytes], lobby: bytes, speaker: bytes | None = None
     ) -> tuple[bytes | None, int]:
@@ -642,26 +552,10 @@ class Engine:
 
     # Queries without an LSN
     def lobby(self, lobby: bytes) -> Lobby | None: ...
-    def list_lobbies(
-        self,
-        namespace: bytes,
-        version: bytes,
-        modes: Sequence[str],
-        after: int,
-        with_state: bool,
-        lobbies_max: int,
-        json_bytes_max: int,
-    ) -> ListPart:
-        """Return a part of the public, open lobbies of a version in these game modes, oldest first.
-
-        `after` is `following` of the previous part, or 0. A part without lobbies can have a next part.
-        """
     def namespace_that_had(self, lobby: bytes) -> bytes | None:
         """Return the namespace of a lobby, also for some time after its end."""
     def live_versions(self, namespace: bytes) -> list[bytes]:
         """Return the versions with lobbies that have not ended. Includes changes that are not durable yet."""
-    def player_counts(self, namespace: bytes) -> list[tuple[str, str, int]]:
-        """Return (mode, region, connected players)."""
     def status(self) -> Status: ...
     def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
         """Return Prometheus text. Labels are `game/namespace`."""
@@ -760,6 +654,26 @@ class Buckets:
     def put_back(self, key: bytes) -> None: ...
     def __len__(self) -> int: ...
 
+@final
+class OperationLimits:
+    """Limits of the requests to an operation, each with its name."""
+
+    def __new__(
+        cls,
+        tokens: tuple[str, Buckets],
+        token_addresses: tuple[str, Buckets],
+        client_addresses: tuple[str, Buckets],
+        groups: tuple[str, Buckets],
+    ) -> Self: ...
+    def admit(
+        self, token: bytes | None, address: bytes, group: bytes | None
+    ) -> tuple[str, float] | None:
+        """Take one token from the bucket of each key, or none if one of them is empty.
+
+        Returns the name of the limit that is used up and the seconds until its next token, or None.
+        `token` identifies an access token. Other clients count by their address alone.
+        """
+
 @type_check_only
 class GameMode(Protocol):
     """Attributes of the object that describes a game mode."""
@@ -767,10 +681,11 @@ class GameMode(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def max_players(self) -> int:
-        """Largest party of a find."""
+    def max_players(self) -> int: ...
     @property
-    def largest_limit(self) -> int: ...
+    def max_players_direct(self) -> int: ...
+    @property
+    def max_players_party(self) -> int: ...
     @property
     def is_find_enabled(self) -> bool: ...
     @property
@@ -782,6 +697,11 @@ class GameMode(Protocol):
     @property
     def regions(self) -> Collection[str] | None:
         """None: all regions."""
+    @property
+    def create_publicities(self) -> Collection[str]: ...
+    @property
+    def port_ranges(self) -> Mapping[str, bool]:
+        """Whether each port is a range."""
 
 @final
 class Namespace:
@@ -812,9 +732,10 @@ class Namespaces:
     def put(self, namespace: Namespace) -> None:
         """Add or replace a namespace."""
     def remove(self, namespace: bytes) -> None: ...
-    def is_revoked(self, namespace: bytes, token_id: bytes) -> bool: ...
-    def service_token(self, sha256: bytes) -> tuple[bytes, bytes, int | None] | None:
-        """Return (namespace, token id, expiry in Unix ms) of a token, also if it is revoked or expired, else None."""
+    def of_host(self, host: str) -> bytes | None:
+        """Return the namespace of a web origin's host."""
+    def of_service_token(self, sha256: bytes) -> bytes | None:
+        """Return the namespace of a token, also if it is revoked or expired."""
 
 @final
 class PlayerAddresses:
@@ -984,21 +905,164 @@ class PublicCertificate:
         """Outcomes of orders since the last call: whether each is a problem, and a text."""
 
 @final
+class Caller:
+    """Sender of a request after its authorization."""
+
+    @property
+    def kind(self) -> str:
+        """`lobby`, `pub`, `env`, `dev`, `cloud`, or `tokenless` if the `Origin` header gave access."""
+    @property
+    def namespace(self) -> bytes | None: ...
+    @property
+    def lobby(self) -> bytes | None: ...
+    @property
+    def identity(self) -> bytes:
+        """Key under which idempotency keys are stored."""
+    @property
+    def group(self) -> bytes | None:
+        """Key of the rate limits of a developer group."""
+
+@final
+class Reply:
+    """Response of a native operation."""
+
+    def json(self) -> bytes: ...
+    def proto(self) -> bytes: ...
+
+@final
+class Decision:
+    """A response, an error, a hold, or what a request needs. Exactly one of them is set."""
+
+    @property
+    def reply(self) -> Reply | None:
+        """May be sent once the LSN `wait` is durable."""
+    @property
+    def error(self) -> ServiceError | None:
+        """May be sent once the LSN `wait` is durable."""
+    @property
+    def hold(self) -> int:
+        """Number of a wait for the starting lobby `lobby`, or 0."""
+    @property
+    def need(self) -> str | None:
+        """`admission`, `new_lobby`, `starting_lobby`, `served_ports`, `cloud_token`, `mock_response` or
+        `invalid_request`. The engine has not changed. The rate limits are paid, except for `cloud_token`.
+        """
+    @property
+    def wait(self) -> int: ...
+    @property
+    def namespace(self) -> bytes | None:
+        """Namespace of the caller."""
+    @property
+    def lobby(self) -> bytes | None:
+        """Lobby of the caller, or of a hold."""
+    @property
+    def exceeded(self) -> str | None:
+        """Name of the rate limit that refuses the request."""
+
+@final
+class PlacementRequest:
+    """A valid find or join."""
+
+    @property
+    def namespace(self) -> bytes: ...
+    @property
+    def is_of_back_end(self) -> bool:
+        """Whether a back end calls for the player."""
+    @property
+    def message(self) -> bytes:
+        """The protobuf message."""
+    @property
+    def idempotency(self) -> bytes | None: ...
+    @property
+    def modes(self) -> list[str]:
+        """Game modes that a find may use."""
+    @property
+    def regions(self) -> list[str]: ...
+
+@final
+class Matchmaker:
+    """Rules of the matchmaker. The front and the Python servers share one object.
+
+    Errors are raised as `pyservice.errors.ServiceError`.
+    """
+
+    def __new__(
+        cls,
+        engine: Engine,
+        namespaces: Namespaces,
+        regions: Sequence[tuple[str, str, str, float, float]],
+        addresses: PlayerAddresses,
+        client_limits: tuple[Buckets, Buckets, Buckets, Buckets, Buckets],
+    ) -> Self:
+        """`regions` are (id, display name of the provider, display name, latitude, longitude), the default one first.
+
+        `client_limits` are buckets of tokens, of addresses of token holders, of addresses of other clients, of groups,
+        and of lobbies.
+        """
+    def decide(self, request: EncodedRequest) -> Decision:
+        """Decide about a request, which does not wait."""
+    def place(
+        self,
+        request: EncodedRequest,
+        new_lobby: tuple[bytes, bytes, LobbyTemplate | int] | None = None,
+    ) -> Decision:
+        """Decide about a find or join, which may wait for a starting lobby.
+
+        `new_lobby` is (namespace, version, template of a lobby to start), with `lobby_count_max` in place of the
+        template if no lobby can start. None prevents the creation.
+        """
+    def placement(self, request: EncodedRequest) -> PlacementRequest:
+        """Return a find or join that needs something. Raises if its token or its game modes are no longer valid."""
+    def placed(self, placed: Placed) -> Decision:
+        """Return the response for reserved slots."""
+    def reply(self, lobby: bytes, tokens: Sequence[str]) -> Reply | None:
+        """Return the response for players of a lobby, or None if the lobby has ended."""
+    def source(self, namespace: bytes, is_back_end: bool, client: bytes, player: str | None) -> int:
+        """Return the keyed hash of a player's address, or 0 if it is not known."""
+    def create_target(
+        self,
+        namespace: bytes,
+        mode: str,
+        region: str | None,
+        publicity: str | None,
+        *,
+        has_tags: bool,
+        max_players: int | None,
+        party_size: int,
+        coords: tuple[float, float] | None,
+    ) -> tuple[str, str]:
+        """Return (region, publicity) of a new lobby."""
+    def attach_region(
+        self, namespace: bytes, mode: str, region: str | None, has_tags: bool, ports: Sequence[str]
+    ) -> str:
+        """Return the region of a server that becomes a lobby."""
+    def check_mode(self, namespace: bytes, mode: str) -> None: ...
+    def caller(
+        self, callers: str, authorization: str | None, origin: str | None, address: bytes
+    ) -> Caller:
+        """Authorize `clients`, `lobby_servers`, `state_readers` or `operators`."""
+
+def read_trace(traceparent: str) -> tuple[str, str] | None:
+    """Return (trace id, span id) of a valid header `traceparent` of W3C Trace Context."""
+
+def bearer_token(authorization: str | None, accepted_kinds: Sequence[str]) -> tuple[str, str]:
+    """Return the token of an `authorization` header and its kind, such as `env`. Raises ServiceError."""
+
+def check_idempotency_key(key: str) -> None:
+    """Raises ServiceError."""
+
+@final
 class Front:
     """HTTP server in front of the API. It answers matchmaker requests on threads of its own, without the GIL."""
 
     @staticmethod
     def start(
-        engine: Engine,
+        matchmaker: Matchmaker,
         listener_fd: int,
         edge_listener_fd: int | None,
-        namespaces: Namespaces,
         *,
         passing: FrontPassing,
         connections_max: int | None,
-        client_limits: tuple[Buckets, Buckets, Buckets, Buckets, Buckets],
-        regions: Sequence[tuple[str, str, str, float, float]],
-        addresses: PlayerAddresses,
         duration_bounds_s: Sequence[float],
         trusted_proxies: Sequence[str],
         edge_proxies: Sequence[str],
@@ -1011,8 +1075,6 @@ class Front:
     ) -> Front:
         """Start to accept connections. The front uses copies of the descriptors.
 
-        `client_limits` are buckets of tokens, of addresses of token holders, of addresses of other clients, of groups,
-        and of lobbies. `regions` are (id, display name of the provider, display name, latitude, longitude).
         `trusted_proxies` and `edge_proxies` are networks, and `game_servers` are ranges of user ids. With a
         `certificate`, both listeners take TLS only. Raises ValueError for a wrong route, and OSError for an engine
         without a journal.

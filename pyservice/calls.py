@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from google.protobuf.message import Message
@@ -131,6 +131,51 @@ class WaitForChange(NamedTuple):
     """Run of the change numbers. A restarted service starts a new run."""
 
 
+@dataclass(slots=True)
+class EncodedRequest:
+    """A request to an operation of the native matchmaker, which decodes and decides it.
+
+    Native code reads the attributes.
+    """
+
+    operation: str
+    """Name of the operation in metrics, such as `find`."""
+    call: Call
+    form: Literal["json", "proto", "checked", "target"]
+    """Where the content is: in `body` as JSON, as protobuf message, or as a protobuf message that
+    Python has decoded, checked and encoded deterministically, or in `path` and `query`.
+    """
+    body: bytes = b""
+    path: str = ""
+    query: str = ""
+    media_type: bytes | None = None
+    is_paid: bool = False
+    """Whether the request has paid its rate limits."""
+    admitted_modes: list[str] | None = None
+    """Game modes for which the player has passed captcha and verification."""
+    are_ports_served: bool = False
+    """Whether edge-guard serves the ports of the lobby."""
+
+
+class Reply(Protocol):
+    """Response of a native operation."""
+
+    def json(self) -> bytes: ...
+    def proto(self) -> bytes: ...
+
+
+class Unanswered(Enum):
+    """What a native operation needs from the server."""
+
+    UNCHECKED = 1
+    """The content has an unusual form, or is invalid. The server decodes and checks it, and asks
+    again with a `checked` one.
+    """
+    OTHER_TOKEN = 2
+    """`Operation.authorize` and `Operation.run` answer requests with this kind of token."""
+
+
+Answer = Callable[[EncodedRequest], Awaitable[Reply | Unanswered]]
 Authorize = Callable[[Call], Caller | Awaitable[Caller]]
 """Transports await a result only if it is not a `Caller`. So the hot path never suspends."""
 Run = Callable[[Any, Caller], Awaitable[Message | WaitForChange]]
@@ -146,3 +191,5 @@ class Operation:
     method: str
     authorize: Authorize
     run: Run
+    answer: Answer | None = None
+    """Answers requests that are not decoded yet. None: there is no native operation."""

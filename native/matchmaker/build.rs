@@ -59,10 +59,12 @@ const JSON_RESPONSES: [&str; 8] = [
     "RegionInfo",
     "RegionStatistics",
 ];
-/// Fields that only Python reads from JSON.
-const WITHOUT_JSON: [&str; 2] = ["captcha", "verification_data"];
-/// A list that stands for its message in JSON.
-const PLAYER_LIST: &str = "HeartbeatRequest.player_tokens";
+/// Fields with another form in JSON, and the functions that read it.
+const JSON_FORMS: [(&str, &str); 3] = [
+    ("captcha", "crate::requests::captcha"),
+    ("verification_data", "crate::requests::raw_json"),
+    ("HeartbeatRequest.player_tokens", "crate::requests::player_list"),
+];
 
 /// Reads the messages of a proto file without its options, so that no file with option types is needed.
 struct MessagesOnly;
@@ -101,10 +103,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for message in JSON_RESPONSES {
         config.type_attribute(message, "#[derive(serde::Serialize)]");
     }
-    for field in WITHOUT_JSON {
-        config.field_attribute(field, "#[serde(skip)]");
+    for (field, function) in JSON_FORMS {
+        config.field_attribute(field, format!("#[serde(deserialize_with = \"{function}\")]"));
     }
-    config.field_attribute(PLAYER_LIST, "#[serde(deserialize_with = \"crate::requests::player_list\")]");
     config.compile_fds(compiler.file_descriptor_set())?;
     Ok(())
 }

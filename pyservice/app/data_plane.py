@@ -19,6 +19,7 @@ from pyservice.calls import Operation
 from pyservice.dataplane import engine, journal_compaction
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.attached_lobbies import AttachedLobbies, AttachedLobbyContext
 from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.cloud_token_check import CloudTokenCheck
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
@@ -38,28 +39,27 @@ from pyservice.dataplane.journal_compaction import JournalCompactor
 from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
-from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.native import NativeMatchmaker
 from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.readiness import HealthMonitors, Phase, Readiness
-from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.dataplane.static_feed import FeedOverSocket, StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
-from pyservice.edge.front import FrontConfig
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.metrics_listener import create_probes
-from pyservice.edge.public_certificate import (
+from pyservice.edge_guard.admin_socket import EdgeGuardMetrics
+from pyservice.front.front_server import FrontConfig
+from pyservice.front.public_certificate import (
     CertificateUnusable,
     open_certificate,
     reload_certificate,
 )
-from pyservice.edge_guard.admin_socket import EdgeGuardMetrics
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
@@ -177,7 +177,7 @@ class DataPlane:
                 await signals.wait_stop(_RETRY_MS)
             else:
                 self._engine = self._feed.live_lobbies = recovered
-                self._wire_servers(_regions(self._settings))
+                self._wire_servers()
                 self._wire_monitors(limits)
                 self._engine.start()
                 await self._internal.start()
@@ -187,7 +187,7 @@ class DataPlane:
         close_listeners(self._public_listeners)
         return False
 
-    def _wire_servers(self, regions: RegionCatalog) -> None:
+    def _wire_servers(self) -> None:
         settings = self._settings
         # An ACME directory connects to the front, which starts next.
         self._certificate = open_certificate(settings)
@@ -201,14 +201,15 @@ class DataPlane:
         self._metrics.capacity_refusals = self._processes.lobby_templates.capacity_refusals.by_tier
         self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed
         self._feed.end_lobbies = self._processes.lobby_scaler.end_all
-        table = self._operations(regions, topics)
+        self._matchmaker = self._native_matchmaker()
+        table = self._operations(topics)
         store = store_over_socket(self._control_client.call)
         self._rays = RayExport(
             settings, DATA_SERVICE, self._metrics.rays, store, self._engine.namespace_of_lobby
         )
         context = ServerContext(settings, self._metrics, self._limits, self._rays.rays)
         self._servers = PublicServers(
-            context, table, topics, self._engine, self._front_config(), self._listeners()
+            context, table, topics, self._front_config(), self._listeners()
         )
         for name, work in (
             *self._servers.work(self._control_client),
@@ -240,7 +241,7 @@ class DataPlane:
             settings.admin_socket,
         )
 
-    def _front_config(self) -> FrontConfig:
+    def _native_matchmaker(self) -> NativeMatchmaker:
         regions = [
             (
                 region.name_id,
@@ -251,12 +252,14 @@ class DataPlane:
             )
             for region in self._settings.regions
         ]
-        addresses = self._processes.player_addresses
+        addresses = self._processes.player_addresses.native
+        limits = self._limits.of_clients
+        return self._engine.matchmaker(self._namespaces.native, regions, addresses, limits)
+
+    def _front_config(self) -> FrontConfig:
         settings = self._settings
         return FrontConfig(
-            self._namespaces.native,
-            regions,
-            addresses.native,
+            self._matchmaker,
             settings.data_http_socket,
             settings.control_http_socket,
             self._certificate,
@@ -272,44 +275,41 @@ class DataPlane:
         response.http_address = self._http_address
         return response
 
-    def _operations(self, regions: RegionCatalog, topics: Topics) -> dict[str, Operation]:
+    def _operations(self, topics: Topics) -> dict[str, Operation]:
         settings, engine_, namespaces = self._settings, self._engine, self._namespaces
+        native, processes = self._matchmaker, self._processes
         admission = Admission(
+            native,
             engine_,
             namespaces,
-            regions,
             CaptchaCheck(self._to_providers, engine_.player_records, settings.captcha.endpoints),
             VerificationCheck(self._to_games),
         )
-        lobby_servers = LobbyServerOperations(
+        attached_lobbies = AttachedLobbies(
+            native,
             engine_,
             namespaces,
-            regions,
-            LobbyServerContext(
+            AttachedLobbyContext(
                 heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
                 heartbeat_grace_ms=settings.heartbeat_grace_ms,
                 can_access_game=self._cloud_tokens.reaches,
-                wait_served=self._processes.routes.wait_lobby_served,
-                quota_refusal=self._processes.lobby_templates.quota_refusal,
+                quota_refusal=processes.lobby_templates.quota_refusal,
             ),
         )
         table = operation_table(
-            Authorizer(engine_, namespaces, development=engine_, cloud=self._cloud_tokens),
+            Authorizer(native, self._cloud_tokens),
             Matchmaker(
+                native,
                 engine_,
                 namespaces,
-                regions,
                 admission,
-                self._processes.lobby_templates,
-                self._processes.player_addresses,
+                processes.lobby_templates,
+                processes.routes.wait_lobby_served,
             ),
-            lobby_servers,
-            MockOperations(namespaces, engine_.player_records, engine_.idempotency),
+            attached_lobbies,
+            MockOperations(native, namespaces, engine_.player_records, engine_.idempotency),
         )
-        return (
-            table
-            | ChannelEvents(engine_, regions, topics, self._processes.player_addresses).operations()
-        )
+        return table | ChannelEvents(native, engine_, topics).operations()
 
     def _wire_monitors(self, engine_limits: engine.EngineLimits) -> None:
         settings = self._settings
@@ -433,19 +433,6 @@ class DataPlane:
         await self._probes.stop(_PROBES_GRACE_S)
         close_listeners(self._public_listeners)
         _log.info("stopped")
-
-
-def _regions(settings: Settings) -> RegionCatalog:
-    return RegionCatalog(
-        Region(
-            region.name_id,
-            region.provider_display_name,
-            region.region_display_name,
-            region.latitude,
-            region.longitude,
-        )
-        for region in settings.regions
-    )
 
 
 def _engine_limits(settings: Settings) -> engine.EngineLimits:

@@ -10,17 +10,17 @@ from typing import Any, Final
 
 from pyservice import openapi
 from pyservice.calls import Operation
-from pyservice.dataplane.engine import Engine
-from pyservice.edge.front import FrontConfig, FrontServer
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.static_document import StaticDocument
+from pyservice.front.front_server import FrontConfig, FrontServer
+from pyservice.front.grpc_methods import GrpcFront, grpc_front
 from pyservice.observability import health
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.process.stop_signals import StopSignals
-from pyservice.rpc import ChangesPoll, GrpcFront, InternalClient, RpcServer, grpc_front
+from pyservice.rpc import ChangesPoll, InternalClient, RpcServer
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
@@ -72,7 +72,6 @@ class PublicServers:
         context: ServerContext,
         table: Mapping[str, Operation],
         topics: Topics,
-        engine: Engine,
         front_config: FrontConfig,
         listeners: PublicListeners,
     ) -> None:
@@ -96,13 +95,7 @@ class PublicServers:
         self._front: FrontServer | None = None
         if has_front:
             self._http = HttpServer(app, [listen_unix(settings.data_http_socket)])
-            self._front = FrontServer(
-                engine.start_front,
-                context.metrics,
-                context.limits,
-                rays,
-                engine.namespace_of_lobby,
-            )
+            self._front = FrontServer(context.metrics, context.limits, rays)
             context.metrics.before_scrape = self._front.take_measurements
         else:
             self._http = open_http_server(app, [listeners.http], transport)

@@ -26,9 +26,10 @@ from pyservice.storage.signed_urls import PREFIX
 from pyservice.transport import client_address
 from pyservice.transport.client_address import Address, TrustedProxies
 from pyservice.transport.native import ConnectionAdmission, ConnectionBudget
-from pyservice.transport.request_headers import NO_HOST_DETAIL, TWO_HOSTS_DETAIL
 
 CONNECTIONS_MAX: Final = 8192
+_TWO_HOSTS_DETAIL: Final = "Send one Host header: a request with several is ambiguous."
+_NO_HOST_DETAIL: Final = "Send a Host header: HTTP/1.1 requires one."
 _FILES_EACH: Final = 2
 """The socket, and the file that it sends or receives."""
 
@@ -238,9 +239,9 @@ class CdnConnection(HttpToolsProtocol):
         if size > HEAD_MAX_BYTES:
             self._refuse(ServiceError("HEADERS_TOO_LARGE"))
         elif (hosts := sum(name == b"host" for name, _ in self.headers)) > 1:
-            self._refuse(ServiceError("HEADER_INVALID", TWO_HOSTS_DETAIL))
+            self._refuse(ServiceError("HEADER_INVALID", _TWO_HOSTS_DETAIL))
         elif not hosts and self.parser.get_http_version() != "1.0":
-            self._refuse(ServiceError("HEADER_INVALID", NO_HOST_DETAIL))
+            self._refuse(ServiceError("HEADER_INVALID", _NO_HOST_DETAIL))
         elif self._is_upload():
             self._begin_or_refuse(self._trace())
         # uvicorn would report an invalid URL as an internal error.

@@ -19,7 +19,7 @@ import orjson
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import CANCELLED, OK
 from pyservice.observability.rays import Trace
-from pyservice.transport import request_headers
+from pyservice.transport import trace_context
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -114,7 +114,7 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 
 def trace_of(headers: Mapping[bytes, bytes]) -> Trace:
-    ray_id, parent_span = request_headers.read_traceparent(
+    ray_id, parent_span = trace_context.read_traceparent(
         headers.get(b"traceparent", b"").decode("latin-1")
     )
     return Trace(ray_id, perf_counter(), parent_span)

@@ -69,7 +69,7 @@ class SitePasswords:
         self._key = secrets.token_bytes(32)
         self._valid: OrderedDict[bytes, None] = OrderedDict()
         self._clock_s = clock_s
-        self._wrong_passwords = Buckets(WRONG_RATE)
+        self._wrong_passwords = Buckets(WRONG_RATE).native
         self._lines: dict[bytes, _Line] = {}
         # Kept, so that a disconnected client does not avoid the count of wrong passwords.
         self._checks: SingleFlight[bytes, bool] = SingleFlight(is_kept=True)

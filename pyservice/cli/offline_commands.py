@@ -11,9 +11,9 @@ from typing import Final, NamedTuple
 from pyservice.dataplane import static_feed
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.edge.public_certificate import certificate_problems
 from pyservice.edge_guard.configuration import edge_guard_problems
 from pyservice.errors import ServiceError
+from pyservice.front.public_certificate import certificate_problems
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.settings import (

@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
-from ipaddress import IPv6Address, ip_address
-from typing import Any
+from typing import Any, TypeVar
 
-from pyservice.calls import Caller, TokenKind
+from pyservice.calls import Call, Caller, EncodedRequest, TokenKind
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.dataplane.admission_checks import (
     CaptchaCheck,
@@ -16,21 +15,13 @@ from pyservice.dataplane.admission_checks import (
     VerificationCheck,
     VerificationRequest,
 )
-from pyservice.dataplane.engine import Engine, Placed
-from pyservice.dataplane.matchmaker_checks import (
-    CreateCriteria,
-    CreateTarget,
-    FindCandidates,
-    FindCriteria,
-    check_create,
-    check_find,
-)
+from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.lobby_templates import CreateTarget
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.region_catalog import RegionCatalog
+from pyservice.dataplane.native import NativeMatchmaker, PlacementRequest
 from pyservice.dataplane.resolved_namespace import (
     AdmissionRules,
     CaptchaRule,
-    ResolvedNamespace,
     VerificationRule,
     raw_id,
 )
@@ -38,191 +29,161 @@ from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.transport import client_address
 
-PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
-
-
-@dataclass(frozen=True, slots=True)
-class AdmissionResult:
-    namespace: ResolvedNamespace
-    candidates: FindCandidates | None = None
-    target: CreateTarget | None = None
+AdmittedMessage = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
+Result = TypeVar("Result")
 
 
 class Admission:
     def __init__(
         self,
+        native: NativeMatchmaker,
         engine: Engine,
         namespaces: NamespaceIndex,
-        regions: RegionCatalog,
         captcha: CaptchaCheck,
         verification: VerificationCheck,
     ) -> None:
+        self._native = native
         self._engine = engine
         self._namespaces = namespaces
-        self._regions = regions
         self._captcha = captcha
         self._verification = verification
-        self._flights: SingleFlight[bytes, AdmissionResult] = SingleFlight()
+        self._flights: SingleFlight[bytes, Any] = SingleFlight()
 
-    async def find(
-        self,
-        request: pb.FindLobbyRequest,
-        caller: Caller,
-        criteria: FindCriteria,
-        idempotency: bytes | None,
-    ) -> tuple[ResolvedNamespace, FindCandidates]:
-        """Checks captcha and verification of a find. Returns the namespace with the admitted modes
-        and regions.
+    async def find(self, request: EncodedRequest) -> list[str]:
+        """Checks captcha and verification of a find. Returns the admitted game modes.
 
-        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE, and errors of
-        `matchmaker_checks`. Raises MATCHMAKER_VERIFICATION_FAILED if verification admits no mode.
+        Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, MATCHMAKER_VERIFICATION_UNAVAILABLE, and the errors
+        of a find that the configuration does not allow. Raises MATCHMAKER_VERIFICATION_FAILED if
+        verification admits no mode.
         """
+        first = self._native.placement(request)
+        message = pb.FindLobbyRequest.FromString(first.message)
+        max_players = message.max_players if message.HasField("max_players") else None
 
-        async def admit() -> AdmissionResult:
-            attempt = self._attempt("find", request, caller)
+        async def admit() -> list[str]:
+            attempt = self._attempt("find", message, _player(first, request))
             attempt.details = replace(
-                attempt.details, tags=dict(request.tags), max_players=criteria.max_players
+                attempt.details, tags=dict(message.tags), max_players=max_players
             )
             while True:
-                namespace = self._namespaces.resolved(caller.namespace_id)
-                candidates = check_find(namespace, self._regions, criteria)
+                namespace = self._namespaces.resolved(first.namespace)
+                modes = self._native.placement(request).modes
                 if namespace.admission_rules is not None:
-                    modes = await attempt.find(namespace.admission_rules, candidates.modes)
-                    candidates = FindCandidates(modes, candidates.regions)
-                if self._namespaces.resolved(caller.namespace_id) is namespace:
-                    return AdmissionResult(namespace, candidates)
+                    modes = await attempt.find(namespace.admission_rules, modes)
+                if self._namespaces.resolved(first.namespace) is namespace:
+                    return modes
 
-        entered = await self._run_shared(idempotency, caller, admit)
-        if entered.candidates is None:
-            raise RuntimeError("an admitted find has no game modes")
-        return entered.namespace, entered.candidates
+        return await self._run_shared(first.idempotency, request.call.deadline, admit)
 
     async def create(
         self,
-        request: pb.CreateLobbyRequest,
+        message: pb.CreateLobbyRequest,
         caller: Caller,
-        criteria: CreateCriteria,
+        target: Callable[[], CreateTarget],
         idempotency: bytes | None,
-    ) -> tuple[ResolvedNamespace, CreateTarget]:
+    ) -> CreateTarget:
+        """Checks captcha and verification of a create. Returns the target of the new lobby.
 
-        async def admit() -> AdmissionResult:
-            attempt = self._attempt("create", request, caller)
+        `target` returns it by the current configuration.
+        """
+
+        async def admit() -> CreateTarget:
+            attempt = self._attempt("create", message, _player_of(caller))
             attempt.details = replace(
                 attempt.details,
-                tags=dict(request.tags),
-                max_players=criteria.max_players,
-                config=request.lobby_config if request.HasField("lobby_config") else None,
+                tags=dict(message.tags),
+                max_players=message.max_players if message.HasField("max_players") else None,
+                config=message.lobby_config if message.HasField("lobby_config") else None,
             )
             while True:
                 namespace = self._namespaces.resolved(caller.namespace_id)
-                candidates = check_create(namespace, self._regions, criteria)
+                new_lobby = target()
                 if namespace.admission_rules is not None:
-                    rules, mode = namespace.admission_rules, candidates.mode.name
+                    rules, mode = namespace.admission_rules, new_lobby.mode.name
                     await attempt.join(rules.captcha, rules.create.get(mode), mode)
                 if self._namespaces.resolved(caller.namespace_id) is namespace:
-                    return AdmissionResult(namespace, target=candidates)
+                    return new_lobby
 
-        entered = await self._run_shared(idempotency, caller, admit)
-        if entered.target is None:
-            raise RuntimeError("an admitted create has no target")
-        return entered.namespace, entered.target
+        return await self._run_shared(idempotency, caller.call.deadline, admit)
 
-    async def join(
-        self, request: pb.JoinLobbyRequest, caller: Caller, idempotency: bytes | None
-    ) -> tuple[Placed | None, ResolvedNamespace]:
-        """Checks captcha and verification of a join by the rules of the lobby's version.
+    async def join(self, request: EncodedRequest) -> None:
+        """Checks captcha and verification of a join by the rules of the lobby's version."""
+        first = self._native.placement(request)
+        message = pb.JoinLobbyRequest.FromString(first.message)
+        lobby_id = raw_id(message.lobby_id)
 
-        Returns the namespace, and the stored result if the request is a repetition, else None. A
-        repetition is not checked. A join that would fail, for example because the lobby is full,
-        raises that error before the checks.
-        """
-        lobby_id = raw_id(request.lobby_id)
-        replayed = await self._replayed_join(request, caller, lobby_id, idempotency)
-        if replayed is not None:
-            return replayed, self._namespaces.resolved(caller.namespace_id)
-
-        async def admit() -> AdmissionResult:
-            attempt = self._attempt("join", request, caller)
+        async def admit() -> None:
+            attempt = self._attempt("join", message, _player(first, request))
             while True:
-                namespace = self._namespaces.resolved(caller.namespace_id)
+                namespace = self._namespaces.resolved(first.namespace)
                 lobby = self._engine.lobby(lobby_id)
                 if lobby is not None and namespace.admission_rules is not None:
                     attempt.details = replace(
                         attempt.details,
                         lobby=lobby,
-                        state=await self._engine.state([caller.namespace_id], lobby_id, None),
+                        state=await self._engine.state([first.namespace], lobby_id, None),
                     )
                     join_rules = namespace.admission_rules.join(lobby.version, lobby.mode)
                     await attempt.join(join_rules.captcha, join_rules.verification, lobby.mode)
-                if self._namespaces.resolved(caller.namespace_id) is namespace:
-                    return AdmissionResult(namespace)
+                if self._namespaces.resolved(first.namespace) is namespace:
+                    return
 
-        return None, (await self._run_shared(idempotency, caller, admit)).namespace
-
-    async def _replayed_join(
-        self,
-        request: pb.JoinLobbyRequest,
-        caller: Caller,
-        lobby_id: bytes,
-        idempotency: bytes | None,
-    ) -> Placed | None:
-        """Returns the result of a repeated join, or None for a new join that is possible. Otherwise
-        raises ServiceError.
-
-        The engine gets a limit of 0 players for the address, and checks it last. A new join
-        therefore passes all other checks, fails at this limit and reserves no slot.
-        """
-        try:
-            return await self._engine.join(
-                caller.namespace_id,
-                lobby_id,
-                party_size=request.party_size or 1,
-                rejoin_token=request.rejoin_token if request.HasField("rejoin_token") else None,
-                source=1,
-                source_limit=0,
-                idempotency=idempotency,
-                deadline=caller.call.deadline,
-            )
-        except ServiceError as error:
-            if error.code != "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE":
-                raise
-            return None
+        await self._run_shared(first.idempotency, request.call.deadline, admit)
 
     async def _run_shared(
         self,
         key: bytes | None,
-        caller: Caller,
-        work: Callable[[], Coroutine[Any, Any, AdmissionResult]],
-    ) -> AdmissionResult:
+        deadline: float | None,
+        work: Callable[[], Coroutine[Any, Any, Result]],
+    ) -> Result:
         try:
-            async with asyncio.timeout_at(caller.call.deadline):
-                return await (work() if key is None else self._flights.run(key, work))
+            async with asyncio.timeout_at(deadline):
+                result: Result = await (work() if key is None else self._flights.run(key, work))
+                return result
         except TimeoutError:
             raise ServiceError("DEADLINE_EXCEEDED") from None
 
     def _attempt(
-        self, kind: PlayerAction, request: PlacementRequest, caller: Caller
+        self, kind: PlayerAction, message: AdmittedMessage, player: _Player
     ) -> _AdmissionAttempt:
-        address = _address(request, caller)
+        address = player.call.client
+        if player.is_of_back_end:
+            address = client_address.parse_address(message.client_address)
         details = VerificationRequest(
             kind=kind,
-            tenant=self._namespaces.resolved(caller.namespace_id).tenant,
-            namespace_id=caller.namespace_id,
-            party_size=request.party_size or 1,
+            tenant=self._namespaces.resolved(player.namespace_id).tenant,
+            namespace_id=player.namespace_id,
+            party_size=message.party_size or 1,
             verification_data=(
-                request.verification_data if request.HasField("verification_data") else None
+                message.verification_data if message.HasField("verification_data") else None
             ),
             address=None if address is None else str(address),
-            user_agent=caller.call.user_agent,
-            ray_id=caller.call.ray_id,
+            user_agent=player.call.user_agent,
+            ray_id=player.call.ray_id,
         )
         return _AdmissionAttempt(
             self._captcha,
             self._verification,
             details,
             None if address is None else client_address.packed_client(address),
-            request.captcha if request.HasField("captcha") else None,
+            message.captcha if message.HasField("captcha") else None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Player:
+    namespace_id: bytes
+    is_of_back_end: bool
+    """Whether a back end with an `env_` token calls for the player, whose address it may name."""
+    call: Call
+
+
+def _player(placement: PlacementRequest, request: EncodedRequest) -> _Player:
+    return _Player(placement.namespace, placement.is_of_back_end, request.call)
+
+
+def _player_of(caller: Caller) -> _Player:
+    return _Player(caller.namespace_id, caller.kind is TokenKind.SERVICE, caller.call)
 
 
 class _AdmissionAttempt:
@@ -298,18 +259,3 @@ class _AdmissionAttempt:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         self._verdicts.update(zip(open_rules, verdicts, strict=True))
-
-
-def _address(request: PlacementRequest, caller: Caller) -> client_address.Address | None:
-    if caller.kind is TokenKind.SERVICE:
-        return (
-            client_address.parse_address(request.client_address) if request.client_address else None
-        )
-    if caller.call.client is not None:
-        return caller.call.client
-    address_bytes = caller.call.address
-    return (
-        ip_address(address_bytes)
-        if len(address_bytes) == 4
-        else IPv6Address(address_bytes.ljust(16, b"\0"))
-    )

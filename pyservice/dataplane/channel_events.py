@@ -10,9 +10,7 @@ from typing import Final
 from pyservice.calls import Call, Caller, Operation, TokenKind, WaitForChange
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import ChannelToken
-from pyservice.dataplane.matchmaker import LobbyResponses
-from pyservice.dataplane.player_addresses import PlayerAddresses
-from pyservice.dataplane.region_catalog import RegionCatalog
+from pyservice.dataplane.native import NativeMatchmaker
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
@@ -23,16 +21,10 @@ _BEARER: Final = re.compile(r"bearer +([A-Za-z0-9_-]{22,64}) *", re.IGNORECASE)
 
 
 class ChannelEvents:
-    def __init__(
-        self,
-        engine: Engine,
-        regions: RegionCatalog,
-        topics: Topics,
-        player_addresses: PlayerAddresses | None = None,
-    ) -> None:
+    def __init__(self, native: NativeMatchmaker, engine: Engine, topics: Topics) -> None:
+        self._native = native
         self._engine = engine
         self._topics = topics
-        self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
         engine.on_delivered = self._delivered
 
     def operations(self) -> dict[str, Operation]:
@@ -70,14 +62,11 @@ class ChannelEvents:
         return response
 
     def _add(self, answer: pb.GetLiveEventsResponse, channel_token: ChannelToken) -> None:
-        if not self._responses.is_cached(channel_token.lobby):
-            lobby = self._engine.lobby(channel_token.lobby)
-            if lobby is None:
-                return
-            self._responses.cache(lobby)
-        response = self._responses.fill(
-            matchmaker_pb2.FindLobbyResponse(), channel_token.lobby, [channel_token.token]
-        )
+        reply = self._native.reply(channel_token.lobby, [channel_token.token])
+        if reply is None:
+            # The lobby has ended.
+            return
+        response = matchmaker_pb2.FindLobbyResponse.FromString(reply.proto())
         event = answer.events.add()
         event.ts.FromMilliseconds(channel_token.ts_ms)
         join = event.kind.matchmaker_lobby_join

@@ -12,9 +12,9 @@ from typing import Final, Protocol, TypeVar
 
 from pyservice.calls import Caller
 from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.dataplane.native import NativeMatchmaker
 from pyservice.dataplane.player_addresses import set_port_address
 from pyservice.dataplane.resolved_namespace import DevPort
-from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import lobby_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -54,8 +54,13 @@ Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
 
 class MockOperations:
     def __init__(
-        self, namespaces: NamespaceIndex, tokens: MockTokens, idempotency: Idempotency
+        self,
+        native: NativeMatchmaker,
+        namespaces: NamespaceIndex,
+        tokens: MockTokens,
+        idempotency: Idempotency,
     ) -> None:
+        self._native = native
         self._namespaces = namespaces
         self._idempotency = idempotency
         self._tokens = tokens
@@ -171,11 +176,7 @@ class MockOperations:
         if token.ports:
             return {name: _port(_dev_port(port), hostname) for name, port in token.ports.items()}
         for name in modes or ():
-            if name not in namespace.modes:
-                raise ServiceError(
-                    "MATCHMAKER_GAME_MODE_NOT_FOUND",
-                    f"The version that {namespace.label} runs has no game mode {name}.",
-                )
+            self._native.check_mode(caller.namespace_id, name)
         ports: dict[str, lobby_pb2.Port] = {}
         for name in modes[:1] if modes else sorted(namespace.modes):
             for port_name, port in namespace.modes[name].dev_ports.items():

@@ -8,7 +8,6 @@ import asyncio
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Final
@@ -26,7 +25,8 @@ from pyservice.dataplane.native import (
     Lobby,
     LobbyTemplate,
     NativeEngine,
-    NativeFront,
+    NativeMatchmaker,
+    NativePlayerAddresses,
     OpenFailed,
     Placed,
     Refused,
@@ -39,11 +39,16 @@ from pyservice.ids import format_uuid
 from pyservice.network.port_ranges import PUBLIC_PORTS
 from pyservice.observability.logging import get_logger
 from pyservice.observability.rays import note
+from pyservice.transport.native import Namespaces
+from pyservice.transport.rate_limits import ClientBuckets
 
 _NOT_READY: Final = (
     "The lobby started, but the server has not called ready in time. Read the lobby's log, and call"
     " lobbies.ready when the server accepts players."
 )
+
+NativeRegion = tuple[str, str, str, float, float]
+"""Id, display name of the provider, display name, latitude and longitude."""
 
 _log = get_logger("service")
 
@@ -59,7 +64,6 @@ class EngineLimits:
 
 
 __all__ = [
-    "REFUSAL_SLUGS",
     "Engine",
     "EngineLimits",
     "Fact",
@@ -75,7 +79,6 @@ __all__ = [
 ]
 
 build_profile: Final = module.build_profile
-REFUSAL_SLUGS: Final = module.SLUGS
 version: Final = module.version
 
 
@@ -144,17 +147,11 @@ class Engine:
         self.player_records = PlayerRecords(native, self._commands)
         self.processes = ProcessCommands(native.servers(), self._commands)
         self.lobby = native.lobby
-        self.lobby_of_token = native.lobby_of_token
         self.public_token = native.public_token
-        self.namespace_of_public_token = native.namespace_of_public_token
         self.development_token = native.development_token
-        self.namespace_of_development_token = native.namespace_of_development_token
-        self.list_lobbies = native.list_lobbies
         self.live_versions = native.live_versions
         self.namespace_that_had = native.namespace_that_had
-        self.player_counts = native.player_counts
         self.status = native.status
-        self.source = native.source
         self.add_key = native.add_key
         self.drop_key = native.drop_key
         self.key_ids = native.key_ids
@@ -166,7 +163,6 @@ class Engine:
         self.read_facts = native.read_facts
         self.acknowledge_facts = native.acknowledge_facts
         self.counts = native.counts
-        self.start_front = partial(NativeFront.start, native)
         self.wait_for_change = self._waiter.wait_for_change
 
     @property
@@ -198,47 +194,6 @@ class Engine:
         if key is None:
             return None
         return self._native.idempotency(identity, key.encode(), operation, message)
-
-    async def find(
-        self,
-        namespace: bytes,
-        version: bytes,
-        modes: Sequence[str],
-        regions: Sequence[str],
-        tags: Sequence[tuple[str, str]],
-        *,
-        party_size: int,
-        source: int,
-        source_limit: int,
-        idempotency: bytes | None,
-        deadline: float | None,
-        channels: Sequence[bytes] = (),
-        creation: LobbyTemplate | int | None = None,
-    ) -> Placed:
-        """Reserves slots in the fullest matching lobby, or in a new lobby from the template
-        `creation`.
-
-        Waits if the lobby is still starting. `creation` is None if a new lobby is not allowed. If
-        no lobby can start, it is `lobby_count_max`, which the engine needs to choose its error.
-        """
-        began = perf_counter()
-        try:
-            placement = self._native.find(
-                namespace,
-                version,
-                modes,
-                regions,
-                tags,
-                party_size=party_size,
-                source=source,
-                source_limit=source_limit,
-                idempotency=idempotency,
-                channels=channels,
-                creation=creation,
-            )
-        except Refused as refusal:
-            raise await self._commands.durable_error(refusal, deadline, began=began) from None
-        return await self._wait_for_placement(placement, deadline, began=began)
 
     async def create(
         self,
@@ -281,57 +236,31 @@ class Engine:
         placement = await self._commands.run(lambda: self._native.recall(idempotency), deadline)
         return None if placement is None else await self._wait_for_placement(placement, deadline)
 
-    async def join(
-        self,
-        namespace: bytes,
-        lobby: bytes,
-        *,
-        party_size: int,
-        rejoin_token: str | None,
-        source: int,
-        source_limit: int,
-        idempotency: bytes | None,
-        deadline: float | None,
-        channels: Sequence[bytes] = (),
-    ) -> Placed:
-        began = perf_counter()
-        try:
-            placement = self._native.join(
-                namespace,
-                lobby,
-                party_size=party_size,
-                rejoin_token=rejoin_token,
-                source=source,
-                source_limit=source_limit,
-                idempotency=idempotency,
-                channels=channels,
-            )
-        except Refused as refusal:
-            raise await self._commands.durable_error(refusal, deadline, began=began) from None
-        return await self._wait_for_placement(placement, deadline, lobby, began)
-
     async def _wait_for_placement(
-        self,
-        placement: Placed,
-        deadline: float | None,
-        lobby: bytes = b"",
-        began: float | None = None,
+        self, placement: Placed, deadline: float | None, began: float | None = None
     ) -> Placed:
         if began is not None:
             note("engine", began)
         if placement.hold:
-            lobby = placement.lobby or lobby
-            try:
-                wait_for_hold = await self._waiter.wait_for_hold(placement.hold, deadline)
-            except ServiceError as error:
-                raise self._hold_error(error, lobby) from None
-            if wait_for_hold.refusal is not None:
-                raise await self._commands.durable_error(wait_for_hold.refusal, deadline, lobby)
-            if wait_for_hold.placed is None:
-                raise RuntimeError("a hold ended without slots and without a refusal")
-            placement = wait_for_hold.placed
+            placement = await self.wait_for_hold(placement.hold, placement.lobby, deadline)
         await self._waiter.wait_durable(placement.wait, deadline)
         return placement
+
+    async def wait_for_hold(self, hold: int, lobby: bytes, deadline: float | None) -> Placed:
+        """Waits until a starting lobby is ready. Returns the reserved slots, which may not be
+        durable yet.
+
+        `lobby` is the starting lobby, if it is known.
+        """
+        try:
+            resolved = await self._waiter.wait_for_hold(hold, deadline)
+        except ServiceError as error:
+            raise self._hold_error(error, lobby) from None
+        if resolved.refusal is not None:
+            raise await self._commands.durable_error(resolved.refusal, deadline, lobby)
+        if resolved.placed is None:
+            raise RuntimeError("a hold ended without slots and without a refusal")
+        return resolved.placed
 
     def _hold_error(self, error: ServiceError, lobby_id: bytes) -> ServiceError:
         """Returns the error of a wait for a starting lobby, with the lobby that was not ready."""
@@ -340,48 +269,6 @@ class Engine:
             return error
         metadata = {"lobby_id": format_uuid(lobby_id), "reason": "lobby_not_ready"}
         return ServiceError(error.code, _NOT_READY, metadata=metadata)
-
-    async def connected(
-        self, lobby: bytes, player_token: str, idempotency: bytes | None, deadline: float | None
-    ) -> None:
-        began = perf_counter()
-        try:
-            wait = self._native.connected(lobby, player_token, idempotency)
-        except Refused as refusal:
-            raise await self._commands.durable_error(refusal, deadline, began=began) from None
-        note("engine", began)
-        if wait > self._waiter.durable:
-            await self._waiter.wait_durable(wait, deadline)
-
-    async def disconnected(
-        self,
-        lobby: bytes,
-        player_token: str,
-        hold_ms: int | None,
-        idempotency: bytes | None,
-        deadline: float | None,
-    ) -> None:
-        await self._commands.run_durable(
-            lambda: self._native.disconnected(lobby, player_token, hold_ms, idempotency), deadline
-        )
-
-    async def ready(self, lobby: bytes, deadline: float | None) -> None:
-        await self._commands.run_durable(lambda: self._native.ready(lobby), deadline)
-
-    async def set_closed(self, lobby: bytes, is_closed: bool, deadline: float | None) -> None:
-        await self._commands.run_durable(
-            lambda: self._native.set_closed(lobby, is_closed), deadline
-        )
-
-    async def set_state(self, lobby: bytes, state: bytes, deadline: float | None) -> None:
-        await self._commands.run_durable(lambda: self._native.set_state(lobby, state), deadline)
-
-    async def heartbeat(
-        self, lobby: bytes, player_tokens: Sequence[str] | None, deadline: float | None
-    ) -> None:
-        await self._commands.run_durable(
-            lambda: self._native.heartbeat(lobby, player_tokens), deadline
-        )
 
     async def state(
         self,
@@ -400,6 +287,16 @@ class Engine:
         )
         await self._waiter.wait_durable(wait, deadline)
         return state or b""
+
+    def matchmaker(
+        self,
+        namespaces: Namespaces,
+        regions: Sequence[NativeRegion],
+        addresses: NativePlayerAddresses,
+        limits: ClientBuckets,
+    ) -> NativeMatchmaker:
+        """Returns the rules of the matchmaker over this engine. The first region is the default."""
+        return NativeMatchmaker(self._native, namespaces, regions, addresses, limits)
 
     async def wait_durable(self, lsn: int, deadline: float | None) -> None:
         await self._waiter.wait_durable(lsn, deadline)

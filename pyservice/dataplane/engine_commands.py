@@ -12,7 +12,6 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from math import ceil
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -23,41 +22,9 @@ from pyservice.dataplane.native import (
     NativeServers,
     Refused,
 )
-from pyservice.errors import ServiceError, field_problem
+from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.observability.rays import note
-
-
-class Refusal(Protocol):
-    @property
-    def slug(self) -> str: ...
-    @property
-    def context(self) -> dict[str, str | int | tuple[int, ...]]: ...
-
-
-MOCK_PLAYER_LIMIT: Final = "mock_players"
-"""`metadata.limit` of an error about too many mock players."""
-
-
-def service_error(refusal: Refusal, lobby: bytes) -> ServiceError:
-    slug, context = refusal.slug, refusal.context
-    if "limit" in context:
-        reason = f"must be at most {context['limit']}"
-        return ServiceError(slug, errors=[field_problem(["party_size"], "too-high", reason)])
-    if isinstance(indexes := context.get("indexes"), tuple):
-        paths = (["player_tokens", str(index)] for index in indexes)
-        return ServiceError(slug, errors=[field_problem(path, "invalid") for path in paths])
-    if isinstance(retry_after_ms := context.get("retry_after_ms"), int):
-        return ServiceError(
-            slug,
-            retry_after_s=max(1, ceil(retry_after_ms / 1000)),
-            metadata={"limit": MOCK_PLAYER_LIMIT},
-        )
-    metadata = {name: str(value) for name, value in context.items()}
-    if lobby:
-        metadata["lobby_id"] = format_uuid(lobby)
-    return ServiceError(slug, metadata=metadata)
-
 
 _PRUNE_AT: Final = 4096
 
@@ -281,7 +248,17 @@ class CommandRunner:
         if began is not None:
             note("engine", began)
         await self.waiter.wait_durable(refusal.wait, deadline)
-        return service_error(refusal, lobby)
+        error = refusal.error
+        if not lobby:
+            return error
+        metadata = {**error.metadata, "lobby_id": format_uuid(lobby)}
+        return ServiceError(
+            error.code,
+            error.detail,
+            errors=error.errors,
+            metadata=metadata,
+            retry_after_s=error.retry_after_s,
+        )
 
 
 PortRequest = tuple[str, str, str, int, int, bool]

@@ -315,7 +315,7 @@ def _access(
                 yield Problem(path=path, reason="occurs more than once")
             elif host in public and (
                 owner := _owner(
-                    configuration, stored_namespaces, stored_namespaces.namespace_of_host(host)
+                    configuration, stored_namespaces, stored_namespaces.native.of_host(host)
                 )
             ):
                 yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
@@ -332,10 +332,10 @@ def _tokens(
     hashes: set[bytes] = set()
     for index, token in enumerate(configuration.environment_tokens):
         path = ("environment_tokens", str(index), "sha256")
-        grant = stored_namespaces.service_token_grant(token.sha256)
+        known = stored_namespaces.native.of_service_token(token.sha256)
         if token.sha256 in hashes:
             yield Problem(path=path, reason="occurs more than once")
-        elif grant and (owner := _owner(configuration, stored_namespaces, grant.namespace_id)):
+        elif owner := _owner(configuration, stored_namespaces, known):
             yield Problem(path=path, reason="belongs to another namespace", held_by=owner)
         hashes.add(token.sha256)
 

@@ -9,22 +9,25 @@ from typing import Final
 from pyservice.dataplane.engine_commands import PortRequest
 from pyservice.dataplane.lobby_quota import UNLIMITED, LobbyQuota, LobbyQuotaUse
 from pyservice.dataplane.lobby_resources import NO_RESOURCES, Resources
-from pyservice.dataplane.matchmaker_checks import CreateTarget, FindCandidates
 from pyservice.dataplane.native import LobbyTemplate
 from pyservice.dataplane.resolved_namespace import ModePort, ResolvedMode, ResolvedNamespace
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
-LobbyCreation = LobbyTemplate | int | None
-"""Input of find and create: a template, `lobby_count_max` if no lobby can start, or None to forbid
-creation.
-"""
-
 _log = get_logger("matchmaker")
 _LOG_INTERVAL_S: Final = 60.0
 _CACHED_MAX: Final = 10_000
 _BY_HOST: Final = frozenset({"http", "https"})
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTarget:
+    """Game mode, region and publicity of the lobby that a create starts."""
+
+    mode: ResolvedMode
+    region: str
+    publicity: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +141,11 @@ class LobbyTemplates:
         return True
 
     def for_find(
-        self, namespace: ResolvedNamespace, target: FindCandidates, overrides: LobbyOverrides
+        self,
+        namespace: ResolvedNamespace,
+        modes: Sequence[str],
+        regions: Sequence[str],
+        overrides: LobbyOverrides,
     ) -> LobbyTemplate | int:
         """Returns a template for the first region and mode that can start a lobby.
 
@@ -148,8 +155,8 @@ class LobbyTemplates:
         """
         use = self._quota_use(namespace)
         refusal, is_any_allowed = use.refusal(), False
-        for region in target.regions:
-            for name in target.modes:
+        for region in regions:
+            for name in modes:
                 mode = namespace.modes[name]
                 if mode.runtime.image_id is None or not mode.allows_region(region):
                     continue

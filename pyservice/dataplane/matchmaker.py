@@ -1,410 +1,239 @@
-"""Matchmaker operations of game clients: find, create, join, list lobbies, regions, statistics."""
+"""Matchmaker requests that wait for others: admission, new lobbies, starting lobbies, served ports.
+
+The native matchmaker decides about each request, and says what it needs. This module waits for that
+and lets it decide again.
+"""
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
 
-from pyservice.calls import Caller, TokenKind
-from pyservice.dataplane.engine import Engine, Lobby, Placed
-from pyservice.dataplane.lobby_list import LobbyList
-from pyservice.dataplane.lobby_templates import LobbyCreation, LobbyOverrides, LobbyTemplates
-from pyservice.dataplane.matchmaker_checks import (
-    CreateCriteria,
-    FindCandidates,
-    FindCriteria,
-    check_create,
-    check_find,
-)
+from pyservice.calls import Caller, EncodedRequest, Reply, TokenKind, Unanswered
+from pyservice.dataplane.engine import Engine, Placed
+from pyservice.dataplane.lobby_templates import CreateTarget, LobbyOverrides, LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import LobbyTemplate
-from pyservice.dataplane.player_addresses import PlayerAddresses, set_port_address
-from pyservice.dataplane.region_catalog import RegionCatalog, RegionDistance
-from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace, raw_id
-from pyservice.errors import ServiceError, field_problem
-from pyservice.ids import format_uuid
-from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
+from pyservice.dataplane.native import Decision, LobbyTemplate, NativeMatchmaker, PlacementRequest
+from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace
+from pyservice.errors import ServiceError
+from pyservice.observability.rays import current, note
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from pyservice.schema.json_encoding import PrerenderedJson
-from pyservice.transport import client_address
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     # `admission` imports an HTTP client, which `check-config` does not need.
     from pyservice.dataplane.admission import Admission
 
-_CACHED_LOBBIES: Final = 10_000
-
-PlacementResponse = TypeVar(
-    "PlacementResponse",
-    matchmaker_pb2.FindLobbyResponse,
-    matchmaker_pb2.JoinLobbyResponse,
-    matchmaker_pb2.CreateLobbyResponse,
-)
-
-
-class LobbyResponses:
-    """Builder of the responses to find, create and join. Caches the part of each lobby that never
-    changes.
-    """
-
-    def __init__(
-        self,
-        regions: RegionCatalog,
-        player_addresses: PlayerAddresses,
-        cached_lobbies: int = _CACHED_LOBBIES,
-    ) -> None:
-        self._regions = regions
-        self._player_addresses = player_addresses
-        self._cached_lobbies = cached_lobbies
-        self._cached: OrderedDict[bytes, matchmaker_pb2.JoinLobbyResponse] = OrderedDict()
-
-    def is_cached(self, lobby_id: bytes) -> bool:
-        return lobby_id in self._cached
-
-    def cache(self, lobby: Lobby) -> None:
-        template = matchmaker_pb2.JoinLobbyResponse()
-        template.lobby.lobby_id = format_uuid(lobby.id)
-        template.lobby.region.region_id = lobby.region
-        template.lobby.region.display_name = self._regions.display_name(lobby.region)
-        for port in lobby.ports:
-            port_message = template.ports[port.name]
-            set_port_address(port_message, port.address, port.port)
-            port_message.is_tls = port.is_tls
-            template.lobby.ports[port.name].CopyFrom(port_message)
-        for lease in lobby.leased:
-            port_message = template.ports[lease.name]
-            self._player_addresses.write_port(port_message, lease, lobby.id, lobby.region)
-            template.lobby.ports[lease.name].CopyFrom(port_message)
-        self._cached[lobby.id] = template
-        if len(self._cached) > self._cached_lobbies:
-            self._cached.popitem(last=False)
-
-    def fill(
-        self, response: PlacementResponse, lobby_id: bytes, tokens: Sequence[str]
-    ) -> PlacementResponse:
-        """Fills the response with the cached lobby and the player tokens. Raises KeyError if the
-        lobby is not cached.
-        """
-        template = self._cached[lobby_id]
-        self._cached.move_to_end(lobby_id)
-        response.lobby.CopyFrom(template.lobby)
-        for name, port in template.ports.items():
-            response.ports[name].CopyFrom(port)
-        response.lobby.player.token = tokens[0]
-        response.player.token = tokens[0]
-        if len(tokens) > 1:
-            for token in tokens:
-                response.players.add().token = token
-        return response
-
-
-_NO_SOURCE: Final = 0
-_NO_START_CODES: Final = frozenset({"MATCHMAKER_NO_AVAILABLE_LOBBIES", "CAPACITY_EXHAUSTED"})
-
-PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
+_NO_LOBBIES: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+_NO_START_CODES: Final = frozenset({_NO_LOBBIES, "CAPACITY_EXHAUSTED"})
 
 
 class Matchmaker:
     def __init__(
         self,
+        native: NativeMatchmaker,
         engine: Engine,
         namespaces: NamespaceIndex,
-        regions: RegionCatalog,
-        admission: Admission | None = None,
-        lobby_templates: LobbyTemplates | None = None,
-        player_addresses: PlayerAddresses | None = None,
+        admission: Admission,
+        lobby_templates: LobbyTemplates,
+        wait_served: Callable[[bytes], Awaitable[None]],
     ) -> None:
+        """`wait_served` waits until edge-guard serves the ports of a lobby. It raises OVERLOADED if
+        this takes too long.
+        """
+        self._native = native
         self._engine = engine
-        self._lobby_list = LobbyList(engine)
         self._namespaces = namespaces
-        self._regions = regions
-        # None: the matchmaker creates no lobby.
-        self._lobby_templates = lobby_templates
-        # None: requests that need captcha or verification fail.
         self._admission = admission
-        self._responses = LobbyResponses(regions, player_addresses or PlayerAddresses())
+        self._lobby_templates = lobby_templates
+        self._wait_served = wait_served
 
-    async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
-        namespace = self._namespaces.resolved(caller.namespace_id)
-        source = self._source(request, caller)
-        deadline = caller.call.deadline
-        idempotency = self._idempotency("find", request, caller)
-        criteria = _find_criteria(request, caller)
+    async def answer(self, request: EncodedRequest) -> Reply | Unanswered:
+        """Returns the response after everything in it is durable."""
+        decision = await self._decide(request)
+        if decision.need == "invalid_request":
+            return Unanswered.UNCHECKED
+        if decision.need is not None:
+            return Unanswered.OTHER_TOKEN
+        return await self._finish(decision, request.call.deadline)
+
+    async def _decide(self, request: EncodedRequest) -> Decision:
+        decision = self._native.decide(request)
+        request.is_paid = decision.need != "cloud_token"
+        trace = current.get()
+        if trace is not None:
+            trace.namespace_id, trace.lobby_id = decision.namespace or b"", decision.lobby or b""
+            trace.authorized = trace.handled = perf_counter()
+        if decision.need == "admission":
+            if request.operation == "find":
+                request.admitted_modes = await self._admission.find(request)
+            else:
+                await self._admission.join(request)
+                request.admitted_modes = []
+            decision = self._native.decide(request)
+        if decision.need == "served_ports":
+            await self._wait_served(decision.lobby or b"")
+            request.are_ports_served = True
+            decision = self._native.decide(request)
+        if decision.need in ("new_lobby", "starting_lobby"):
+            decision = await self._place(request)
+        return decision
+
+    async def _place(self, request: EncodedRequest) -> Decision:
+        """Places the players of a find in a new or starting lobby, or those of a join in a starting
+        one.
+        """
+        if request.operation != "find":
+            return self._native.place(request)
         try:
-            candidates = check_find(namespace, self._regions, criteria)
+            placement = self._native.placement(request)
         except ServiceError:
-            # A repeated request gets its first response, even if the configuration has changed.
-            before = await self._engine.replayed_placement(idempotency, deadline)
-            if before is None:
-                raise
-            return await self._respond(pb.FindLobbyResponse(), before, deadline)
-        if namespace.admission_rules is not None:
-            before = await self._engine.replayed_placement(idempotency, deadline)
-            if before is not None:
-                return await self._respond(pb.FindLobbyResponse(), before, deadline)
-            namespace, candidates = await self._require_admission().find(
-                request, caller, criteria, idempotency
-            )
+            # A repeated request gets its first lobby, even if the configuration has changed.
+            return self._native.place(request)
+        message = pb.FindLobbyRequest.FromString(placement.message)
+        namespace = self._namespaces.resolved(placement.namespace)
+        decision = await self._place_found(request, message, namespace, placement)
+        if decision.error is None or decision.error.code != _NO_LOBBIES:
+            return decision
+        modes = [namespace.modes[name] for name in placement.modes]
+        if await self._lobby_templates.wait_for_runtime(modes):
+            if self._namespaces.resolved(placement.namespace) is not namespace:
+                request.admitted_modes = None
+                return await self._decide(request)
+            decision = await self._place_found(request, message, namespace, placement)
+        self._raise_start_refusal(decision.error, message, modes, placement.regions)
+        return decision
 
-        async def place_players() -> Placed:
-            creation, full = self._lobby_creation(request, namespace, candidates)
-            try:
-                return await self._engine.find(
-                    namespace.namespace_id,
-                    namespace.version_id,
-                    candidates.modes,
-                    candidates.regions,
-                    sorted(request.tags.items()),
-                    party_size=request.party_size or 1,
-                    source=source,
-                    source_limit=namespace.source_limit,
-                    idempotency=idempotency,
-                    deadline=deadline,
-                    channels=self._channels(request),
-                    creation=creation,
-                )
-            except ServiceError as error:
-                if full is not None and error.code == "MATCHMAKER_NO_AVAILABLE_LOBBIES":
-                    raise full from None
-                raise
-
+    async def _place_found(
+        self,
+        request: EncodedRequest,
+        message: pb.FindLobbyRequest,
+        namespace: ResolvedNamespace,
+        placement: PlacementRequest,
+    ) -> Decision:
+        """Raises QUOTA_EXCEEDED if no lobby fits and the quotas allow no new one."""
+        modes = placement.modes if request.admitted_modes is None else request.admitted_modes
+        overrides = LobbyOverrides(
+            message.tags, message.max_players if message.HasField("max_players") else None
+        )
+        quota_error: ServiceError | None = None
+        creation: tuple[bytes, bytes, LobbyTemplate | int] | None = None
         try:
-            placement = await place_players()
-        except ServiceError as error:
-            if error.code != "MATCHMAKER_NO_AVAILABLE_LOBBIES" or self._lobby_templates is None:
-                raise
-            modes = [namespace.modes[name] for name in candidates.modes]
-            if not await self._lobby_templates.wait_for_runtime(modes):
-                raise self._start_refusal(error, request, modes, candidates.regions) from None
-            if self._namespaces.resolved(caller.namespace_id) is not namespace:
-                return await self.find(request, caller)
-            try:
-                placement = await place_players()
-            except ServiceError as second:
-                raise self._start_refusal(second, request, modes, candidates.regions) from None
-        return await self._respond(pb.FindLobbyResponse(), placement, deadline)
+            template = self._lobby_templates.for_find(
+                namespace, modes, placement.regions, overrides
+            )
+            creation = (namespace.namespace_id, namespace.version_id, template)
+        except ServiceError as full:
+            quota_error = full
+        began = perf_counter()
+        decision = self._native.place(request, creation)
+        note("engine", began)
+        if decision.error is not None:
+            await self._engine.wait_durable(decision.wait, request.call.deadline)
+            if quota_error is not None and decision.error.code == _NO_LOBBIES:
+                raise quota_error
+        return decision
+
+    def _raise_start_refusal(
+        self,
+        error: ServiceError | None,
+        message: pb.FindLobbyRequest | pb.CreateLobbyRequest,
+        modes: Sequence[ResolvedMode],
+        regions: Sequence[str],
+    ) -> None:
+        """Raises an error with the reason why no new lobby can start, if this is the cause."""
+        is_prevented = (
+            isinstance(message, pb.FindLobbyRequest) and message.prevent_auto_create_lobby
+        )
+        if error is not None and error.code in _NO_START_CODES and not is_prevented:
+            raise self._lobby_templates.start_refusal(error, modes, regions) from None
+
+    async def _finish(self, decision: Decision, deadline: float | None) -> Reply:
+        if decision.hold:
+            placed = await self._engine.wait_for_hold(
+                decision.hold, decision.lobby or b"", deadline
+            )
+            decision = self._native.placed(placed)
+        await self._engine.wait_durable(decision.wait, deadline)
+        if decision.error is not None:
+            raise decision.error
+        if decision.reply is None:
+            raise RuntimeError(f"a decision without a response needs {decision.need}")
+        return decision.reply
 
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
     ) -> pb.CreateLobbyResponse:
         namespace = self._namespaces.resolved(caller.namespace_id)
-        source = self._source(request, caller)
+        source = self._native.source(
+            caller.namespace_id,
+            caller.kind is TokenKind.SERVICE,
+            caller.call.address,
+            request.client_address if request.HasField("client_address") else None,
+        )
         deadline = caller.call.deadline
-        idempotency = self._idempotency("create", request, caller)
-        criteria = _create_criteria(request, caller)
+        idempotency = self._engine.idempotency(
+            caller.identity,
+            caller.call.idempotency_key,
+            "create",
+            request.SerializeToString(deterministic=True),
+        )
         before = await self._engine.replayed_placement(idempotency, deadline)
         if before is not None:
-            return await self._respond(pb.CreateLobbyResponse(), before, deadline)
-        choice = check_create(namespace, self._regions, criteria)
+            return await self._created(before, deadline)
+        target = self._create_target(request, caller)
         if namespace.admission_rules is not None:
-            namespace, choice = await self._require_admission().create(
-                request, caller, criteria, idempotency
+            target = await self._admission.create(
+                request, caller, lambda: self._create_target(request, caller), idempotency
             )
-        if self._lobby_templates is not None:
-            await self._lobby_templates.wait_for_runtime([choice.mode])
-            if self._namespaces.resolved(caller.namespace_id) is not namespace:
-                return await self.create(request, caller)
+            namespace = self._namespaces.resolved(caller.namespace_id)
+        await self._lobby_templates.wait_for_runtime([target.mode])
+        if self._namespaces.resolved(caller.namespace_id) is not namespace:
+            return await self.create(request, caller)
         config = request.lobby_config if request.HasField("lobby_config") else None
-        overrides = LobbyOverrides(request.tags, criteria.max_players, choice.publicity, config)
-        creation: LobbyTemplate | int = namespace.lobby_count_max
-        if self._lobby_templates is not None:
-            try:
-                creation = self._lobby_templates.for_create(namespace, choice, overrides)
-            except ServiceError:
-                await self._engine.wait_all_durable(deadline)
-                raise
+        max_players = request.max_players if request.HasField("max_players") else None
+        overrides = LobbyOverrides(request.tags, max_players, target.publicity, config)
+        try:
+            creation = self._lobby_templates.for_create(namespace, target, overrides)
+        except ServiceError:
+            await self._engine.wait_all_durable(deadline)
+            raise
         try:
             placement = await self._engine.create(
                 namespace.namespace_id,
                 namespace.version_id,
                 creation,
-                party_size=criteria.party_size,
+                party_size=request.party_size or 1,
                 source=source,
                 source_limit=namespace.source_limit,
                 idempotency=idempotency,
                 deadline=deadline,
-                channels=self._channels(request),
+                channels=[
+                    self._engine.player_records.channel(secret.encode())
+                    for secret in request.event_channels
+                ],
             )
         except ServiceError as error:
-            raise self._start_refusal(error, request, [choice.mode], [choice.region]) from None
-        return await self._respond(pb.CreateLobbyResponse(), placement, deadline)
+            self._raise_start_refusal(error, request, [target.mode], [target.region])
+            raise
+        return await self._created(placement, deadline)
 
-    async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
-        namespace = self._namespaces.resolved(caller.namespace_id)
-        source = self._source(request, caller)
-        deadline = caller.call.deadline
-        idempotency = self._idempotency("join", request, caller)
-        lobby_id = raw_id(request.lobby_id)
-        party_size = request.party_size or 1
-        rejoin_token = request.rejoin_token if request.HasField("rejoin_token") else None
-        if namespace.admission_rules is not None:
-            before, namespace = await self._require_admission().join(request, caller, idempotency)
-            if before is not None:
-                return await self._respond(pb.JoinLobbyResponse(), before, deadline)
-        placement = await self._engine.join(
-            namespace.namespace_id,
-            lobby_id,
-            party_size=party_size,
-            rejoin_token=rejoin_token,
-            source=source,
-            source_limit=namespace.source_limit,
-            idempotency=idempotency,
-            deadline=deadline,
-            channels=self._channels(request),
+    def _create_target(self, request: pb.CreateLobbyRequest, caller: Caller) -> CreateTarget:
+        region, publicity = self._native.create_target(
+            caller.namespace_id,
+            request.game_mode,
+            request.region or None,
+            request.publicity or None,
+            has_tags=bool(request.tags),
+            max_players=request.max_players if request.HasField("max_players") else None,
+            party_size=request.party_size or 1,
+            coords=caller.call.coords,
         )
-        return await self._respond(pb.JoinLobbyResponse(), placement, deadline)
+        modes = self._namespaces.resolved(caller.namespace_id).modes
+        return CreateTarget(modes[request.game_mode], region, publicity)
 
-    async def list_lobbies(self, request: pb.ListLobbiesRequest, caller: Caller) -> PrerenderedJson:
-        namespace = self._namespaces.resolved(caller.namespace_id)
-        listable = {name for name, mode in namespace.modes.items() if mode.is_listable}
-        response = pb.ListLobbiesResponse(
-            game_modes=[lobby_pb2.GameModeInfo(game_mode_id=name) for name in sorted(listable)],
-            regions=self._region_infos(caller),
-        )
-        return await self._lobby_list.page(
-            response, request, namespace.namespace_id, namespace.version_id, listable
-        )
-
-    async def list_regions(
-        self, request: pb.ListRegionsRequest, caller: Caller
-    ) -> pb.ListRegionsResponse:
-        return pb.ListRegionsResponse(regions=self._region_infos(caller))
-
-    async def statistics(
-        self, request: pb.GetPlayerStatisticsRequest, caller: Caller
-    ) -> pb.GetPlayerStatisticsResponse:
-        namespace = self._namespaces.resolved(caller.namespace_id)
-        response = pb.GetPlayerStatisticsResponse()
-        for name in namespace.modes:
-            response.game_modes[name].SetInParent()
-        for mode, region, count in self._engine.player_counts(namespace.namespace_id):
-            response.player_count += count
-            response.game_modes[mode].player_count += count
-            response.game_modes[mode].regions[region].player_count += count
-        return response
-
-    def _lobby_creation(
-        self, request: pb.FindLobbyRequest, namespace: ResolvedNamespace, candidates: FindCandidates
-    ) -> tuple[LobbyCreation, ServiceError | None]:
-        """Returns the input of the find. The error is that of the quotas if they allow no lobby."""
-        if self._lobby_templates is None or request.prevent_auto_create_lobby:
-            return None, None
-        max_players = request.max_players if request.HasField("max_players") else None
-        overrides = LobbyOverrides(request.tags, max_players)
-        try:
-            return self._lobby_templates.for_find(namespace, candidates, overrides), None
-        except ServiceError as full:
-            return None, full
-
-    def _start_refusal(
-        self,
-        error: ServiceError,
-        request: PlacementRequest,
-        modes: Sequence[ResolvedMode],
-        regions: Sequence[str],
-    ) -> ServiceError:
-        """Returns `error`, with the reason why no new lobby can start if this is the cause."""
-        is_prevented = (
-            isinstance(request, pb.FindLobbyRequest) and request.prevent_auto_create_lobby
-        )
-        if self._lobby_templates is None or is_prevented or error.code not in _NO_START_CODES:
-            return error
-        return self._lobby_templates.start_refusal(error, modes, regions)
-
-    def _require_admission(self) -> Admission:
-        if self._admission is None:
-            raise ServiceError("MATCHMAKER_VERIFICATION_UNAVAILABLE")
-        return self._admission
-
-    async def _respond(
-        self, response: PlacementResponse, placement: Placed, deadline: float | None
-    ) -> PlacementResponse:
-        if not self._responses.is_cached(placement.lobby):
-            lobby = self._engine.lobby(placement.lobby)
-            if lobby is None:
-                # The lobby ended before this response. The error follows once that end is durable.
-                await self._engine.wait_all_durable(deadline)
-                raise ServiceError("MATCHMAKER_LOBBY_STOPPED")
-            self._responses.cache(lobby)
-        return self._responses.fill(response, placement.lobby, placement.tokens)
-
-    def _region_infos(self, caller: Caller) -> list[lobby_pb2.RegionInfo]:
-        return [
-            _region_info(distance) for distance in self._regions.nearest_first(caller.call.coords)
-        ]
-
-    def _source(self, request: PlacementRequest, caller: Caller) -> int:
-        """Returns a hash of the player's address. The number of players with the same hash is
-        limited.
-
-        An `env_` caller sends the player's address in the request. For other callers, the client
-        address is used.
-        """
-        if caller.kind is TokenKind.SERVICE:
-            if not request.HasField("client_address"):
-                return _NO_SOURCE
-            address = client_address.parse_address(request.client_address)
-            if address is None:
-                raise _client_address("invalid")
-            return self._engine.source(caller.namespace_id, client_address.packed_client(address))
-        if request.HasField("client_address"):
-            raise _client_address("not-allowed", "is for env_ tokens only")
-        return self._engine.source(caller.namespace_id, caller.call.address)
-
-    def _channels(self, request: PlacementRequest) -> list[bytes]:
-        return [
-            self._engine.player_records.channel(secret.encode())
-            for secret in request.event_channels
-        ]
-
-    def _idempotency(
-        self, operation: str, request: PlacementRequest, caller: Caller
-    ) -> bytes | None:
-        key = caller.call.idempotency_key
-        if key is None:
-            return None
-        message = request.SerializeToString(deterministic=True)
-        return self._engine.idempotency(caller.identity, key, operation, message)
-
-
-def _find_criteria(request: pb.FindLobbyRequest, caller: Caller) -> FindCriteria:
-    return FindCriteria(
-        modes=request.game_modes,
-        regions=request.regions,
-        has_tags=bool(request.tags),
-        max_players=request.max_players if request.HasField("max_players") else None,
-        party_size=request.party_size or 1,
-        coords=caller.call.coords,
-    )
-
-
-def _create_criteria(request: pb.CreateLobbyRequest, caller: Caller) -> CreateCriteria:
-    return CreateCriteria(
-        mode=request.game_mode,
-        region=request.region or None,
-        publicity=request.publicity or None,
-        has_tags=bool(request.tags),
-        max_players=request.max_players if request.HasField("max_players") else None,
-        party_size=request.party_size or 1,
-        coords=caller.call.coords,
-    )
-
-
-def _client_address(word: str, reason: str = "") -> ServiceError:
-    return ServiceError("BODY_INVALID", errors=[field_problem(["client_address"], word, reason)])
-
-
-def _region_info(distance: RegionDistance) -> lobby_pb2.RegionInfo:
-    region = distance.region
-    return lobby_pb2.RegionInfo(
-        region_id=region.region_id,
-        provider_display_name=region.provider_display_name,
-        region_display_name=region.region_display_name,
-        datacenter_coord=lobby_pb2.Coordinates(
-            latitude=region.latitude, longitude=region.longitude
-        ),
-        datacenter_distance_from_client=lobby_pb2.Distance(
-            kilometers=distance.kilometers, miles=distance.miles
-        ),
-    )
+    async def _created(self, placed: Placed, deadline: float | None) -> pb.CreateLobbyResponse:
+        reply = await self._finish(self._native.placed(placed), deadline)
+        return pb.CreateLobbyResponse.FromString(reply.proto())

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from pyservice.auth.authorization import ServiceTokenGrant
 from pyservice.dataplane.held_versions import NOTHING, Growth, HeldVersions, Holding
 from pyservice.dataplane.resolved_namespace import (
     ResolvedNamespace,
@@ -32,7 +31,6 @@ class PreparedNamespace:
     header: pb.NamespaceConfiguration
     """Configuration without its tokens and the content of its versions."""
     versions: VersionsById
-    hosts: frozenset[str]
     native: Namespace
     development_tokens: Mapping[bytes, bytes]
     """Encoded development tokens by id."""
@@ -57,8 +55,7 @@ def prepare_namespace(
         resolved,
         header,
         versions,
-        hosts := frozenset(public_hosts(configuration)),
-        _native_namespace(configuration, resolved, hosts),
+        _native_namespace(configuration, resolved),
         {
             raw_id(token.token_id): _without_id(token).SerializeToString()
             for token in configuration.development_tokens
@@ -70,7 +67,7 @@ def prepare_namespace(
 
 
 def _native_namespace(
-    configuration: pb.NamespaceConfiguration, resolved: ResolvedNamespace, hosts: Set[str]
+    configuration: pb.NamespaceConfiguration, resolved: ResolvedNamespace
 ) -> Namespace:
     return Namespace(
         resolved.namespace_id,
@@ -80,7 +77,7 @@ def _native_namespace(
         source_limit=resolved.source_limit,
         needs_admission=resolved.admission_rules is not None,
         modes=list(resolved.modes.values()),
-        hosts=list(hosts),
+        hosts=list(public_hosts(configuration)),
         service_tokens=[
             (
                 token.sha256,
@@ -145,7 +142,6 @@ class NamespaceIndex:
         self.held_versions = HeldVersions()
         self._by_name: dict[tuple[str, str], bytes] = {}
         self._by_game: dict[str, dict[bytes, None]] = {}
-        self._by_host: dict[str, bytes] = {}
         self._labels: dict[bytes, str] = {}
         self._removed: set[bytes] = set()
         self.native = Namespaces()
@@ -174,7 +170,6 @@ class NamespaceIndex:
         self._by_name[resolved.game_name, resolved.name] = resolved.namespace_id
         for game in _game_keys(resolved):
             self._by_game.setdefault(game, {})[resolved.namespace_id] = None
-        self._by_host |= dict.fromkeys(namespace.hosts, resolved.namespace_id)
         self.native.put(namespace.native)
 
     def remove(self, namespace_id: bytes) -> None:
@@ -204,8 +199,6 @@ class NamespaceIndex:
             of_game.pop(namespace_id, None)
             if not of_game:
                 del self._by_game[game]
-        for host in namespace.hosts:
-            self._by_host.pop(host, None)
 
     def header(self, namespace_id: bytes) -> pb.NamespaceConfiguration | None:
         """Returns the configuration without tokens and the content of versions."""
@@ -278,24 +271,12 @@ class NamespaceIndex:
             self._namespaces[namespace_id].resolved for namespace_id in self._by_game.get(text, ())
         ]
 
-    # The following methods implement `auth.Access`.
-
-    def service_token_grant(self, token_sha256: bytes) -> ServiceTokenGrant | None:
-        found = self.native.service_token(token_sha256)
-        return None if found is None else ServiceTokenGrant(*found)
-
     def is_known(self, namespace_id: bytes) -> bool:
         return namespace_id in self._namespaces
-
-    def is_revoked(self, namespace_id: bytes, token_id: bytes) -> bool:
-        return self.native.is_revoked(namespace_id, token_id)
 
     def group_of(self, namespace_id: bytes) -> bytes:
         """Returns the developer group of a known namespace, or its game if no group is known."""
         return self.resolved(namespace_id).tenant
-
-    def namespace_of_host(self, host: str) -> bytes | None:
-        return self._by_host.get(host)
 
 
 def _game_keys(namespace: ResolvedNamespace) -> tuple[str, str]:

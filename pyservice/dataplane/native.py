@@ -2,17 +2,17 @@ from __future__ import annotations
 
 from pyservice import _native as module
 from pyservice._native import (
+    Decision,
     EmptyLobby,
     Fact,
     Facts,
     IdleLobbyGroup,
     LeasedPort,
-    ListedLobby,
-    ListPart,
     Lobby,
     LobbyTemplate,
     OpenFailed,
     Placed,
+    PlacementRequest,
     Refused,
     Resolved,
     Route,
@@ -21,25 +21,27 @@ from pyservice._native import (
 )
 from pyservice._native import Engine as NativeEngine
 from pyservice._native import Front as NativeFront
+from pyservice._native import Matchmaker as NativeMatchmaker
 from pyservice._native import PlayerAddresses as NativePlayerAddresses
 from pyservice._native import Servers as NativeServers
 
 __all__ = [
+    "Decision",
     "EmptyLobby",
     "Fact",
     "Facts",
     "IdleLobbyGroup",
     "LeasedPort",
-    "ListPart",
-    "ListedLobby",
     "Lobby",
     "LobbyTemplate",
     "NativeEngine",
     "NativeFront",
+    "NativeMatchmaker",
     "NativePlayerAddresses",
     "NativeServers",
     "OpenFailed",
     "Placed",
+    "PlacementRequest",
     "Refused",
     "Resolved",
     "Route",

@@ -5,8 +5,8 @@ from typing import Any, Final
 
 from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Authorize, Caller, Operation, Run, TokenKind
+from pyservice.dataplane.attached_lobbies import AttachedLobbies
 from pyservice.dataplane.development_mocks import MockOperations
-from pyservice.dataplane.lobby_server_operations import LobbyServerOperations
 from pyservice.dataplane.matchmaker import Matchmaker
 
 _SERVICE: Final = "hosting.v1.Matchmaker"
@@ -15,58 +15,39 @@ _SERVICE: Final = "hosting.v1.Matchmaker"
 def operation_table(
     authorizer: Authorizer,
     matchmaker: Matchmaker,
-    fleet: LobbyServerOperations,
-    development: MockOperations | None = None,
+    attached: AttachedLobbies,
+    mocks: MockOperations,
 ) -> dict[str, Operation]:
     """Returns the operations of the matchmaker API by full method name.
 
-    `development` handles calls with `dev_` tokens. Raises ValueError if it is missing although the
-    authorizer accepts these tokens, or the reverse.
+    The native matchmaker answers most of them, except calls with `dev_` and `cloud_` tokens.
     """
-    if authorizer.takes_development_tokens is not (development is not None):
-        raise ValueError("pass `development` exactly if the authorizer accepts dev_ tokens")
-    client, lobby, operator = authorizer.client, authorizer.lobby, authorizer.operator
-    table: dict[str, tuple[Authorize, Run]] = {
-        "FindLobby": (client, matchmaker.find),
-        "CreateLobby": (client, matchmaker.create),
-        "JoinLobby": (client, matchmaker.join),
-        "ListLobbies": (client, matchmaker.list_lobbies),
-        "ListRegions": (client, matchmaker.list_regions),
-        "GetPlayerStatistics": (client, matchmaker.statistics),
-        "PlayerConnected": (lobby, fleet.connected),
-        "PlayerDisconnected": (lobby, fleet.disconnected),
-        "LobbyReady": (lobby, fleet.ready),
-        "SetLobbyClosed": (lobby, fleet.set_closed),
-        "SetLobbyState": (lobby, fleet.set_state),
-        "GetLobbyState": (authorizer.lobby_state, fleet.get_state),
-        "Heartbeat": (lobby, fleet.heartbeat),
-        "AttachLobby": (operator, fleet.attach),
-        "DetachLobby": (operator, fleet.detach),
+    client, lobby_server = authorizer.client, authorizer.lobby_server
+    native: dict[str, tuple[Authorize, Run]] = {
+        "FindLobby": (client, mocks.find),
+        "JoinLobby": (client, mocks.join),
+        "ListLobbies": (client, mocks.list_lobbies),
+        "ListRegions": (client, mocks.list_regions),
+        "GetPlayerStatistics": (client, mocks.statistics),
+        "PlayerConnected": (lobby_server, mocks.connected),
+        "PlayerDisconnected": (lobby_server, mocks.disconnected),
+        "LobbyReady": (lobby_server, mocks.ready),
+        "SetLobbyClosed": (lobby_server, mocks.set_closed),
+        "SetLobbyState": (lobby_server, mocks.set_state),
+        "Heartbeat": (lobby_server, mocks.heartbeat),
+        "GetLobbyState": (authorizer.state_reader, attached.get_state),
     }
-    mocks = {} if development is None else _mocks(development)
-    return {
-        f"{_SERVICE}.{name}": Operation(
-            f"{_SERVICE}.{name}", authorize, _with_mock(run, mocks[name]) if name in mocks else run
-        )
-        for name, (authorize, run) in table.items()
+    others: dict[str, tuple[Authorize, Run]] = {
+        "CreateLobby": (client, _with_mock(matchmaker.create, mocks.create)),
+        "AttachLobby": (authorizer.operator, attached.attach),
+        "DetachLobby": (authorizer.operator, attached.detach),
     }
-
-
-def _mocks(development: MockOperations) -> dict[str, Run]:
-    return {
-        "FindLobby": development.find,
-        "CreateLobby": development.create,
-        "JoinLobby": development.join,
-        "ListLobbies": development.list_lobbies,
-        "ListRegions": development.list_regions,
-        "GetPlayerStatistics": development.statistics,
-        "PlayerConnected": development.connected,
-        "PlayerDisconnected": development.disconnected,
-        "LobbyReady": development.ready,
-        "SetLobbyClosed": development.set_closed,
-        "SetLobbyState": development.set_state,
-        "Heartbeat": development.heartbeat,
-    }
+    operations = [
+        Operation(f"{_SERVICE}.{name}", *work, answer=matchmaker.answer)
+        for name, work in native.items()
+    ]
+    operations += [Operation(f"{_SERVICE}.{name}", *work) for name, work in others.items()]
+    return {operation.method: operation for operation in operations}
 
 
 def _with_mock(run: Run, mock: Run) -> Run:

@@ -303,8 +303,9 @@ class ResolvedMode:
     region_settings: Mapping[str, RegionSettings]
 
     @property
-    def largest_limit(self) -> int:
-        return max(self.max_players, self.max_players_direct, self.max_players_party)
+    def port_ranges(self) -> dict[str, bool]:
+        """Whether each port is a range. Native code reads it."""
+        return {name: port.has_range for name, port in self.ports.items()}
 
     def allows_region(self, region: str) -> bool:
         return self.regions is None or region in self.regions

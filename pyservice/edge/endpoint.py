@@ -8,25 +8,26 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Call, Caller, Operation, WaitForChange
+from pyservice.calls import Call, Caller, EncodedRequest, Operation, Unanswered, WaitForChange
 from pyservice.edge.http_json_codec import decoder, encoder
 from pyservice.edge.http_messages import JSON, TEXT, HttpResponse, Request
 from pyservice.errors import ServiceError
+from pyservice.front import internal_headers
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Trace
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
-from pyservice.transport import TransportSettings, large_body_worker, request_headers
+from pyservice.transport import TransportSettings, large_body_worker
+from pyservice.transport.native import check_idempotency_key
 from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
-from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
-_REPEAT: Final = request_headers.INTERNAL_REPEAT.encode()
-_PAID: Final = frozenset({_REPEAT, request_headers.INTERNAL_ADMITTED.encode()})
+_REPEAT: Final = internal_headers.INTERNAL_REPEAT.encode()
+_PAID: Final = frozenset({_REPEAT, internal_headers.INTERNAL_ADMITTED.encode()})
 """A request with one of these headers has paid its rate limits."""
-_PARK: Final = request_headers.INTERNAL_WAIT.encode()
-_SHARE: Final = request_headers.INTERNAL_SHARE.encode()
+_PARK: Final = internal_headers.INTERNAL_WAIT.encode()
+_SHARE: Final = internal_headers.INTERNAL_SHARE.encode()
 
 
 class Endpoint:
@@ -49,6 +50,7 @@ class Endpoint:
         self._method = method
         self._authorize = operation.authorize
         self._run = operation.run
+        self._answer = operation.answer
         self._decode = decoder(method)
         self._encode = encoder(method)
         self._meter = meter
@@ -59,11 +61,28 @@ class Endpoint:
 
     async def respond(self, request: Request, call: Call, trace: Trace) -> HttpResponse:
         """Checks a request and runs its operation. Raises ServiceError."""
+        if self._answer is not None and request.failure is None:
+            encoded = self._encoded(request, call)
+            reply = await self._answer(encoded)
+            if reply is Unanswered.UNCHECKED:
+                message = self._read(request, call)
+                encoded.form, encoded.body = (
+                    "checked",
+                    message.SerializeToString(deterministic=True),
+                )
+                reply = await self._answer(encoded)
+            if not isinstance(reply, Unanswered):
+                return HttpResponse(200, reply.json())
+            is_paid = encoded.is_paid
+        else:
+            is_paid = self._has_paid(request)
         authorization = self._authorize(call)
         caller = authorization if isinstance(authorization, Caller) else await authorization
         trace.caller = caller
         trace.authorized = perf_counter()
-        self._admit(request, caller)
+        if self._rate_limit is not None and not is_paid:
+            check_rate_limit(self._rate_limit, caller, self._meter)
+        self._check_headers(request, call)
         if len(request.body) <= large_body_worker.LARGE_BYTES:
             message = self._read(request, call)
         else:
@@ -75,7 +94,7 @@ class Endpoint:
         result = await self._run(message, caller)
         if isinstance(result, WaitForChange):
             if self._is_internal:
-                headers = [(_PARK, request_headers.wait_text(result).encode())]
+                headers = [(_PARK, internal_headers.wait_text(result).encode())]
                 if caller.share is not None:
                     share = f"{caller.share.key} {','.join(caller.share.rights)}"
                     headers.append((_SHARE, share.encode()))
@@ -90,17 +109,30 @@ class Endpoint:
             response.headers = [(_SHARE, share.encode())]
         return response
 
-    def _admit(self, request: Request, caller: Caller) -> None:
-        has_paid = self._is_internal and not _PAID.isdisjoint(request.headers)
-        if self._rate_limit is not None and not has_paid:
-            check_rate_limit(self._rate_limit, caller, self._meter)
+    def _encoded(self, request: Request, call: Call) -> EncodedRequest:
+        return EncodedRequest(
+            self.slug,
+            call,
+            "json" if self.takes_key else "target",
+            request.body,
+            request.path.decode("latin-1"),
+            request.query.decode("latin-1"),
+            request.headers.get(b"content-type"),
+            self._has_paid(request),
+        )
+
+    def _has_paid(self, request: Request) -> bool:
+        return self._is_internal and not _PAID.isdisjoint(request.headers)
+
+    def _check_headers(self, request: Request, call: Call) -> None:
         if self._takes_body:
             media_type = request.headers.get(b"content-type", JSON)
             if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:
                 raise ServiceError("MEDIA_TYPE_UNSUPPORTED")
         if request.failure is not None:
             raise request.failure
-        check_idempotency_key(caller.call.idempotency_key)
+        if call.idempotency_key is not None:
+            check_idempotency_key(call.idempotency_key)
 
     def _read(self, request: Request, call: Call) -> Message:
         message, unread = self._decode(request.body, request.query, call.path or {})

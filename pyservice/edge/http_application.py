@@ -1,7 +1,7 @@
 """The ASGI application of the API. It checks a request, runs its operation and sends the response.
 
 The order is: route, token, rate limit, header rules, body, field rules, operation. Behind the
-front, the application trusts the headers `x-hosting-*` (pyservice/transport/request_headers.py).
+front, the application trusts the headers `x-hosting-*` (pyservice/transport/internal_headers.py).
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from pyservice.edge.http_messages import HttpResponse, Request, problem
 from pyservice.edge.route_table import RouteTable, decode_path
 from pyservice.edge.static_document import StaticDocument
 from pyservice.errors import ServiceError
+from pyservice.front import internal_headers
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, UNROUTED, RequestMetrics
 from pyservice.observability.rays import Rays, Trace, current
 from pyservice.schema.methods import METHODS
-from pyservice.transport import TransportSettings, client_address, request_headers
+from pyservice.transport import TransportSettings, client_address, trace_context
 from pyservice.transport.client_address import Address
 from pyservice.transport.rate_limits import OperationLimit
 from pyservice.watch import LongPolls
 
-_CLIENT: Final = request_headers.INTERNAL_CLIENT.encode()
-_RAY: Final = request_headers.INTERNAL_RAY.encode()
-_CODE: Final = request_headers.INTERNAL_CODE.encode()
-_REPEAT: Final = request_headers.INTERNAL_REPEAT.encode()
-_EXPIRED: Final = request_headers.EXPIRED.encode()
+_CLIENT: Final = internal_headers.INTERNAL_CLIENT.encode()
+_RAY: Final = internal_headers.INTERNAL_RAY.encode()
+_CODE: Final = internal_headers.INTERNAL_CODE.encode()
+_REPEAT: Final = internal_headers.INTERNAL_REPEAT.encode()
+_EXPIRED: Final = internal_headers.EXPIRED.encode()
 _OTHER_PLANE: Final = "The other plane serves this operation, at an address of its own."
 
 Scope = MutableMapping[str, Any]
@@ -103,7 +104,7 @@ class HttpApplication:
         fields = request.headers
         if self._settings.is_internal and _RAY in fields:
             return Trace(fields[_RAY].decode("latin-1"), started)
-        ray_id, parent_span = request_headers.read_traceparent(request.text(b"traceparent"))
+        ray_id, parent_span = trace_context.read_traceparent(request.text(b"traceparent"))
         return Trace(ray_id, started, parent_span)
 
     def _match(self, request: Request) -> Match:

@@ -64,6 +64,8 @@ class Trace:
     """The request message, until the request ends."""
     namespace_id = b""
     """Namespace of a kept request, or of a request without a caller."""
+    lobby_id = b""
+    """Lobby whose server sent the request, if the request has no caller."""
     upload_id = ""
     game = ""
     has_waited = False
@@ -187,12 +189,10 @@ class Rays:
         self._has_rays.set()
 
     def _namespace_of(self, trace: Trace) -> bytes:
-        caller = trace.caller
-        if caller is None:
-            return trace.namespace_id
-        if caller.lobby_id and not caller.namespace_id and self._namespace_of_lobby is not None:
-            return self._namespace_of_lobby(caller.lobby_id) or b""
-        namespace_id: bytes = caller.namespace_id
+        sender: Any = trace if trace.caller is None else trace.caller
+        if sender.lobby_id and not sender.namespace_id and self._namespace_of_lobby is not None:
+            return self._namespace_of_lobby(sender.lobby_id) or b""
+        namespace_id: bytes = sender.namespace_id
         return namespace_id
 
     def _samples_next(self) -> bool:

@@ -1,6 +1,5 @@
 """The gRPC transport: server, internal server and client. No other package imports grpc."""
 
-from pyservice.rpc.front_contract import GrpcFront, grpc_front
 from pyservice.rpc.grpc_server import RpcServer
 from pyservice.rpc.internal_grpc import (
     NEXT_CHANGES,
@@ -14,11 +13,9 @@ from pyservice.rpc.internal_grpc import (
 __all__ = [
     "NEXT_CHANGES",
     "ChangesPoll",
-    "GrpcFront",
     "Handler",
     "InternalClient",
     "InternalServer",
     "RpcServer",
-    "grpc_front",
     "next_changes",
 ]

@@ -15,8 +15,9 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.calls import Call, Caller, Operation, WaitForChange
+from pyservice.calls import Call, Caller, EncodedRequest, Operation, Unanswered, WaitForChange
 from pyservice.errors import ServiceError
+from pyservice.front import internal_headers
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, RequestMetrics, TransportMetrics
 from pyservice.observability.rays import Rays, Trace, current
@@ -29,10 +30,11 @@ from pyservice.transport import (
     TransportSettings,
     client_address,
     large_body_worker,
-    request_headers,
+    message_limit_bytes,
+    trace_context,
 )
+from pyservice.transport.native import check_idempotency_key
 from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
-from pyservice.transport.request_headers import check_idempotency_key
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -44,7 +46,7 @@ LimitOf = Callable[[str], OperationLimit | None]
 _GRPCIO_LIMIT_FACTOR: Final = 4
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
-_PAID: Final = frozenset({request_headers.INTERNAL_REPEAT, request_headers.INTERNAL_ADMITTED})
+_PAID: Final = frozenset({internal_headers.INTERNAL_REPEAT, internal_headers.INTERNAL_ADMITTED})
 """A call with metadata of one of these names has paid its rate limits."""
 
 _Fields = dict[str, Any]
@@ -197,20 +199,35 @@ class _Calls:
         run, authorize, read = operation.run, operation.authorize, self._reader(method)
         takes_key = method.http_method not in _SAFE_METHODS
         is_internal, long_polls = self._settings.is_internal, self._long_polls
+        limit_bytes = message_limit_bytes(method, self._settings)
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             call = self._call(context, fields, trace.ray_id)
+            is_paid = is_internal and not _PAID.isdisjoint(fields)
+            if operation.answer is not None and len(data) <= limit_bytes:
+                encoded = EncodedRequest(method.slug, call, "proto", data, is_paid=is_paid)
+                reply = await operation.answer(encoded)
+                if reply is Unanswered.UNCHECKED:
+                    message = read(data)
+                    encoded.form, encoded.body = (
+                        "checked",
+                        message.SerializeToString(deterministic=True),
+                    )
+                    reply = await operation.answer(encoded)
+                if not isinstance(reply, Unanswered):
+                    context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
+                    return reply.proto()
+                is_paid = encoded.is_paid
             authorization = authorize(call)
             caller = authorization if isinstance(authorization, Caller) else await authorization
             trace.caller = caller
             trace.authorized = perf_counter()
-            has_paid = is_internal and not _PAID.isdisjoint(fields)
-            if rate_limit is not None and not has_paid:
+            if rate_limit is not None and not is_paid:
                 check_rate_limit(rate_limit, caller, meter)
-            if takes_key:
-                check_idempotency_key(call.idempotency_key)
-            else:
+            if not takes_key:
                 call.idempotency_key = None
+            elif call.idempotency_key is not None:
+                check_idempotency_key(call.idempotency_key)
             if len(data) <= large_body_worker.LARGE_BYTES:
                 message = read(data)
             else:
@@ -220,7 +237,7 @@ class _Calls:
             response = await run(message, caller)
             if isinstance(response, WaitForChange):
                 if not holds:
-                    park = (request_headers.INTERNAL_WAIT, request_headers.wait_text(response))
+                    park = (internal_headers.INTERNAL_WAIT, internal_headers.wait_text(response))
                     context.set_trailing_metadata(((RAY_ID, trace.ray_id), park))
                     return b""
                 trace.has_waited = True
@@ -268,16 +285,16 @@ class _Calls:
                 rays.end(trace, "grpc", method.slug, code, ended)
             metadata = trailers(failure, trace.ray_id)
             if is_internal:
-                metadata = (*metadata, (request_headers.INTERNAL_CODE, failure.code))
+                metadata = (*metadata, (internal_headers.INTERNAL_CODE, failure.code))
             await context.abort(status_code(failure), failure.detail, metadata)
             raise AssertionError("abort raises")
 
         return serve
 
     def _trace(self, fields: _Fields, started: float) -> Trace:
-        if self._settings.is_internal and request_headers.INTERNAL_RAY in fields:
-            return Trace(fields[request_headers.INTERNAL_RAY], started)
-        ray_id, parent_span = request_headers.read_traceparent(fields.get("traceparent"))
+        if self._settings.is_internal and internal_headers.INTERNAL_RAY in fields:
+            return Trace(fields[internal_headers.INTERNAL_RAY], started)
+        ray_id, parent_span = trace_context.read_traceparent(fields.get("traceparent"))
         return Trace(ray_id, started, parent_span)
 
     def _reader(self, method: Method) -> Callable[[bytes], Message]:
@@ -303,10 +320,10 @@ class _Calls:
     def _call(self, context: Context, fields: _Fields, ray_id: str) -> Call:
         client, coords, long_poll_expired = None, None, False
         if self._settings.is_internal:
-            client = client_address.parse_address(fields.get(request_headers.INTERNAL_CLIENT, ""))
+            client = client_address.parse_address(fields.get(internal_headers.INTERNAL_CLIENT, ""))
             coords = client_address.coordinates(fields.get("x-coords", ""))
-            reason = fields.get(request_headers.INTERNAL_REPEAT)
-            long_poll_expired = reason == request_headers.EXPIRED
+            reason = fields.get(internal_headers.INTERNAL_REPEAT)
+            long_poll_expired = reason == internal_headers.EXPIRED
         client = client or _peer(context.peer())
         remaining_s = context.time_remaining()
         return Call(
@@ -322,10 +339,6 @@ class _Calls:
             client,
             long_poll_expired,
         )
-
-
-def message_limit_bytes(method: Method, settings: TransportSettings) -> int:
-    return max(settings.message_limit_bytes, method.body_limit_bytes or 0)
 
 
 def _peer(text: str) -> client_address.Address:

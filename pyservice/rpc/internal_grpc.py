@@ -22,7 +22,7 @@ from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc.error_status import read_error, status_code, trailers
-from pyservice.transport import request_headers
+from pyservice.transport import trace_context
 from pyservice.watch import Change, Changes, Topics
 
 Handler = Callable[[Any], Awaitable[Message]]
@@ -103,7 +103,7 @@ def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
     async def serve(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        ray_id = request_headers.new_ray_id()
+        ray_id = trace_context.new_ray_id()
         try:
             return (await handler(parse(data))).SerializeToString()
         except ServiceError as error:

@@ -1,5 +1,5 @@
 """Code that the HTTP and gRPC servers share: settings, client addresses, rate limits, large bodies,
-headers.
+trace ids.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from pyservice.schema.methods import Method
 from pyservice.transport.client_address import Network
 
 KIB: Final = 1024
@@ -57,3 +58,8 @@ class TransportSettings:
     """Whether the requests come from the front, which adds their client addresses and ray ids, and
     holds their long polls.
     """
+
+
+def message_limit_bytes(method: Method, settings: TransportSettings) -> int:
+    """Returns the limit of a gRPC request message."""
+    return max(settings.message_limit_bytes, method.body_limit_bytes or 0)

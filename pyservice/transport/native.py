@@ -6,13 +6,17 @@ from pyservice._native import (
     ConnectionBudget,
     Front,
     FrontRecord,
+    Matchmaker,
     Namespace,
     Namespaces,
+    OperationLimits,
     PlayerAddresses,
     PublicCertificate,
     TrustedProxies,
     acked_bytes,
+    check_idempotency_key,
     packed_client,
+    read_trace,
 )
 
 __all__ = [
@@ -21,11 +25,15 @@ __all__ = [
     "ConnectionBudget",
     "Front",
     "FrontRecord",
+    "Matchmaker",
     "Namespace",
     "Namespaces",
+    "OperationLimits",
     "PlayerAddresses",
     "PublicCertificate",
     "TrustedProxies",
     "acked_bytes",
+    "check_idempotency_key",
     "packed_client",
+    "read_trace",
 ]

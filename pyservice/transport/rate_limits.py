@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from time import monotonic
 from typing import Final, NamedTuple
 
 from pyservice.calls import Caller, TokenKind
@@ -12,6 +11,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
 from pyservice.settings.sections import RateLimit, RateLimits
 from pyservice.transport.native import Buckets as NativeBuckets
+from pyservice.transport.native import OperationLimits
 
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
@@ -42,11 +42,7 @@ class Buckets:
     """
 
     def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
-        self.native = native = NativeBuckets(rate.per_second, rate.burst, max_keys)
-        # `take(key, now)`, with `now` in monotonic seconds, takes one token. It returns 0.0, or the
-        # seconds until the next token if the bucket is empty.
-        self.take = native.take
-        self.put_back = native.put_back
+        self.native = NativeBuckets(rate.per_second, rate.burst, max_keys)
 
     def change(self, rate: Rate) -> None:
         """Changes the rate of all buckets, but does not refill them."""
@@ -101,36 +97,18 @@ class OperationLimit:
         token: KeyedLimit,
         group: KeyedLimit,
         token_address: KeyedLimit,
-        client_address: KeyedLimit | None,
+        client_address: KeyedLimit,
     ) -> None:
-        """`client_address` is the limit of callers without their own token, or None without such
-        callers.
-        """
-        self._token = token
-        self._group = group
-        self._token_address = token_address
-        self._client_address = client_address
+        """`client_address` is the limit of callers without their own token."""
+        limits = (token, token_address, client_address, group)
+        self._native = OperationLimits(*((limit.name, limit.buckets.native) for limit in limits))
 
-    def refusal(self, caller: Caller, now: float) -> Refusal | None:
-        """Takes one token from each bucket, or none and returns the limit that refuses.
-
-        The group comes last, so that a token over its own limit leaves the group its tokens.
-        """
-        address, group = caller.call.address, caller.group
+    def refusal(self, caller: Caller) -> Refusal | None:
+        """Takes one token from each bucket, or none and returns the limit that refuses."""
         is_token_holder = caller.kind is TokenKind.SERVICE or caller.kind is TokenKind.CLOUD
-        limits: tuple[tuple[KeyedLimit, bytes], ...]
-        if self._client_address is None or is_token_holder:
-            limits = ((self._token, caller.identity), (self._token_address, address))
-        else:
-            limits = ((self._client_address, address),)
-        if group:
-            limits += ((self._group, group),)
-        for number, (limit, key) in enumerate(limits):
-            if wait_s := limit.buckets.take(key, now):
-                for taken, taken_key in limits[:number]:
-                    taken.buckets.put_back(taken_key)
-                return Refusal(limit.name, wait_s)
-        return None
+        token = caller.identity if is_token_holder else None
+        exceeded = self._native.admit(token, caller.call.address, caller.group or None)
+        return None if exceeded is None else Refusal(*exceeded)
 
 
 class Refusal(NamedTuple):
@@ -205,14 +183,17 @@ class Limits:
             )
         if slug in CONTROL_OPERATIONS:
             return OperationLimit(
-                self._control_tokens, self._control_groups, self._token_addresses, None
+                self._control_tokens,
+                self._control_groups,
+                self._token_addresses,
+                self._control_addresses,
             )
         return None
 
 
 def check_rate_limit(limit: OperationLimit, caller: Caller, meter: Meter) -> None:
     """Raises RATE_LIMITED if a limit of the operation is used up."""
-    refusal = limit.refusal(caller, monotonic())
+    refusal = limit.refusal(caller)
     if refusal is not None:
         meter.rate_limited[refusal.limit] = meter.rate_limited.get(refusal.limit, 0) + 1
         raise ServiceError(

@@ -12,7 +12,6 @@ from pyservice.auth import keyring
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from tests.support.matchmaker_scene import MODES, MatchmakerScene
@@ -46,15 +45,13 @@ class AdmissionScene(MatchmakerScene):
         self.to_games = OutboundHttpClient(loopback, timeout_ms=timeout_ms)
         self.to_providers = OutboundHttpClient(allow_any, timeout_ms=timeout_ms)
         self.entrance = Admission(
+            self.native,
             engine,
             self.namespaces,
-            self.matchmaker._regions,
             CaptchaCheck(self.to_providers, self.passes, endpoints, lambda: self.passes.now_ms),
             VerificationCheck(self.to_games),
         )
-        self.matchmaker = Matchmaker(
-            engine, self.namespaces, self.matchmaker._regions, self.entrance
-        )
+        self.wire(admission=self.entrance)
 
     def ask(
         self, captcha: Any = None, feed_fields: dict[str, Any] | None = None, **urls: str

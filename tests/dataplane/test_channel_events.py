@@ -11,7 +11,6 @@ import pytest
 from pyservice.calls import Call, Caller, TokenKind, WaitForChange
 from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
@@ -26,10 +25,9 @@ OLE = "ole_chose_another_one_of_forty_characters"
 
 
 class Readers:
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, scene: MatchmakerScene) -> None:
         self.topics = Topics()
-        regions = RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)])
-        self.events = ChannelEvents(engine, regions, self.topics)
+        self.events = ChannelEvents(scene.native, scene.engine, self.topics)
 
     def caller(self, secret: str, **call: Any) -> Caller:
         context = Call("0" * 32, bytes([10, 0, 0, 9]), authorization=f"Bearer {secret}", **call)
@@ -51,8 +49,8 @@ def scene(engine: Engine) -> MatchmakerScene:
 
 
 @pytest.fixture
-def readers(engine: Engine) -> Readers:
-    return Readers(engine)
+def readers(scene: MatchmakerScene) -> Readers:
+    return Readers(scene)
 
 
 async def test_party_members_get_find_results_by_channel(

@@ -10,15 +10,12 @@ from typing import Any
 import pytest
 
 from pyservice.auth import keyring
-from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
-from pyservice.dataplane.region_catalog import Region, RegionCatalog
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.support.matchmaker_scene import MODES, PORTS, MatchmakerScene
+from tests.support.matchmaker_scene import MODES, PORTS, MatchmakerScene, OperationCalls
 from tests.support.namespace_configurations import (
     GAME_ID,
     NAMESPACE_ID,
@@ -51,7 +48,6 @@ async def test_attached_lobby_has_mode_settings(scene: MatchmakerScene) -> None:
     assert attached.lobby_token.startswith("lobby_")
     assert attached.lobby_id.startswith("0001")
     lobby_id = scene.server(attached.lobby_id).lobby_id
-    assert scene.engine.lobby_of_token(attached.lobby_token) == lobby_id
     lobby = scene.engine.lobby(lobby_id)
     assert lobby is not None
     assert (lobby.mode, lobby.region, lobby.max_players) == ("duel", "north", (2, 2, 4))
@@ -188,21 +184,14 @@ async def test_state_is_returned_byte_for_byte(scene: MatchmakerScene) -> None:
     assert (await scene.fleet.get_state(request, scene.back_end())).state == state
 
 
-def _cloud(scene: MatchmakerScene, *namespace_ids: bytes) -> tuple[LobbyServerOperations, Caller]:
+def _cloud(scene: MatchmakerScene, *game_ids: bytes) -> tuple[OperationCalls, Caller]:
 
     async def reaches(token: str, game_id: bytes) -> bool:
-        return token == "cloud_shown" and game_id in namespace_ids
+        return token == "cloud_shown" and game_id in game_ids
 
-    fleet = LobbyServerOperations(
-        scene.engine,
-        scene.namespaces,
-        RegionCatalog([Region("north", "Self-hosted", "North", 60.0, 0.0)]),
-        LobbyServerContext(
-            heartbeat_timeout_ms=30_000, heartbeat_grace_ms=10_000, can_access_game=reaches
-        ),
-    )
+    scene.wire(can_access_game=reaches)
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
-    return fleet, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call)
+    return scene.fleet, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call)
 
 
 async def test_cloud_token_accesses_namespaces_of_its_games(scene: MatchmakerScene) -> None:
@@ -256,27 +245,18 @@ def _attach(game: str, namespace: str) -> pb.AttachLobbyRequest:
     )
 
 
-def _reader(scene: MatchmakerScene, lobby_token: str) -> Caller:
-    call = Call(
-        ray_id="0" * 32, address=bytes([127, 0, 0, 1]), authorization=f"Bearer {lobby_token}"
-    )
-    reader = Authorizer(scene.engine, scene.namespaces).lobby_state(call)
-    assert isinstance(reader, Caller)
-    return reader
-
-
 async def test_lobby_reads_state_until_it_has_ended(scene: MatchmakerScene) -> None:
     one, other = await scene.attach(), await scene.attach()
     await scene.fleet.set_state(pb.SetLobbyStateRequest(state=b"1"), scene.server(other.lobby_id))
     request = pb.GetLobbyStateRequest(lobby_id=other.lobby_id)
-    reader = _reader(scene, one.lobby_token)
+    reader = scene.server_with(one.lobby_token)
     assert (await scene.fleet.get_state(request, reader)).state == b"1"
     await scene.fleet.detach(_detach(one.lobby_id), scene.back_end())
-    for late in (reader, _reader(scene, one.lobby_token)):
+    for late in (reader, scene.server_with(one.lobby_token)):
         assert await _code(scene.fleet.get_state(request, late)) == "MATCHMAKER_LOBBY_STOPPED"
     await scene.fleet.detach(_detach(other.lobby_id), scene.back_end())
     request.lobby_id = one.lobby_id
-    reader = _reader(scene, other.lobby_token)
+    reader = scene.server_with(other.lobby_token)
     assert await _code(scene.fleet.get_state(request, reader)) == "MATCHMAKER_LOBBY_STOPPED"
 
 
@@ -287,7 +267,7 @@ async def test_forgotten_lobby_cannot_read_state(scene: MatchmakerScene, tmp_pat
     elsewhere.engine.start()
     try:
         request = pb.GetLobbyStateRequest(lobby_id=lobby.lobby_id)
-        reader = _reader(elsewhere, lobby.lobby_token)
+        reader = elsewhere.server_with(lobby.lobby_token)
         assert await _code(elsewhere.fleet.get_state(request, reader)) == "TOKEN_EXPIRED"
         assert await _code(elsewhere.fleet.heartbeat(pb.HeartbeatRequest(), reader)) == (
             "TOKEN_EXPIRED"
@@ -311,7 +291,7 @@ async def test_reading_state_counts_as_heartbeat(scene: MatchmakerScene) -> None
         while is_open():
             await asyncio.sleep(0.01)
     request = pb.GetLobbyStateRequest(lobby_id=attached.lobby_id)
-    await scene.fleet.get_state(request, _reader(scene, attached.lobby_token))
+    await scene.fleet.get_state(request, scene.server_with(attached.lobby_token))
     assert is_open()
 
 

@@ -11,7 +11,6 @@ import pytest
 from google.protobuf.descriptor import Descriptor
 
 from pyservice.calls import TokenKind
-from pyservice.dataplane import lobby_list
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.schema.json_encoding import compile_encoder
@@ -214,10 +213,10 @@ async def listed_page(
     scene: MatchmakerScene, request: pb.ListLobbiesRequest
 ) -> pb.ListLobbiesResponse:
     """Returns a page as message, and checks that its JSON is equal."""
-    page = await scene.matchmaker.list_lobbies(request, scene.client())
-    message = pb.ListLobbiesResponse.FromString(page.SerializeToString())
+    page = await scene.matchmaker.reply("list", request, scene.client())
+    message = pb.ListLobbiesResponse.FromString(page.proto())
     encode = compile_encoder(cast("Descriptor", message.DESCRIPTOR))
-    assert page.body == orjson.dumps(encode(message))
+    assert orjson.loads(page.json()) == encode(message)
     return message
 
 
@@ -254,27 +253,9 @@ async def test_list_page_with_state_has_at_most_a_mebibyte(scene: MatchmakerScen
     assert [lobby.lobby_id for lobby in first.lobbies] + rest == lobbies
 
 
-async def test_list_part_can_fill_a_page_exactly(
-    scene: MatchmakerScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lobbies = [(await scene.attach()).lobby_id for _ in range(7)]
-    state = json.dumps("x" * 65_000).encode()
-    for lobby_id in lobbies:
-        await scene.fleet.set_state(pb.SetLobbyStateRequest(state=state), scene.server(lobby_id))
-    request = pb.ListLobbiesRequest(include_state=True)
-    whole = (await scene.matchmaker.list_lobbies(request, scene.client())).body
-    lobby_bytes = len(orjson.dumps(orjson.loads(whole)["lobbies"][0]))
-    empty_bytes = len(whole) - 7 * (lobby_bytes + 1) + 1
-    # A part ends above 256 KiB of states, after five lobbies.
-    part_bytes = 5 * (lobby_bytes + 1) - 1
-    page_bytes = empty_bytes + lobby_list.CURSOR_BYTES + part_bytes
-    monkeypatch.setattr(lobby_list, "BYTES_MAX", page_bytes)
-    assert await list_all(scene, request) == [lobbies[:5], lobbies[5:]]
-
-
 async def test_regions_are_sorted_by_distance(scene: MatchmakerScene) -> None:
     caller = scene.client(coords=(-60.0, 0.0))
-    answer = await scene.matchmaker.list_regions(pb.ListRegionsRequest(), caller)
+    answer = await scene.matchmaker.regions(pb.ListRegionsRequest(), caller)
     assert [region.region_id for region in answer.regions] == ["south", "north"]
     near, far = (region.datacenter_distance_from_client for region in answer.regions)
     assert near.kilometers == 0.0

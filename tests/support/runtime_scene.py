@@ -12,9 +12,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
-from pyservice.dataplane.lobby_server_operations import LobbyServerContext, LobbyServerOperations
 from pyservice.dataplane.lobby_templates import LobbyTemplates
-from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.resolved_namespace import TIER
 from pyservice.dataplane.runtime_connection import RuntimeConnection
@@ -50,8 +48,11 @@ class RuntimeScene(MatchmakerScene):
     def __init__(
         self, engine: Engine, player_addresses: PlayerAddresses | None = None, **modes: Any
     ) -> None:
-        super().__init__(engine, versions=[version(**{**MODES, **modes})])
-        self.player_addresses = player_addresses or PlayerAddresses(advertised="192.0.2.7")
+        super().__init__(
+            engine,
+            player_addresses or PlayerAddresses(advertised="192.0.2.7"),
+            versions=[version(**{**MODES, **modes})],
+        )
         self.runtime = RuntimeConnection(
             engine, self.namespaces, self.player_addresses, {TIER: Resources(1000, 2048)}
         )
@@ -66,25 +67,11 @@ class RuntimeScene(MatchmakerScene):
             availability=self.runtime,
             quota=self.quota,
         )
-        regions = self.matchmaker._regions
-        self.matchmaker = Matchmaker(
-            engine,
-            self.namespaces,
-            regions,
-            lobby_templates=self.lobby_templates,
-            player_addresses=self.player_addresses,
-        )
         self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
-        self.fleet = LobbyServerOperations(
-            engine,
-            self.namespaces,
-            regions,
-            LobbyServerContext(
-                heartbeat_timeout_ms=30_000,
-                heartbeat_grace_ms=10_000,
-                wait_served=self.routes.wait_lobby_served,
-                quota_refusal=self.lobby_templates.quota_refusal,
-            ),
+        self.wire(
+            lobby_templates=self.lobby_templates,
+            wait_served=self.routes.wait_lobby_served,
+            quota_refusal=self.lobby_templates.quota_refusal,
         )
         self.lobby_scaler = LobbyScaler(
             engine, self.namespaces, self.lobby_templates, ["north", "south"], 30_000

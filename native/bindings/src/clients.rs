@@ -60,6 +60,14 @@ pub fn packed_client(py: Python<'_>, address: IpAddr) -> Bound<'_, PyBytes> {
     PyBytes::new(py, ClientKey::of(address).as_bytes())
 }
 
+/// Returns the trace id and the span id of a valid header `traceparent`.
+#[pyfunction]
+pub fn read_trace(traceparent: &str) -> Option<(String, String)> {
+    let trace = hosting_front::trace(traceparent.as_bytes())?;
+    let text = |digits: &[u8]| String::from_utf8_lossy(digits).into_owned();
+    Some((text(&trace.id.digits()), text(&trace.parent_span)))
+}
+
 #[pyfunction]
 pub fn acked_bytes(descriptor: RawFd) -> Option<u64> {
     hosting_front::acked_bytes(descriptor)

@@ -4,11 +4,13 @@ use std::collections::HashMap;
 use std::convert::Infallible;
 
 use hosting_core as core;
-use hosting_core::{EndReason, Id, Idempotency, Refusal};
+use hosting_core::{Id, Idempotency, Refusal};
+use hosting_matchmaker::{FieldProblem, ServiceError};
 use pyo3::exceptions::{PyBaseException, PyException, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict, PyTuple};
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
 use crate::servers::LeasedPort;
 
@@ -26,48 +28,31 @@ pub fn ids(list: Vec<IdBytes>) -> Vec<Id> {
     list.into_iter().map(|id| id.0).collect()
 }
 
-pub fn strs(list: &[String]) -> Vec<&str> {
-    list.iter().map(String::as_str).collect()
+pub use hosting_matchmaker::reason_word;
+
+/// Returns a `ServiceError` of `pyservice.errors`.
+pub fn service_error<'py>(py: Python<'py>, error: &ServiceError) -> PyResult<Bound<'py, PyAny>> {
+    static SERVICE_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    static FIELD_PROBLEM: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    let problem_type = FIELD_PROBLEM.import(py, "pyservice.errors", "FieldProblem")?;
+    let problem = |problem: &FieldProblem| problem_type.call1((PyTuple::new(py, problem.path())?, problem.message()));
+    let details = PyDict::new(py);
+    let problems: Vec<_> = error.problems().iter().map(problem).collect::<PyResult<_>>()?;
+    details.set_item("errors", problems)?;
+    details.set_item("metadata", error.metadata().collect::<HashMap<_, _>>())?;
+    details.set_item("retry_after_s", error.retry_after_s())?;
+    let service_error = SERVICE_ERROR.import(py, "pyservice.errors", "ServiceError")?;
+    service_error.call((error.code.slug(), error.detail()), Some(&details))
 }
 
-/// Returns the name of an end reason for error metadata and metric labels.
-pub fn reason_word(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Exited => "exited",
-        EndReason::StartTimeout => "start_timeout",
-        EndReason::Silent => "silent",
-        EndReason::Removed => "removed",
-        EndReason::Stopped => "stopped",
-    }
-}
-
-/// Returns the exception `Refused` with its error code and typed context. The refusal may be sent once the LSN `wait`
-/// is durable.
+/// Returns the exception `Refused` with its error. The error may be sent once the LSN `wait` is durable.
 fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {
-    let fill = |error: &Bound<'_, PyBaseException>| -> PyResult<()> {
-        error.setattr(intern!(py, "slug"), refusal.slug())?;
-        error.setattr(intern!(py, "wait"), wait)?;
-        error.setattr(intern!(py, "context"), context(py, refusal)?)
+    let fill = |exception: &Bound<'_, PyBaseException>| -> PyResult<()> {
+        exception.setattr(intern!(py, "wait"), wait)?;
+        exception.setattr(intern!(py, "error"), service_error(py, &ServiceError::from(refusal))?)
     };
-    let error = Refused::new_err(refusal.slug());
-    fill(error.value(py)).err().unwrap_or(error)
-}
-
-fn context<'py>(py: Python<'py>, refusal: &Refusal) -> PyResult<Bound<'py, PyDict>> {
-    let context = PyDict::new(py);
-    match refusal {
-        Refusal::LobbyStartFailed(reason, exit_code) => {
-            context.set_item("reason", reason_word(*reason))?;
-            if let Some(exit_code) = exit_code {
-                context.set_item("exit_code", exit_code)?;
-            }
-        }
-        Refusal::PartyTooLarge(limit) => context.set_item("limit", limit)?,
-        Refusal::TooManyMockPlayers { retry_after_ms } => context.set_item("retry_after_ms", retry_after_ms)?,
-        Refusal::TokenInListInvalid(indexes) => context.set_item("indexes", PyTuple::new(py, indexes.iter())?)?,
-        _ => {}
-    }
-    Ok(context)
+    let exception = Refused::new_err(refusal.slug());
+    fill(exception.value(py)).err().unwrap_or(exception)
 }
 
 /// Returns the value and LSN of an answer, or raises `Refused`.
@@ -117,6 +102,7 @@ impl<'a, 'py> FromPyObject<'a, 'py> for KeyBytes {
 }
 
 /// Key hash and message hash of a request, together 32 bytes.
+#[derive(Clone, Copy)]
 pub struct IdempotencyBytes(pub Idempotency);
 
 impl<'a, 'py> FromPyObject<'a, 'py> for IdempotencyBytes {
@@ -277,51 +263,14 @@ impl Lobby {
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct ListedLobby {
-    pub inner: core::ListedLobby,
-}
-
-#[pymethods]
-impl ListedLobby {
-    #[getter]
-    fn id(&self) -> IdBytes {
-        IdBytes(self.inner.id)
-    }
-    #[getter]
-    fn position(&self) -> u64 {
-        self.inner.position
-    }
-    #[getter]
-    fn mode(&self) -> &str {
-        &self.inner.mode
-    }
-    #[getter]
-    fn region(&self) -> &str {
-        &self.inner.region
-    }
-    #[getter]
-    fn max_players(&self) -> (u32, u32, u32) {
-        self.inner.max_players.into()
-    }
-    #[getter]
-    fn connected(&self) -> u32 {
-        self.inner.connected
-    }
-    #[getter]
-    fn state(&self) -> Option<&[u8]> {
-        self.inner.state.as_deref()
-    }
-}
-
-#[pyclass(frozen, module = "pyservice._native")]
 pub struct Placed {
     #[pyo3(get)]
-    lobby: IdBytes,
-    tokens: Vec<String>,
+    pub lobby: IdBytes,
+    pub tokens: Vec<String>,
     #[pyo3(get)]
     hold: u64,
     #[pyo3(get)]
-    wait: u64,
+    pub wait: u64,
 }
 
 #[pymethods]

@@ -8,22 +8,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hosting_core::{
-    Attach, ChannelId, CommandOutcome, Connect, Context, Create, Disconnect, EngineConfig, Find, HashKey, HoldId, Id,
-    Join, ListLobbies, PlayerList, Port as CorePort, PortRange,
+    Attach, ChannelId, CommandOutcome, Context, Create, EngineConfig, HashKey, HoldId, Id, Port as CorePort, PortRange,
 };
 use hosting_journal::DurableSignal;
-use hosting_matchmaker::ListLimits;
 use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::convert::{
-    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, ids, resolve_lsn, resolve_outcome, strs,
+    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, ids, resolve_lsn, resolve_outcome,
     tag_pairs,
 };
 use crate::facts::{self, Facts};
-use crate::lobby_list::ListPart;
 use crate::metrics::RecoveryMetrics;
 use crate::servers::{Creation, ProcessCommands};
 use crate::{compaction, metrics};
@@ -36,7 +33,7 @@ pub struct Engine {
     /// Wakes Python's event loop when a change that it follows is durable. None without a journal.
     change_signal: Option<DurableSignal>,
     pub(crate) hash: Arc<HashKey>,
-    shard_number: u16,
+    pub(crate) shard_number: u16,
     /// Offset of the change numbers that `counts` returns. Lower numbers belong to an earlier process.
     first_generation: u64,
     /// Result of the recovery, or `None` without a journal.
@@ -146,26 +143,12 @@ impl Engine {
         resolved.into_iter().map(|one| Resolved::of(py, one)).collect()
     }
 
-    fn lobby_of_token(&self, lobby_token: &str) -> Option<IdBytes> {
-        self.shard.keys().verify_lobby(lobby_token).map(IdBytes)
-    }
-
     fn public_token(&self, namespace: IdBytes, token_id: IdBytes) -> String {
         self.shard.keys().sign_public(namespace.0, token_id.0)
     }
 
-    fn namespace_of_public_token(&self, public_token: &str) -> Option<(IdBytes, IdBytes)> {
-        let (namespace, token) = self.shard.keys().verify_public(public_token)?;
-        Some((IdBytes(namespace), IdBytes(token)))
-    }
-
     fn development_token(&self, namespace: IdBytes, token_id: IdBytes, expires_ms: u64) -> String {
         self.shard.keys().sign_development(namespace.0, token_id.0, expires_ms)
-    }
-
-    fn namespace_of_development_token(&self, development_token: &str) -> Option<(IdBytes, IdBytes, u64)> {
-        let (namespace, token, expires_ms) = self.shard.keys().verify_development(development_token)?;
-        Some((IdBytes(namespace), IdBytes(token), expires_ms))
     }
 
     fn mock_player_token(&self, namespace: IdBytes, token_id: IdBytes, nonce: [u8; 16]) -> String {
@@ -231,51 +214,8 @@ impl Engine {
         self.shard.run(|engine, context| engine.count_captcha_request(context, source));
     }
 
-    fn source(&self, namespace: IdBytes, address: &[u8]) -> u64 {
-        self.hash.source(namespace.0, address)
-    }
-
     fn idempotency(&self, caller: &[u8], key: &[u8], operation: &str, message: &[u8]) -> IdempotencyBytes {
         IdempotencyBytes(self.hash.idempotency(caller, key, operation, message))
-    }
-
-    #[pyo3(signature = (namespace, version, modes, regions, tags, *, party_size = 1, source = 0,
-        source_limit = 4_294_967_295, idempotency = None, channels = None, creation = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
-    fn find(
-        &self,
-        namespace: IdBytes,
-        version: IdBytes,
-        modes: Vec<String>,
-        regions: Vec<String>,
-        tags: Vec<(String, String)>,
-        party_size: u32,
-        source: u64,
-        source_limit: u32,
-        idempotency: Option<IdempotencyBytes>,
-        channels: Option<Vec<ChannelId>>,
-        creation: Option<Creation>,
-    ) -> PyResult<Placed> {
-        let (namespace, version) = (namespace.0, version.0);
-        let (modes, regions, tags) = (strs(&modes), strs(&regions), tag_pairs(&tags));
-        let idempotency = idempotency.map(|key| key.0);
-        let channels = channels.as_deref().unwrap_or_default();
-        Creation::with(creation.as_ref(), self.shard_number, namespace, version, |creation| {
-            let find = Find {
-                namespace,
-                version,
-                modes: &modes,
-                regions: &regions,
-                tags: &tags,
-                party_size,
-                source,
-                source_limit,
-                idempotency,
-                channels,
-                creation,
-            };
-            self.place(channels, |engine, context| engine.find(context, &find))
-        })?
     }
 
     #[pyo3(signature = (namespace, version, creation, *, party_size = 1, source = 0, source_limit = 4_294_967_295,
@@ -306,33 +246,6 @@ impl Engine {
         ProcessCommands { shard: self.shard.clone(), shard_number: self.shard_number }
     }
 
-    #[pyo3(signature = (namespace, lobby, *, party_size = 1, rejoin_token = None, source = 0,
-        source_limit = 4_294_967_295, idempotency = None, channels = None))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
-    fn join(
-        &self,
-        namespace: IdBytes,
-        lobby: IdBytes,
-        party_size: u32,
-        rejoin_token: Option<&str>,
-        source: u64,
-        source_limit: u32,
-        idempotency: Option<IdempotencyBytes>,
-        channels: Option<Vec<ChannelId>>,
-    ) -> PyResult<Placed> {
-        let join = Join {
-            namespace: namespace.0,
-            lobby: lobby.0,
-            party_size,
-            rejoin_token,
-            source,
-            source_limit,
-            idempotency: idempotency.map(|key| key.0),
-            channels: channels.as_deref().unwrap_or_default(),
-        };
-        self.place(join.channels, |engine, context| engine.join(context, &join))
-    }
-
     fn recall(&self, idempotency: IdempotencyBytes) -> PyResult<Option<Placed>> {
         let mut starting = None;
         let answer = self.shard.execute(|engine, context| {
@@ -354,52 +267,6 @@ impl Engine {
 
     fn release_hold(&self, hold: u64) {
         self.shard.run(|engine, context| engine.release_hold(context, HoldId(hold)));
-    }
-
-    #[pyo3(signature = (lobby, player_token, idempotency = None))]
-    fn connected(&self, lobby: IdBytes, player_token: &str, idempotency: Option<IdempotencyBytes>) -> PyResult<u64> {
-        let player = self.shard.keys().verify_player(player_token);
-        let connect = Connect { lobby: lobby.0, player, idempotency: idempotency.map(|key| key.0) };
-        resolve_lsn(self.shard.execute(|engine, context| engine.connected(context, &connect)))
-    }
-
-    #[pyo3(signature = (lobby, player_token, hold_ms = None, idempotency = None))]
-    fn disconnected(
-        &self,
-        lobby: IdBytes,
-        player_token: &str,
-        hold_ms: Option<u64>,
-        idempotency: Option<IdempotencyBytes>,
-    ) -> PyResult<u64> {
-        let idempotency = idempotency.map(|key| key.0);
-        let player = self.shard.keys().verify_player(player_token);
-        let disconnect = Disconnect { lobby: lobby.0, player, hold_ms, idempotency };
-        resolve_lsn(self.shard.execute(|engine, context| engine.disconnected(context, &disconnect)))
-    }
-
-    fn ready(&self, lobby: IdBytes) -> PyResult<u64> {
-        resolve_lsn(self.shard.execute(|engine, context| {
-            engine.set_wall_clock(facts::wall_ms());
-            engine.ready(context, lobby.0)
-        }))
-    }
-
-    fn set_closed(&self, lobby: IdBytes, is_closed: bool) -> PyResult<u64> {
-        resolve_lsn(self.shard.execute(|engine, context| engine.set_closed(context, lobby.0, is_closed)))
-    }
-
-    fn set_state(&self, lobby: IdBytes, state: &[u8]) -> PyResult<u64> {
-        resolve_lsn(self.shard.execute(|engine, context| engine.set_state(context, lobby.0, state)))
-    }
-
-    #[pyo3(signature = (lobby, player_tokens = None))]
-    fn heartbeat(&self, py: Python<'_>, lobby: IdBytes, player_tokens: Option<Vec<String>>) -> PyResult<u64> {
-        let tokens: Option<Vec<&str>> = player_tokens.as_deref().map(strs);
-        let answer = py.detach(|| {
-            let players = tokens.map(|tokens| PlayerList::verify(&self.shard.keys(), &tokens));
-            self.shard.execute(|engine, context| engine.heartbeat(context, lobby.0, players.as_ref()))
-        });
-        resolve_lsn(answer)
     }
 
     #[pyo3(signature = (namespaces, lobby, speaker = None))]
@@ -467,27 +334,6 @@ impl Engine {
         self.shard.engine().lobby(lobby.0).map(|inner| Lobby { inner })
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn list_lobbies(
-        &self,
-        py: Python<'_>,
-        namespace: IdBytes,
-        version: IdBytes,
-        modes: Vec<String>,
-        after: u64,
-        with_state: bool,
-        lobbies_max: usize,
-        json_bytes_max: usize,
-    ) -> ListPart {
-        let list = ListLobbies { namespace: namespace.0, version: version.0, after, with_state };
-        let modes = modes.into_iter().collect();
-        py.detach(|| {
-            let page = self.shard.engine().list(&list);
-            let limits = ListLimits { modes: &modes, lobbies_max, json_bytes_max };
-            ListPart(hosting_matchmaker::ListPart::new(page, after, &limits))
-        })
-    }
-
     fn namespace_that_had(&self, lobby: IdBytes) -> Option<IdBytes> {
         self.shard.engine().namespace_of_lobby(lobby.0).map(IdBytes)
     }
@@ -495,11 +341,6 @@ impl Engine {
     fn live_versions(&self, py: Python<'_>, namespace: IdBytes) -> Vec<IdBytes> {
         let versions = py.detach(|| self.shard.engine().live_versions(namespace.0));
         versions.into_iter().map(IdBytes).collect()
-    }
-
-    fn player_counts(&self, namespace: IdBytes) -> Vec<(String, String, u64)> {
-        let counts = self.shard.engine().player_counts(namespace.0);
-        counts.into_iter().map(|count| (count.mode, count.region, count.player_count)).collect()
     }
 
     fn read_facts(&self, py: Python<'_>, after_lsn: u64, limit: usize) -> PyResult<Facts> {
@@ -562,6 +403,10 @@ impl Engine {
 }
 
 impl Engine {
+    fn source(&self, namespace: IdBytes, address: &[u8]) -> u64 {
+        self.hash.source(namespace.0, address)
+    }
+
     /// Runs a command that reserves slots. If the command returns a hold, the result names the starting lobby.
     fn place(
         &self,

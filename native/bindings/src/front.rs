@@ -16,18 +16,15 @@ use hosting_front::{
     Front as RunningFront, FrontOptions, OperationCounts, PassReason, PassingOptions, Plane, RequestLimits,
     RequestRecord, RouteOptions, Routes, Timeouts, code_names,
 };
-use hosting_matchmaker::{
-    ClientLimits, GameMode, Limit, LobbyAnswers, Matchmaker, OwnerKind, Places, PlayerPort, Region, Regions,
-    ServiceToken, Subject,
-};
+use hosting_matchmaker::{GameMode, Limit, OperationLimits, OwnerKind, PlayerPort, PortKind, ServiceToken, Subject};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::clients::parse_networks;
 use crate::convert::{IdBytes, KeyBytes};
-use crate::engine::Engine;
 use crate::grpc_front::GrpcArgument;
+use crate::matchmaker::Matchmaker;
 use crate::public_certificate::PublicCertificate;
 use crate::servers::LeasedPort;
 
@@ -36,7 +33,7 @@ const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
 const PARKED_BYTES_MAX: usize = 256 << 20;
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct Buckets(Arc<hosting_matchmaker::Buckets>);
+pub struct Buckets(pub Arc<hosting_matchmaker::Buckets>);
 
 #[pymethods]
 impl Buckets {
@@ -62,8 +59,43 @@ impl Buckets {
     }
 }
 
+#[pyclass(name = "OperationLimits", frozen, module = "pyservice._native")]
+pub struct NamedLimits {
+    tokens: (String, Py<Buckets>),
+    token_addresses: (String, Py<Buckets>),
+    client_addresses: (String, Py<Buckets>),
+    groups: (String, Py<Buckets>),
+}
+
+#[pymethods]
+impl NamedLimits {
+    #[new]
+    fn new(
+        tokens: (String, Py<Buckets>),
+        token_addresses: (String, Py<Buckets>),
+        client_addresses: (String, Py<Buckets>),
+        groups: (String, Py<Buckets>),
+    ) -> NamedLimits {
+        NamedLimits { tokens, token_addresses, client_addresses, groups }
+    }
+
+    #[pyo3(signature = (token, address, group))]
+    fn admit(&self, token: Option<&[u8]>, address: &[u8], group: Option<&[u8]>) -> Option<(&str, f64)> {
+        fn named((name, buckets): &(String, Py<Buckets>)) -> (&str, &hosting_matchmaker::Buckets) {
+            (name, &buckets.get().0)
+        }
+        let limits = OperationLimits {
+            tokens: named(&self.tokens),
+            token_addresses: named(&self.token_addresses),
+            client_addresses: named(&self.client_addresses),
+            groups: named(&self.groups),
+        };
+        limits.admit(token, address, group).err()
+    }
+}
+
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct PlayerAddresses(hosting_matchmaker::PlayerAddresses);
+pub struct PlayerAddresses(pub hosting_matchmaker::PlayerAddresses);
 
 #[pymethods]
 impl PlayerAddresses {
@@ -93,12 +125,16 @@ impl PlayerAddresses {
 struct ModeArgument {
     name: String,
     max_players: u32,
-    largest_limit: u32,
+    max_players_direct: u32,
+    max_players_party: u32,
     is_find_enabled: bool,
     is_taggable: bool,
     is_listable: bool,
     is_max_players_dynamic: bool,
     regions: Option<HashSet<String>>,
+    create_publicities: HashSet<String>,
+    /// Each port with whether it is a range.
+    port_ranges: HashMap<String, bool>,
 }
 
 /// SHA-256 of the token, its id, and its expiry in Unix ms.
@@ -125,15 +161,19 @@ impl Namespace {
         service_tokens: Vec<TokenArgument>,
         revoked: Vec<IdBytes>,
     ) -> Namespace {
+        let port_kind = |(name, is_range)| (name, if is_range { PortKind::Range } else { PortKind::Number });
         let mode = |mode: ModeArgument| {
             let settings = GameMode {
                 max_players: mode.max_players,
-                largest_limit: mode.largest_limit,
+                max_players_direct: mode.max_players_direct,
+                max_players_party: mode.max_players_party,
                 is_find_enabled: mode.is_find_enabled,
                 is_taggable: mode.is_taggable,
                 is_listable: mode.is_listable,
                 is_max_players_dynamic: mode.is_max_players_dynamic,
                 regions: mode.regions,
+                create_publicities: mode.create_publicities,
+                ports: mode.port_ranges.into_iter().map(port_kind).collect(),
             };
             (mode.name, settings)
         };
@@ -164,7 +204,7 @@ impl Namespace {
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
-pub struct Namespaces(Arc<hosting_matchmaker::Namespaces>);
+pub struct Namespaces(pub Arc<hosting_matchmaker::Namespaces>);
 
 #[pymethods]
 impl Namespaces {
@@ -181,13 +221,12 @@ impl Namespaces {
         self.0.remove(namespace.0);
     }
 
-    fn is_revoked(&self, namespace: IdBytes, token_id: IdBytes) -> bool {
-        self.0.is_revoked(namespace.0, token_id.0)
+    fn of_host(&self, host: &str) -> Option<IdBytes> {
+        self.0.of_host(host).map(|namespace| IdBytes(namespace.id))
     }
 
-    fn service_token(&self, sha256: KeyBytes) -> Option<(IdBytes, IdBytes, Option<u64>)> {
-        let (namespace, token) = self.0.service_token(&sha256.0)?;
-        Some((IdBytes(namespace.id), IdBytes(token.token_id), token.expires_ms))
+    fn of_service_token(&self, sha256: KeyBytes) -> Option<IdBytes> {
+        self.0.service_token(&sha256.0).map(|(namespace, _)| IdBytes(namespace.id))
     }
 }
 
@@ -272,29 +311,8 @@ fn counts_by(
     names.into_iter().zip(counts).filter(|(_, count)| *count > 0).collect()
 }
 
-/// Buckets of tokens, of addresses of token holders, of addresses of other clients, of groups, and of lobbies.
-type ClientLimitsArgument<'a> =
-    (PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>, PyRef<'a, Buckets>);
-
-fn limits((tokens, token_addresses, client_addresses, groups, lobbies): &ClientLimitsArgument<'_>) -> ClientLimits {
-    ClientLimits {
-        tokens: tokens.0.clone(),
-        token_addresses: token_addresses.0.clone(),
-        client_addresses: client_addresses.0.clone(),
-        groups: groups.0.clone(),
-        lobbies: lobbies.0.clone(),
-    }
-}
-
 /// HTTP method, path template, slug, whether the control plane serves it, largest body, and whether it needs a token.
 type RouteArgument = (String, String, String, bool, usize, bool);
-/// Id, display name of the provider, display name, latitude and longitude.
-type RegionArgument = (String, String, String, f64, f64);
-
-fn region((id, provider_display_name, display_name, latitude, longitude): RegionArgument) -> Region {
-    Region { id, provider_display_name, display_name, coordinates: (latitude, longitude) }
-}
-
 /// Attributes of the Python object that describes how the front passes requests on.
 #[derive(FromPyObject)]
 struct PassingArgument {
@@ -358,20 +376,15 @@ pub struct Front(RunningFront);
 #[pymethods]
 impl Front {
     #[staticmethod]
-    #[pyo3(signature = (engine, listener_fd, edge_listener_fd, namespaces, *, passing, connections_max,
-        client_limits, regions, addresses, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
+    #[pyo3(signature = (matchmaker, listener_fd, edge_listener_fd, *, passing, connections_max, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
         receive_timeout_ms, keep_alive_timeout_ms, grpc, certificate))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn start(
-        engine: &Engine,
+        matchmaker: &Matchmaker,
         listener_fd: RawFd,
         edge_listener_fd: Option<RawFd>,
-        namespaces: &Namespaces,
         passing: PassingArgument,
         connections_max: Option<usize>,
-        client_limits: ClientLimitsArgument<'_>,
-        regions: Vec<RegionArgument>,
-        addresses: &PlayerAddresses,
         duration_bounds_s: Vec<f64>,
         trusted_proxies: Vec<String>,
         edge_proxies: Vec<String>,
@@ -382,17 +395,6 @@ impl Front {
         grpc: Option<GrpcArgument>,
         certificate: Option<&PublicCertificate>,
     ) -> PyResult<Front> {
-        let matchmaker = Matchmaker {
-            shard: engine.shard.clone(),
-            hash: engine.hash.clone(),
-            namespaces: namespaces.0.clone(),
-            limits: limits(&client_limits),
-            places: Places {
-                regions: Regions::new(regions.into_iter().map(region).collect()),
-                addresses: addresses.0.clone(),
-            },
-            lobby_answers: LobbyAnswers::default(),
-        };
         let passing = passing.into_options()?;
         let grpc = grpc.map(|grpc| grpc.into_options(passing.bodies.clone())).transpose()?;
         let options = FrontOptions {
@@ -400,7 +402,7 @@ impl Front {
             listener: TcpListener::from(copied(listener_fd)?),
             edge_listener: edge_listener_fd.map(copied).transpose()?.map(UnixListener::from),
             budget: Arc::new(Budget::new(connections_max.unwrap_or(usize::MAX))),
-            matchmaker,
+            matchmaker: matchmaker.inner.clone(),
             duration_bounds: duration_bounds_s.into_iter().map(Duration::from_secs_f64).collect(),
             addresses: ClientAddresses {
                 proxies: parse_networks(&trusted_proxies)?,

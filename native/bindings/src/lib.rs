@@ -12,27 +12,22 @@ mod facts;
 mod files;
 mod front;
 mod grpc_front;
-mod lobby_list;
+mod matchmaker;
 mod metrics;
 mod public_certificate;
 mod servers;
 
-use hosting_core::Refusal;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
 
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    module.add("SLUGS", PyTuple::new(py, Refusal::SLUGS)?)?;
     module.add("build_profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     module.add("version", env!("CARGO_PKG_VERSION"))?;
     module.add("OpenFailed", py.get_type::<convert::OpenFailed>())?;
     module.add("Refused", py.get_type::<convert::Refused>())?;
     module.add_class::<convert::Port>()?;
     module.add_class::<convert::Lobby>()?;
-    module.add_class::<convert::ListedLobby>()?;
-    module.add_class::<lobby_list::ListPart>()?;
     module.add_class::<convert::Placed>()?;
     module.add_class::<convert::Resolved>()?;
     module.add_class::<engine::Status>()?;
@@ -50,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<clients::ConnectionAdmission>()?;
     module.add_class::<clients::TrustedProxies>()?;
     module.add_class::<front::Buckets>()?;
+    module.add_class::<front::NamedLimits>()?;
     module.add_class::<front::Namespace>()?;
     module.add_class::<front::Namespaces>()?;
     module.add_class::<front::PlayerAddresses>()?;
@@ -57,10 +53,18 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<front::FrontRecord>()?;
     module.add_class::<front::FrontMeasurements>()?;
     module.add_class::<front::Front>()?;
+    module.add_class::<matchmaker::Caller>()?;
+    module.add_class::<matchmaker::Decision>()?;
+    module.add_class::<matchmaker::Matchmaker>()?;
+    module.add_class::<matchmaker::PlacementRequest>()?;
+    module.add_class::<matchmaker::Reply>()?;
     module.add_class::<public_certificate::PublicCertificate>()?;
     module.add_function(wrap_pyfunction!(clients::acked_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(clients::packed_client, module)?)?;
     module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
+    module.add_function(wrap_pyfunction!(clients::read_trace, module)?)?;
+    module.add_function(wrap_pyfunction!(matchmaker::bearer_token, module)?)?;
+    module.add_function(wrap_pyfunction!(matchmaker::check_idempotency_key, module)?)?;
     Ok(())
 }

@@ -7,7 +7,7 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use hosting_core::Lsn;
 use hosting_matchmaker::{
-    Body, Call, ClientKey, Code, Decision, Limit, Matchmaker, Operation, Outcome, Reply, ServiceError, Subject,
+    Body, Call, ClientKey, Code, Decision, Limit, Matchmaker, Operation, Outcome, Progress, Reply, ServiceError, Subject,
 };
 use hosting_shard::Shard;
 use http::Response;
@@ -101,6 +101,7 @@ pub fn decide(
         Decision::Answered(answer) => (Ok(answer.reply), answer.wait),
         Decision::Refused { error, wait } => (Err(error), wait),
         Decision::Needs(need) => return Err(PassReason::Needs(need)),
+        Decision::Held(_) => unreachable!("the front lets no request wait for a lobby"),
     };
     let has_wrong_credentials = subject.is_none() && result.as_ref().is_err_and(|error| is_failure(error.code));
     if has_wrong_credentials && failed_authentications.fail(ClientKey::of(call.client)).is_err() {
@@ -127,6 +128,7 @@ impl<'a> Head<'a> {
             coordinates: self.coordinates.filter(|_| trusts_peer).and_then(coordinates),
             client,
             body: Body::Json(body),
+            progress: Progress::default(),
         }
     }
 }
@@ -163,6 +165,7 @@ impl<'a> EffectiveHeaders<'a> {
             coordinates: self.coordinates,
             client,
             body,
+            progress: Progress::default(),
         }
     }
 }

@@ -83,7 +83,7 @@ pub struct FrontOptions {
     /// Socket of edge-guard.
     pub edge_listener: Option<UnixListener>,
     pub budget: Arc<ConnectionBudget>,
-    pub matchmaker: Matchmaker,
+    pub matchmaker: Arc<Matchmaker>,
     pub duration_bounds: Vec<Duration>,
     pub addresses: ClientAddresses,
     pub timeouts: Timeouts,
@@ -105,7 +105,7 @@ pub struct Front {
 
 /// State that the threads and the owner of the front share.
 struct Shared {
-    matchmaker: Matchmaker,
+    matchmaker: Arc<Matchmaker>,
     budget: Arc<ConnectionBudget>,
     addresses: Arc<ClientAddresses>,
     timeouts: Timeouts,

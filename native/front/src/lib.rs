@@ -46,6 +46,7 @@ mod trace_context;
 mod upstream;
 mod watches;
 
+pub use trace_context::trace;
 pub use acme::{Acme, AcmeOptions, Notice};
 pub use body_budget::BodyBudget;
 pub use client_address::{ClientAddresses, Peer};

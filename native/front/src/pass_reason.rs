@@ -41,7 +41,7 @@ impl PassReason {
     }
 
     /// Returns whether the request has paid its rate limits.
-    pub fn is_admitted(self) -> bool {
-        matches!(self, PassReason::Needs(need) if need.is_admitted())
+    pub fn is_paid(self) -> bool {
+        matches!(self, PassReason::Needs(need) if need.is_paid())
     }
 }

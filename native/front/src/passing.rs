@@ -332,7 +332,7 @@ impl Exchange {
         self.measuring.reason = reason;
         let (plane, needs_token) = route.map_or((Plane::Data, false), |route| (route.plane, route.needs_token));
         let mut headers = self.passed_headers(&parts.headers);
-        if reason.is_admitted() {
+        if reason.is_paid() {
             headers.insert(ADMITTED, YES);
         }
         let passed = PassedRequest { method: parts.method.clone(), path_and_query, headers, body };

@@ -21,21 +21,33 @@ pub enum Caller {
         lobby: Id,
         namespace: Option<Id>,
     },
-    /// The holder of a `dev_` token, which only Python checks.
-    Development,
+    /// The holder of a `dev_` token, who gets mock responses.
+    Development(Client),
     /// The holder of a `cloud_` token, which only the control plane checks.
     Cloud,
 }
 
 impl Caller {
-    /// Returns the caller in the record of a request, or None for one that only Python checks.
+    /// Returns the caller in the record of a request, or None for one that only the control plane knows.
     pub fn subject(&self) -> Option<Subject> {
         match self {
             Caller::Lobby(lobby) | Caller::LobbyOf { lobby, .. } => Some(Subject::Lobby(*lobby)),
-            Caller::Client(client) => Some(Subject::Namespace(client.namespace.id)),
-            Caller::Development | Caller::Cloud => None,
+            Caller::Client(client) | Caller::Development(client) => Some(Subject::Namespace(client.namespace.id)),
+            Caller::Cloud => None,
         }
     }
+}
+
+/// Who may call an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Callers {
+    /// Game clients and back ends.
+    Clients,
+    LobbyServers,
+    /// Lobby servers, back ends and developers.
+    StateReaders,
+    /// Back ends and developers.
+    Operators,
 }
 
 /// The caller in the record of a request.
@@ -57,6 +69,8 @@ pub enum Credential {
     Public,
     /// A service token (`env_`) with this id. Its holder acts for players.
     Service(Id),
+    /// A development token (`dev_`) with this id.
+    Development(Id),
     /// No token: the `Origin` header gave access.
     Origin,
 }
@@ -66,7 +80,7 @@ impl Client {
     /// address.
     pub fn identity(&self) -> Vec<u8> {
         let own = match &self.credential {
-            Credential::Service(token) => &token.0[..],
+            Credential::Service(token) | Credential::Development(token) => &token.0[..],
             Credential::Public | Credential::Origin => self.address.as_bytes(),
         };
         [&self.namespace.id.0[..], own].concat()
@@ -104,18 +118,23 @@ pub fn authorize_client(
     };
     match kind_of(token) {
         "pub" => public(namespaces, keys, token).map(|namespace| client(namespace, Credential::Public)),
-        "env" => service(namespaces, token).map(|(namespace, id)| client(namespace, Credential::Service(id))),
-        "dev" => Ok(Caller::Development),
+        "env" => service(namespaces, token, address).map(Caller::Client),
+        "dev" => development(namespaces, keys, token, address),
         kind => Err(forbidden(kind, "pub_, env_ or dev_")),
     }
 }
 
 /// Authorizes a lobby server by its `lobby_` token, or by a `dev_` token.
-pub fn authorize_lobby(keys: &KeyRing, authorization: Option<&[u8]>) -> Result<Caller, ServiceError> {
+pub fn authorize_lobby(
+    namespaces: &Namespaces,
+    keys: &KeyRing,
+    authorization: Option<&[u8]>,
+    address: ClientKey,
+) -> Result<Caller, ServiceError> {
     let token = token_of(authorization)?;
     match kind_of(token) {
         "lobby" => keys.verify_lobby(token).map(Caller::Lobby).ok_or(Code::TokenInvalid.into()),
-        "dev" => Ok(Caller::Development),
+        "dev" => development(namespaces, keys, token, address),
         kind => Err(forbidden(kind, "the lobby's lobby_ or dev_")),
     }
 }
@@ -136,31 +155,70 @@ pub fn authorize_state(
             let lobby = keys.verify_lobby(token).ok_or(Code::TokenInvalid)?;
             Ok(Caller::LobbyOf { lobby, namespace: namespace_of_lobby(lobby) })
         }
-        "env" => service(namespaces, token)
-            .map(|(namespace, id)| Caller::Client(Client { namespace, credential: Credential::Service(id), address })),
+        "env" => service(namespaces, token, address).map(Caller::Client),
         "cloud" => Ok(Caller::Cloud),
         kind => Err(forbidden(kind, "lobby_, env_ or cloud_")),
     }
+}
+
+/// Authorizes a back end by its `env_` token, or a developer by a `cloud_` token.
+pub fn authorize_operator(
+    namespaces: &Namespaces,
+    authorization: Option<&[u8]>,
+    address: ClientKey,
+) -> Result<Caller, ServiceError> {
+    let (token, kind) = accepted_token(authorization, &["env", "cloud"])?;
+    if kind == "env" { service(namespaces, token, address).map(Caller::Client) } else { Ok(Caller::Cloud) }
 }
 
 fn public(namespaces: &Namespaces, keys: &KeyRing, token: &str) -> Result<Arc<Namespace>, ServiceError> {
     let claims = keys.verify_public(token).and_then(|(id, token)| Some((namespaces.get(id)?, token)));
     // A namespace outside of the stored configuration has no tokens.
     let (namespace, token) = claims.ok_or(Code::TokenInvalid)?;
-    if namespace.is_token_revoked(token) { Err(Code::TokenRevoked.into()) } else { Ok(namespace) }
+    check_validity(&namespace, token, None)?;
+    Ok(namespace)
 }
 
-fn service(namespaces: &Namespaces, token: &str) -> Result<(Arc<Namespace>, Id), ServiceError> {
+fn service(namespaces: &Namespaces, token: &str, address: ClientKey) -> Result<Client, ServiceError> {
     // A comparison of hashes does not leak the secret through its duration.
     let sha256: [u8; 32] = Sha256::digest(token).into();
     let (namespace, token) = namespaces.service_token(&sha256).ok_or(Code::TokenInvalid)?;
-    if namespace.is_token_revoked(token.token_id) {
+    check_validity(&namespace, token.token_id, token.expires_ms)?;
+    Ok(Client { namespace, credential: Credential::Service(token.token_id), address })
+}
+
+fn development(
+    namespaces: &Namespaces,
+    keys: &KeyRing,
+    token: &str,
+    address: ClientKey,
+) -> Result<Caller, ServiceError> {
+    let claims = keys.verify_development(token);
+    let claims = claims.and_then(|(id, token, expires_ms)| Some((namespaces.get(id)?, token, expires_ms)));
+    let (namespace, token, expires_ms) = claims.ok_or(Code::TokenInvalid)?;
+    check_validity(&namespace, token, Some(expires_ms))?;
+    Ok(Caller::Development(Client { namespace, credential: Credential::Development(token), address }))
+}
+
+fn check_validity(namespace: &Namespace, token: Id, expires_ms: Option<u64>) -> Result<(), ServiceError> {
+    if namespace.is_token_revoked(token) {
         return Err(Code::TokenRevoked.into());
     }
-    if token.expires_ms.is_some_and(|end| end <= unix_ms()) {
-        return Err(Code::TokenExpired.into());
+    if expires_ms.is_some_and(|end| end <= unix_ms()) { Err(Code::TokenExpired.into()) } else { Ok(()) }
+}
+
+/// Returns the token of one of these kinds in an `authorization` header, and its kind.
+pub fn accepted_token<'a>(
+    authorization: Option<&'a [u8]>,
+    accepted_kinds: &[&str],
+) -> Result<(&'a str, &'a str), ServiceError> {
+    let token = token_of(authorization)?;
+    let kind = kind_of(token);
+    if accepted_kinds.contains(&kind) {
+        return Ok((token, kind));
     }
-    Ok((namespace, token.token_id))
+    let prefixes: Vec<String> = accepted_kinds.iter().map(|kind| format!("{kind}_")).collect();
+    Err(forbidden(kind, &prefixes.join(" or ")))
 }
 
 fn forbidden(kind: &str, accepted_kinds: &str) -> ServiceError {

@@ -74,6 +74,14 @@ impl FieldProblem {
         FieldProblem { path, message: format!("{name} {}", reason.unwrap_or(standard)) }
     }
 
+    pub fn path(&self) -> &[Cow<'static, str>] {
+        &self.path
+    }
+
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     fn omitted(count: usize) -> FieldProblem {
         FieldProblem { path: vec!["too-many".into()], message: format!("and {count} more problems") }
     }
@@ -157,6 +165,14 @@ impl ServiceError {
 
     pub fn detail(&self) -> &str {
         self.detail.as_deref().unwrap_or(self.code.row().detail)
+    }
+
+    pub fn problems(&self) -> &[FieldProblem] {
+        &self.problems
+    }
+
+    pub fn metadata(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        self.metadata.iter().map(|(name, value)| (*name, &**value))
     }
 
     pub fn retry_after_s(&self) -> Option<u32> {

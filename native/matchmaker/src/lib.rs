@@ -8,8 +8,8 @@
 mod authorization;
 mod bearer_token;
 pub mod contract;
+mod criteria;
 mod error;
-mod find_criteria;
 mod lobby_list;
 mod matchmaker;
 mod namespaces;
@@ -21,16 +21,19 @@ mod rate_limits;
 mod regions;
 mod requests;
 
-pub use authorization::{Caller, Client, Credential, Subject};
+pub use authorization::{Caller, Callers, Client, Credential, Subject, accepted_token};
 pub use bearer_token::{BearerProblem, PUBLIC_TOKEN, token_of};
 pub use contract::Code;
-pub use error::{FieldProblem, ServiceError};
+pub use criteria::{AttachCriteria, CreateCriteria, check_mode};
+pub use error::{FieldProblem, ServiceError, reason_word};
 pub use hosting_client_addresses::ClientKey;
 pub use lobby_list::{ListLimits, ListPart, LobbyListPage};
-pub use matchmaker::{Answer, Body, Call, Decision, Matchmaker, Need, Outcome, Reply};
-pub use namespaces::{GameMode, Namespace, Namespaces, ServiceToken};
+pub use matchmaker::{
+    Answer, Body, Call, Decision, Held, Matchmaker, Need, Outcome, PlacementRequest, Progress, Reply, check_key,
+};
+pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
 pub use placements::{LobbyAnswer, LobbyAnswers, Places};
 pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
-pub use rate_limits::{Buckets, ClientLimits, Limit, monotonic_s};
+pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits, monotonic_s};
 pub use regions::{Region, Regions};

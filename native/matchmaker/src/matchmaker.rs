@@ -6,18 +6,20 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hosting_core::{
-    ChannelId, CommandOutcome, Connect, Context, CreationPolicy, Disconnect, Engine, Find, HashKey, Id, Idempotency,
-    ImmediatePlacement, Join, Lsn, PlayerCount, PlayerList, Source,
+    Admission, ChannelId, CommandOutcome, Connect, Context, CreationPolicy, Disconnect, Engine, Find, HashKey, HoldId, Id,
+    Idempotency, ImmediatePlacement, Join, LobbyView, Lsn, PlayerCount, PlayerList, Refusal, Reservation, Source,
 };
 use hosting_shard::Shard;
 use prost::Message as _;
 
-use crate::authorization::{Caller, Client, Credential, Subject, authorize_client, authorize_lobby, authorize_state};
+use crate::authorization::{
+    Caller, Callers, Client, Credential, Subject, authorize_client, authorize_lobby, authorize_operator, authorize_state,
+};
 use crate::contract::Code;
 use crate::error::{FieldProblem, ServiceError};
-use crate::find_criteria::{Candidates, candidates};
+use crate::criteria::{AttachCriteria, Candidates, CreateCriteria, attach_region, candidates, create_target};
 use crate::lobby_list::LobbyListPage;
-use crate::namespaces::Namespaces;
+use crate::namespaces::{Namespace, Namespaces};
 use crate::operation::Operation;
 use crate::placements::{LobbyAnswer, LobbyAnswers, Places};
 use crate::proto;
@@ -28,6 +30,8 @@ use crate::requests::{Request, ip_address, lobby_id};
 use hosting_client_addresses::ClientKey;
 
 const NO_SOURCE: Source = 0;
+/// Any other value than `NO_SOURCE`, whose players are not limited.
+const ANY_SOURCE: Source = 1;
 const NO_FIELDS: &[u8] = b"{}";
 const NULL: &[u8] = b"null";
 const KM_PER_MILE: f64 = 1.609344;
@@ -47,6 +51,20 @@ pub struct Call<'a> {
     /// Address behind trusted proxies.
     pub client: IpAddr,
     pub body: Body<'a>,
+    pub progress: Progress<'a>,
+}
+
+/// What has been done for a request since an earlier decision about it.
+#[derive(Default)]
+pub struct Progress<'a> {
+    /// The request has paid its rate limits.
+    pub is_paid: bool,
+    /// Captcha and verification have passed, with these game modes of a find.
+    pub admitted_modes: Option<&'a [String]>,
+    /// edge-guard serves the ports of the lobby.
+    pub are_ports_served: bool,
+    /// The request may wait for a starting lobby, or for a new one by this policy.
+    pub creation: Option<CreationPolicy<'a>>,
 }
 
 /// Outcome of a request.
@@ -65,6 +83,14 @@ pub enum Decision {
     Refused { error: Box<ServiceError>, wait: Lsn },
     /// The engine has not changed.
     Needs(Need),
+    /// The request waits for a starting lobby, because [`Progress::creation`] allows it.
+    Held(Held),
+}
+
+/// Wait of a request for a starting lobby.
+pub struct Held {
+    pub hold: HoldId,
+    pub lobby: Option<Id>,
 }
 
 /// Event or check that a decision has to wait for. Python waits for it.
@@ -111,8 +137,8 @@ impl Need {
     }
 
     /// Returns whether the request has paid its rate limits.
-    pub fn is_admitted(self) -> bool {
-        !matches!(self, Need::MockResponse | Need::CloudToken)
+    pub fn is_paid(self) -> bool {
+        self != Need::CloudToken
     }
 }
 
@@ -206,13 +232,14 @@ impl Matchmaker {
             Err(error) => return Outcome { subject: None, decision: error.into(), exceeded: None },
         };
         let subject = caller.subject();
-        if let Err(Exceeded { limit, wait_s }) = self.admit(&caller, call.operation) {
-            let error =
-                ServiceError::from(Code::RateLimited).with_retry_after(wait_s).with_metadata("limit", limit.slug());
+        if !call.progress.is_paid
+            && let Err(Exceeded { limit, wait_s }) = self.admit(&caller, call.operation)
+        {
+            let error = rate_limited(limit.slug(), wait_s);
             return Outcome { subject, decision: error.into(), exceeded: Some(limit) };
         }
         let decision = match &caller {
-            Caller::Development => Ok(Decision::Needs(Need::MockResponse)),
+            Caller::Development(_) => Ok(Decision::Needs(Need::MockResponse)),
             Caller::Cloud => Ok(Decision::Needs(Need::CloudToken)),
             Caller::Lobby(lobby) => self.answer_lobby(*lobby, call),
             Caller::LobbyOf { lobby, namespace } => self.state(call, namespace.as_slice(), Some(*lobby)),
@@ -225,44 +252,48 @@ impl Matchmaker {
     }
 
     fn authorize(&self, call: &Call<'_>) -> Result<Caller, ServiceError> {
-        let keys = self.shard.keys();
-        match call.operation {
-            Operation::Find | Operation::Join | Operation::List | Operation::Regions | Operation::Statistics => {
-                let address = ClientKey::of(call.client);
-                authorize_client(&self.namespaces, &keys, call.authorization, call.origin, address)
-            }
-            Operation::Connected
-            | Operation::Disconnected
-            | Operation::Heartbeat
-            | Operation::Ready
-            | Operation::Closed
-            | Operation::SetState => authorize_lobby(&keys, call.authorization),
-            Operation::GetState => {
-                let address = ClientKey::of(call.client);
-                authorize_state(&self.namespaces, &keys, call.authorization, address, |lobby| {
-                    self.shard.engine().lobby(lobby).map(|lobby| lobby.namespace)
-                })
-            }
+        let address = ClientKey::of(call.client);
+        self.caller(call.operation.callers(), call.authorization, call.origin, address)
+    }
+
+    /// Authorizes a call by its credentials.
+    pub fn caller(
+        &self,
+        callers: Callers,
+        authorization: Option<&[u8]>,
+        origin: Option<&[u8]>,
+        address: ClientKey,
+    ) -> Result<Caller, ServiceError> {
+        let (namespaces, keys) = (&*self.namespaces, &*self.shard.keys());
+        match callers {
+            Callers::Clients => authorize_client(namespaces, keys, authorization, origin, address),
+            Callers::LobbyServers => authorize_lobby(namespaces, keys, authorization, address),
+            Callers::StateReaders => authorize_state(namespaces, keys, authorization, address, |lobby| {
+                self.shard.engine().lobby(lobby).map(|lobby| lobby.namespace)
+            }),
+            Callers::Operators => authorize_operator(namespaces, authorization, address),
         }
     }
 
     /// Returns whether a token is a valid one of a game's players or of its back ends.
     pub fn is_client_token(&self, token: &str) -> bool {
         let authorization = [b"Bearer ", token.as_bytes()].concat();
-        let address = ClientKey::V4([0; 4]);
-        let caller = authorize_client(&self.namespaces, &self.shard.keys(), Some(&authorization), None, address);
+        let caller = self.caller(Callers::Clients, Some(&authorization), None, ClientKey::V4([0; 4]));
         matches!(caller, Ok(Caller::Client(_)))
     }
 
     fn admit(&self, caller: &Caller, operation: Operation) -> Result<(), Exceeded> {
         let client = match caller {
             Caller::Lobby(lobby) | Caller::LobbyOf { lobby, .. } => return self.limits.admit_lobby(&lobby.0),
-            Caller::Client(client) if operation != Operation::GetState => client,
-            Caller::Client(_) | Caller::Development | Caller::Cloud => return Ok(()),
+            Caller::Client(client) | Caller::Development(client) => client,
+            Caller::Cloud => return Ok(()),
         };
+        if operation.callers() != Callers::Clients {
+            return Ok(());
+        }
         let token = match client.credential {
             Credential::Service(_) => Some(client.identity()),
-            Credential::Public | Credential::Origin => None,
+            Credential::Public | Credential::Development(_) | Credential::Origin => None,
         };
         self.limits.admit(token.as_deref(), client.address.as_bytes(), &client.namespace.group.0)
     }
@@ -276,10 +307,13 @@ impl Matchmaker {
             check_key(key)?;
         }
         let Ok(mut request) = Request::read(call.operation, call.body) else { return Ok(None) };
-        let idempotency = call
-            .idempotency_key
-            .filter(|_| call.operation.uses_key())
-            .map(|key| self.hash.idempotency(identity, key, call.operation.slug(), &request.canonical_bytes()));
+        let idempotency = call.idempotency_key.filter(|_| call.operation.uses_key()).map(|key| {
+            let message = match call.body {
+                Body::Checked(message) => Cow::Borrowed(message),
+                _ => request.canonical_bytes().into(),
+            };
+            self.hash.idempotency(identity, key, call.operation.slug(), &message)
+        });
         Ok(Some((request, idempotency)))
     }
 
@@ -308,12 +342,9 @@ impl Matchmaker {
                 self.shard.execute(|engine, context| engine.heartbeat(context, lobby, tokens.as_ref()))
             }
             Request::Ready => {
-                let is_served = self
-                    .shard
-                    .engine()
-                    .lobby(lobby)
-                    .is_none_or(|view| view.is_ready || view.own.is_none_or(|own| own.ports.is_empty()));
-                if !is_served {
+                // Players get the address of a ready lobby.
+                let needs_ports = |view: LobbyView| !view.is_ready && view.own.is_some_and(|own| !own.ports.is_empty());
+                if !call.progress.are_ports_served && self.shard.engine().lobby(lobby).is_some_and(needs_ports) {
                     return Ok(Decision::Needs(Need::ServedPorts));
                 }
                 self.shard.execute(|engine, context| {
@@ -332,8 +363,8 @@ impl Matchmaker {
     fn answer_client(&self, client: &Client, call: &Call<'_>) -> Result<Decision, ServiceError> {
         match self.read(call, &client.identity())? {
             None => Ok(Decision::Needs(Need::Description)),
-            Some((Request::Find(request), idempotency)) => self.find(client, &request, idempotency, call.coordinates),
-            Some((Request::Join(request), idempotency)) => self.join(client, &request, idempotency),
+            Some((Request::Find(request), idempotency)) => self.find(client, &request, idempotency, call),
+            Some((Request::Join(request), idempotency)) => self.join(client, &request, idempotency, &call.progress),
             Some((Request::List(request), _)) => {
                 Ok(answered(0, Reply::Lobbies(Box::new(self.list(client, &request, call.coordinates)))))
             }
@@ -396,21 +427,31 @@ impl Matchmaker {
         client: &Client,
         request: &proto::FindLobbyRequest,
         idempotency: Option<Idempotency>,
-        coordinates: Option<(f64, f64)>,
+        call: &Call<'_>,
     ) -> Result<Decision, ServiceError> {
-        let namespace = &client.namespace;
-        let source = self.source(client, request.client_address.as_deref())?;
-        let Candidates { modes, regions } = match candidates(namespace, &self.places.regions, request, coordinates) {
-            Ok(candidates) => candidates,
-            // A repeated request gets its first response, even if the configuration has changed.
-            Err(error) => return self.recall(idempotency.as_ref()).ok_or(error),
-        };
-        if namespace.needs_admission {
-            return Ok(self.recall(idempotency.as_ref()).unwrap_or(Decision::Needs(Need::Admission)));
+        let (namespace, progress) = (&client.namespace, &call.progress);
+        let source = self.source_of(client, request.client_address.as_deref())?;
+        let Candidates { mut modes, regions } =
+            match candidates(namespace, &self.places.regions, request, call.coordinates) {
+                Ok(candidates) => candidates,
+                // A repeated request gets its first response, even if the configuration has changed.
+                Err(error) => return self.recall(idempotency.as_ref(), progress).ok_or(error),
+            };
+        match progress.admitted_modes {
+            Some(admitted) => modes.retain(|mode| admitted.iter().any(|name| name == mode)),
+            None if namespace.needs_admission => {
+                return Ok(self.recall(idempotency.as_ref(), progress).unwrap_or(Decision::Needs(Need::Admission)));
+            }
+            None => {}
         }
         let tags: Vec<(&str, &str)> = request.tags.iter().map(|(name, value)| (&**name, &**value)).collect();
         let channels = self.channels(&request.event_channels);
-        let is_prevented = request.prevent_auto_create_lobby.unwrap_or(false);
+        let creation = match (request.prevent_auto_create_lobby, progress.creation.clone()) {
+            (Some(true), _) => CreationPolicy::Prevented,
+            (_, Some(creation)) => creation,
+            // Python knows whether the service can start a lobby, and its template.
+            (_, None) => CreationPolicy::Impossible { lobby_count_max: 0 },
+        };
         let find = Find {
             namespace: namespace.id,
             version: namespace.version,
@@ -422,13 +463,12 @@ impl Matchmaker {
             source_limit: namespace.source_limit,
             idempotency,
             channels: &channels,
-            // Python knows whether the service can start a lobby, and its template.
-            creation: match is_prevented {
-                true => CreationPolicy::Prevented,
-                false => CreationPolicy::Impossible { lobby_count_max: 0 },
-            },
+            creation,
         };
-        Ok(self.place(&channels, |engine, context| engine.find_now(context, &find)))
+        Ok(match progress.creation {
+            Some(_) => self.place_or_hold(&channels, |engine, context| engine.find(context, &find)),
+            None => self.place(&channels, |engine, context| engine.find_now(context, &find)),
+        })
     }
 
     fn join(
@@ -436,14 +476,12 @@ impl Matchmaker {
         client: &Client,
         request: &proto::JoinLobbyRequest,
         idempotency: Option<Idempotency>,
+        progress: &Progress<'_>,
     ) -> Result<Decision, ServiceError> {
         let namespace = &client.namespace;
-        let source = self.source(client, request.client_address.as_deref())?;
-        if namespace.needs_admission {
-            return Ok(self.recall(idempotency.as_ref()).unwrap_or(Decision::Needs(Need::Admission)));
-        }
+        let source = self.source_of(client, request.client_address.as_deref())?;
         let channels = self.channels(&request.event_channels);
-        let join = Join {
+        let mut join = Join {
             namespace: namespace.id,
             lobby: lobby_id(&request.lobby_id).expect("a valid request has the id of a lobby"),
             party_size: request.party_size.unwrap_or(1),
@@ -453,22 +491,84 @@ impl Matchmaker {
             idempotency,
             channels: &channels,
         };
-        Ok(self.place(&channels, |engine, context| engine.join_now(context, &join)))
+        if namespace.needs_admission && progress.admitted_modes.is_none() {
+            // The engine checks the limit of a source last. A new join therefore passes all other checks, fails at a limit
+            // of 0 and reserves no slot.
+            (join.source, join.source_limit) = (ANY_SOURCE, 0);
+            return Ok(match self.execute_join(&join, progress) {
+                Decision::Refused { error, .. } if error.code == Code::MatchmakerTooManyPlayersFromSource => {
+                    Decision::Needs(Need::Admission)
+                }
+                repeated_or_impossible => repeated_or_impossible,
+            });
+        }
+        Ok(self.execute_join(&join, progress))
+    }
+
+    fn execute_join(&self, join: &Join<'_>, progress: &Progress<'_>) -> Decision {
+        match progress.creation {
+            Some(_) => self.place_or_hold(join.channels, |engine, context| engine.join(context, join)),
+            None => self.place(join.channels, |engine, context| engine.join_now(context, join)),
+        }
+    }
+
+    /// Returns what Python needs to know about a find or join that needs something.
+    ///
+    /// Returns an error if the credentials have become invalid since, or the configuration allows no mode of a find any
+    /// more.
+    pub fn placement(&self, call: &Call<'_>) -> Result<PlacementRequest, ServiceError> {
+        let Caller::Client(client) = self.authorize(call)? else { return Err(Code::TokenInvalid.into()) };
+        let (mut request, idempotency) = self.read(call, &client.identity())?.ok_or(Code::BodyInvalid)?;
+        let Candidates { modes, regions } = match &request {
+            Request::Find(find) => candidates(&client.namespace, &self.places.regions, find, call.coordinates)?,
+            _ => Candidates { modes: Vec::new(), regions: Vec::new() },
+        };
+        let (modes, regions) = (owned(&modes), owned(&regions));
+        let message = request.canonical_bytes();
+        Ok(PlacementRequest { client, message, idempotency, modes, regions })
+    }
+
+    /// Returns the region and the publicity of a new lobby.
+    pub fn create_target(
+        &self,
+        namespace: &Namespace,
+        request: &CreateCriteria<'_>,
+    ) -> Result<(String, String), ServiceError> {
+        create_target(namespace, &self.places.regions, request)
+    }
+
+    /// Returns the region of a server that becomes a lobby.
+    pub fn attach_region(
+        &self,
+        namespace: &Namespace,
+        request: &AttachCriteria<'_>,
+    ) -> Result<String, ServiceError> {
+        attach_region(namespace, &self.places.regions, request)
     }
 
     /// Returns a hash of the player's address. The number of players with the same hash is limited.
     ///
-    /// The holder of a service token sends the player's address in the request. For other callers, the client address is
-    /// used.
-    fn source(&self, client: &Client, address: Option<&str>) -> Result<Source, ServiceError> {
-        let key = match (client.credential, address.map(ip_address)) {
-            (Credential::Service(_), None) => return Ok(NO_SOURCE),
-            (Credential::Service(_), Some(Some(address))) => ClientKey::of(address),
-            (Credential::Service(_), Some(None)) => return Err(client_address("invalid", None)),
-            (_, Some(_)) => return Err(client_address("not-allowed", Some("is for env_ tokens only"))),
-            (_, None) => client.address,
+    /// A back end sends the address of its player in the request. For other callers, `client` is the address.
+    pub fn source(
+        &self,
+        namespace: Id,
+        is_back_end: bool,
+        client: ClientKey,
+        player: Option<&str>,
+    ) -> Result<Source, ServiceError> {
+        let key = match (is_back_end, player.map(ip_address)) {
+            (true, None) => return Ok(NO_SOURCE),
+            (true, Some(Some(address))) => ClientKey::of(address),
+            (true, Some(None)) => return Err(client_address("invalid", None)),
+            (false, Some(_)) => return Err(client_address("not-allowed", Some("is for env_ tokens only"))),
+            (false, None) => client,
         };
-        Ok(self.hash.source(client.namespace.id, key.as_bytes()))
+        Ok(self.hash.source(namespace, key.as_bytes()))
+    }
+
+    fn source_of(&self, client: &Client, player: Option<&str>) -> Result<Source, ServiceError> {
+        let is_back_end = matches!(client.credential, Credential::Service(_));
+        self.source(client.namespace.id, is_back_end, client.address, player)
     }
 
     fn channels(&self, secrets: &[String]) -> Vec<ChannelId> {
@@ -476,14 +576,24 @@ impl Matchmaker {
     }
 
     /// Returns the stored response of a request, or None for a new request.
-    fn recall(&self, idempotency: Option<&Idempotency>) -> Option<Decision> {
+    fn recall(&self, idempotency: Option<&Idempotency>, progress: &Progress<'_>) -> Option<Decision> {
         let idempotency = idempotency?;
         let mut is_known = false;
-        let decision = self.place(&[], |engine, context| {
-            let recalled = engine.recall_now(context, idempotency);
-            is_known = recalled.is_some();
-            recalled.unwrap_or(ImmediatePlacement::LobbyNeeded)
-        });
+        let decision = match progress.creation {
+            Some(_) => self.place_or_hold(&[], |engine, context| {
+                let recalled = engine.recall_admission(context, idempotency);
+                is_known = !matches!(recalled.result, Ok(None));
+                CommandOutcome {
+                    result: recalled.result.map(|known| known.unwrap_or(Admission::Hold(HoldId(0)))),
+                    wait: recalled.wait,
+                }
+            }),
+            None => self.place(&[], |engine, context| {
+                let recalled = engine.recall_now(context, idempotency);
+                is_known = recalled.is_some();
+                recalled.unwrap_or(ImmediatePlacement::LobbyNeeded)
+            }),
+        };
         is_known.then_some(decision)
     }
 
@@ -498,11 +608,38 @@ impl Matchmaker {
             }
             command(engine, context)
         });
-        let CommandOutcome { result, wait } = match placement {
-            ImmediatePlacement::Done(outcome) => outcome,
-            ImmediatePlacement::LobbyStarting => return Decision::Needs(Need::ReadyLobby),
-            ImmediatePlacement::LobbyNeeded => return Decision::Needs(Need::NewLobby),
-        };
+        match placement {
+            ImmediatePlacement::Done(CommandOutcome { result, wait }) => self.placed(result, wait),
+            ImmediatePlacement::LobbyStarting => Decision::Needs(Need::ReadyLobby),
+            ImmediatePlacement::LobbyNeeded => Decision::Needs(Need::NewLobby),
+        }
+    }
+
+    fn place_or_hold(
+        &self,
+        channels: &[ChannelId],
+        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<Admission>,
+    ) -> Decision {
+        let mut lobby = None;
+        let CommandOutcome { result, wait } = self.shard.execute(|engine, context| {
+            if !channels.is_empty() {
+                engine.set_wall_clock(wall_ms());
+            }
+            let outcome = command(engine, context);
+            if let Ok(Admission::Hold(hold)) = outcome.result {
+                lobby = engine.lobby_of_hold(hold);
+            }
+            outcome
+        });
+        match result {
+            Ok(Admission::Hold(hold)) => Decision::Held(Held { hold, lobby }),
+            Ok(Admission::Reserved(reservation)) => self.placed(Ok(reservation), wait),
+            Err(refusal) => self.placed(Err(refusal), wait),
+        }
+    }
+
+    /// Returns the decision about a request that has reserved slots, or was refused.
+    pub fn placed(&self, result: Result<Reservation, Refusal>, wait: Lsn) -> Decision {
         let reservation = match result {
             Ok(reservation) => reservation,
             Err(refusal) => return Decision::Refused { error: Box::new(ServiceError::from(&refusal)), wait },
@@ -525,6 +662,26 @@ impl Matchmaker {
         drop(engine);
         Ok(self.lobby_answers.add(lobby, LobbyAnswer::new(&self.places, &view)))
     }
+}
+
+/// A valid find or join.
+pub struct PlacementRequest {
+    pub client: Client,
+    /// The message in its canonical encoding.
+    pub message: Vec<u8>,
+    pub idempotency: Option<Idempotency>,
+    /// Game modes and regions that a find may use.
+    pub modes: Vec<String>,
+    pub regions: Vec<String>,
+}
+
+fn owned(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+/// Returns the error of a request that a rate limit refuses.
+fn rate_limited(limit: &'static str, wait_s: f64) -> ServiceError {
+    ServiceError::from(Code::RateLimited).with_retry_after(wait_s).with_metadata("limit", limit)
 }
 
 fn answered(wait: Lsn, reply: Reply) -> Decision {
@@ -555,7 +712,7 @@ fn check_media_type(media_type: Option<&[u8]>) -> Result<(), ServiceError> {
 }
 
 /// Checks the form of an idempotency key.
-fn check_key(key: &[u8]) -> Result<(), ServiceError> {
+pub fn check_key(key: &[u8]) -> Result<(), ServiceError> {
     let is_valid = (1..=KEY_BYTES_MAX).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic);
     if is_valid {
         return Ok(());

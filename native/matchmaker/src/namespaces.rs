@@ -1,4 +1,4 @@
-//! Namespaces as the front needs them, and the tokens of their clients. Python replaces a namespace as a whole when the
+//! Namespaces and the tokens of their clients, as the rules of the matchmaker need them. Python replaces a namespace as a whole when the
 //! configuration feed changes it.
 
 use std::collections::{HashMap, HashSet};
@@ -9,10 +9,9 @@ use parking_lot::RwLock;
 
 /// Settings of a game mode that decide about requests.
 pub struct GameMode {
-    /// Largest party of a find.
     pub max_players: u32,
-    /// Largest `max_players` of a request.
-    pub largest_limit: u32,
+    pub max_players_direct: u32,
+    pub max_players_party: u32,
     pub is_find_enabled: bool,
     pub is_taggable: bool,
     pub is_listable: bool,
@@ -20,9 +19,23 @@ pub struct GameMode {
     pub is_max_players_dynamic: bool,
     /// None: all regions.
     pub regions: Option<HashSet<String>>,
+    /// Publicities that a create may request. Empty: create is disabled.
+    pub create_publicities: HashSet<String>,
+    pub ports: HashMap<String, PortKind>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PortKind {
+    Number,
+    Range,
 }
 
 impl GameMode {
+    /// Returns the largest `max_players` of a request.
+    pub fn largest_limit(&self) -> u32 {
+        self.max_players.max(self.max_players_direct).max(self.max_players_party)
+    }
+
     pub fn allows_region(&self, region: &str) -> bool {
         self.regions.as_ref().is_none_or(|regions| regions.contains(region))
     }

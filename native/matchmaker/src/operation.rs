@@ -1,5 +1,7 @@
 //! Operations that native code decides.
 
+use crate::authorization::Callers;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Connected,
@@ -47,6 +49,19 @@ impl Operation {
             Operation::List => "list",
             Operation::Regions => "regions",
             Operation::Statistics => "statistics",
+        }
+    }
+
+    pub fn of_slug(slug: &str) -> Option<Operation> {
+        Operation::ALL.into_iter().find(|operation| operation.slug() == slug)
+    }
+
+    pub fn callers(self) -> Callers {
+        use Operation::{Find, GetState, Join, List, Regions, Statistics};
+        match self {
+            Find | Join | List | Regions | Statistics => Callers::Clients,
+            GetState => Callers::StateReaders,
+            _ => Callers::LobbyServers,
         }
     }
 

@@ -213,31 +213,44 @@ impl ClientLimits {
         if wait_s > 0.0 { Err(Exceeded { limit: Limit::Lobby, wait_s }) } else { Ok(()) }
     }
 
-    /// Takes one token from the bucket of each key, or none if one of them is empty. `token` identifies a service token.
+    pub fn admit(&self, token: Option<&[u8]>, address: &[u8], group: &[u8]) -> Result<(), Exceeded> {
+        let limits = OperationLimits {
+            tokens: (Limit::Client, &self.tokens),
+            token_addresses: (Limit::Address, &self.token_addresses),
+            client_addresses: (Limit::Client, &self.client_addresses),
+            groups: (Limit::ClientGroup, &self.groups),
+        };
+        limits.admit(token, address, Some(group)).map_err(|(limit, wait_s)| Exceeded { limit, wait_s })
+    }
+}
+
+/// Limits of the requests to an operation, each with its name.
+pub struct OperationLimits<'a, Name> {
+    pub tokens: (Name, &'a Buckets),
+    pub token_addresses: (Name, &'a Buckets),
+    pub client_addresses: (Name, &'a Buckets),
+    pub groups: (Name, &'a Buckets),
+}
+
+impl<Name: Copy> OperationLimits<'_, Name> {
+    /// Takes one token from the bucket of each key, or none if one of them is empty. `token` identifies an access token.
     /// Other clients count by their address alone.
     ///
-    /// The group comes last, so that a client over its own limit leaves the group its tokens.
-    pub fn admit(&self, token: Option<&[u8]>, address: &[u8], group: &[u8]) -> Result<(), Exceeded> {
+    /// The group comes last, so that a client over its own limit leaves the group its tokens. An error has the name of the
+    /// limit that is used up, and the seconds until its next token.
+    pub fn admit(&self, token: Option<&[u8]>, address: &[u8], group: Option<&[u8]>) -> Result<(), (Name, f64)> {
         let now = monotonic_s();
-        let of_group = (Limit::ClientGroup, &self.groups, group);
-        let of_token;
-        let of_address;
-        let buckets: &[(Limit, &Arc<Buckets>, &[u8])] = match token {
-            Some(token) => {
-                of_token =
-                    [(Limit::Client, &self.tokens, token), (Limit::Address, &self.token_addresses, address), of_group];
-                &of_token
-            }
-            None => {
-                of_address = [(Limit::Client, &self.client_addresses, address), of_group];
-                &of_address
-            }
+        let own = match token {
+            Some(token) => [Some((self.tokens, token)), Some((self.token_addresses, address))],
+            None => [Some((self.client_addresses, address)), None],
         };
-        for (number, (limit, bucket, key)) in buckets.iter().enumerate() {
-            let wait_s = bucket.take(key, now);
+        let of_group = group.map(|group| (self.groups, group));
+        let keys = || own.into_iter().chain([of_group]).flatten();
+        for (number, ((name, buckets), key)) in keys().enumerate() {
+            let wait_s = buckets.take(key, now);
             if wait_s > 0.0 {
-                buckets[..number].iter().for_each(|(_, taken, key)| taken.put_back(key));
-                return Err(Exceeded { limit: *limit, wait_s });
+                keys().take(number).for_each(|((_, taken), key)| taken.put_back(key));
+                return Err((name, wait_s));
             }
         }
         Ok(())

@@ -6,9 +6,10 @@ use std::net::IpAddr;
 
 use hosting_core::Id;
 use prost::Message;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::Value;
+use serde_json::value::RawValue;
 use uuid::Uuid;
 
 use crate::contract::{
@@ -37,6 +38,8 @@ pub enum Body<'a> {
     Json(&'a [u8]),
     /// A protobuf message.
     Proto(&'a [u8]),
+    /// A protobuf message that Python has decoded, checked and encoded with its fields in order.
+    Checked(&'a [u8]),
     /// Path and query of a request without a body.
     Target { path: &'a str, query: &'a str },
 }
@@ -215,8 +218,15 @@ fn message<M: Message + Default + DeserializeOwned>(body: Body<'_>) -> Result<M,
     match body {
         Body::Json([]) => Ok(M::default()),
         Body::Json(text) if is_object(text) => serde_json::from_slice(text).map_err(|_| Undecoded),
-        Body::Json(_) | Body::Target { .. } => Err(Undecoded),
+        _ => decoded(body),
+    }
+}
+
+fn decoded<M: Message + Default>(body: Body<'_>) -> Result<M, Undecoded> {
+    match body {
         Body::Proto(bytes) => proto_message(bytes),
+        Body::Checked(bytes) => M::decode(bytes).map_err(|_| Undecoded),
+        Body::Json(_) | Body::Target { .. } => Err(Undecoded),
     }
 }
 
@@ -236,6 +246,7 @@ fn empty(body: Body<'_>, request: Request) -> Result<Request, Undecoded> {
     let is_empty = match body {
         Body::Json(text) => text.is_empty() || is_object(text) && serde_json::from_slice::<NoFields>(text).is_ok(),
         Body::Proto(bytes) => bytes.is_empty(),
+        Body::Checked(_) => true,
         Body::Target { query, .. } => query.is_empty(),
     };
     if is_empty { Ok(request) } else { Err(Undecoded) }
@@ -249,7 +260,7 @@ struct NoFields {}
 fn state(body: Body<'_>) -> Result<Vec<u8>, Undecoded> {
     let state = match body {
         Body::Json(text) => text.to_vec(),
-        Body::Proto(bytes) => proto_message::<proto::SetLobbyStateRequest>(bytes)?.state,
+        Body::Proto(_) | Body::Checked(_) => decoded::<proto::SetLobbyStateRequest>(body)?.state,
         Body::Target { .. } => return Err(Undecoded),
     };
     let is_valid = state.len() <= STATE_BYTES_MAX && (state.is_empty() || is_json(&state));
@@ -269,14 +280,14 @@ fn depth(value: &Value) -> usize {
 }
 
 fn lobby_of_state(body: Body<'_>) -> Result<Id, Undecoded> {
-    let message;
+    let read;
     let text = match body {
         Body::Target { path, query: "" } => {
             path.strip_prefix(LOBBIES_PATH).and_then(|rest| rest.strip_suffix(STATE_PATH)).ok_or(Undecoded)?
         }
-        Body::Proto(bytes) => {
-            message = proto_message::<proto::GetLobbyStateRequest>(bytes)?;
-            &message.lobby_id
+        Body::Proto(_) | Body::Checked(_) => {
+            read = decoded::<proto::GetLobbyStateRequest>(body)?;
+            &read.lobby_id
         }
         Body::Target { .. } | Body::Json(_) => return Err(Undecoded),
     };
@@ -286,8 +297,7 @@ fn lobby_of_state(body: Body<'_>) -> Result<Id, Undecoded> {
 fn list(body: Body<'_>) -> Result<proto::ListLobbiesRequest, Undecoded> {
     let query = match body {
         Body::Target { query, .. } => query,
-        Body::Proto(bytes) => return proto_message(bytes),
-        Body::Json(_) => return Err(Undecoded),
+        _ => return decoded(body),
     };
     let mut request = proto::ListLobbiesRequest::default();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
@@ -323,6 +333,39 @@ pub fn read_cursor(cursor: &str) -> Option<u64> {
 pub fn player_list<'de, D: Deserializer<'de>>(from: D) -> Result<Option<proto::PlayerTokens>, D::Error> {
     let tokens: Option<Vec<String>> = Option::deserialize(from)?;
     Ok(tokens.map(|tokens| proto::PlayerTokens { tokens }))
+}
+
+/// Reads JSON text that stands for itself.
+pub fn raw_json<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D::Error> {
+    let text: Option<Box<RawValue>> = Option::deserialize(from)?;
+    Ok(text.map(|text| text.get().as_bytes().to_vec()))
+}
+
+/// Reads a captcha, which has one of two fields.
+pub fn captcha<'de, D: Deserializer<'de>>(from: D) -> Result<Option<proto::Captcha>, D::Error> {
+    use proto::captcha::Provider::{CaptchaA, CaptchaB};
+    let Some(CaptchaJson { captcha_a, captcha_b }) = Option::deserialize(from)? else { return Ok(None) };
+    let answer = |json: AnswerJson| proto::CaptchaAnswer { client_response: json.client_response };
+    let provider = match (captcha_a, captcha_b) {
+        (Some(_), Some(_)) => return Err(D::Error::custom("a captcha has one answer")),
+        (Some(json), None) => Some(CaptchaA(answer(json))),
+        (None, Some(json)) => Some(CaptchaB(answer(json))),
+        (None, None) => None,
+    };
+    Ok(Some(proto::Captcha { provider }))
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct CaptchaJson {
+    captcha_a: Option<AnswerJson>,
+    captcha_b: Option<AnswerJson>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(deny_unknown_fields, default)]
+struct AnswerJson {
+    client_response: String,
 }
 
 /// Encodes a find with both fields of each tag. The library leaves out an empty value.

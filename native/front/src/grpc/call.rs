@@ -119,7 +119,7 @@ pub async fn answer(server: Rc<GrpcServer>, peer: Peer, request: Request<Incomin
             Ok(response) => return Ok(response),
             Err(reason) => call.measuring.reason = reason,
         }
-        if call.measuring.reason.is_admitted() {
+        if call.measuring.reason.is_paid() {
             passed_on.insert(ADMITTED, YES);
         }
     }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import add
 from pathlib import Path
 from time import perf_counter
-from typing import Final, Protocol
+from typing import Final
 
-from pyservice.edge.front_contract import FrontRoute, routes
-from pyservice.edge.public_certificate import log_notices
+from pyservice.front.grpc_methods import GrpcFront
+from pyservice.front.http_routes import FrontRoute, routes
+from pyservice.front.public_certificate import log_notices
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.transport import MIB, TransportSettings
@@ -20,11 +20,10 @@ from pyservice.transport.native import Buckets as NativeBuckets
 from pyservice.transport.native import (
     Front,
     FrontRecord,
-    Namespaces,
-    PlayerAddresses,
+    Matchmaker,
     PublicCertificate,
 )
-from pyservice.transport.rate_limits import ClientBuckets, Limits
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import Changes, Topics
 
 _RAYS_EVERY_S: Final = 0.2
@@ -33,18 +32,11 @@ _UNREAD_ANSWERS_MAX: Final = 64 * MIB
 """Bytes of responses that clients have not read yet. A client address has a share of them."""
 
 
-NativeRegion = tuple[str, str, str, float, float]
-"""Id, display name of the provider, display name, latitude and longitude."""
-
-
 @dataclass(frozen=True, slots=True)
 class FrontConfig:
     """Configuration of the responses of the front, and of the Python servers behind it."""
 
-    namespaces: Namespaces
-    regions: Sequence[NativeRegion]
-    """All regions, the default one first."""
-    addresses: PlayerAddresses
+    matchmaker: Matchmaker
     data_socket: Path
     control_socket: Path
     certificate: PublicCertificate | None = None
@@ -70,47 +62,19 @@ class Passing:
     failed_authentications: NativeBuckets
 
 
-class StartFront(Protocol):
-    def __call__(
-        self,
-        listener_fd: int,
-        edge_listener_fd: int | None,
-        namespaces: Namespaces,
-        *,
-        passing: Passing,
-        connections_max: int | None,
-        client_limits: ClientBuckets,
-        regions: Sequence[NativeRegion],
-        addresses: PlayerAddresses,
-        duration_bounds_s: tuple[float, ...],
-        trusted_proxies: list[str],
-        edge_proxies: list[str],
-        has_proxy_headers: bool,
-        game_servers: list[tuple[int, int]],
-        receive_timeout_ms: int,
-        keep_alive_timeout_ms: int,
-        grpc: object | None,
-        certificate: PublicCertificate | None,
-    ) -> Front: ...
-
-
 class FrontServer:
     """Runs the front. Call `start` and `stop` once each, in this order."""
 
     def __init__(
         self,
-        start_front: StartFront,
         metrics: RequestMetrics,
         limits: Limits,
         rays: Rays,
-        namespace_of_lobby: Callable[[bytes], bytes | None],
     ) -> None:
         self._limits = limits
-        self._start_front = start_front
         self._transports = metrics.http, metrics.grpc
         self._metrics = metrics.front
         self._rays = rays
-        self._namespace_of_lobby = namespace_of_lobby
         self._front: Front | None = None
         self._certificate: PublicCertificate | None = None
 
@@ -121,21 +85,18 @@ class FrontServer:
         settings: TransportSettings,
         config: FrontConfig,
         topics: Topics,
-        grpc: object | None = None,
+        grpc: GrpcFront | None = None,
     ) -> None:
         """`topics` are those of the operations of this process. `grpc` describes how the front
         serves gRPC.
         """
         self._certificate = config.certificate
-        self._front = front = self._start_front(
+        self._front = front = Front.start(
+            config.matchmaker,
             listener.fileno(),
             None if edge_listener is None else edge_listener.fileno(),
-            config.namespaces,
             passing=_passing(settings, config, self._limits.failed_authentications),
             connections_max=settings.connections_max,
-            client_limits=self._limits.of_clients,
-            regions=config.regions,
-            addresses=config.addresses,
             duration_bounds_s=DURATION_BOUNDS_S,
             trusted_proxies=[str(network) for network in settings.trusted_proxies],
             edge_proxies=[str(network) for network in settings.front_proxies],
@@ -203,9 +164,7 @@ class FrontServer:
         ended = now - record.ended_s_ago
         trace = Trace(record.ray_id, started, record.parent_span_id)
         trace.authorized = trace.handled = started
-        trace.namespace_id = record.namespace or b""
-        if record.lobby is not None:
-            trace.namespace_id = self._namespace_of_lobby(record.lobby) or b""
+        trace.namespace_id, trace.lobby_id = record.namespace or b"", record.lobby or b""
         # The front has chosen the request.
         trace.is_sampled = True
         trace.spans = [("engine", None, started, executed), ("journal wait", None, executed, ended)]

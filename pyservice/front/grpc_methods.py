@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from pyservice.rpc.grpc_server import message_limit_bytes
 from pyservice.schema.methods import METHODS, STREAMS
-from pyservice.transport import KIB, TransportSettings
+from pyservice.transport import KIB, TransportSettings, message_limit_bytes
 
 STREAM_MESSAGE_BYTES: Final = 64 * KIB
 """Limit of the request message of a stream, which may last for long."""

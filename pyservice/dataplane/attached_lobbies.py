@@ -1,37 +1,23 @@
-"""Operations of lobby servers (ready, closed, state, heartbeat, connected, disconnected) and
-operators (attach, detach).
-"""
+"""Operations of back ends and developers on lobbies: attach, detach, and get the state."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Caller, TokenKind
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.matchmaker_checks import check_attach
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.region_catalog import RegionCatalog
+from pyservice.dataplane.native import NativeMatchmaker
 from pyservice.dataplane.resolved_namespace import ResolvedNamespace, raw_id
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
-# Shared empty responses. The transports only read them.
-_CONNECTED: Final = pb.PlayerConnectedResponse()
-_DISCONNECTED: Final = pb.PlayerDisconnectedResponse()
-
-
 CanAccessGame = Callable[[str, bytes], Awaitable[bool]]
-
-
-WaitServed = Callable[[bytes], Awaitable[None]]
-
-
-async def _always_served(lobby: bytes) -> None: ...
 
 
 async def _no_game_access(token: str, game_id: bytes) -> bool:
@@ -46,7 +32,7 @@ def _no_quota(namespace: ResolvedNamespace) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class LobbyServerContext:
+class AttachedLobbyContext:
     """Settings and dependencies of the operations. The `heartbeat_*` settings are defaults for
     attached lobbies.
     """
@@ -55,89 +41,31 @@ class LobbyServerContext:
     heartbeat_grace_ms: int
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
     can_access_game: CanAccessGame = _no_game_access
-    wait_served: WaitServed = _always_served
     quota_refusal: QuotaRefusal = _no_quota
 
 
-class LobbyServerOperations:
+class AttachedLobbies:
     def __init__(
         self,
+        native: NativeMatchmaker,
         engine: Engine,
         namespaces: NamespaceIndex,
-        regions: RegionCatalog,
-        context: LobbyServerContext,
+        context: AttachedLobbyContext,
     ) -> None:
+        self._native = native
         self._engine = engine
         self._namespaces = namespaces
-        self._regions = regions
         self._context = context
-
-    async def connected(
-        self, request: pb.PlayerConnectedRequest, caller: Caller
-    ) -> pb.PlayerConnectedResponse:
-        call = caller.call
-        idempotency = (
-            None
-            if call.idempotency_key is None
-            else self._idempotency("connected", request, caller)
-        )
-        await self._engine.connected(
-            caller.lobby_id, request.player_token, idempotency, call.deadline
-        )
-        return _CONNECTED
-
-    async def disconnected(
-        self, request: pb.PlayerDisconnectedRequest, caller: Caller
-    ) -> pb.PlayerDisconnectedResponse:
-        await self._engine.disconnected(
-            caller.lobby_id,
-            request.player_token,
-            request.hold_ms if request.HasField("hold_ms") else None,
-            self._idempotency("disconnected", request, caller),
-            caller.call.deadline,
-        )
-        return _DISCONNECTED
-
-    async def ready(self, request: pb.LobbyReadyRequest, caller: Caller) -> pb.LobbyReadyResponse:
-        """Marks the lobby as ready. Repeated calls succeed.
-
-        First waits until edge-guard serves the lobby's ports, because players get the address of a
-        ready lobby. Raises OVERLOADED if this takes too long.
-        """
-        lobby = self._engine.lobby(caller.lobby_id)
-        if lobby is not None and lobby.leased and not lobby.is_ready:
-            await self._context.wait_served(caller.lobby_id)
-        await self._engine.ready(caller.lobby_id, caller.call.deadline)
-        return pb.LobbyReadyResponse()
-
-    async def set_closed(
-        self, request: pb.SetLobbyClosedRequest, caller: Caller
-    ) -> pb.SetLobbyClosedResponse:
-        await self._engine.set_closed(caller.lobby_id, request.is_closed, caller.call.deadline)
-        return pb.SetLobbyClosedResponse()
-
-    async def set_state(
-        self, request: pb.SetLobbyStateRequest, caller: Caller
-    ) -> pb.SetLobbyStateResponse:
-        await self._engine.set_state(caller.lobby_id, request.state, caller.call.deadline)
-        return pb.SetLobbyStateResponse()
 
     async def get_state(
         self, request: pb.GetLobbyStateRequest, caller: Caller
     ) -> pb.GetLobbyStateResponse:
-        # A lobby that reads its own state counts as alive, or gets an error if it has ended.
-        speaker = caller.lobby_id if caller.kind is TokenKind.LOBBY else None
+        """Returns the state for a caller with a `cloud_` token."""
         lobby = raw_id(request.lobby_id)
         state = await self._engine.state(
-            await self._readable(caller, lobby), lobby, caller.call.deadline, speaker
+            await self._readable(caller, lobby), lobby, caller.call.deadline
         )
         return pb.GetLobbyStateResponse(state=state)
-
-    async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
-        has_list = request.HasField("player_tokens")
-        tokens = list(request.player_tokens.tokens) if has_list else None
-        await self._engine.heartbeat(caller.lobby_id, tokens, caller.call.deadline)
-        return pb.HeartbeatResponse()
 
     async def attach(
         self, request: pb.AttachLobbyRequest, caller: Caller
@@ -149,13 +77,12 @@ class LobbyServerOperations:
         deadline = caller.call.deadline
         idempotency = self._idempotency("attach", request, caller)
         try:
-            mode, region = check_attach(
-                namespace,
-                self._regions,
+            region = self._native.attach_region(
+                namespace.namespace_id,
                 request.game_mode,
                 request.region if request.HasField("region") else None,
                 bool(request.tags),
-                request.ports,
+                list(request.ports),
             )
         except ServiceError:
             # A repeated request gets its first response, even if the configuration has changed.
@@ -163,6 +90,7 @@ class LobbyServerOperations:
             if before is None:
                 raise
             return _attach_response(*before)
+        mode = namespace.modes[request.game_mode]
         full = self._context.quota_refusal(namespace)
         if full is not None:
             before = await self._engine.replayed_attach(idempotency, deadline)
@@ -237,8 +165,6 @@ class LobbyServerOperations:
         return matching
 
     async def _readable(self, caller: Caller, lobby: bytes) -> list[bytes]:
-        if caller.kind is not TokenKind.CLOUD:
-            return [caller.namespace_id] if caller.namespace_id else []
         namespace_id = self._engine.namespace_that_had(lobby)
         if namespace_id is None or not self._namespaces.is_known(namespace_id):
             return []
@@ -246,7 +172,7 @@ class LobbyServerOperations:
         return [namespace_id] if is_reached else []
 
     async def _is_reached(self, namespace: ResolvedNamespace, caller: Caller) -> bool:
-        token, _ = bearer_token(caller.call.authorization)
+        token, _ = bearer_token(caller.call.authorization, ["cloud"])
         return await self._context.can_access_game(token, namespace.game_id)
 
     def _idempotency(self, operation: str, request: Any, caller: Caller) -> bytes | None:
