@@ -17,8 +17,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::convert::{
-    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, ids, resolve_lsn, resolve_outcome,
-    tag_pairs,
+    self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, ids, resolve_lsn, resolve_outcome, tag_pairs,
 };
 use crate::facts::{self, Facts};
 use crate::metrics::RecoveryMetrics;

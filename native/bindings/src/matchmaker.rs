@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use hosting_core::{HoldId, Id, Reservation};
 use hosting_matchmaker::{
-    AttachCriteria, Body, Call, Callers, Client, ClientLimits, CreateCriteria, Credential, Held, LobbyAnswers, Operation,
-    Places, Progress, Region, Regions, Subject,
+    AttachCriteria, Body, Call, Callers, Client, ClientLimits, CreateCriteria, Credential, Held, LobbyAnswers,
+    Operation, Places, Progress, Region, Regions, Subject,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

@@ -7,7 +7,8 @@ use std::net::IpAddr;
 use bytes::Bytes;
 use hosting_core::Lsn;
 use hosting_matchmaker::{
-    Body, Call, ClientKey, Code, Decision, Limit, Matchmaker, Operation, Outcome, Progress, Reply, ServiceError, Subject,
+    Body, Call, ClientKey, Code, Decision, Limit, Matchmaker, Operation, Outcome, Progress, Reply, ServiceError,
+    Subject,
 };
 use hosting_shard::Shard;
 use http::Response;

@@ -46,7 +46,6 @@ mod trace_context;
 mod upstream;
 mod watches;
 
-pub use trace_context::trace;
 pub use acme::{Acme, AcmeOptions, Notice};
 pub use body_budget::BodyBudget;
 pub use client_address::{ClientAddresses, Peer};
@@ -64,4 +63,5 @@ pub use plain_request::{PlainRequest, Received};
 pub use problems::Problem;
 pub use routes::{ByPlane, Plane, RouteOptions, Routes};
 pub use tls::ServerCertificate;
+pub use trace_context::trace;
 pub use watches::Changes;

@@ -136,7 +136,9 @@ pub fn attach_region(
     let names: BTreeSet<&str> = mode.ports.keys().map(String::as_str).chain(request.ports.iter().copied()).collect();
     let problem = |port: &str| match (mode.ports.get(port), request.ports.contains(port)) {
         (None, _) => Some(port_problem(port, "not-found", Some("is not a port of the game mode"))),
-        (Some(PortKind::Range), _) => Some(port_problem(port, "not-allowed", Some("is a range and cannot be attached"))),
+        (Some(PortKind::Range), _) => {
+            Some(port_problem(port, "not-allowed", Some("is a range and cannot be attached")))
+        }
         (Some(PortKind::Number), false) => Some(port_problem(port, "required", None)),
         (Some(PortKind::Number), true) => None,
     };

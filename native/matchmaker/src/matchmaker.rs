@@ -6,18 +6,19 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use hosting_core::{
-    Admission, ChannelId, CommandOutcome, Connect, Context, CreationPolicy, Disconnect, Engine, Find, HashKey, HoldId, Id,
-    Idempotency, ImmediatePlacement, Join, LobbyView, Lsn, PlayerCount, PlayerList, Refusal, Reservation, Source,
+    Admission, ChannelId, CommandOutcome, Connect, Context, CreationPolicy, Disconnect, Engine, Find, HashKey, HoldId,
+    Id, Idempotency, ImmediatePlacement, Join, LobbyView, Lsn, PlayerCount, PlayerList, Refusal, Reservation, Source,
 };
 use hosting_shard::Shard;
 use prost::Message as _;
 
 use crate::authorization::{
-    Caller, Callers, Client, Credential, Subject, authorize_client, authorize_lobby, authorize_operator, authorize_state,
+    Caller, Callers, Client, Credential, Subject, authorize_client, authorize_lobby, authorize_operator,
+    authorize_state,
 };
 use crate::contract::Code;
-use crate::error::{FieldProblem, ServiceError};
 use crate::criteria::{AttachCriteria, Candidates, CreateCriteria, attach_region, candidates, create_target};
+use crate::error::{FieldProblem, ServiceError};
 use crate::lobby_list::LobbyListPage;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::operation::Operation;
@@ -538,11 +539,7 @@ impl Matchmaker {
     }
 
     /// Returns the region of a server that becomes a lobby.
-    pub fn attach_region(
-        &self,
-        namespace: &Namespace,
-        request: &AttachCriteria<'_>,
-    ) -> Result<String, ServiceError> {
+    pub fn attach_region(&self, namespace: &Namespace, request: &AttachCriteria<'_>) -> Result<String, ServiceError> {
         attach_region(namespace, &self.places.regions, request)
     }
 

@@ -1,6 +1,6 @@
 //! A namespace with a service token, and the rate limits of its clients.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::Ipv4Addr;
 
 use hosting_core::Id;
@@ -29,12 +29,15 @@ fn mode(regions: Option<&[&str]>) -> GameMode {
     let regions = regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect());
     GameMode {
         max_players: 8,
-        largest_limit: 8,
+        max_players_direct: 8,
+        max_players_party: 8,
         is_find_enabled: true,
         is_taggable: true,
         is_listable: true,
         is_max_players_dynamic: true,
         regions,
+        create_publicities: HashSet::new(),
+        ports: HashMap::new(),
     }
 }
 

@@ -54,6 +54,10 @@ fn authorize(namespaces: &Namespaces, header: Option<&str>, origin: Option<&str>
     authorize_client(namespaces, &keys(7), header, origin, ADDRESS)
 }
 
+fn of_lobby(keys: &KeyRing, header: Option<&str>) -> Result<Caller, ServiceError> {
+    authorize_lobby(&with(&[]), keys, header.map(str::as_bytes), ADDRESS)
+}
+
 /// Returns the namespace and the credential for which a client acts.
 fn client(namespaces: &Namespaces, token: &str) -> Result<(Id, Credential), Code> {
     match authorize(namespaces, Some(&format!("Bearer {token}")), None) {
@@ -118,13 +122,37 @@ fn public_token_names_its_namespace() {
 }
 
 #[test]
-fn development_token_is_left_to_python() {
-    let namespaces = with(&[]);
-    for token in ["dev_x", &keys(7).sign_development(NAMESPACE, TOKEN, FAR_FUTURE_MS)] {
-        let header = format!("Bearer {token}");
-        assert!(matches!(authorize(&namespaces, Some(&header), None), Ok(Caller::Development)));
-        assert!(matches!(authorize_lobby(&keys(7), Some(header.as_bytes())), Ok(Caller::Development)));
-    }
+fn development_token_is_valid_until_its_end() {
+    let namespaces = with(&[namespace(NAMESPACE, vec![], vec![OTHER])]);
+    let asked = |header: String| {
+        let of_client = authorize(&namespaces, Some(&header), None);
+        let of_server = authorize_lobby(&namespaces, &keys(7), Some(header.as_bytes()), ADDRESS);
+        let credential = |caller: Result<Caller, ServiceError>| match caller {
+            Ok(Caller::Development(client)) => Ok((client.namespace.id, client.credential)),
+            Ok(_) => panic!("another caller"),
+            Err(error) => Err(error.code),
+        };
+        let (of_client, of_server) = (credential(of_client), credential(of_server));
+        assert_eq!(of_client, of_server);
+        of_client
+    };
+    let token = |key, namespace, id, end| format!("Bearer {}", keys(key).sign_development(namespace, id, end));
+    assert_eq!(asked(token(7, NAMESPACE, TOKEN, FAR_FUTURE_MS)), Ok((NAMESPACE, Credential::Development(TOKEN))));
+    assert_eq!(asked(token(7, NAMESPACE, TOKEN, 1)), Err(Code::TokenExpired));
+    assert_eq!(asked(token(7, NAMESPACE, OTHER, 1)), Err(Code::TokenRevoked));
+    assert_eq!(asked(token(7, OTHER, TOKEN, FAR_FUTURE_MS)), Err(Code::TokenInvalid), "unknown namespace");
+    assert_eq!(asked(token(8, NAMESPACE, TOKEN, FAR_FUTURE_MS)), Err(Code::TokenInvalid), "another key");
+    assert_eq!(asked("Bearer dev_".to_owned()), Err(Code::TokenInvalid));
+}
+
+#[test]
+fn operators_have_tokens_of_back_ends_and_developers() {
+    let namespaces = with(&[namespace(NAMESPACE, vec![token(SECRET, TOKEN)], vec![])]);
+    let asked = |token: &str| authorize_operator(&namespaces, Some(format!("Bearer {token}").as_bytes()), ADDRESS);
+    assert!(matches!(asked(SECRET), Ok(Caller::Client(client)) if client.credential == service(TOKEN)));
+    assert!(matches!(asked("cloud_x"), Ok(Caller::Cloud)));
+    let Err(error) = asked("pub_x") else { panic!("accepted") };
+    assert_eq!(error, forbidden("pub", "env_ or cloud_"));
 }
 
 #[test]
@@ -136,14 +164,14 @@ fn token_of_another_kind_is_forbidden() {
     }
     for kind in ["cloud", "pub", "env", "player", "link"] {
         let header = format!("Bearer {kind}_x");
-        let Err(error) = authorize_lobby(&keys(7), Some(header.as_bytes())) else { panic!("{kind}") };
+        let Err(error) = of_lobby(&keys(7), Some(&header)) else { panic!("{kind}") };
         assert_eq!((error.code, error.detail()), (Code::Forbidden, &*detail("the lobby's lobby_ or dev_", kind)));
     }
 }
 
 #[test]
 fn lobby_token_names_its_lobby() {
-    let lobby = |keys: &KeyRing, token: &str| match authorize_lobby(keys, Some(format!("Bearer {token}").as_bytes())) {
+    let lobby = |keys: &KeyRing, token: &str| match of_lobby(keys, Some(&format!("Bearer {token}"))) {
         Ok(Caller::Lobby(lobby)) => Ok(lobby),
         Ok(_) => panic!("no lobby"),
         Err(error) => Err(error.code),
@@ -164,7 +192,7 @@ fn unusable_headers_name_their_problem() {
         (Some("Bearer x"), Code::TokenInvalid, None),
     ] {
         let detail = detail.unwrap_or(code.row().detail);
-        let of_lobby = authorize_lobby(&keys(7), header.map(str::as_bytes));
+        let of_lobby = of_lobby(&keys(7), header);
         for result in [authorize(&namespaces, header, None), of_lobby] {
             let Err(error) = result else { panic!("{header:?}") };
             assert_eq!((error.code, error.detail()), (code, detail), "{header:?}");

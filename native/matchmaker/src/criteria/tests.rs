@@ -1,6 +1,6 @@
-//! Candidates of finds, and the order of their errors.
+//! Checks of find, create and attach, and the order of their errors.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use hosting_core::Id;
 
@@ -10,13 +10,24 @@ use crate::regions::Region;
 fn mode() -> GameMode {
     GameMode {
         max_players: 4,
-        largest_limit: 16,
+        max_players_direct: 8,
+        max_players_party: 16,
         is_find_enabled: true,
         is_taggable: true,
         is_listable: true,
         is_max_players_dynamic: true,
         regions: None,
+        create_publicities: publicities(&[PUBLIC, PRIVATE]),
+        ports: HashMap::new(),
     }
+}
+
+fn publicities(names: &[&str]) -> HashSet<String> {
+    names.iter().map(|name| (*name).to_owned()).collect()
+}
+
+fn ports(kinds: &[(&str, PortKind)]) -> HashMap<String, PortKind> {
+    kinds.iter().map(|(name, kind)| ((*name).to_owned(), *kind)).collect()
 }
 
 fn namespace() -> Namespace {
@@ -28,6 +39,18 @@ fn namespace() -> Namespace {
         ("eu-only", GameMode { regions: only("eu"), ..mode() }),
         ("plain", GameMode { is_taggable: false, ..mode() }),
         ("fixed", GameMode { is_max_players_dynamic: false, ..mode() }),
+        ("uncreatable", GameMode { create_publicities: publicities(&[]), ..mode() }),
+        ("secret", GameMode { create_publicities: publicities(&[PRIVATE]), ..mode() }),
+        (
+            "ported",
+            GameMode {
+                is_taggable: false,
+                regions: only("eu"),
+                ports: ports(&[("game", PortKind::Number), ("web", PortKind::Number)]),
+                ..mode()
+            },
+        ),
+        ("ranged", GameMode { ports: ports(&[("media", PortKind::Range)]), ..mode() }),
         // Each check of a mode refuses a request with tags and max_players.
         (
             "worst",
@@ -37,6 +60,7 @@ fn namespace() -> Namespace {
                 is_listable: true,
                 is_max_players_dynamic: false,
                 regions: only("eu"),
+                create_publicities: publicities(&[]),
                 ..mode()
             },
         ),
@@ -181,4 +205,108 @@ fn error_is_that_of_the_first_mode() {
     let code = |modes: &[&str]| chosen(&find(modes, &["us"]), None).map_err(|error| error.code);
     assert_eq!(code(&["hidden", "eu-only"]), Err(Code::MatchmakerFindDisabled));
     assert_eq!(code(&["eu-only", "hidden"]), Err(Code::MatchmakerRegionNotEnabled));
+}
+
+fn create<'a>(mode: &'a str) -> CreateCriteria<'a> {
+    CreateCriteria {
+        mode,
+        region: None,
+        publicity: None,
+        has_tags: false,
+        max_players: None,
+        party_size: 1,
+        coordinates: None,
+    }
+}
+
+fn created(criteria: &CreateCriteria<'_>) -> Result<(String, String), Code> {
+    create_target(&namespace(), &regions(), criteria).map_err(|error| error.code)
+}
+
+#[test]
+fn create_has_defaults() {
+    let target = |region: &str, publicity: &str| Ok((region.to_owned(), publicity.to_owned()));
+    let nearest = regions().nearest(None).expect("a region").to_owned();
+    assert_eq!(created(&create("duel")), target(&nearest, PUBLIC));
+    assert_eq!(created(&create("secret")), target(&nearest, PRIVATE));
+    assert_eq!(created(&CreateCriteria { region: Some("eu"), ..create("duel") }), target("eu", PUBLIC));
+    let private = CreateCriteria { publicity: Some(PRIVATE), ..create("duel") };
+    assert_eq!(created(&private), target(&nearest, PRIVATE));
+}
+
+/// Each request also has the problems of all later rows.
+#[test]
+fn order_of_the_errors_of_create() {
+    let far = "us";
+    let worst = |mode, region| CreateCriteria {
+        mode,
+        region: Some(region),
+        publicity: Some(PUBLIC),
+        has_tags: true,
+        max_players: Some(17),
+        party_size: 64,
+        coordinates: None,
+    };
+    let rows = [
+        (worst("nothing", "nowhere"), Code::MatchmakerGameModeNotFound),
+        (worst("worst", "nowhere"), Code::MatchmakerRegionNotFound),
+        (worst("worst", far), Code::MatchmakerCreateDisabled),
+        (worst("ported", far), Code::MatchmakerRegionNotEnabled),
+        (worst("plain", far), Code::MatchmakerTagsDisabled),
+        (worst("fixed", far), Code::MatchmakerDynamicMaxPlayersDisabled),
+        (worst("secret", far), Code::BodyInvalid),
+        (CreateCriteria { max_players: Some(16), ..worst("secret", far) }, Code::MatchmakerPublicityDisabled),
+        (CreateCriteria { max_players: Some(16), ..worst("duel", far) }, Code::BodyInvalid),
+    ];
+    for (criteria, code) in rows {
+        assert_eq!(created(&criteria), Err(code), "{}", criteria.mode);
+    }
+}
+
+#[test]
+fn party_of_a_create_fits_into_the_lobby() {
+    let party =
+        |party_size, max_players| created(&CreateCriteria { party_size, max_players, ..create("duel") }).is_ok();
+    assert!(party(16, None), "the limit of parties");
+    assert!(!party(17, None));
+    assert!(party(3, Some(3)), "a limit of the request replaces that of the mode");
+    assert!(!party(4, Some(3)));
+}
+
+fn attached(mode: &str, region: Option<&str>, has_tags: bool, ports: &[&str]) -> Result<String, ServiceError> {
+    let criteria = AttachCriteria { mode, region, has_tags, ports: ports.iter().copied().collect() };
+    attach_region(&namespace(), &regions(), &criteria)
+}
+
+#[test]
+fn order_of_the_errors_of_attach() {
+    let rows = [
+        ("nothing", "nowhere", true, Code::MatchmakerGameModeNotFound),
+        ("ported", "nowhere", true, Code::MatchmakerRegionNotFound),
+        ("ported", "us", true, Code::MatchmakerRegionNotEnabled),
+        ("ported", "eu", true, Code::MatchmakerTagsDisabled),
+        ("ported", "eu", false, Code::BodyInvalid),
+    ];
+    for (mode, region, has_tags, code) in rows {
+        let error = attached(mode, Some(region), has_tags, &[]).expect_err(mode);
+        assert_eq!(error.code, code, "{mode} {region}");
+    }
+}
+
+#[test]
+fn attach_requires_exactly_the_ports_of_the_mode() {
+    assert_eq!(attached("ported", Some("eu"), false, &["web", "game"]), Ok("eu".to_owned()));
+    assert_eq!(attached("duel", None, false, &[]), Ok(regions().nearest(None).expect("a region").to_owned()));
+    let rows: [(&str, &[&str], &[&str]); 5] = [
+        ("ported", &[], &["ports.game.required", "ports.web.required"]),
+        ("ported", &["game", "web", "x"], &["ports.x.not-found"]),
+        ("ported", &["game", "x"], &["ports.web.required", "ports.x.not-found"]),
+        ("ranged", &["media"], &["ports.media.not-allowed"]),
+        ("ranged", &[], &["ports.media.not-allowed"]),
+    ];
+    for (mode, ports, problems) in rows {
+        let error = attached(mode, Some("eu"), false, ports).expect_err(mode);
+        let paths: Vec<String> = error.problems().iter().map(|problem| problem.path().join(".")).collect();
+        assert_eq!(paths, problems, "{mode} {ports:?}");
+    }
 }

@@ -1,6 +1,6 @@
 //! Decisions on an engine without a journal.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use hosting_core::{Attach, EngineConfig, KeyRing};
 use sha2::{Digest as _, Sha256};
@@ -48,12 +48,15 @@ fn of_lobby() -> Vec<u8> {
 fn namespace() -> Namespace {
     let mode = || GameMode {
         max_players: 8,
-        largest_limit: 8,
+        max_players_direct: 8,
+        max_players_party: 8,
         is_find_enabled: true,
         is_taggable: false,
         is_listable: true,
         is_max_players_dynamic: false,
         regions: None,
+        create_publicities: HashSet::new(),
+        ports: HashMap::new(),
     };
     Namespace {
         id: NAMESPACE,
@@ -198,6 +201,7 @@ fn call<'a>(operation: Operation, authorization: &'a [u8], body: &'a str) -> Cal
         coordinates: None,
         client: "192.0.2.1".parse().expect("an address"),
         body: Body::Json(body.as_bytes()),
+        progress: Progress::default(),
     }
 }
 
@@ -221,6 +225,7 @@ fn name(decision: &Decision) -> &'static str {
         Decision::Answered(_) => "OK",
         Decision::Refused { error, .. } => error.code.slug(),
         Decision::Needs(need) => need.slug(),
+        Decision::Held(_) => "HELD",
     }
 }
 
@@ -247,22 +252,121 @@ fn needs_cost_one_token_and_change_nothing() {
                 assert_eq!(world.state(), state, "{need:?}");
                 let expected: Vec<_> = left.iter().zip(taken).map(|(left, taken)| left - taken).collect();
                 assert_eq!(world.left()[..], expected, "{need:?}");
-                assert!(need.is_admitted());
+                assert!(need.is_paid());
             }
         }
     }
 }
 
 #[test]
-fn development_tokens_cost_nothing() {
+fn holder_of_a_development_token_pays_as_a_client() {
     let world = World::new();
-    let left = world.left();
+    let token = bearer(&keys().sign_development(NAMESPACE, Id([0x61; 16]), 1 << 50));
+    let mut expected = world.left();
     for operation in PLAYER_OPERATIONS {
-        let outcome = world.0.answer(&call(operation, &bearer("dev_x"), "{"));
-        assert_eq!((name(&outcome.decision), outcome.subject), (Need::MockResponse.slug(), None));
+        let outcome = world.0.answer(&call(operation, &token, "{"));
+        assert_eq!(name(&outcome.decision), Need::MockResponse.slug());
+        assert_eq!(outcome.subject, Some(Subject::Namespace(NAMESPACE)));
+        if operation.callers() == Callers::Clients {
+            let [of_token, of_token_address, of_client, of_group] = expected;
+            expected = [of_token, of_token_address, of_client - 1, of_group - 1];
+        }
+        assert_eq!(world.left(), expected);
     }
-    assert_eq!(world.left(), left);
-    assert!(!Need::MockResponse.is_admitted());
+}
+
+#[test]
+fn request_pays_once() {
+    let world = World::without_lobby();
+    let authorization = public();
+    let left = world.left();
+    for is_paid in [true, false] {
+        let progress = Progress { is_paid, ..Progress::default() };
+        let outcome = world.0.answer(&Call { progress, ..call(Operation::Find, &authorization, FIND) });
+        assert_eq!(name(&outcome.decision), Need::NewLobby.slug());
+        assert_eq!(world.left() == left, is_paid);
+    }
+}
+
+#[test]
+fn admitted_players_are_placed() {
+    let world = World::new();
+    world.change(|namespace| namespace.needs_admission = true);
+    let authorization = service();
+    let asked = |operation, body: &str, modes: &[&str]| {
+        let modes: Vec<String> = modes.iter().map(|mode| (*mode).to_owned()).collect();
+        let progress = Progress { is_paid: true, admitted_modes: Some(&modes), ..Progress::default() };
+        name(&world.0.answer(&Call { progress, ..call(operation, &authorization, body) }).decision)
+    };
+    assert_eq!(asked(Operation::Join, &join(), &[]), "OK");
+    let both = r#"{"game_modes":["solo","duel"],"prevent_auto_create_lobby":true}"#;
+    assert_eq!(asked(Operation::Find, both, &["duel"]), "OK");
+    assert_eq!(
+        asked(Operation::Find, both, &["solo"]),
+        "MATCHMAKER_NO_AVAILABLE_LOBBIES",
+        "a mode that is not admitted"
+    );
+}
+
+/// A player solves no captcha for a join that cannot succeed.
+#[test]
+fn impossible_join_is_refused_before_the_admission() {
+    let world = World::new();
+    world.change(|namespace| namespace.needs_admission = true);
+    let party = |size: u32| format!(r#"{{"lobby_id":"{LOBBY_TEXT}","party_size":{size}}}"#);
+    let state = world.state();
+    assert_eq!(name(&world.ask(Operation::Join, &service(), &party(4))), Need::Admission.slug());
+    assert_eq!(name(&world.ask(Operation::Join, &service(), &party(5))), "BODY_INVALID");
+    let unknown = join().replace("00010203", "00010204");
+    assert_eq!(name(&world.ask(Operation::Join, &service(), &unknown)), "MATCHMAKER_LOBBY_NOT_FOUND");
+    assert_eq!(world.state(), state);
+}
+
+#[test]
+fn players_wait_for_a_starting_lobby_if_they_may() {
+    let world = World::with_starting_lobby();
+    let authorization = service();
+    let held = |operation, body: &str, key: Option<&str>| {
+        let progress = Progress { creation: Some(CreationPolicy::Prevented), ..Progress::default() };
+        let call = Call { progress, ..call(operation, &authorization, body) };
+        let decision = world.0.answer(&Call { idempotency_key: key.map(str::as_bytes), ..call }).decision;
+        let Decision::Held(Held { hold, lobby }) = decision else { panic!("{}", name(&decision)) };
+        assert_eq!(lobby, Some(LOBBY));
+        hold
+    };
+    let of_find = held(Operation::Find, FIND, Some("key"));
+    assert_ne!(held(Operation::Join, &join(), None), of_find);
+    assert_eq!(held(Operation::Find, FIND, Some("key")), of_find, "a repetition shares the wait");
+    // Neither a changed configuration nor a new rule ends the wait of a repetition.
+    world.change(|namespace| namespace.needs_admission = true);
+    assert_eq!(held(Operation::Find, FIND, Some("key")), of_find);
+    world.change(|namespace| drop(namespace.modes.remove("duel")));
+    assert_eq!(held(Operation::Find, FIND, Some("key")), of_find);
+    world.0.shard.run(|engine, context| engine.ready(context, LOBBY)).result.expect("ready");
+    let resolved = world.0.shard.engine().take_resolved_holds();
+    let outcome = resolved.into_iter().find(|one| one.hold == of_find).expect("an outcome").outcome;
+    let Decision::Answered(answer) = world.0.placed(outcome.result, outcome.wait) else { panic!("no response") };
+    assert!(matches!(answer.reply, Reply::Placed { tokens, .. } if tokens.len() == 1));
+}
+
+#[test]
+fn placement_describes_a_request_that_waits() {
+    let world = World::without_lobby();
+    let authorization = service();
+    let body = r#"{"game_modes":["solo","duel"],"verification_data":{"a": 1},"client_address":"192.0.2.9"}"#;
+    let call = Call { idempotency_key: Some(b"key"), ..call(Operation::Find, &authorization, body) };
+    let placement = world.0.placement(&call).expect("valid");
+    assert_eq!((placement.modes, placement.regions), (vec!["solo".to_owned(), "duel".into()], vec!["eu".to_owned()]));
+    assert_eq!(placement.client.credential, Credential::Service(TOKEN_ID));
+    let message = proto::FindLobbyRequest::decode(&*placement.message).expect("a message");
+    assert_eq!(message.verification_data.as_deref(), Some(&br#"{"a": 1}"#[..]));
+    // A message that Python has decoded has the same idempotency.
+    let checked = Call { body: Body::Checked(&placement.message), ..call };
+    let idempotency = placement.idempotency.expect("a key");
+    let again = world.0.placement(&checked).expect("valid").idempotency.expect("a key");
+    assert_eq!((again.key, again.message), (idempotency.key, idempotency.message));
+    world.change(|namespace| drop(namespace.modes.remove("duel")));
+    assert_eq!(world.0.placement(&checked).err().map(|error| error.code), Some(Code::MatchmakerGameModeNotFound));
 }
 
 #[test]

@@ -94,12 +94,15 @@ fn host_belongs_to_the_latest_namespace() {
 fn game_mode_allows_its_regions() {
     let mode = |regions: Option<&[&str]>| GameMode {
         max_players: 4,
-        largest_limit: 4,
+        max_players_direct: 4,
+        max_players_party: 4,
         is_find_enabled: true,
         is_taggable: false,
         is_listable: true,
         is_max_players_dynamic: false,
         regions: regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect()),
+        create_publicities: HashSet::new(),
+        ports: HashMap::new(),
     };
     assert!(mode(None).allows_region("eu"));
     assert!(mode(Some(&["us", "eu"])).allows_region("eu"));

@@ -121,14 +121,33 @@ fn unusual_json_is_not_read() {
     assert!(is_read(Operation::Connected, Body::Json(b" \n{ \"player_token\" : \"player_x\" } ")));
 }
 
-/// Python reads these fields, which need admission.
 #[test]
-fn admission_fields_are_not_read_from_json() {
-    for field in ["captcha", "verification_data"] {
-        let (mut join, mut find) = (json!({"lobby_id": LOBBY}), json!({"game_modes": ["duel"]}));
-        assert!(is_json_read(Operation::Join, &join) && is_json_read(Operation::Find, &find));
-        (join[field], find[field]) = (json!({}), json!({}));
-        assert!(!is_json_read(Operation::Join, &join) && !is_json_read(Operation::Find, &find), "{field}");
+fn captcha_is_one_answer() {
+    for captcha in
+        [json!({}), json!({"captcha_a": {"client_response": "x"}}), json!({"captcha_b": {"client_response": "x"}})]
+    {
+        assert!(is_json_read(Operation::Join, &json!({"lobby_id": LOBBY, "captcha": captcha})), "{captcha}");
+    }
+    let answer = json!({"client_response": "x"});
+    for captcha in [
+        json!({"captcha_a": {"client_response": ""}}),
+        json!({"captcha_a": {}}),
+        json!({"captcha_a": answer, "captcha_b": answer}),
+        json!({"captcha_c": answer}),
+        json!([]),
+    ] {
+        assert!(!is_json_read(Operation::Find, &json!({"game_modes": ["duel"], "captcha": captcha})), "{captcha}");
+    }
+}
+
+#[test]
+fn verification_data_keeps_its_bytes() {
+    let body = format!(r#"{{"lobby_id":"{LOBBY}","verification_data": {{ "n": 18446744073709551616 }} }}"#);
+    let Ok(Request::Join(message)) = Request::read(Operation::Join, Body::Json(body.as_bytes())) else { panic!() };
+    assert_eq!(message.verification_data.as_deref(), Some(&br#"{ "n": 18446744073709551616 }"#[..]));
+    for other in ["[]", "1", "\"x\""] {
+        let body = format!(r#"{{"lobby_id":"{LOBBY}","verification_data":{other}}}"#);
+        assert!(!is_read(Operation::Join, Body::Json(body.as_bytes())), "{other}");
     }
 }
 
