@@ -344,12 +344,17 @@ pub fn raw_json<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Vec<u8>>, D
 /// Reads a captcha, which has one of two fields.
 pub fn captcha<'de, D: Deserializer<'de>>(from: D) -> Result<Option<proto::Captcha>, D::Error> {
     use proto::captcha::Provider::{CaptchaA, CaptchaB};
-    let Some(CaptchaJson { captcha_a, captcha_b }) = Option::deserialize(from)? else { return Ok(None) };
-    let answer = |json: AnswerJson| proto::CaptchaAnswer { client_response: json.client_response };
+    let text: Option<Box<RawValue>> = Option::deserialize(from)?;
+    let Some(text) = text else { return Ok(None) };
+    let CaptchaJson { captcha_a, captcha_b } = object(&text).map_err(D::Error::custom)?;
+    let answer = |text: &RawValue| {
+        let AnswerJson { client_response } = object(text).map_err(D::Error::custom)?;
+        Ok(proto::CaptchaAnswer { client_response })
+    };
     let provider = match (captcha_a, captcha_b) {
         (Some(_), Some(_)) => return Err(D::Error::custom("a captcha has one answer")),
-        (Some(json), None) => Some(CaptchaA(answer(json))),
-        (None, Some(json)) => Some(CaptchaB(answer(json))),
+        (Some(text), None) => Some(CaptchaA(answer(&text)?)),
+        (None, Some(text)) => Some(CaptchaB(answer(&text)?)),
         (None, None) => None,
     };
     Ok(Some(proto::Captcha { provider }))
@@ -358,14 +363,19 @@ pub fn captcha<'de, D: Deserializer<'de>>(from: D) -> Result<Option<proto::Captc
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct CaptchaJson {
-    captcha_a: Option<AnswerJson>,
-    captcha_b: Option<AnswerJson>,
+    captcha_a: Option<Box<RawValue>>,
+    captcha_b: Option<Box<RawValue>>,
 }
 
 #[derive(Deserialize, Default)]
 #[serde(deny_unknown_fields, default)]
 struct AnswerJson {
     client_response: String,
+}
+
+fn object<T: DeserializeOwned>(text: &RawValue) -> serde_json::Result<T> {
+    let text = text.get();
+    if is_object(text.as_bytes()) { serde_json::from_str(text) } else { Err(serde_json::Error::custom("no object")) }
 }
 
 /// Encodes a find with both fields of each tag. The library leaves out an empty value.
