@@ -7,12 +7,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 
-from pyservice.app.object_storage import ObjectStorage, UrlVerifier
+from pyservice.app.object_storage import ObjectStorage
 from pyservice.cdn.app import Cdn
 from pyservice.cdn.server import CdnServer
 from pyservice.cdn.site_records import SiteRecords
 from pyservice.cdn.supervision import CDN_METRICS
 from pyservice.cdn.uploads import UploadReceiver
+from pyservice.control.url_signing import UrlVerifier
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.ray_export import CDN_SERVICE, RayExport, store_over_socket
 from pyservice.pb.hosting.internal.v1 import control_pb2

@@ -6,11 +6,11 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
-from pyservice.app.game_runtime import GameRuntime
-from pyservice.app.object_storage import ObjectStorage, url_signer
+from pyservice.app.object_storage import ObjectStorage
 from pyservice.app.public_servers import open_http_server, transport_settings
 from pyservice.calls import Operation
 from pyservice.cdn.supervision import CdnProcess
@@ -27,6 +27,7 @@ from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.feed_messages import FeedComposer
 from pyservice.control.feeder import Feeder
 from pyservice.control.game_pictures import GamePictureOperations
+from pyservice.control.game_runtime import GameRuntime
 from pyservice.control.games import GameDeletions, GameOperations, game_topic
 from pyservice.control.groups import GroupOperations, ServiceOwner, ensure_owner
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
@@ -53,7 +54,8 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
 from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
-from pyservice.control.uploads import UploadLifecycle, UploadOperations
+from pyservice.control.uploads import UploadLifecycle, UploadOperations, picture_url
+from pyservice.control.url_signing import url_signer
 from pyservice.control.versions import VersionOperations
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
@@ -171,7 +173,7 @@ class ControlPlane:
         settings = self._settings
         self._owner = owner
         cdn_url = self._wire_cdn()
-        links = _links(settings, cdn_url, self._files.picture)
+        links = _links(settings, cdn_url, partial(picture_url, self._files.objects))
 
         def set_public_url(address: str) -> None:
             if settings.public_base is None:

@@ -341,6 +341,13 @@ def _log_removed(count: int) -> None:
         _log.info("abandoned uploads removed", count=count)
 
 
+def picture_url(objects: Objects, name: str) -> str:
+    """Returns the signed URL of a picture. `name` is its upload id, followed by `.png` or `.jpeg`."""
+    upload_id, _, kind = name.partition(".")
+    key = object_key("avatar", upload_id, name)
+    return objects.presign_get(key, None, content_type=f"image/{kind}")
+
+
 @dataclass(frozen=True, slots=True)
 class UploadOperations:
     uploading: UploadLifecycle

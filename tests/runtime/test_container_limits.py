@@ -6,7 +6,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PROCESSES_MAX, process_limits
 from pyservice.runtime.isolation_trials import choose_container_runtime
 from tests.support.bare_containers import output_lines, start_container

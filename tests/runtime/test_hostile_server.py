@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PROCESSES_MAX
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import (
@@ -26,6 +26,7 @@ from pyservice.runtime.isolation_trials import (
     network_isolation_problem,
 )
 from pyservice.runtime.network_isolation import OWN_PORT_SOCKETS_MAX, NetworkPolicy
+from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import LogLine
 from pyservice.runtime.run_requests import PortRequest, Resources, RunRequest
 from pyservice.settings.sections import RuntimeSettings

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.game_runtime import SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import (
     choose_isolation,
     landlock_version,
     open_abstract_sockets,
     unenforced_by_isolation,
 )
+from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from tests.support.older_machine import NOT_SCOPED, OlderMachine
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import network_isolation_problem
 from pyservice.runtime.network_isolation import (
@@ -26,6 +26,7 @@ from pyservice.runtime.network_isolation import (
     NetworkPolicy,
     refused_networks,
 )
+from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_folder import Isolation
 from pyservice.runtime.run_lifecycle import HOST_NETWORK_REFUSED, NETWORK_IS_SHARED

@@ -17,7 +17,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import (
     PATH,
     ContainerRuntime,

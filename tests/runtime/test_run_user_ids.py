@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.isolation_trials import choose_container_runtime, choose_isolation
 from pyservice.runtime.node_allocation import PlacementAllocator
+from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_requests import Resources, RunRequest
 from tests.support.container_images import PROGRAM, file, needs_oci_runtime, saved, server_layer
 from tests.support.runtime_host import RuntimeHost, open_host

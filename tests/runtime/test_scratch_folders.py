@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY, SYSTEM_PATHS
 from pyservice.runtime import scratch_folders
 from pyservice.runtime.build_manifests import BadManifest, read_bundle_config, read_server_json
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.isolation_trials import choose_isolation, choose_scratch
+from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.scratch_folders import (
     IMAGE,

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pyservice.app.game_runtime import KEEPER_BINARY
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PATH, ContainerRuntime
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder

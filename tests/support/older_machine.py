@@ -14,7 +14,7 @@ from tests.support.compiled_programs import compiled_program
 CHOOSES: Final = """
 import asyncio, concurrent.futures.thread, json, os, sys
 from pathlib import Path
-from pyservice.app.game_runtime import SYSTEM_PATHS
+from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.isolation_trials import choose_isolation, unenforced_by_isolation
 if os.geteuid() == 0:
     os.setgroups([])

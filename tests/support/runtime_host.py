@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.app.game_runtime import KEEPER_BINARY
+from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings

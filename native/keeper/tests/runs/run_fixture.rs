@@ -80,7 +80,7 @@ pub const KEEPER: &str = env!("CARGO_BIN_EXE_hosting-keeper");
 
 /// Returns the system paths that the service makes visible to every program.
 pub fn system_paths() -> impl Iterator<Item = &'static str> {
-    let service = include_str!("../../../../pyservice/app/game_runtime.py");
+    let service = include_str!("../../../../pyservice/runtime/node_preparation.py");
     let (_, rest) = service.split_once("SYSTEM_PATHS: Final").expect("the constant");
     rest.split_once("\"\"\"").expect("its docstring").0.split('"').skip(1).step_by(2)
 }

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Coroutine, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,28 +19,12 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
-from pyservice.runtime import containers
-from pyservice.runtime.build_sandbox import KEEPER_BINARY as KEEPER_BINARY
-from pyservice.runtime.build_sandbox import refused_sandbox_parts
-from pyservice.runtime.control_groups import ControlGroups, GroupUsage
-from pyservice.runtime.isolation_trials import (
-    choose_container_runtime,
-    choose_isolation,
-    choose_scratch,
-    landlock_version,
-    needs_open_folders,
-    network_isolation_problem,
-    open_abstract_sockets,
-    open_folders,
-    unenforced_by_isolation,
-)
-from pyservice.runtime.network_isolation import NetworkPolicy
+from pyservice.runtime.control_groups import GroupUsage
+from pyservice.runtime.node_preparation import PreparedNode, prepare_node
 from pyservice.runtime.run_cleanup import remove_ended_run
-from pyservice.runtime.run_folder import DroppedOutput, Isolation, RunFolder
-from pyservice.runtime.run_layout import NodeSettings
+from pyservice.runtime.run_folder import DroppedOutput, RunFolder
 from pyservice.runtime.run_requests import Resources
 from pyservice.runtime.run_supervisor import RunSupervisor
-from pyservice.runtime.scratch_folders import ScratchLimits, remove_templates
 from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
@@ -52,24 +35,9 @@ from pyservice.storage.database_errors import Conflict
 from pyservice.storage.objects import Objects
 from pyservice.watch import Topics
 
-SYSTEM_PATHS: Final = tuple(
-    Path(path)
-    for path in (
-        *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
-        *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
-        *("/etc/ca-certificates", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf"),
-        *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
-    )
-)
-"""Visible to every game server, so without secrets."""
-
 _KNOWN_TIMEOUT_S: Final = 2.0
 _END_S: Final = 40.0
 """Timeout for the end of all game servers. Each of them has 30 s to end."""
-
-NETWORK_NOT_ISOLATED: Final = "the network of game servers is not isolated"
-
-_NOTICES_PIPE: Final = "notices"
 
 _log = get_logger("runtime")
 
@@ -93,12 +61,11 @@ class GameRuntime:
         self.set_tiers(settings.tiers)
         self._capacity = _capacity(settings)
         runtime = settings.runtime
-        self._user_ids = host_user_ids(runtime.user_ids, runtime.container_user_ids)
         self._builds = UnpackedBuilds(
             settings.data_dir.resolve() / "builds",
             BuildFetcher(database, objects),
             settings.storage_reserve_bytes,
-            self._user_ids.containers.numbers,
+            host_user_ids(runtime.user_ids, runtime.container_user_ids).containers.numbers,
         )
         self.lobbies = LobbyRuns(
             database, data_plane, self._tier, self._api_url, self._reported_capacity
@@ -109,59 +76,20 @@ class GameRuntime:
         )
         self.ports = UnboundPorts()
         self._supervisor: RunSupervisor | None = None
-        self._is_usable = False
-        self._isolation = ""
-        self._unenforced: list[str] = []
-        self._has_containers = False
-        self._container_problem = ""
+        self._node: PreparedNode | None = None
+        self._is_stopping = False
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         self._tiers = {tier.tier_name_id: tier for tier in tiers}
 
     async def start(self) -> None:
         """Prepares the runtime, and recovers the game servers that are still running."""
-        settings = self._settings
-        data_dir = settings.data_dir.resolve()
-        folder, build_folder = data_dir / "servers", data_dir / "builds"
-        for path in (folder, build_folder):
-            path.mkdir(mode=0o700, exist_ok=True)
-        shared_paths = (*SYSTEM_PATHS, *settings.runtime.shared_paths)
-        isolation = await self._choose_isolation(folder, build_folder, shared_paths)
-        remove_templates(folder)
-        bytes_max = settings.runtime.scratch_bytes_max
-        scratch, scratch_problem = await choose_scratch(
-            isolation, KEEPER_BINARY, folder, shared_paths, bytes_max
-        )
-        in_containers = await self._choose_containers(folder)
-        self._is_usable = isolation is not None
-        self._isolation = isolation or ""
-        groups = replace(
-            ControlGroups.find(data_dir),
-            cpu_limit_millicores=settings.runtime.cpu_limit_millicores,
-        )
-        network_problem = await network_isolation_problem(groups, KEEPER_BINARY, folder)
-        if network_problem is not None:
-            _log.warning("network of game servers is not isolated", problem=network_problem)
-        network = self._network_policy() if network_problem is None else None
-        node = self._node_settings(isolation, shared_paths, groups, in_containers, network, scratch)
-        may_share = network_problem is None or settings.runtime.allow_shared_network
-        unenforced = await unenforced_by_isolation(isolation, KEEPER_BINARY, folder, shared_paths)
-        unenforced += open_abstract_sockets(isolation, self._has_containers, landlock_version())
-        if network_problem is not None:
-            unenforced.append(f"{NETWORK_NOT_ISOLATED}: {network_problem}")
-        for part in await refused_sandbox_parts():
-            _log.warning("sandbox of build workers is incomplete", without=part)
-            unenforced.append(f"builds are read without {part}")
-        self._unenforced = [
-            *node.groups.unenforced,
-            *unenforced,
-            *_unenforced_scratch(node, scratch_problem),
-            *self._refused_kinds(),
-        ]
+        node = self._node = await prepare_node(self._settings)
+        may_share = node.settings.network is not None or self._settings.runtime.allow_shared_network
         self._supervisor = RunSupervisor(
-            folder,
+            self._settings.data_dir.resolve() / "servers",
             self._builds,
-            node,
+            node.settings,
             self._capacity,
             {"lobby": self.lobbies, "server": self.servers},
             on_notice=self.logs.notify_growth,
@@ -173,48 +101,9 @@ class GameRuntime:
         self._supervisor.capacity.on_change = self.lobbies.capacity_changed
         _log.info(
             "runtime ready",
-            isolation=isolation,
+            isolation=node.settings.isolation,
             found=len(self._supervisor.runs),
-            unenforced=self._unenforced,
-        )
-
-    async def _choose_isolation(
-        self, folder: Path, build_folder: Path, shared_paths: Sequence[Path]
-    ) -> Isolation | None:
-        wanted = self._settings.runtime.isolation
-        isolation = await choose_isolation(wanted, KEEPER_BINARY, folder, shared_paths)
-        if isolation is None:
-            _log.error("no game server can run: no isolation works", wanted=wanted)
-        elif needs_open_folders(isolation):
-            open_folders(build_folder)
-        return isolation
-
-    def _node_settings(
-        self,
-        isolation: Isolation | None,
-        shared_paths: Sequence[Path],
-        groups: ControlGroups,
-        in_containers: containers.ContainerRuntime | None,
-        network: NetworkPolicy | None,
-        scratch: ScratchLimits,
-    ) -> NodeSettings:
-        settings = self._settings
-        return NodeSettings(
-            KEEPER_BINARY,
-            isolation,
-            shared_paths,
-            settings.runtime.log_bytes_max,
-            settings.data_dir.resolve() / "servers" / _NOTICES_PIPE,
-            settings.lobby_env_aliases or {},
-            groups,
-            in_containers,
-            settings.storage_reserve_bytes,
-            settings.runtime.process_ports.numbers,
-            network,
-            settings.runtime.log_lines_per_second,
-            settings.runtime.log_bytes_per_second,
-            self._user_ids.servers.numbers,
-            scratch,
+            unenforced=node.unenforced,
         )
 
     async def _group_of_build(self, build_id: str) -> str | None:
@@ -235,36 +124,6 @@ class GameRuntime:
                 return False
             case "owner":
                 return await self._group_of_build(build_id) == self._owner_group_id
-
-    def _network_policy(self) -> NetworkPolicy:
-        runtime = self._settings.runtime
-        return NetworkPolicy(
-            runtime.egress,
-            runtime.egress_networks,
-            runtime.client_sockets_max,
-            runtime.own_port_sockets_max,
-        )
-
-    async def _choose_containers(self, folder: Path) -> containers.ContainerRuntime | None:
-        kinds = [kind for kind in self._settings.runtime.kinds if kind in containers.KINDS]
-        if not kinds:
-            return None
-        runtime, problem = await choose_container_runtime(
-            self._settings.runtime.oci_runtime,
-            KEEPER_BINARY,
-            folder,
-            self._settings.runtime.scratch_bytes_max,
-            self._user_ids.containers.numbers,
-        )
-        self._container_problem = problem
-        self._has_containers = runtime is not None
-        if runtime is None:
-            _log.error("no OCI runtime works", kinds=kinds, problem=problem)
-        return runtime
-
-    def _refused_kinds(self) -> list[str]:
-        reasons = {kind: self.refusal_reason(kind) for kind in self._settings.runtime.kinds}
-        return [f"{kind} is not run: {why}" for kind, why in reasons.items() if why is not None]
 
     @property
     def dropped_output(self) -> DroppedOutput:
@@ -292,7 +151,7 @@ class GameRuntime:
         if self._supervisor is None:
             return
         if is_ordered and self._settings.runtime.end_with_service:
-            self._is_usable = False
+            self._is_stopping = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
                     await self._supervisor.stop_all(forced)
@@ -301,23 +160,16 @@ class GameRuntime:
         await self._supervisor.close()
 
     def kinds(self) -> list[str]:
-        return [kind for kind in self._settings.runtime.kinds if self._is_run(kind)]
+        """Returns the kinds of builds that this node runs."""
+        return [] if self._node is None or self._is_stopping else self._node.kinds
 
     def refusal_reason(self, kind: str) -> str | None:
         """Returns why this node refuses builds of this kind, or None if it accepts them.
 
         The reason continues a sentence, such as "no isolation of game servers works here".
         """
-        if kind not in self._settings.runtime.kinds:
-            return "the operator does not allow this kind"
-        if kind not in containers.KINDS and not self._isolation:
-            return "no isolation of game servers works here"
-        if kind in containers.KINDS and self._container_problem:
-            return f"no OCI runtime works here, {self._container_problem}"
-        return None
-
-    def _is_run(self, kind: str) -> bool:
-        return self._has_containers if kind in containers.KINDS else self._is_usable
+        assert self._node is not None
+        return self._node.refusal_reason(kind)
 
     def reserve(self, run_id: str, resources: Resources) -> bool:
         return self._supervisor is not None and self._supervisor.capacity.reserve(run_id, resources)
@@ -380,20 +232,9 @@ class GameRuntime:
             memory_mb=memory_mb,
             free_cpu_millicores=free.cpu_millicores,
             free_memory_mb=free.memory_mb,
-            isolation=self._isolation,
-            unenforced=self._unenforced,
+            isolation=(self._node and self._node.settings.isolation) or "",
+            unenforced=[] if self._node is None else self._node.unenforced,
         )
-
-
-def _unenforced_scratch(node: NodeSettings, problem: str) -> list[str]:
-    unenforced = []
-    container_limits = None if node.containers is None else node.containers.limits
-    if node.isolation is not None and node.scratch is not None and node.scratch.kind == "folder":
-        reason = problem or f"isolation {node.isolation} has no mounts of its own"
-        unenforced.append(f"scratch folders have no size limit: {reason}")
-    if container_limits is not None and container_limits.kind == "folder":
-        unenforced.append("scratch folders of containers have no size limit")
-    return unenforced
 
 
 def _capacity(settings: Settings) -> Resources:
