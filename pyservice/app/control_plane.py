@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from pyservice.app.object_storage import ObjectStorage
-from pyservice.app.public_servers import open_http_server, transport_settings
+from pyservice.app.public_servers import transport_settings
 from pyservice.calls import Operation
 from pyservice.cdn.supervision import CdnProcess
 from pyservice.control import metrics
@@ -290,7 +290,7 @@ class ControlPlane:
             rays=self._rays.rays,
         )
         if self._http_socket is not None and public is not None:
-            return open_http_server(app, [self._http_socket], public)
+            return HttpServer(app, [self._http_socket])
         return HttpServer(app, [listen_unix(self._settings.control_http_socket)])
 
     def _operations(self, links: PublicUrls, data_plane: DataPlaneClient) -> Handlers:

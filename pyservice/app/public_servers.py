@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -98,7 +98,7 @@ class PublicServers:
             self._front = FrontServer(context.metrics, context.limits, rays)
             context.metrics.before_scrape = self._front.take_measurements
         else:
-            self._http = open_http_server(app, [listeners.http], transport)
+            self._http = HttpServer(app, [listeners.http])
         self._rpc = RpcServer(
             table,
             served,
@@ -164,16 +164,6 @@ class PublicServers:
         if self._front is not None:
             await signals.end_all([self._front.stop], self._grace_s)
         await signals.end_all([self._http.stop, self._rpc.stop], self._grace_s)
-
-
-def open_http_server(
-    app: HttpApplication, listeners: Sequence[socket.socket], transport: TransportSettings
-) -> HttpServer:
-    """Returns a server at a public port, without the front."""
-    keep_alive_s = transport.keep_alive_timeout_ms // 1000
-    return HttpServer(
-        app, listeners, keep_alive_s=keep_alive_s, connections_max=transport.connections_max
-    )
 
 
 def warn_without_front(settings: Settings) -> None:

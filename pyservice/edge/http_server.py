@@ -35,15 +35,7 @@ class HttpServer:
     Call `start` and `stop` once each, on the event loop that serves.
     """
 
-    def __init__(
-        self,
-        application: Any,
-        sockets: Sequence[socket.socket],
-        *,
-        keep_alive_s: int = KEEP_ALIVE_S,
-        connections_max: int | None = None,
-    ) -> None:
-        """`connections_max` limits the connections. Requests on further ones get 503."""
+    def __init__(self, application: Any, sockets: Sequence[socket.socket]) -> None:
         self._config = Config(
             application,
             loop="none",
@@ -56,8 +48,7 @@ class HttpServer:
             proxy_headers=False,
             server_header=False,
             date_header=False,
-            timeout_keep_alive=keep_alive_s,
-            limit_concurrency=connections_max,
+            timeout_keep_alive=KEEP_ALIVE_S,
             backlog=_BACKLOG,
         )
         self._sockets = tuple(sockets)

@@ -56,7 +56,7 @@ log = get_logger("pyservice.rpc")
 
 def options(settings: TransportSettings, largest_bytes: int) -> list[tuple[str, Any]]:
     metadata_limit = _GRPCIO_LIMIT_FACTOR * settings.headers_limit_bytes
-    entries: list[tuple[str, Any]] = [
+    return [
         ("grpc.max_receive_message_length", largest_bytes),
         ("grpc.max_send_message_length", -1),
         ("grpc.max_metadata_size", metadata_limit),
@@ -64,12 +64,6 @@ def options(settings: TransportSettings, largest_bytes: int) -> list[tuple[str, 
         # Otherwise two processes on one port would share the calls by chance.
         ("grpc.so_reuseport", 0),
     ]
-    if not settings.is_internal:
-        entries.append(("grpc.max_concurrent_streams", settings.streams_per_connection))
-    if not settings.is_internal and settings.rpc_connections_max is not None:
-        connections_max = max(1, settings.rpc_connections_max)
-        entries.append(("grpc.max_allowed_incoming_connections", connections_max))
-    return entries
 
 
 def stream_handler(
