@@ -456,8 +456,9 @@ mod tests {
     use crate::front::Timeouts;
 
     #[test]
-    fn rate_of_a_reader_is_measured_over_10_s() {
-        assert_eq!(Timeouts::new(Duration::ZERO, Duration::ZERO).slow_reader, Duration::from_secs(10));
+    fn timeouts_without_a_setting() {
+        let timeouts = Timeouts::new(Duration::ZERO, Duration::ZERO);
+        assert_eq!([timeouts.slow_reader, timeouts.idle_grace], [10, 1].map(Duration::from_secs));
     }
 
     #[test]

@@ -47,8 +47,6 @@ use crate::watches::Changes;
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Time to write the last responses at the end of the grace.
 const LAST_RESPONSES_WAIT: Duration = Duration::from_secs(1);
-/// Longest time that a stop waits for a further request on idle connections.
-const IDLE_GRACE: Duration = Duration::from_secs(1);
 /// Pages of the lobby list that a thread reads at a time.
 const PAGES_MAX: usize = 8;
 /// Turns of the event loop until it has read all that clients have sent: one polls the sockets, one runs the connections.
@@ -64,11 +62,14 @@ pub struct Timeouts {
     pub slow_reader: Duration,
     /// Longest wait of a parked request.
     pub parked: Duration,
+    /// Longest wait of a stop for a further request on idle connections.
+    pub idle_grace: Duration,
 }
 
 impl Timeouts {
     pub fn new(receive: Duration, keep_alive: Duration) -> Timeouts {
-        Timeouts { receive, keep_alive, slow_reader: Duration::from_secs(10), parked: Duration::from_secs(40) }
+        let [idle_grace, slow_reader, parked] = [1, 10, 40].map(Duration::from_secs);
+        Timeouts { receive, keep_alive, slow_reader, parked, idle_grace }
     }
 
     /// Returns the timeout of a connection without a request. Without keep-alive, its only request has not begun.
@@ -244,7 +245,7 @@ impl Front {
     }
 
     /// Closes the listener, and serves the open connections on. Each gets one more answer, with `connection: close`. A
-    /// thread ends without connections, after [`IDLE_GRACE`] if all are idle, or after `grace`. A second call only changes
+    /// thread ends without connections, after [`Timeouts::idle_grace`] if all are idle, or after `grace`. A second call only changes
     /// the time of the first.
     ///
     /// Connections that the front has not accepted stay in the backlog if another process has the listener too.
@@ -497,7 +498,7 @@ async fn drain(context: &ThreadContext, mut stopped: watch::Receiver<Option<Dura
     let began = Instant::now();
     while context.open_http.get() + context.open_grpc.get() > 0 {
         let grace = stopped.borrow_and_update().unwrap_or_default();
-        let idle_end = began + grace.min(IDLE_GRACE);
+        let idle_end = began + grace.min(context.timeouts.idle_grace);
         if Instant::now() >= began + grace || (Instant::now() >= idle_end && context.is_idle().await) {
             break;
         }

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{self, Read as _, Write as _};
 use std::net::TcpStream;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hosting_front::{ServerCertificate, Timeouts};
 use hosting_tls::rustls::version::{TLS12, TLS13};
@@ -253,7 +254,7 @@ fn client_that_does_not_read_is_cut_off() {
 
 #[test]
 fn stop_ends_idle_connections_and_handshakes() {
-    let tls = TlsWorld::new();
+    let tls = TlsWorld::with_timeouts(Timeouts { idle_grace: NEVER, ..TIMEOUTS });
     let (mut idle, mut waiting) = (tls.connect(), tls.open());
     assert_eq!(ask_over(&mut idle, GET).1, "/a");
     wait_until(|| tls.world.budget.count() == 2);
@@ -262,6 +263,7 @@ fn stop_ends_idle_connections_and_handshakes() {
         wait_until(|| TcpStream::connect(tls.world.address).is_err());
         assert_eq!(ask_over(&mut idle, tls.world.request_of_new_player()).1, "{}");
         assert_eq!(idle.read(&mut [0; 1]).unwrap(), 0);
+        tls.world.front.stop(Duration::ZERO);
         stopping.join().unwrap();
     });
     wait_closed(&mut waiting);
