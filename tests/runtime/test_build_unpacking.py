@@ -25,6 +25,7 @@ from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.unpacked_builds import BuildUnusable
 from tests.runtime.unpacked_trees import unpacked
 from tests.support.build_store import BUILD, GAME, MANIFEST, Store, open_builds, whole
+from tests.support.runtime_host import disk_of
 from tests.support.upload_files import entry, packed, tar
 
 pytestmark = pytest.mark.anyio
@@ -186,16 +187,15 @@ async def test_stored_archive_must_match_the_upload(folder: Path) -> None:
     assert "its SHA-256 differs" in result
 
 
-async def test_unpacking_waits_when_the_disk_reaches_its_reserve(folder: Path) -> None:
-    bomb = packed(tar({"server.json": MANIFEST, "zeros": bytes(64 << 20)}), "zstd")
-    file_system = os.statvfs(folder.parent)
-    reserve_bytes = file_system.f_bavail * file_system.f_frsize - (8 << 20)
-    store = Store(bomb, "zstd")
-    with pytest.raises(NoDiskSpace):
-        await open_builds(folder, store, reserve_bytes).get(GAME, BUILD)
-    assert list(folder.iterdir()) == []
-    store.source = (whole(), "none", None)
-    assert (await open_builds(folder, store).get(GAME, BUILD)).root.is_dir()
+async def test_unpacking_waits_when_the_disk_reaches_its_reserve(tmp_path: Path) -> None:
+    content = packed(tar({"server.json": MANIFEST, "zeros": bytes(64 << 20)}), "zstd")
+    store = Store(content, "zstd")
+    with disk_of(tmp_path / "disk", inodes=1_000, mib=72) as disk:
+        folder = disk / "builds"
+        with pytest.raises(NoDiskSpace):
+            await open_builds(folder, store, reserve_bytes=64 << 20).get(GAME, BUILD)
+        assert list(folder.iterdir()) == []
+        assert (await open_builds(folder, store).get(GAME, BUILD)).root.is_dir()
     assert len(store.requests) == 2
 
 

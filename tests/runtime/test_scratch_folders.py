@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,12 +179,19 @@ async def test_largest_scratch_folder_ends_before_the_disk_is_full(host: Runtime
     assert host.supervisor.is_known(small.id)
 
 
-def test_watch_expects_the_growth_of_the_last_interval(tmp_path: Path) -> None:
-    status = os.statvfs(tmp_path)
-    free = status.f_bavail * status.f_frsize
-    watch = ScratchWatch(tmp_path, 2 * (free - 2 * 1024 * MIB))
+def test_watch_expects_the_growth_of_the_last_interval(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "run").mkdir()
     with (tmp_path / "run" / IMAGE).open("wb") as image:
+
+        def file_system_of_image(_: object) -> SimpleNamespace:
+            """Other programs use the real file system."""
+            used = os.fstat(image.fileno()).st_blocks * 512
+            return SimpleNamespace(f_bavail=3 * 1024 * MIB - used, f_frsize=1)
+
+        monkeypatch.setattr(os, "statvfs", file_system_of_image)
+        watch = ScratchWatch(tmp_path, 2 * 1024 * MIB)
         assert watch.run_to_end(["run", "ended"]) is None
         os.posix_fallocate(image.fileno(), 0, 1200 * MIB)
         assert watch.run_to_end(["run"]) == "run"

@@ -65,7 +65,7 @@ class Service:
         **fields: Any,
     ) -> None:
         """Writes `settings` to the TOML file. `fields` replace fields of the namespace in the
-        feed.
+        feed. Give `folder` a short name: the path of a Unix socket in it has at most 107 bytes.
         """
         self.folder = folder
         self.data_dir = folder / "data"
@@ -204,7 +204,7 @@ def make_service(tmp_path: Path) -> Iterator[MakeService]:
     services: list[Service] = []
 
     def make(**options: Any) -> Service:
-        folder = tmp_path / f"service-{len(services)}"
+        folder = tmp_path / f"s{len(services)}"
         folder.mkdir()
         services.append(Service(folder, **options))
         return services[-1]

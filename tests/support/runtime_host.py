@@ -79,12 +79,12 @@ class RunReports:
 
 
 @contextlib.contextmanager
-def disk_of(folder: Path, inodes: int) -> Iterator[Path]:
-    """Returns a file system of 8 MiB with this number of inodes."""
+def disk_of(folder: Path, inodes: int, mib: int = 8) -> Iterator[Path]:
+    """Returns a file system of this size with this number of inodes."""
     if os.geteuid() != 0:
         pytest.skip("needs root for a small file system")
     folder.mkdir()
-    options = f"size=8m,nr_inodes={inodes},mode=755"
+    options = f"size={mib}m,nr_inodes={inodes},mode=755"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(folder)], check=True)
     try:
         yield folder
