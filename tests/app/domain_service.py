@@ -128,7 +128,9 @@ class Domain(FullService):
     def listeners(self) -> dict[str, int]:
         """Returns the ports by scheme. Raises httpx.HTTPError while edge-guard does not serve."""
         transport = httpx.HTTPTransport(uds=str(self.data_dir / "edge" / "admin.sock"))
-        with httpx.Client(transport=transport, base_url="http://edge") as client:
+        with httpx.Client(
+            transport=transport, base_url="http://edge", timeout=PATIENCE_S
+        ) as client:
             status = client.get("/readyz?verbose").raise_for_status().json()
         return {scheme: int(status[scheme].rpartition(":")[2]) for scheme in ("http", "https")}
 

@@ -13,7 +13,7 @@ from tests.support import game_programs
 from tests.support.full_service import FullService
 from tests.support.leftover_processes import pids_of
 from tests.support.server_back_end import ServerBackEnd
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 SOCKETS: Final = {
     *("admin.sock", "data-http.sock", "data-grpc.sock", "control/grpc.sock"),
@@ -35,7 +35,9 @@ async def runtime_status(full_service: FullService) -> tuple[str, set[str]]:
     """
 
     async def looked() -> str | None:
-        status = httpx.get(f"http://{full_service.ready['metrics']}/readyz?verbose").text
+        status = httpx.get(
+            f"http://{full_service.ready['metrics']}/readyz?verbose", timeout=PATIENCE_S
+        ).text
         [line] = [line for line in status.splitlines() if line.startswith("runtime: ")]
         # The service detects the isolation shortly after its servers are open.
         return line.removeprefix("runtime: ") if "isolation" in line else None

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.full_service import FullService
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -47,7 +47,7 @@ async def test_away_database_is_named_while_the_service_starts(full_service: Ful
 
     address = await eventually(metrics_address)
     await eventually(has_failed_often)
-    async with httpx.AsyncClient(base_url=f"http://{address}") as client:
+    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=PATIENCE_S) as client:
         text = (await client.get("/readyz?verbose")).text
     [line] = [line for line in text.splitlines() if "database:" in line]
     assert line.endswith(

@@ -36,9 +36,9 @@ def cloud(service: SupervisedService) -> httpx.Client:
 def test_players_are_served_at_the_http_address(service: SupervisedService) -> None:
     headers = {"authorization": f"Bearer {service.public_token()}"}
     url = f"http://{service.addresses['http']}"
-    response = httpx.get(f"{url}/matchmaker/lobbies/list", headers=headers)
+    response = httpx.get(f"{url}/matchmaker/lobbies/list", headers=headers, timeout=PATIENCE_S)
     assert response.status_code == 200, response.text
-    assert "openapi" in httpx.get(f"{url}/openapi.json").json()
+    assert "openapi" in httpx.get(f"{url}/openapi.json", timeout=PATIENCE_S).json()
     assert response.headers.keys().isdisjoint({"x-hosting-code", "x-hosting-park"})
 
 

@@ -84,7 +84,7 @@ def join_request(token: str, lobby: str) -> bytes:
 def test_idle_connections_leave_descriptors_for_the_service(service: Service) -> None:
     host, port = service.addresses["http"].rsplit(":", 1)
     probes = f"http://{service.addresses['metrics']}"
-    with ExitStack() as lines, httpx.Client(timeout=10) as client:
+    with ExitStack() as lines, httpx.Client(timeout=PATIENCE_S) as client:
         answer = client.get(f"http://{host}:{port}/matchmaker/regions")
         assert answer.status_code == 401
         fill(lines, service.addresses["http"])
@@ -94,12 +94,12 @@ def test_idle_connections_leave_descriptors_for_the_service(service: Service) ->
             late.get(f"http://{host}:{port}/matchmaker/regions")
         # The limit is per client, so another address still gets a connection.
         other_client = httpx.HTTPTransport(local_address=ELSEWHERE)
-        with httpx.Client(transport=other_client) as other:
+        with httpx.Client(transport=other_client, timeout=PATIENCE_S) as other:
             assert other.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
         until(lambda: client.get(f"{probes}/readyz").status_code == 200)
         status = client.get(f"{probes}/readyz?verbose").text
         assert f"of {HARD} open" in status, status
-    with httpx.Client() as after:
+    with httpx.Client(timeout=PATIENCE_S) as after:
         assert after.get(f"http://{host}:{port}/matchmaker/regions").status_code == 401
 
 

@@ -82,7 +82,10 @@ async def test_killed_cdn_restarts_and_no_request_fails(site_owner: SiteOwner) -
     control = service.control_pid()
     os.kill(before, signal.SIGKILL)
     # These requests wait at the listening socket for the next process.
-    fresh = [httpx.AsyncClient(base_url=site_owner.browser.base_url) for _ in range(5)]
+    fresh = [
+        httpx.AsyncClient(base_url=site_owner.browser.base_url, timeout=PATIENCE_S)
+        for _ in range(5)
+    ]
     try:
         responses = await asyncio.gather(
             *(one.get(f"/{site_owner.path}/prod/", timeout=PATIENCE_S) for one in fresh)

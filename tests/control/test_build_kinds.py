@@ -15,6 +15,7 @@ from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.game_back_end import GameBackEnd
 from tests.support.upload_files import bomb, packed, put, tar
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -186,7 +187,9 @@ async def test_builds_of_a_kind_without_a_runtime_are_refused(tmp_path: Path) ->
             assert "(archive)" in problem(refusal)
             assert str(missing.name) in problem(refusal)
             await back_end.build()
-        async with httpx.AsyncClient(base_url=f"http://{full_service.ready['metrics']}") as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://{full_service.ready['metrics']}", timeout=PATIENCE_S
+        ) as client:
 
             async def is_reported() -> bool:
                 verbose = await client.get("/readyz?verbose")

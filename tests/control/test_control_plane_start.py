@@ -16,6 +16,7 @@ from tests.support.breakable_service import BreakableService
 from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.lobby_game import Game
 from tests.support.server_back_end import open_back_end
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -114,7 +115,9 @@ async def test_links_use_the_public_domain(tmp_path: Path) -> None:
             response = await Developer(full_service, client).good(
                 "get_group", group_id=full_service.group_id
             )
-        document = httpx.get(f"http://{full_service.ready['http']}/openapi.json").json()
+        document = httpx.get(
+            f"http://{full_service.ready['http']}/openapi.json", timeout=PATIENCE_S
+        ).json()
     assert response["group"]["external"]["profile"].startswith("https://api.example.com/")
     assert document["servers"] == [{"url": "https://api.example.com"}]
 

@@ -21,6 +21,7 @@ from tests.support.blob_stores import bucket_store
 from tests.support.full_service import Developer, FullService, eventually
 from tests.support.s3_server import S3Server, running_s3
 from tests.support.upload_files import png, put, put_all, tar
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
@@ -153,7 +154,7 @@ async def test_sweep_removes_what_a_bucket_accepted_after_the_deletion(
     builds: BuildUploads, bucket: S3BlobStore
 ) -> None:
     deleted, complete, incomplete = [await builds.prepare() for _ in range(3)]
-    async with httpx.AsyncClient() as client:
+    async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
 
         async def upload(build: Any) -> None:
             response = await client.put(build.image_presigned_request.url, content=tar())

@@ -16,6 +16,7 @@ from pyservice.runtime.run_layout import StoredRun
 from tests.support import game_programs
 from tests.support.full_service import FullService, eventually, running
 from tests.support.server_back_end import ServerBackEnd, on_host, open_back_end, reached
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -37,7 +38,7 @@ def free_port() -> int:
 
 
 def public_ports(full_service: FullService) -> dict[str, int]:
-    page = httpx.get(f"http://{full_service.ready['metrics']}/metrics").text
+    page = httpx.get(f"http://{full_service.ready['metrics']}/metrics", timeout=PATIENCE_S).text
     samples = re.findall(r'^hosting_ports{protocol="tcp",state="(\w+)"} (\d+)$', page, re.MULTILINE)
     return {state: int(count) for state, count in samples}
 

@@ -283,7 +283,11 @@ def test_files_are_served_at_the_cdn_url_without_a_site_domain(service: EdgeGuar
     until(service.is_edge_serving)
 
     def response_at(address: str) -> tuple[int, bytes]:
-        answer = httpx.get(f"http://{address}/objects/none", headers={"host": "files.example.com"})
+        answer = httpx.get(
+            f"http://{address}/objects/none",
+            headers={"host": "files.example.com"},
+            timeout=PATIENCE_S,
+        )
         return answer.status_code, answer.content
 
     expected = response_at(service.ready()["cdn"])

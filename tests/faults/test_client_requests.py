@@ -15,6 +15,7 @@ from tests.support.data_plane_clients import PlaneHttpClient, read_response
 from tests.support.front_metrics import answers_of_front
 from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession
+from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
@@ -89,7 +90,7 @@ class GameClient:
             request = urllib.request.Request(url, body, headers)
             return await asyncio.to_thread(lambda: json.load(urllib.request.urlopen(request)))
         if self.name == "httpx":
-            async with httpx.AsyncClient() as client:
+            async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
                 response = await client.post(url, headers=headers, json=fields)
             assert response.status_code == 200, response.text
             return response.json()

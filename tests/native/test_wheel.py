@@ -83,7 +83,7 @@ def test_service_starts_from_the_installed_wheel(environment: Path, tmp_path: Pa
     try:
         until(lambda: ready_file.exists() or service.poll() is not None)
         metrics = json.loads(ready_file.read_text())["metrics"]
-        until(lambda: httpx.get(f"http://{metrics}/readyz").status_code == 200)
+        until(lambda: httpx.get(f"http://{metrics}/readyz", timeout=PATIENCE_S).status_code == 200)
     finally:
         service.send_signal(signal.SIGTERM)
         assert service.wait(PATIENCE_S) == 0

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Final
@@ -103,22 +104,28 @@ def bundle(compression: str) -> bytes:
     return begin + bomb(compression, 64 * MIB, "rootfs/zeros")
 
 
-BOMBS: Final = {
-    "an archive in lz4": ("archive", "lz4", bomb("lz4", 64 * MIB)),
-    "layers in gzip": ("docker_image", "none", layers("gzip")),
-    "layers in zstd": ("docker_image", "none", layers("zstd")),
-    "layers in an archive in zstd": ("docker_image", "zstd", packed(layers("gzip"), "zstd")),
-    "the archive around layers": ("docker_image", "gzip", bomb("gzip", 64 * MIB)),
-    "a bundle in gzip": ("oci_bundle", "gzip", bundle("gzip")),
-    "a bundle in zstd": ("oci_bundle", "zstd", bundle("zstd")),
+BOMBS: Final[dict[str, tuple[str, str, Callable[[], bytes]]]] = {
+    "an archive in lz4": ("archive", "lz4", lambda: bomb("lz4", 64 * MIB)),
+    "layers in gzip": ("docker_image", "none", lambda: layers("gzip")),
+    "layers in zstd": ("docker_image", "none", lambda: layers("zstd")),
+    "layers in an archive in zstd": (
+        "docker_image",
+        "zstd",
+        lambda: packed(layers("gzip"), "zstd"),
+    ),
+    "the archive around layers": ("docker_image", "gzip", lambda: bomb("gzip", 64 * MIB)),
+    "a bundle in gzip": ("oci_bundle", "gzip", lambda: bundle("gzip")),
+    "a bundle in zstd": ("oci_bundle", "zstd", lambda: bundle("zstd")),
 }
+"""Functions, because each worker of a test run imports this module."""
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bomb_is_rejected_when_checked_and_unpacked(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind, compression, content = BOMBS[name]
+    kind, compression, make_content = BOMBS[name]
+    content = make_content()
     # All layers together have 64 MiB, the outer archive of each image is smaller.
     monkeypatch.setattr(archive_rules, "FREE_BYTES", 48 * MIB)
     monkeypatch.setattr(archive_rules, "RATIO_MAX", 1)

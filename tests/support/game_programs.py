@@ -12,6 +12,7 @@ from typing import Any, Final
 import httpx
 
 from tests.support.upload_files import tar
+from tests.support.waiting import PATIENCE_S
 
 FOLDER: Final = Path(__file__).resolve().parents[1] / "programs"
 PYTHON_PATH: Final = f"{sys.base_prefix}/bin:/usr/local/bin:/usr/bin:/bin"
@@ -39,6 +40,8 @@ def upload_build(cloud: Cloud, game: str, archive: bytes, name: str = "server", 
     response = cloud(
         "POST", f"/cloud/games/{game}/builds", {"display_name": name, "image_file": image, **form}
     )
-    httpx.put(response["image_presigned_request"]["url"], content=archive).raise_for_status()
+    httpx.put(
+        response["image_presigned_request"]["url"], content=archive, timeout=PATIENCE_S
+    ).raise_for_status()
     cloud("POST", f"/cloud/uploads/{response['upload_id']}/complete", {})
     return str(response["build_id"])

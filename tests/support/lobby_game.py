@@ -15,6 +15,7 @@ import httpx
 from tests.support import game_programs
 from tests.support.full_service import Developer, ServiceResponse, eventually
 from tests.support.game_back_end import GameBackEnd
+from tests.support.waiting import PATIENCE_S
 
 TIER = "basic-1d8"
 REPORT_SCRIPT = b"""
@@ -103,7 +104,7 @@ class Game:
 
     async def csv(self, slug: str, **fields: Any) -> list[dict[str, str]]:
         url = (await self.developer.good(slug, game_id=self.game_id, **fields))["url"]
-        answer = httpx.get(url)
+        answer = httpx.get(url, timeout=PATIENCE_S)
         assert answer.headers["content-type"].startswith("text/csv")
         assert "attachment" in answer.headers["content-disposition"]
         assert answer.text.count("\r\n") == answer.text.count("\n")
