@@ -51,7 +51,9 @@ impl Event {
         let event = Self::decode_head(bytes)?;
         let seed = event.lsn.wrapping_mul(31).wrapping_add(u64::from(event.run)) as u8;
         let (filling, rest) = bytes.split_at_checked(event.length as usize).ok_or("event is cut short")?;
-        if filling.iter().any(|&byte| byte != seed) {
+        // All bytes are equal if each is equal to the next one. Slices compare faster than single bytes.
+        let is_whole = filling.first().is_none_or(|&first| first == seed && filling[1..] == filling[..filling.len() - 1]);
+        if !is_whole {
             return Err("filling is damaged".to_owned());
         }
         *bytes = rest;
