@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final
 
 from bench.results import WrongAnswer
@@ -22,6 +23,8 @@ _CONFIG: Final = {
         "game_modes": {
             MODE: {
                 "max_players": SLOTS,
+                "taggable": True,
+                "listable": True,
                 "player_token_ttl": _HOUR_MS,
                 # These lobbies send no heartbeats.
                 "heartbeat_timeout": _HOUR_MS,
@@ -81,10 +84,13 @@ class Players:
         tokens = self._all("create_service_token", [{"environment_id": one} for one in ids])
         return [Namespace(id_, str(one["token"])) for id_, one in zip(ids, tokens, strict=True)]
 
-    def attach(self, namespaces: Sequence[Namespace]) -> list[Lobby]:
+    def attach(
+        self, namespaces: Sequence[Namespace], tags: Iterable[dict[str, str]] = repeat({})
+    ) -> list[Lobby]:
+        """Attaches a lobby to each of the namespaces, with the next tags."""
         of_each = [
-            {"namespace_id": one.namespace_id, "game_mode": MODE, "ports": _PORTS}
-            for one in namespaces
+            {"namespace_id": one.namespace_id, "game_mode": MODE, "ports": _PORTS, "tags": own}
+            for one, own in zip(namespaces, tags, strict=False)
         ]
         tokens = [one.service_token for one in namespaces]
         responses = self._all("attach", of_each, tokens)

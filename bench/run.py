@@ -32,6 +32,7 @@ from bench import (
     start,
     transports,
     uploads,
+    usual_requests,
     versions,
     watches,
 )
@@ -39,7 +40,19 @@ from bench.machine import ROOT, Bench, describe, require_release
 from bench.results import Figure, keep, show
 
 _PLAYERS = (
-    *(core, journal, boundary, transports, scrape, start, lobbies, isolation, memory, edge),
+    *(
+        core,
+        journal,
+        boundary,
+        transports,
+        usual_requests,
+        scrape,
+        start,
+        lobbies,
+        isolation,
+        memory,
+        edge,
+    ),
     *(front, passing, neighbours, silence),
 )
 _CONTROL = (versions, changes, lists, watches, uploads, ready)

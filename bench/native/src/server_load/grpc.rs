@@ -74,7 +74,7 @@ async fn run_worker(
         let (response, mut body) = sender.send_request(request, false)?;
         body.send_data(message, true)?;
         let reply = read(response.await?).await?;
-        result.record(schedule, started, reply);
+        result.record(schedule, started, reply, planned.expected.as_deref());
         sender = sender.ready().await?;
     }
     Ok(result)
@@ -106,7 +106,7 @@ async fn read(response: http::Response<RecvStream>) -> Result<RequestResult, Fai
     Ok(if status == "0" && message == [0; 5] {
         RequestResult::Done { has_ray }
     } else {
-        RequestResult::Refused(format!("grpc {status} {}", text(&trailers, "grpc-message")))
+        RequestResult::Refused { code: format!("grpc {status} {}", text(&trailers, "grpc-message")), has_ray }
     })
 }
 

@@ -65,43 +65,52 @@ async fn run_worker(
                 break reply;
             }
         };
-        result.record(schedule, started, reply);
+        result.record(schedule, started, reply, planned.expected.as_deref());
     }
     Ok(result)
 }
 
 fn write_request(into: &mut Vec<u8>, planned: &PlannedRequest, host: &str, headers: ClientHeaders) {
-    let (path, body_start, body_end) = match planned.operation {
-        Operation::Connected => ("players/connected", r#"{"player_token":""#, r#""}"#),
-        Operation::Join => ("lobbies/join", r#"{"lobby_id":""#, r#""}"#),
-        Operation::Find => ("lobbies/find", r#"{"game_modes":[""#, r#""]}"#),
+    let value = &planned.value;
+    let (line, body) = match planned.operation {
+        Operation::Connected => ("POST /matchmaker/players/connected", format!(r#"{{"player_token":"{value}"}}"#)),
+        Operation::Join => ("POST /matchmaker/lobbies/join", format!(r#"{{"lobby_id":"{value}"}}"#)),
+        Operation::Find => ("POST /matchmaker/lobbies/find", format!(r#"{{"game_modes":["{value}"]}}"#)),
+        Operation::FindWithTags => {
+            let mut words = value.split(',');
+            let [mode, map, rank] = std::array::from_fn(|_| words.next().unwrap_or_default());
+            let body = format!(r#"{{"game_modes":["{mode}"],"tags":{{"map":"{map}","rank":"{rank}"}}}}"#);
+            ("POST /matchmaker/lobbies/find", body)
+        }
+        Operation::List => ("GET /matchmaker/lobbies/list?limit=", String::new()),
     };
+    let is_list = planned.operation == Operation::List;
     let of_client = match (headers, planned.operation) {
         (ClientHeaders::Bare, _) => OF_NOBODY,
         (ClientHeaders::Usual, Operation::Connected) => OF_LOBBY_SERVER,
-        (ClientHeaders::Usual, Operation::Join | Operation::Find) => OF_BROWSER,
+        (ClientHeaders::Usual, _) => OF_BROWSER,
     };
     let key = match headers {
-        ClientHeaders::Bare => String::new(),
-        ClientHeaders::Usual => format!("\r\nidempotency-key: {}", planned.key),
+        ClientHeaders::Usual if !is_list => format!("\r\nidempotency-key: {}", planned.key),
+        _ => String::new(),
     };
-    let body_bytes = body_start.len() + planned.value.len() + body_end.len();
+    let of_body = match is_list {
+        true => String::new(),
+        false => format!("\r\ncontent-type: application/json\r\ncontent-length: {}", body.len()),
+    };
     into.clear();
     for part in [
-        "POST /matchmaker/",
-        path,
+        line,
+        if is_list { value } else { "" },
         " HTTP/1.1\r\nhost: ",
         host,
         of_client,
         &key,
         "\r\nauthorization: Bearer ",
         &planned.token,
-        "\r\ncontent-type: application/json\r\ncontent-length: ",
-        &body_bytes.to_string(),
+        &of_body,
         "\r\n\r\n",
-        body_start,
-        &planned.value,
-        body_end,
+        &body,
     ] {
         into.extend_from_slice(part.as_bytes());
     }
@@ -125,11 +134,12 @@ fn parse(bytes: &[u8]) -> Result<Option<RequestResult>, Failure> {
     if body.len() < length {
         return Ok(None);
     }
-    let is_complete = body == b"{}" || body.starts_with(b"{\"lobby\":") && body.ends_with(b"}");
+    let starts = [&b"{\"lobby\":"[..], b"{\"game_modes\":"];
+    let is_complete = body == b"{}" || starts.iter().any(|start| body.starts_with(start)) && body.ends_with(b"}");
     Ok(Some(if status == "200" && is_complete {
         RequestResult::Done { has_ray }
     } else {
-        RequestResult::Refused(code_of(status, body))
+        RequestResult::Refused { code: code_of(status, body), has_ray }
     }))
 }
 

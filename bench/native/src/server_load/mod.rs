@@ -38,11 +38,12 @@ struct WorkerResult {
 
 enum RequestResult {
     Done { has_ray: bool },
-    Refused(String),
+    Refused { code: String, has_ray: bool },
 }
 
 impl WorkerResult {
-    fn record(&mut self, schedule: &SendSchedule, started: Instant, reply: RequestResult) {
+    /// Records a response. `expected` is the code of an expected error.
+    fn record(&mut self, schedule: &SendSchedule, started: Instant, reply: RequestResult, expected: Option<&str>) {
         let now = Instant::now();
         let sample = Sample {
             done_ns: now.duration_since(schedule.started_at()).as_nanos() as u64,
@@ -50,8 +51,10 @@ impl WorkerResult {
         };
         self.samples.push(sample);
         match reply {
-            RequestResult::Done { has_ray } => self.rays += u64::from(has_ray),
-            RequestResult::Refused(code) => *self.errors.entry(code).or_default() += 1,
+            RequestResult::Done { has_ray } if expected.is_none() => self.rays += u64::from(has_ray),
+            RequestResult::Done { .. } => *self.errors.entry("OK".to_owned()).or_default() += 1,
+            RequestResult::Refused { code, has_ray } if expected == Some(&code) => self.rays += u64::from(has_ray),
+            RequestResult::Refused { code, .. } => *self.errors.entry(code).or_default() += 1,
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Requests of the load: one `connected` request for each fresh player token, or joins and finds.
+//! Requests of the load: one `connected` request for each player token, or joins, finds and lists.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,10 +7,12 @@ use crate::{Failure, failure};
 pub struct PlannedRequest {
     pub operation: Operation,
     pub token: String,
-    /// Player token, lobby id or game mode.
+    /// Player token, lobby id, game mode, game mode with two tags (`mode,map,rank`), or length of a page.
     pub value: String,
     /// Idempotency key, in the form of a UUID.
     pub key: String,
+    /// Code of the error that the request gets. None: a success.
+    pub expected: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -18,6 +20,8 @@ pub enum Operation {
     Connected,
     Join,
     Find,
+    FindWithTags,
+    List,
 }
 
 impl Operation {
@@ -26,6 +30,8 @@ impl Operation {
             "connected" => Ok(Operation::Connected),
             "join" => Ok(Operation::Join),
             "find" => Ok(Operation::Find),
+            "find_with_tags" => Ok(Operation::FindWithTags),
+            "list" => Ok(Operation::List),
             _ => Err(failure(format!("{word} is no operation of the load"))),
         }
     }
@@ -34,18 +40,20 @@ impl Operation {
 pub struct RequestPlan(Vec<Vec<PlannedRequest>>);
 
 impl RequestPlan {
-    /// Reads lines of operation, token and value, and distributes them over the workers.
+    /// Reads lines of operation, token, value and perhaps a code, and distributes them over the workers.
     pub fn read(path: &str, workers: usize) -> Result<RequestPlan, Failure> {
         let mut plan: Vec<Vec<PlannedRequest>> = (0..workers).map(|_| Vec::new()).collect();
         // Each run has keys of its own.
         let seed = SystemTime::now().duration_since(UNIX_EPOCH)?.as_nanos() as u64;
         for (number, line) in std::fs::read_to_string(path)?.lines().enumerate() {
-            let [operation, token, value] = line.split(' ').collect::<Vec<_>>()[..] else {
-                return Err(failure("a line has an operation, a token and a value"));
+            let (operation, token, value, expected) = match line.split(' ').collect::<Vec<_>>()[..] {
+                [operation, token, value] => (operation, token, value, None),
+                [operation, token, value, code] => (operation, token, value, Some(code.to_owned())),
+                _ => return Err(failure("a line has an operation, a token, a value and perhaps a code")),
             };
             let operation = Operation::named(operation)?;
             let (token, value, key) = (token.to_owned(), value.to_owned(), key_of(seed, number as u64));
-            let planned = PlannedRequest { operation, token, value, key };
+            let planned = PlannedRequest { operation, token, value, key, expected };
             plan[number % workers].push(planned);
         }
         Ok(RequestPlan(plan))
