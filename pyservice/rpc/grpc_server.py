@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
 from time import perf_counter
 from typing import Any, Final
 from urllib.parse import unquote
@@ -15,7 +14,7 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.calls import Call, Caller, EncodedRequest, Operation, Unanswered, WaitForChange
+from pyservice.calls import Call, EncodedRequest, Operation, WaitForChange
 from pyservice.errors import ServiceError
 from pyservice.front import internal_headers
 from pyservice.observability.logging import get_logger
@@ -29,12 +28,12 @@ from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import (
     TransportSettings,
     client_address,
-    large_body_worker,
     message_limit_bytes,
     trace_context,
 )
 from pyservice.transport.native import check_idempotency_key
-from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
+from pyservice.transport.operation_steps import OperationSteps
+from pyservice.transport.rate_limits import OperationLimit
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
@@ -190,52 +189,38 @@ class _Calls:
         change. Otherwise its trailing metadata names the change that the call waits for.
         """
         meter = self._metrics.meter(method.slug)
-        run, authorize, read = operation.run, operation.authorize, self._reader(method)
+        steps = OperationSteps(operation, rate_limit, meter)
+        read_message = self._reader(method)
         takes_key = method.http_method not in _SAFE_METHODS
         is_internal, long_polls = self._settings.is_internal, self._long_polls
         limit_bytes = message_limit_bytes(method, self._settings)
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             call = self._call(context, fields, trace.ray_id)
-            is_paid = is_internal and not _PAID.isdisjoint(fields)
-            if operation.answer is not None and len(data) <= limit_bytes:
-                encoded = EncodedRequest(method.slug, call, "proto", data, is_paid=is_paid)
-                reply = await operation.answer(encoded)
-                if reply is Unanswered.UNCHECKED:
-                    message = read(data)
-                    encoded.form, encoded.body = (
-                        "checked",
-                        message.SerializeToString(deterministic=True),
-                    )
-                    reply = await operation.answer(encoded)
-                if not isinstance(reply, Unanswered):
-                    context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
-                    return reply.proto()
-                is_paid = encoded.is_paid
-            authorization = authorize(call)
-            caller = authorization if isinstance(authorization, Caller) else await authorization
-            trace.caller = caller
-            trace.authorized = perf_counter()
-            if rate_limit is not None and not is_paid:
-                check_rate_limit(rate_limit, caller, meter)
             if not takes_key:
                 call.idempotency_key = None
-            elif call.idempotency_key is not None:
-                check_idempotency_key(call.idempotency_key)
-            if len(data) <= large_body_worker.LARGE_BYTES:
-                message = read(data)
-            else:
-                message = await large_body_worker.WORKER.run(caller.identity, partial(read, data))
-            trace.message = message
-            trace.handled = perf_counter()
-            response = await run(message, caller)
+
+            def read() -> Message:
+                if call.idempotency_key is not None:
+                    check_idempotency_key(call.idempotency_key)
+                return read_message(data)
+
+            is_paid = is_internal and not _PAID.isdisjoint(fields)
+            encoded = EncodedRequest(method.slug, call, "proto", data, is_paid=is_paid)
+            reply = await steps.answer(encoded, read, is_complete=len(data) <= limit_bytes)
+            if reply is not None:
+                context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
+                return reply.proto()
+            caller, response = await steps.run(encoded, read, trace)
             if isinstance(response, WaitForChange):
                 if not holds:
                     park = (internal_headers.INTERNAL_WAIT, internal_headers.wait_text(response))
                     context.set_trailing_metadata(((RAY_ID, trace.ray_id), park))
                     return b""
                 trace.has_waited = True
-                response = await run_until_changed(run, message, caller, response, long_polls)
+                response = await run_until_changed(
+                    operation.run, trace.message, caller, response, long_polls
+                )
             context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
             return response.SerializeToString()
 
