@@ -51,6 +51,7 @@ __all__ = [
     "Resolved",
     "Route",
     "RouteChanges",
+    "Routes",
     "Servers",
     "Status",
     "TrustedProxies",
@@ -1050,6 +1051,17 @@ def bearer_token(authorization: str | None, accepted_kinds: Sequence[str]) -> tu
 
 def check_idempotency_key(key: str) -> None:
     """Raises ServiceError."""
+
+@final
+class Routes:
+    """Operations by HTTP method and path. A path is percent-encoded, and an encoded slash is part of a parameter."""
+
+    def __new__(cls, routes: Sequence[tuple[str, str, str]]) -> Self:
+        """`routes` are (HTTP method, path template, operation). Raises ValueError for a template that occurs twice."""
+    def find(self, method: str, path: str) -> tuple[str, dict[str, str]] | None:
+        """Return (operation, parameters of the path)."""
+    def methods(self, path: str) -> list[str]:
+        """Return the HTTP methods of a path, sorted."""
 
 @final
 class Front:

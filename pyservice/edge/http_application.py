@@ -14,7 +14,7 @@ from typing import Any, Final
 from pyservice.calls import Call, Operation
 from pyservice.edge.endpoint import Endpoint
 from pyservice.edge.http_messages import HttpResponse, Request, problem
-from pyservice.edge.route_table import RouteTable, decode_path
+from pyservice.edge.route_table import RouteTable
 from pyservice.edge.static_document import StaticDocument
 from pyservice.errors import ServiceError
 from pyservice.front import internal_headers
@@ -112,7 +112,8 @@ class HttpApplication:
         if document is not None:
             return document
         try:
-            method, parameters = self._routes.match(request.method, decode_path(request.path))
+            path = request.path.decode("latin-1")
+            method, parameters = self._routes.match(request.method, path)
         except ServiceError as error:
             return error
         endpoint = self._endpoints.get(method.name)

@@ -359,6 +359,34 @@ impl PassingArgument {
     }
 }
 
+#[pyclass(name = "Routes", frozen, module = "pyservice._native")]
+pub struct OperationRoutes(Routes);
+
+#[pymethods]
+impl OperationRoutes {
+    #[new]
+    fn new(routes: Vec<(String, String, String)>) -> PyResult<OperationRoutes> {
+        let route = |(method, template, slug)| RouteOptions {
+            method,
+            template,
+            slug,
+            plane: Plane::Data,
+            body_bytes_max: 0,
+            needs_token: false,
+        };
+        Routes::new(routes.into_iter().map(route)).map(OperationRoutes).map_err(PyValueError::new_err)
+    }
+
+    fn find(&self, method: &str, path: &str) -> Option<(&str, HashMap<String, String>)> {
+        let (slug, parameters) = self.0.find_with_parameters(method, path)?;
+        Some((slug, parameters.into_iter().collect()))
+    }
+
+    fn methods(&self, path: &str) -> Vec<&str> {
+        self.0.methods(path)
+    }
+}
+
 /// Returns one thread for each core of the process, up to a limit: game servers need cores too.
 fn thread_count() -> NonZero<usize> {
     available_parallelism().unwrap_or(NonZero::<usize>::MIN).min(THREADS_MAX)

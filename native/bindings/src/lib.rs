@@ -53,6 +53,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<front::FrontRecord>()?;
     module.add_class::<front::FrontMeasurements>()?;
     module.add_class::<front::Front>()?;
+    module.add_class::<front::OperationRoutes>()?;
     module.add_class::<matchmaker::Caller>()?;
     module.add_class::<matchmaker::Decision>()?;
     module.add_class::<matchmaker::Matchmaker>()?;

@@ -5,13 +5,14 @@ use std::collections::{BTreeMap, HashSet};
 
 use hosting_matchmaker::Operation;
 use http::Method;
-use matchit::Router;
+use matchit::{Match, Router};
 use percent_encoding::percent_decode_str;
 
 /// Name of requests without an operation, in metrics.
 const UNROUTED: &str = "none";
-/// Stands for an encoded slash during matching. No path of an operation has this character.
+/// Stands for an encoded slash during matching. If a client sends this character, it gets the replacement.
 const ENCODED_SLASH: &str = "\u{1}";
+const REPLACEMENT: &str = "\u{fffd}";
 
 /// Python process that executes an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,30 +108,39 @@ impl Routes {
 
     pub fn find(&self, method: &Method, path: &str) -> Option<&Route> {
         let path = decoded(path);
-        route_at(self.by_method.get(method.as_str())?, &path)
+        Some(match_at(self.by_method.get(method.as_str())?, &path)?.value)
+    }
+
+    /// Returns the name of an operation, and the parameters of its path.
+    pub fn find_with_parameters(&self, method: &str, path: &str) -> Option<(&str, Vec<(String, String)>)> {
+        let path = decoded(path);
+        let found = match_at(self.by_method.get(method)?, &path)?;
+        let parameter = |(name, value): (&str, &str)| (name.to_owned(), value.replace(ENCODED_SLASH, "/"));
+        Some((&self.slugs[found.value.operation], found.params.iter().map(parameter).collect()))
     }
 
     /// Returns the methods of a path, in alphabetical order.
     pub fn methods(&self, path: &str) -> Vec<&str> {
         let path = decoded(path);
-        let taking = self.by_method.iter().filter(|(_, router)| route_at(router, &path).is_some());
+        let taking = self.by_method.iter().filter(|(_, router)| match_at(router, &path).is_some());
         taking.map(|(method, _)| method.as_str()).collect()
     }
 }
 
-fn route_at<'a>(router: &'a Router<Route>, path: &str) -> Option<&'a Route> {
+/// Returns the route of a path, if none of its parameters is empty.
+fn match_at<'a, 'p>(router: &'a Router<Route>, path: &'p str) -> Option<Match<'a, 'p, &'a Route>> {
     let found = router.at(path).ok()?;
-    // Python takes no empty parameter.
-    found.params.iter().all(|(_, value)| !value.is_empty()).then_some(found.value)
+    found.params.iter().all(|(_, value)| !value.is_empty()).then_some(found)
 }
 
-/// Decodes a path as Python does: an encoded slash is part of a parameter.
+/// Decodes a path. An encoded slash is part of a parameter.
 fn decoded(path: &str) -> Cow<'_, str> {
     if !path.contains('%') {
         return Cow::Borrowed(path);
     }
-    let path = path.replace("%2f", ENCODED_SLASH).replace("%2F", ENCODED_SLASH);
-    Cow::Owned(percent_decode_str(&path).decode_utf8_lossy().into_owned())
+    let path = path.replace("%2f", "%2F");
+    let decoded = |part| percent_decode_str(part).decode_utf8_lossy().replace(ENCODED_SLASH, REPLACEMENT);
+    Cow::Owned(path.split("%2F").map(decoded).collect::<Vec<_>>().join(ENCODED_SLASH))
 }
 
 #[cfg(test)]
@@ -179,6 +189,13 @@ mod tests {
     fn encoded_paths_are_decoded_but_not_their_slashes() {
         assert_eq!(slug(Method::GET, "/cloud/g%61mes/a%2Fb").as_deref(), Some("get_game"));
         assert_eq!(slug(Method::GET, "/cloud%2fgames/a"), None);
+        let parameter = |id: &str| {
+            let path = format!("/cloud/games/{id}");
+            routes().find_with_parameters("GET", &path).and_then(|(_, parameters)| Some(parameters.first()?.1.clone()))
+        };
+        assert_eq!(parameter("a%2Fb%2fc").as_deref(), Some("a/b/c"));
+        assert_eq!(parameter("a%252Fb").as_deref(), Some("a%2Fb"));
+        assert_eq!(parameter("%01%2F").as_deref(), Some("\u{fffd}/"), "a client cannot send the character for a slash");
         assert_eq!(slug(Method::GET, "/cloud/games/%ff").as_deref(), Some("get_game"));
     }
 

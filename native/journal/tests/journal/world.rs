@@ -52,7 +52,8 @@ impl Event {
         let seed = event.lsn.wrapping_mul(31).wrapping_add(u64::from(event.run)) as u8;
         let (filling, rest) = bytes.split_at_checked(event.length as usize).ok_or("event is cut short")?;
         // All bytes are equal if each is equal to the next one. Slices compare faster than single bytes.
-        let is_whole = filling.first().is_none_or(|&first| first == seed && filling[1..] == filling[..filling.len() - 1]);
+        let is_whole =
+            filling.first().is_none_or(|&first| first == seed && filling[1..] == filling[..filling.len() - 1]);
         if !is_whole {
             return Err("filling is damaged".to_owned());
         }
