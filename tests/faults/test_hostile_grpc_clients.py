@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
+import grpc
 import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.support.killable_plane import Plane
+from tests.support.raw_grpc_calls import call
 from tests.support.raw_http2 import RawCalls, message_of
 from tests.support.waiting import PATIENCE_S
 
@@ -16,9 +18,13 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
 
 JOIN = "/hosting.v1.Matchmaker/JoinLobby"
 CONNECTED = "/hosting.v1.Matchmaker/PlayerConnected"
+UNKNOWN = "/hosting.v1.Matchmaker/Unknown"
 TOKEN = {"authorization": "Bearer lobby_x"}
 WAITING_CALLS = 1_000
 """Above the part of the smallest budget that one client address may use."""
+CALLS_OF_EACH = 20
+"""More than the connections to Python."""
+GZIP = grpc.Compression.Gzip
 
 
 @pytest.fixture
@@ -82,6 +88,19 @@ async def test_reset_calls_neither_block_nor_end_others(plane: Plane, calls: Raw
         calls.begin(2 * number + 1, JOIN)
         calls.reset(2 * number + 1)
     assert await is_serving(plane)
+
+
+async def test_invalid_metadata_breaks_no_call_of_another_client(
+    plane: Plane, calls: RawCalls
+) -> None:
+    """All calls share few connections to Python, each with a table of metadata."""
+    for number in range(CALLS_OF_EACH):
+        calls.begin(2 * number + 1, UNKNOWN, {"grpc-encoding": "unknown"})
+        await calls.send(2 * number + 1, message_of(1), is_last=True)
+    await calls.wait_ended(CALLS_OF_EACH)
+    async with grpc.aio.insecure_channel(plane.addresses["grpc"], compression=GZIP) as channel:
+        others = [await call(channel, UNKNOWN, b"content", ()) for _ in range(CALLS_OF_EACH)]
+    assert {other.status for other in others} == {grpc.StatusCode.UNIMPLEMENTED}
 
 
 async def test_calls_over_the_limit_of_a_connection_are_refused(

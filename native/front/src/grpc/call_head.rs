@@ -65,6 +65,9 @@ fn timeout_value(deadline: Instant) -> HeaderValue {
 }
 
 /// Returns the metadata for Python: the client's, without what the front alone may say.
+///
+/// Values of clients stay out of the table of the connection (RFC 7541, 6.2.3). The HTTP/2 of Python remembers an invalid value
+/// with its entry, and refuses all later calls that refer to the name of this entry.
 pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, ray_id: RayId, is_traced: bool) -> HeaderMap {
     let trusts_peer = matches!(peer, Peer::Proxy(_));
     let mut passed = HeaderMap::with_capacity(headers.len() + 3);
@@ -72,7 +75,9 @@ pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, ray_id: 
         let is_dropped =
             [GRPC_TIMEOUT, header::HOST].contains(name) || internal_headers::is_of_front(name, trusts_peer, is_traced);
         if !is_dropped {
-            passed.append(name, value.clone());
+            let mut value = value.clone();
+            value.set_sensitive(true);
+            passed.append(name, value);
         }
     }
     internal_headers::add_internal(&mut passed, client, ray_id, is_traced);
