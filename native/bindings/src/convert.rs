@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::convert::Infallible;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use hosting_core as core;
 use hosting_core::{Id, Idempotency, Refusal};
@@ -12,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
 
-use crate::servers::LeasedPort;
+use crate::leased_port::LeasedPort;
 
 pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
 // The attributes are set on each exception: a class of the stable ABI can extend an exception only from Python 3.12 on.
@@ -315,4 +316,10 @@ impl Resolved {
             Err(refusal) => Resolved { hold, placed: None, refusal: Some(refused(py, &refusal, wait).into_value(py)) },
         })
     }
+}
+
+/// Returns a copy of a descriptor that the caller keeps open during the call.
+pub fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
+    // SAFETY: see above.
+    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?)
 }

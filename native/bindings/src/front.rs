@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::net::TcpListener;
 use std::num::NonZero;
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::clients::parse_networks;
-use crate::convert::{IdBytes, KeyBytes};
+use crate::convert::{IdBytes, KeyBytes, copied};
 use crate::grpc_front::GrpcArgument;
+use crate::leased_port::LeasedPort;
 use crate::matchmaker::Matchmaker;
 use crate::public_certificate::PublicCertificate;
-use crate::servers::LeasedPort;
 
 const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
 /// Limit on the memory of parked requests.
@@ -390,12 +390,6 @@ impl OperationRoutes {
 /// Returns one thread for each core of the process, up to a limit: game servers need cores too.
 fn thread_count() -> NonZero<usize> {
     available_parallelism().unwrap_or(NonZero::<usize>::MIN).min(THREADS_MAX)
-}
-
-/// Returns a copy of a descriptor that the caller keeps open during the call.
-pub(crate) fn copied(descriptor: RawFd) -> PyResult<OwnedFd> {
-    // SAFETY: see above.
-    Ok(unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?)
 }
 
 #[pyclass(frozen, module = "pyservice._native")]

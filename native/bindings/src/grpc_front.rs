@@ -9,7 +9,7 @@ use std::time::Duration;
 use hosting_front::{BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, Health, MethodOptions, Plane};
 use pyo3::prelude::*;
 
-use crate::front::copied;
+use crate::convert::copied;
 
 /// Path, slug, whether the control plane serves it, largest message, whether it needs a token, and whether it has many
 /// response messages.

@@ -12,6 +12,7 @@ mod facts;
 mod files;
 mod front;
 mod grpc_front;
+mod leased_port;
 mod matchmaker;
 mod metrics;
 mod public_certificate;
@@ -34,7 +35,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<facts::Fact>()?;
     module.add_class::<facts::Facts>()?;
     module.add_class::<servers::LobbyTemplate>()?;
-    module.add_class::<servers::LeasedPort>()?;
+    module.add_class::<leased_port::LeasedPort>()?;
     module.add_class::<servers::Route>()?;
     module.add_class::<servers::RouteChanges>()?;
     module.add_class::<servers::EmptyLobby>()?;

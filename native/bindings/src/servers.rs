@@ -10,28 +10,16 @@ use pyo3::prelude::*;
 
 use crate::convert::{self, IdBytes, Sequence, resolve_lsn, resolve_outcome};
 use crate::facts;
+use crate::leased_port::{LeasedPort, PROTOCOLS};
 
 /// Requested port: name, protocol, kind ("number", "host" or "range"), first and last number of a range, and
 /// `sends_proxy_header`.
 type PortArgument = (String, String, String, u16, u16, bool);
 type BackendArgument = (String, String, u16);
 
-const PROTOCOLS: [(&str, Protocol); 6] = [
-    ("http", Protocol::Http),
-    ("https", Protocol::Https),
-    ("tcp", Protocol::Tcp),
-    ("tcp_tls", Protocol::TcpTls),
-    ("udp", Protocol::Udp),
-    ("tcp_udp", Protocol::TcpUdp),
-];
-
 fn protocol_of(word: &str) -> PyResult<Protocol> {
     let known = PROTOCOLS.iter().find(|(name, _)| *name == word);
     known.map(|(_, protocol)| *protocol).ok_or_else(|| PyValueError::new_err(format!("no protocol {word:?}")))
-}
-
-fn protocol_word(protocol: Protocol) -> &'static str {
-    PROTOCOLS.iter().find(|(_, known)| *known == protocol).map_or("", |(name, _)| name)
 }
 
 fn port_requests(arguments: &[PortArgument]) -> PyResult<Vec<PortRequest<'_>>> {
@@ -170,49 +158,6 @@ impl Creation {
             Some(Creation::Possible(template)) => template
                 .get()
                 .with(shard_number, namespace, version, |template| run(core::CreationPolicy::Possible(template))),
-        }
-    }
-}
-
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct LeasedPort {
-    #[pyo3(get)]
-    pub name: String,
-    pub protocol: Protocol,
-    pub exposure: PortExposure,
-    #[pyo3(get)]
-    sends_proxy_header: bool,
-    #[pyo3(get)]
-    backend: Option<(String, u16)>,
-}
-
-#[pymethods]
-impl LeasedPort {
-    #[getter]
-    fn protocol(&self) -> &'static str {
-        protocol_word(self.protocol)
-    }
-
-    /// Public port number. 0 means that players use a host name or a port range.
-    #[getter]
-    fn number(&self) -> u16 {
-        if let PortExposure::Number(number) = self.exposure { number } else { 0 }
-    }
-
-    #[getter]
-    fn range(&self) -> Option<(u16, u16)> {
-        if let PortExposure::Range(first, last) = self.exposure { Some((first, last)) } else { None }
-    }
-}
-
-impl From<&core::LeasedPort> for LeasedPort {
-    fn from(port: &core::LeasedPort) -> LeasedPort {
-        LeasedPort {
-            name: port.name.to_string(),
-            protocol: port.protocol,
-            exposure: port.exposure,
-            sends_proxy_header: port.sends_proxy_header,
-            backend: port.backend.as_ref().map(|backend| (backend.address.to_string(), backend.port)),
         }
     }
 }

@@ -1,7 +1,26 @@
 //! Byte reader and writer of events and images: little-endian numbers, and byte strings after their length.
 
 use crate::command::Id;
-use crate::journal_event::ApplyError;
+
+/// Reason why recovery cannot continue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ApplyError {
+    /// This build does not know the event kind.
+    UnknownKind(u8),
+    /// The event breaks the named rule or contradicts the state.
+    Malformed(&'static str),
+}
+
+impl core::fmt::Display for ApplyError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            ApplyError::UnknownKind(kind) => write!(f, "unknown event kind {kind}"),
+            ApplyError::Malformed(rule) => write!(f, "malformed: {rule}"),
+        }
+    }
+}
+
+impl core::error::Error for ApplyError {}
 
 /// Reader of encoded events and images. Short or malformed input is an error, never a panic.
 pub(crate) struct Reader<'a> {

@@ -4,7 +4,9 @@
 
 #![allow(missing_docs, reason = "most fields are named after the fields of the contract")]
 
+pub use crate::refusal::EndReason;
 use crate::refusal::Refusal;
+pub use crate::token::Id;
 use crate::token::PlayerToken;
 
 /// Log sequence number: number of an event in the shard's journal, from 1. 0 means "no event".
@@ -12,10 +14,6 @@ pub type Lsn = u64;
 
 /// Service time in milliseconds, which never decreases.
 pub type Ms = u64;
-
-/// A UUID in network byte order.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
-pub struct Id(pub [u8; 16]);
 
 /// Keyed hash of a client address. 0 means that the request has no address, so that no source limit applies.
 pub type Source = u64;
@@ -76,18 +74,6 @@ pub enum Publicity {
     Public,
     /// Players join by lobby id. Find and list omit the lobby.
     Private,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EndReason {
-    Exited,
-    StartTimeout,
-    /// The lobby sent no heartbeat for three times its heartbeat timeout.
-    Silent,
-    /// The lobby was detached or deleted.
-    Removed,
-    /// The process of a stopping lobby exited.
-    Stopped,
 }
 
 /// Port of an attached lobby, returned to players unchanged.

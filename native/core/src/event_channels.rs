@@ -5,9 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{ChannelId, Id, Lsn, Ms};
-use crate::journal_event::ApplyError;
 use crate::service_time::EXPIRED_DROPPED_PER_ADDED;
 
 /// Maximum number of tokens in one channel. Above it, the oldest token is removed.

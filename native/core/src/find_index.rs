@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use hashbrown::HashTable;
 
 use crate::command::Lsn;
+use crate::idle_lobbies::LobbyGroupKey;
 use crate::keyed_hash::TableSeed;
-use crate::lobby::LobbyGroupKey;
 
 const AGE_BITS: u32 = 48;
 

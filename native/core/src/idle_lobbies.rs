@@ -5,7 +5,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::command::{Id, Ms};
-use crate::lobby::LobbyGroupKey;
+
+/// Key of the lobbies of one namespace, version, mode and region.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) struct LobbyGroupKey {
+    // The `u32` fields are numbers of the engine, not ids.
+    pub(crate) namespace: u32,
+    pub(crate) version: Id,
+    pub(crate) mode: u32,
+    pub(crate) region: u32,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdleState {

@@ -3,32 +3,12 @@
 //! An event names slots, generations and deadlines, so that applying it needs no decision. Events refer to a lobby by
 //! the number from its `LobbyCreated`.
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{EndReason, Id, Lsn, Ms, Port, Source};
 use crate::idempotency_table::KeyStamp;
 use crate::port_leases::{PortLease, decode_backends, decode_lease, encode_backends, encode_lease};
 use crate::slot::SlotUseEnd;
 use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
-
-/// Reason why recovery cannot continue.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ApplyError {
-    /// This build does not know the event kind.
-    UnknownKind(u8),
-    /// The event breaks the named rule or contradicts the state.
-    Malformed(&'static str),
-}
-
-impl core::fmt::Display for ApplyError {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        match self {
-            ApplyError::UnknownKind(kind) => write!(f, "unknown event kind {kind}"),
-            ApplyError::Malformed(rule) => write!(f, "malformed: {rule}"),
-        }
-    }
-}
-
-impl core::error::Error for ApplyError {}
 
 /// Declares each event kind as `number "journal name" Variant [constant] { fields in order of their bytes }`.
 ///

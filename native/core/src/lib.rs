@@ -35,10 +35,12 @@ mod source_captcha_passes;
 mod source_slot_counts;
 mod timer_wheel;
 
+pub use codec::ApplyError;
 pub use command::*;
-pub use engine::{ChangeMarks, Engine, EngineConfig, PlayerList};
+pub use engine::change_marks::ChangeMarks;
+pub use engine::heartbeat::PlayerList;
+pub use engine::{Engine, EngineConfig};
 pub use fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, LobbyFactKind, MAX_STORED_FACTS};
-pub use journal_event::ApplyError;
 pub use keyed_hash::HashKey;
 pub use refusal::Refusal;
 pub use token::{KeyRing, KeyRingError, PlayerToken, TokenProblem};

@@ -4,23 +4,13 @@
 
 use crate::command::{HoldId, Id, Lsn, Ms, Port};
 use crate::fact_outbox::LobbyAttendance;
-use crate::idle_lobbies::IdleState;
+use crate::idle_lobbies::{IdleState, LobbyGroupKey};
 use crate::journal_event::LobbyDefinition;
 use crate::slot::SlotTable;
 use crate::timer_wheel::{NONE, TimerLinks};
 
 /// A silent lobby ends after this many heartbeat timeouts.
 const SILENT_TIMEOUTS_UNTIL_END: u64 = 3;
-
-/// Key of the lobbies of one namespace, version, mode and region.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct LobbyGroupKey {
-    // The `u32` fields are numbers of the engine, not ids.
-    pub(crate) namespace: u32,
-    pub(crate) version: Id,
-    pub(crate) mode: u32,
-    pub(crate) region: u32,
-}
 
 /// Kind of player limit, as an index into [`Lobby::limits`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -5,9 +5,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{Id, Ms};
-use crate::journal_event::ApplyError;
 use crate::service_time::EXPIRED_DROPPED_PER_ADDED;
 
 const HOUR_MS: u64 = 3_600_000;

@@ -6,11 +6,10 @@
 use std::collections::BTreeMap;
 
 use crate::change_feed::ChangeFeed;
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{
     Backend, Id, LeasedPort, Lsn, Ms, PortExposure, PortRange, PortRequest, Protocol, Route, RouteChanges,
 };
-use crate::journal_event::ApplyError;
 use crate::port_pool::PortPool;
 
 /// Bit of a port's protocol byte: edge-guard sends a PROXY header to the process.

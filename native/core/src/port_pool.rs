@@ -5,9 +5,8 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{Id, Ms, PortRange};
-use crate::journal_event::ApplyError;
 
 const LEASED: u16 = u16::MAX;
 const QUARANTINED: u16 = u16::MAX - 1;

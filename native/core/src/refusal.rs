@@ -1,6 +1,19 @@
 //! Reasons why the engine refuses a command, with their wire codes.
 
-use crate::command::EndReason;
+/// Why a lobby ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndReason {
+    /// The process of the lobby exited.
+    Exited,
+    /// The lobby was not ready in time.
+    StartTimeout,
+    /// The lobby sent no heartbeat for three times its heartbeat timeout.
+    Silent,
+    /// The lobby was detached or deleted.
+    Removed,
+    /// The process of a stopping lobby exited.
+    Stopped,
+}
 
 /// Reason for refusing a command. The command changed nothing, except that due records may have expired.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -21,6 +21,16 @@ impl SlotState {
     }
 }
 
+/// Returns the index of a state in the counts of slots.
+pub(crate) fn slot_count(state: SlotState) -> usize {
+    match state {
+        SlotState::Free => 0,
+        SlotState::Reserved => 2,
+        SlotState::Connected => 3,
+        SlotState::Kept => 4,
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum SlotUseEnd {

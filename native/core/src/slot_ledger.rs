@@ -11,10 +11,9 @@ use hashbrown::HashTable;
 
 use crate::change_feed::ChangeFeed;
 use crate::command::{Id, Lsn, NamespaceCounts, PresenceChanges};
-use crate::engine::slot_count;
 use crate::keyed_hash::TableSeed;
 use crate::lobby::{Lobby, LobbyPhase};
-use crate::slot::{SlotArena, SlotState};
+use crate::slot::{SlotArena, SlotState, slot_count};
 
 /// Maximum number of dropped namespaces with remembered counts.
 const MAX_REMEMBERED_NAMESPACES: usize = 1_000;

@@ -2,9 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{Ms, Source};
-use crate::journal_event::ApplyError;
 use crate::service_time::EXPIRED_DROPPED_PER_ADDED;
 
 /// Upper bound of the setting `verification_ttl`.

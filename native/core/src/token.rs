@@ -6,7 +6,10 @@
 #![allow(missing_docs, reason = "the other names say their content")]
 
 use crate::base64url;
-use crate::command::Id;
+
+/// A UUID in network byte order.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
+pub struct Id(pub [u8; 16]);
 
 const VERSION: u8 = 1;
 const MAC_LEN: usize = 16;

@@ -345,7 +345,7 @@ mod tests {
             framing::send(&older, &HandoverMessage::End, &[]).unwrap();
             let taking = std::thread::spawn(move || receive_and_accept(&newer));
             if reads_ready {
-                framing::receive(&older).unwrap();
+                framing::receive::<HandoverMessage>(&older).unwrap();
             } else {
                 let mut waiting = [0_u8; 1];
                 // SAFETY: the buffer has room for one byte.

@@ -3,6 +3,7 @@
 mod connection_activity;
 mod exchange;
 mod headers;
+mod player_connection;
 mod response_body;
 
 use std::convert::Infallible;
@@ -17,16 +18,14 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, timeout};
 
-use crate::address::BackendAddress;
 use crate::backend_pool::DedicatedConnection;
 use crate::connection_limits::Destination;
 use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
-use crate::request_body::{BackendSender, RequestBody};
-use connection_activity::{ActivityTracker, TimeoutCheck, TrackedStream};
-use response_body::BackendConnection;
+use connection_activity::{TimeoutCheck, TrackedStream};
+use player_connection::PlayerConnection;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
@@ -44,21 +43,6 @@ const HTTP2_SEND_BUFFER_BYTES: usize = 16 * 1024;
 pub struct HttpHandler {
     pub live: Arc<LiveRoute>,
     pub by_host: bool,
-}
-
-#[derive(Debug)]
-struct PlayerConnection {
-    worker: Arc<ConnectionWorker>,
-    route: Option<Arc<LiveRoute>>,
-    is_tls: bool,
-    peer: SocketAddr,
-    local: SocketAddr,
-    is_proxied: bool,
-    forwarded: headers::ForwardedHeaders,
-    tracker: Arc<ActivityTracker>,
-    /// Idle backend connection that began with the PROXY header of this player.
-    dedicated: DedicatedConnection<RequestBody>,
-    open: Arc<OpenConnection>,
 }
 
 impl ConnectionHandler for HttpHandler {
@@ -111,7 +95,7 @@ impl AcceptedConnection {
         let is_proxied = worker.shared.is_trusted(self.peer);
         if !self.is_tls {
             let Ok(Ok(is_http2)) = timeout(timeouts.head, begins_with_http2(&client)).await else { return Ok(()) };
-            self.into_player_connection(local, is_proxied).run(client, is_http2).await;
+            run(self.into_player_connection(local, is_proxied), client, is_http2).await;
             return Ok(());
         }
         let accepting = worker.shared.certificates.http().accept(client);
@@ -119,7 +103,7 @@ impl AcceptedConnection {
             return Err(ConnectionRefusal::Handshake);
         };
         let is_http2 = client.get_ref().1.alpn_protocol() == Some(b"h2");
-        self.into_player_connection(local, is_proxied).run(client, is_http2).await;
+        run(self.into_player_connection(local, is_proxied), client, is_http2).await;
         Ok(())
     }
 
@@ -139,53 +123,36 @@ impl AcceptedConnection {
     }
 }
 
-impl PlayerConnection {
-    fn take_idle(&self, live: &LiveRoute, backend: &BackendAddress) -> Option<BackendSender> {
-        // Taken also for a shared backend, which closes it: only one of both is counted.
-        let dedicated = self.dedicated.take(live.number, backend);
-        if live.sends_proxy_header { dedicated } else { self.worker.pool.take(live.number, backend) }
-    }
-
-    fn store_idle(&self, BackendConnection { is_dedicated, route, backend, sender, .. }: BackendConnection) {
-        if !is_dedicated {
-            self.worker.pool.put(route, backend, sender);
-        } else if self.tracker.is_alone() {
-            // Concurrent requests keep only the last connection, because only one is counted.
-            self.dedicated.put(route, backend, sender);
-        }
-    }
-
-    async fn run<S>(self: Arc<Self>, client: S, is_http2: bool)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let io = TokioIo::new(TrackedStream::new(client, self.tracker.clone(), !is_http2));
-        let head_bytes = self.worker.shared.config.limits.head_bytes;
-        let player = self.clone();
-        let service = service_fn(move |request: Request<Incoming>| {
-            let player = player.clone();
-            async move { Ok::<_, Infallible>(exchange::handle_request(&player, request).await) }
-        });
-        if is_http2 {
-            let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-            builder
-                .max_concurrent_streams(HTTP2_STREAMS_MAX)
-                .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
-                .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
-                .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
-                .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES);
-            let connection = builder.serve_connection(io, service);
-            tokio::pin!(connection);
-            serve_until_timeout(connection, &self, |connection| connection.graceful_shutdown()).await;
-        } else {
-            let mut builder = hyper::server::conn::http1::Builder::new();
-            // A half close ends the connection (`half_close` stays off), as in other proxies. While a response is
-            // pending, it is the only sign that the player left.
-            builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
-            let connection = builder.serve_connection(io, service).with_upgrades();
-            tokio::pin!(connection);
-            serve_until_timeout(connection, &self, |connection| connection.graceful_shutdown()).await;
-        }
+async fn run<S>(player: Arc<PlayerConnection>, client: S, is_http2: bool)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let io = TokioIo::new(TrackedStream::new(client, player.tracker.clone(), !is_http2));
+    let head_bytes = player.worker.shared.config.limits.head_bytes;
+    let of_requests = player.clone();
+    let service = service_fn(move |request: Request<Incoming>| {
+        let player = of_requests.clone();
+        async move { Ok::<_, Infallible>(exchange::handle_request(&player, request).await) }
+    });
+    if is_http2 {
+        let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        builder
+            .max_concurrent_streams(HTTP2_STREAMS_MAX)
+            .initial_connection_window_size(HTTP2_CONNECTION_WINDOW_BYTES)
+            .initial_stream_window_size(HTTP2_STREAM_WINDOW_BYTES)
+            .max_header_list_size(u32::try_from(head_bytes).unwrap_or(u32::MAX))
+            .max_send_buf_size(HTTP2_SEND_BUFFER_BYTES);
+        let connection = builder.serve_connection(io, service);
+        tokio::pin!(connection);
+        serve_until_timeout(connection, &player, |connection| connection.graceful_shutdown()).await;
+    } else {
+        let mut builder = hyper::server::conn::http1::Builder::new();
+        // A half close ends the connection (`half_close` stays off), as in other proxies. While a response is
+        // pending, it is the only sign that the player left.
+        builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
+        let connection = builder.serve_connection(io, service).with_upgrades();
+        tokio::pin!(connection);
+        serve_until_timeout(connection, &player, |connection| connection.graceful_shutdown()).await;
     }
 }
 

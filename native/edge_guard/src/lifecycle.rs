@@ -18,7 +18,7 @@ use crate::process_context::ProcessContext;
 use crate::route_client::RouteClient;
 use crate::route_controller::{AdminCommand, RouteController, outcomes};
 use crate::route_listeners::{RouteListeners, RouteOutcome};
-use crate::route_set::RouteFile;
+use crate::route_set::route_file::RouteFile;
 use crate::startup::{OpenedSockets, Startup, instance};
 use crate::udp::{MigratedSession, Player};
 

@@ -6,8 +6,8 @@
 
 mod one_way_socket;
 mod pipe;
+mod stage;
 
-use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
@@ -22,14 +22,7 @@ use crate::connection_limits::ConnectionPermit;
 use crate::metrics::{Direction, ThreadCounters};
 use crate::traffic::Traffic;
 use one_way_socket::OneWaySocketRelay;
-
-const BUFFER_BYTES: usize = 65_536;
-
-const STEPS_PER_POLL: usize = 32;
-
-thread_local! {
-    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; BUFFER_BYTES].into_boxed_slice());
-}
+use stage::{BUFFER, STEPS_PER_POLL, Stage, ignore_not_connected};
 
 /// Time limits of a relay.
 #[derive(Clone, Copy)]
@@ -145,14 +138,6 @@ async fn until_idle(
     .await
 }
 
-#[derive(Default, PartialEq, Eq)]
-enum Stage {
-    #[default]
-    Open,
-    Closing,
-    Closed,
-}
-
 #[derive(Default)]
 struct OneWayStreamRelay {
     unsent: Vec<u8>,
@@ -245,10 +230,6 @@ impl OneWayStreamRelay {
 /// A reset of the connection could discard data that such a client has sent.
 fn accept_missing_close_notify(error: io::Error) -> io::Result<()> {
     if error.kind() == io::ErrorKind::UnexpectedEof { Ok(()) } else { Err(error) }
-}
-
-fn ignore_not_connected(error: io::Error) -> io::Result<()> {
-    if error.kind() == io::ErrorKind::NotConnected { Ok(()) } else { Err(error) }
 }
 
 #[cfg(test)]

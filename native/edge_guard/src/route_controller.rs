@@ -12,7 +12,8 @@ use crate::metrics::{ControlFailure, ThreadCounters};
 use crate::operator_log;
 use crate::route_client::RouteClient;
 use crate::route_listeners::{RouteCounts, RouteListeners, RouteOutcome};
-use crate::route_set::{RouteChange, RouteFile, RouteSet, RouteUpdate};
+use crate::route_set::route_file::RouteFile;
+use crate::route_set::{RouteChange, RouteSet, RouteUpdate};
 
 #[derive(Debug)]
 pub enum AdminCommand {

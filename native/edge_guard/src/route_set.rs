@@ -10,14 +10,12 @@
 //!
 //! So a data plane that has lost its data ends no game.
 
-mod route_file;
+pub mod route_file;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 use serde::{Deserialize, Serialize};
-
-pub use route_file::RouteFile;
 
 use crate::wire;
 

@@ -21,7 +21,8 @@ use crate::listener::bind_stream;
 use crate::operator_log;
 use crate::predecessor::Predecessor;
 use crate::route_controller::AdminCommand;
-use crate::route_set::{RouteFile, RouteSet};
+use crate::route_set::RouteSet;
+use crate::route_set::route_file::RouteFile;
 
 pub struct Startup {
     pub lock: FolderLock,

@@ -1,7 +1,7 @@
 //! Format of one batch: a header with checksums, the payload, and zeros up to the segment's alignment.
 //! Batches begin on multiples of the alignment, so that no write changes a page or block with acknowledged bytes.
 
-use crate::Lsn;
+use crate::lsn::Lsn;
 use crate::service_clock::ClockRecord;
 
 /// Bytes of a batch header. A header lies within one disk sector, so that no crash splits it.

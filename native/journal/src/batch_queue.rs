@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::Lsn;
 use crate::batch_format::{HEADER, framed_bytes};
+use crate::lsn::Lsn;
 use crate::segment_format::{HEADER_SPACE, Segment, payload_capacity};
 
 /// Bytes that can still be submitted, including batch headers and padding.

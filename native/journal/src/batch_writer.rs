@@ -8,37 +8,13 @@ use crate::batch_format::{self, BatchHeader, HEADER};
 use crate::batch_queue::PendingBatch;
 use crate::error::OpenError;
 use crate::files::write_all_at;
-use crate::journal::{JournalCore, lock};
-use crate::stats::{BATCH_EVENT_BOUNDS, Histogram, SYNC_NS_BOUNDS};
+use crate::journal_core::JournalCore;
+use crate::mutex::lock;
 
 /// After a batch with more events than this, the writer lets other threads run before the next one.
 const SMALL_BATCH: u32 = 64;
 /// Number of time slices that it then gives up: enough for the answers of a large batch on the same core.
 const GIVEN_SLICES: u32 = 16;
-
-pub(crate) struct WriterState {
-    pub sequence: u64,
-}
-
-pub(crate) struct Counters {
-    pub batches: u64,
-    pub events: u64,
-    pub bytes: u64,
-    pub batch_events: Histogram,
-    pub sync_ns: Histogram,
-}
-
-impl Counters {
-    pub fn new() -> Self {
-        Self {
-            batches: 0,
-            events: 0,
-            bytes: 0,
-            batch_events: Histogram::new(&BATCH_EVENT_BOUNDS),
-            sync_ns: Histogram::new(&SYNC_NS_BOUNDS),
-        }
-    }
-}
 
 pub(crate) struct WriteFailure {
     operation: &'static str,

@@ -4,13 +4,14 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::Lsn;
 use crate::error::OpenError;
 use crate::files::Files;
 use crate::folder::Folder;
 use crate::image::{self, ImagePosition};
+use crate::lsn::Lsn;
 use crate::options::{Options, RecoverableState};
 use crate::recovery::{Replay, load_base};
+use crate::segment_format;
 use crate::segment_reader::{SegmentEntry, SegmentReader};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +34,7 @@ pub fn write_compacted_image(
     files: Arc<dyn Files>,
     state: &mut dyn RecoverableState,
 ) -> Result<CompactionResult, OpenError> {
-    options.check()?;
+    segment_format::check_options(&options)?;
     let folder = Folder { files, path: options.dir.clone() };
     let _folder_lock = folder.lock("compact.lock")?;
     let listing = folder.list()?;

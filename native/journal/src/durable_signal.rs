@@ -5,8 +5,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use crate::Lsn;
-use crate::journal::lock;
+use crate::lsn::Lsn;
+use crate::mutex::lock;
 
 const NONE: Lsn = Lsn::MAX;
 

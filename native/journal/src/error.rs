@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Lsn;
+use crate::lsn::Lsn;
 
 #[derive(Debug)]
 #[non_exhaustive]

@@ -5,9 +5,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::Lsn;
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, Files};
+use crate::lsn::Lsn;
 
 #[derive(Clone)]
 pub(crate) struct Folder {

@@ -3,11 +3,11 @@
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use crate::Lsn;
 use crate::batch_format::{FieldReader, FieldWriter, read_clock_record, write_clock};
 use crate::error::OpenError;
 use crate::files::{Access, FileHandle, read_exact_at, write_all_at};
 use crate::folder::Folder;
+use crate::lsn::Lsn;
 use crate::options::{Options, RecoverableState};
 use crate::segment_format::{self, HEADER_SPACE};
 use crate::service_clock::ClockRecord;

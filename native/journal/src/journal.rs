@@ -2,107 +2,27 @@
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use hosting_scheduling::raise_priority;
 
-use crate::Lsn;
-use crate::batch_queue::{BatchQueue, Credit};
-use crate::batch_writer::{Counters, WriterState};
-use crate::durable_signal::{DurablePosition, DurableSignal};
+use crate::batch_queue::Credit;
+use crate::durable_signal::DurableSignal;
 use crate::error::OpenError;
-use crate::folder::Folder;
-use crate::options::Options;
-use crate::segment_pool::SegmentPool;
+use crate::journal_core::{JournalCore, Shared};
+use crate::lsn::Lsn;
+use crate::mutex::lock;
 use crate::service_clock::ServiceClock;
 use crate::stats::{LastCompaction, Stats};
-use crate::time_and_random::TimeAndRandom;
 
 const HEARTBEAT_MS: u64 = 1_000;
-
-pub(crate) struct JournalCore {
-    pub options: Options,
-    /// Alignment of batches in new segments.
-    pub alignment: u64,
-    pub folder: Folder,
-    pub time_and_random: Arc<dyn TimeAndRandom>,
-    pub clock: Arc<ServiceClock>,
-    pub epoch: u64,
-    pub shared: Mutex<Shared>,
-    pub writer_wake: Condvar,
-    pub pool_wake: Condvar,
-    /// Locked during the write and sync of a batch, so that at most one batch is in flight.
-    pub writing: Mutex<WriterState>,
-    pub preparing: Mutex<()>,
-    pub recycling: Mutex<()>,
-    pub position: Arc<DurablePosition>,
-    // Copies of values in `shared` that are read without its lock.
-    pub last: AtomicU64,
-    pub credit_total: AtomicU64,
-    pub folder_lock: Mutex<Option<Box<dyn Send + Sync>>>,
-}
-
-pub(crate) struct Shared {
-    pub queue: BatchQueue,
-    pub pool: SegmentPool,
-    pub counters: Counters,
-    pub in_flight_since_ns: Option<u64>,
-    pub recorded_boot_ms: u64,
-    pub is_writer_idle: bool,
-    pub is_closing: bool,
-    /// True after a failed write or sync. The journal then writes no more batches.
-    pub has_failed: bool,
-    pub preparation_error: Option<String>,
-    /// Reason of the failure, if the last image was not written because the disk was full.
-    pub image_stall: Option<String>,
-    pub last_compaction: Option<LastCompaction>,
-}
-
-impl Shared {
-    pub fn new(queue: BatchQueue, pool: SegmentPool, counters: Counters, boot_ms: u64) -> Self {
-        Self {
-            queue,
-            pool,
-            counters,
-            in_flight_since_ns: None,
-            recorded_boot_ms: boot_ms,
-            is_writer_idle: false,
-            is_closing: false,
-            has_failed: false,
-            preparation_error: None,
-            image_stall: None,
-            last_compaction: None,
-        }
-    }
-
-    /// Returns the credit of the next submission. While the disk is full, at most [`Credit::reserve`] is left.
-    pub fn credit(&self) -> Credit {
-        let mut credit = self.queue.credit();
-        if self.preparation_error.is_some() || self.image_stall.is_some() {
-            credit.total = credit.total.min(credit.reserve);
-        }
-        credit
-    }
-}
-
-/// Locks a mutex, even if a thread panicked while it held the lock. No panic can leave the protected values half
-/// changed.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// An open journal. All methods are thread-safe, and they do no file operations unless their documentation says so.
 pub struct Journal {
     core: Arc<JournalCore>,
     threads: Mutex<Vec<JoinHandle<()>>>,
-}
-
-impl JournalCore {
-    pub fn refresh_credit(&self, shared: &Shared) {
-        self.credit_total.store(shared.credit().total, Ordering::Release);
-    }
 }
 
 impl Journal {

@@ -18,11 +18,15 @@ mod files;
 mod folder;
 mod image;
 mod journal;
+mod journal_core;
+mod lsn;
+mod mutex;
 mod opening;
 mod options;
 mod recovery;
 mod segment_format;
 mod segment_pool;
+mod segment_preparation;
 mod segment_reader;
 mod service_clock;
 mod stats;
@@ -34,11 +38,9 @@ pub use durable_signal::DurableSignal;
 pub use error::OpenError;
 pub use files::{Access, DEVICE_READ_ALIGNMENT, Entry, FileHandle, Files, RealFiles};
 pub use journal::Journal;
+pub use lsn::Lsn;
 pub use opening::{RecoverySummary, open, open_stepped};
 pub use options::{Options, RecoverableState};
 pub use service_clock::{ClockRecord, ServiceClock};
 pub use stats::{BATCH_EVENT_BOUNDS, Histogram, LastCompaction, SYNC_NS_BOUNDS, Stats};
 pub use time_and_random::{RealTimeAndRandom, TimeAndRandom};
-
-/// Number of an event, counted from 1; 0 means none.
-pub type Lsn = u64;

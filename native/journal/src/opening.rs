@@ -3,14 +3,15 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use crate::Lsn;
 use crate::batch_queue::BatchQueue;
-use crate::batch_writer::{Counters, WriterState};
 use crate::durable_signal::DurablePosition;
 use crate::error::OpenError;
 use crate::files::{Access, DEVICE_READ_ALIGNMENT, Files, read_exact_at, write_all_at};
 use crate::folder::{Folder, Listing};
-use crate::journal::{Journal, JournalCore, Shared, lock};
+use crate::journal::Journal;
+use crate::journal_core::{Counters, JournalCore, Shared, WriterState};
+use crate::lsn::Lsn;
+use crate::mutex::lock;
 use crate::options::{Options, RecoverableState};
 use crate::recovery::{self, LastBatch, LogCursor, LogTail, Replay};
 use crate::segment_format;
@@ -59,7 +60,7 @@ pub fn open_stepped(
     time_and_random: Arc<dyn TimeAndRandom>,
     state: &mut dyn RecoverableState,
 ) -> Result<(Journal, RecoverySummary), OpenError> {
-    options.check()?;
+    segment_format::check_options(&options)?;
     let boot_id = read_boot_id(&options.boot_id_path)?;
     let folder = Folder { files, path: options.dir.clone() };
     folder.files.create_folder(&folder.path).map_err(|error| OpenError::io("create", &folder.path, error))?;

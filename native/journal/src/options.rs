@@ -3,13 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use crate::Lsn;
-use crate::error::OpenError;
-use crate::segment_format;
-
-pub(crate) const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
-const SEGMENT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
-const SEGMENT_BYTES_MULTIPLE: u64 = 4096;
+use crate::lsn::Lsn;
 
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -36,26 +30,6 @@ impl Options {
             kinds,
             on_fatal: abort_process,
         }
-    }
-
-    pub(crate) fn check(&self) -> Result<(), OpenError> {
-        let refuse = |reason: String| Err(OpenError::Options { reason });
-        if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&self.segment_bytes)
-            || !self.segment_bytes.is_multiple_of(SEGMENT_BYTES_MULTIPLE)
-        {
-            return refuse(format!(
-                "segment_bytes is {}, must be a multiple of {SEGMENT_BYTES_MULTIPLE} from {SEGMENT_BYTES_MIN} to \
-                 {SEGMENT_BYTES_MAX}",
-                self.segment_bytes
-            ));
-        }
-        if self.kinds.iter().any(|(_, name)| name.is_empty() || name.len() > 255) {
-            return refuse("names of event kinds have 1 to 255 bytes".to_owned());
-        }
-        if !segment_format::kinds_fit(self.kinds) {
-            return refuse("the table of event kinds is too large for a segment header".to_owned());
-        }
-        Ok(())
     }
 }
 

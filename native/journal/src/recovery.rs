@@ -1,11 +1,11 @@
 //! Recovery: loads the newest image, replays the batches after the image, and finds the end of the log.
 //! Accepts a torn last batch and rejects all other damage. Changes no file.
 
-use crate::Lsn;
 use crate::batch_format::BatchHeader;
 use crate::error::OpenError;
 use crate::folder::{Folder, Listing};
 use crate::image::{Image, ImagePosition};
+use crate::lsn::Lsn;
 use crate::options::{Options, RecoverableState};
 use crate::segment_format::HEADER_SPACE;
 use crate::segment_reader::{SegmentEntry, SegmentReader};

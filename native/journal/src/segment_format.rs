@@ -9,6 +9,9 @@ use crate::files::FileHandle;
 use crate::options::Options;
 
 /// Bytes reserved for the header of a segment or image.
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 256 * 1024;
+const SEGMENT_BYTES_MAX: u64 = 2 * 1024 * 1024 * 1024;
+const SEGMENT_BYTES_MULTIPLE: u64 = 4096;
 pub(crate) const HEADER_SPACE: u64 = 16 * 1024;
 
 /// Smallest alignment of new segments: one page of the page cache, which the kernel writes as a whole.
@@ -57,8 +60,28 @@ pub(crate) const fn payload_capacity(segment_bytes: u64, alignment: u64) -> u64 
     (segment_bytes - HEADER_SPACE) / alignment * alignment - crate::batch_format::HEADER as u64
 }
 
-pub(crate) fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
+fn kinds_fit(kinds: &[(u8, &str)]) -> bool {
     FIXED * 2 + 2 + kinds.iter().map(|(_, name)| 2 + name.len()).sum::<usize>() + 4 <= HEADER_SPACE as usize
+}
+
+pub(crate) fn check_options(options: &Options) -> Result<(), OpenError> {
+    let refuse = |reason: String| Err(OpenError::Options { reason });
+    if !(SEGMENT_BYTES_MIN..=SEGMENT_BYTES_MAX).contains(&options.segment_bytes)
+        || !options.segment_bytes.is_multiple_of(SEGMENT_BYTES_MULTIPLE)
+    {
+        return refuse(format!(
+            "segment_bytes is {}, must be a multiple of {SEGMENT_BYTES_MULTIPLE} from {SEGMENT_BYTES_MIN} to \
+             {SEGMENT_BYTES_MAX}",
+            options.segment_bytes
+        ));
+    }
+    if options.kinds.iter().any(|(_, name)| name.is_empty() || name.len() > 255) {
+        return refuse("names of event kinds have 1 to 255 bytes".to_owned());
+    }
+    if !kinds_fit(options.kinds) {
+        return refuse("the table of event kinds is too large for a segment header".to_owned());
+    }
+    Ok(())
 }
 
 pub(crate) fn write_kinds(fields: &mut FieldWriter<'_>, kinds: &[(u8, &str)]) {

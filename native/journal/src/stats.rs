@@ -1,7 +1,7 @@
 //! Journal counters as plain values for metrics.
 
-use crate::Lsn;
 use crate::batch_queue::Credit;
+use crate::lsn::Lsn;
 
 pub const BATCH_EVENT_BOUNDS: [u64; 13] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024, 4_096, 16_384];
 

@@ -14,6 +14,7 @@
 //! The mode `Processes` does not isolate. It only ensures that all processes of a run end together, for OCI runtimes.
 
 pub mod build_sandbox;
+mod exec_error;
 mod root_filesystem;
 mod scratch;
 mod seccomp;
@@ -36,10 +37,10 @@ use rustix::thread::{
 
 use crate::processes;
 use crate::run_spec::{Isolation, RunSpec};
-use root_filesystem::{MountSource, RootFilesystem};
+pub use exec_error::ExecError;
+use exec_error::failure;
+use root_filesystem::{DEVICES, MountSource, RootFilesystem};
 use scratch::ScratchMount;
-
-const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 /// Paths in `/proc` that a program under Landlock can read. All of `/proc` would show data of other processes.
 const PROC_READ_PATHS: [&str; 8] = [
@@ -52,9 +53,6 @@ const PROC_READ_PATHS: [&str; 8] = [
     "/proc/version",
     "/proc/sys/kernel",
 ];
-
-#[derive(Debug)]
-pub struct ExecError(pub String);
 
 /// Isolation of one program. It is prepared before the fork, so that the child allocates and blocks little.
 pub struct Sandbox {
@@ -322,8 +320,4 @@ fn write_file(path: &str, text: &str) -> Result<(), ExecError> {
         .open(path)
         .and_then(|mut file| file.write_all(text.as_bytes()))
         .map_err(|error| failure(path, error))
-}
-
-fn failure(subject: impl AsRef<Path>, error: impl std::fmt::Display) -> ExecError {
-    ExecError(format!("isolation: {}: {error}", subject.as_ref().display()))
 }

@@ -9,7 +9,7 @@
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::OpenOptionsExt;
@@ -24,30 +24,12 @@ use rustix::process::{Pid, WaitOptions, chdir, wait};
 use crate::process_title::ProcessTitle;
 use crate::processes;
 use crate::run_start::{self, StartError, StartRequester};
+use crate::start_reply::StartReply;
 
 const LOCK: &str = ".nursery";
-/// Maximum length of the message in a reply. A short reply is written to the pipe atomically.
-const MESSAGE_BYTES_MAX: usize = 1024;
 const READ_BYTES: usize = 4 << 10;
 /// Exit status of a forked keeper that has an unneeded PID namespace, or that lacks a needed one.
 const NEEDS_OTHER_NAMESPACE: i32 = 76;
-
-pub struct StartReply {
-    replies: File,
-    folder: PathBuf,
-}
-
-impl StartReply {
-    pub fn send(mut self, status: u8, message: &str) {
-        let mut record = status.to_string().into_bytes();
-        record.push(0);
-        record.extend_from_slice(self.folder.as_os_str().as_bytes());
-        record.push(0);
-        record.extend(message.bytes().filter(|&byte| byte != 0).take(MESSAGE_BYTES_MAX));
-        record.push(0);
-        let _ = self.replies.write_all(&record);
-    }
-}
 
 /// Forks a keeper for each run folder that standard input names. Returns at the end of the input, and in each forked
 /// keeper after its run.

@@ -32,6 +32,7 @@ mod run_loop;
 mod run_spec;
 mod run_start;
 mod run_state;
+mod start_reply;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -19,13 +19,13 @@ use rustix::process::{getpid, set_child_subreaper, umask};
 use crate::clock::wall_us;
 use crate::disk_writer::{DiskWriter, DiskWriterHandle, Notifier};
 use crate::isolation::Sandbox;
-use crate::launcher::StartReply;
 use crate::log_segments::{DiskReserve, SegmentedLog};
 use crate::processes::{self, DaemonizeResult};
 use crate::program;
 use crate::run_loop::RunLoop;
 use crate::run_spec::RunSpec;
 use crate::run_state::{ExitCause, RunState, RunStatus, StateFile};
+use crate::start_reply::StartReply;
 
 const LOCK_ATTEMPTS: u32 = 200;
 const LOCK_RETRY_DELAY: Duration = Duration::from_millis(5);

@@ -1,22 +1,12 @@
-//! Expiry thread: expires due deadlines within 10 ms and records the clock each second.
+//! Start, sleep and stop of the expiry thread.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use hosting_core::Ms;
 use parking_lot::{Condvar, Mutex};
-
-use crate::shard::Shard;
-
-/// Interval in which the expiry thread asks the journal to record the clock.
-const CLOCK_RECORD_MS: u64 = 1_000;
-/// Minimum wait between two expiry steps. It leaves time for the scheduler, because deadlines must expire within 10 ms.
-const WAIT_MIN_MS: u64 = 4;
-/// Delay before expiry is retried while the journal has no space for its events.
-const RETRY_MS: u64 = 100;
 
 #[derive(Default)]
 pub struct ExpiryThread {
@@ -35,8 +25,7 @@ struct Requests {
 }
 
 impl ExpiryThread {
-    pub fn start(&self, shard: Arc<Shard>) -> io::Result<()> {
-        let run = move || run(&shard, &shard.expiry_thread);
+    pub fn start(&self, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         *self.thread.lock() = Some(Builder::new().name("expiry".into()).spawn(run)?);
         Ok(())
     }
@@ -56,8 +45,13 @@ impl ExpiryThread {
         }
     }
 
+    /// From here on, every command with a deadline wakes the thread, so that it misses no deadline before its wait.
+    pub fn stay_awake(&self) {
+        self.target.store(Ms::MAX, Ordering::Release);
+    }
+
     /// Waits until `target` or a wake-up. Returns false if the thread must stop.
-    fn sleep_until(&self, target: Ms, now: impl Fn() -> Ms) -> bool {
+    pub fn sleep_until(&self, target: Ms, now: impl Fn() -> Ms) -> bool {
         self.target.store(target, Ordering::Release);
         let mut requests = self.requests.lock();
         if !requests.has_earlier_deadline && !requests.is_stopped {
@@ -66,33 +60,5 @@ impl ExpiryThread {
         }
         requests.has_earlier_deadline = false;
         !requests.is_stopped
-    }
-}
-
-fn run(shard: &Shard, expiry_thread: &ExpiryThread) {
-    let mut record_clock_at = 0;
-    loop {
-        // From here on, every command with a deadline wakes this thread, so that it misses no deadline before the wait.
-        expiry_thread.target.store(Ms::MAX, Ordering::Release);
-        let now = shard.now();
-        if now >= record_clock_at {
-            if let Some(journal) = shard.journal() {
-                journal.heartbeat();
-            }
-            record_clock_at = now + CLOCK_RECORD_MS;
-        }
-        let expired = shard.run(|engine, context| engine.expire_due(context));
-        let next = shard.engine().next_deadline();
-        if expired > 0 && next.is_some_and(|deadline| deadline <= now) {
-            continue; // One step was not enough. Other threads could take the lock between the steps.
-        }
-        let target = match next {
-            Some(deadline) if deadline <= now => now + RETRY_MS,
-            Some(deadline) => deadline.max(now + WAIT_MIN_MS).min(record_clock_at),
-            None => record_clock_at,
-        };
-        if !expiry_thread.sleep_until(target, || shard.now()) {
-            return;
-        }
     }
 }

@@ -4,6 +4,7 @@
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
+mod expiry;
 mod expiry_thread;
 mod replayed_engine;
 mod shard;

@@ -56,11 +56,6 @@ impl Shard {
         Arc::new(Shard { state, keys, journal, change_signal, expiry_thread })
     }
 
-    /// Starts the thread that expires due deadlines. [`Shard::close`] stops the thread.
-    pub fn start_expiry_thread(self: &Arc<Shard>) -> io::Result<()> {
-        self.expiry_thread.start(self.clone())
-    }
-
     /// Stops the expiry thread and writes the pending events to the journal. A second call does nothing.
     pub fn close(&self) {
         self.expiry_thread.stop();

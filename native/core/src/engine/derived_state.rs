@@ -8,7 +8,7 @@ use crate::desired_lobbies::DesiredLobbies;
 use crate::find_index::{FindIndex, order_key};
 use crate::idle_lobbies::{IdleState, OCCUPIED};
 use crate::lobby_table::LobbyRecord;
-use crate::slot::{SlotState, SlotUseEnd};
+use crate::slot::{SlotState, SlotUseEnd, slot_count};
 use crate::slot_holds::HoldTable;
 use crate::slot_ledger::{SlotLedger, TokenOutcome};
 use crate::timer_wheel::TimerWheel;
@@ -251,15 +251,6 @@ impl Engine {
         if let Some(namespace) = namespace {
             self.ledger.count_token(namespace, outcome);
         }
-    }
-}
-
-pub(crate) fn slot_count(state: SlotState) -> usize {
-    match state {
-        SlotState::Free => 0,
-        SlotState::Reserved => 2,
-        SlotState::Connected => 3,
-        SlotState::Kept => 4,
     }
 }
 

@@ -3,12 +3,13 @@
 //! Applying an event decides nothing. An event that contradicts the state is an error: the journal is damaged.
 
 use super::Engine;
+use crate::codec::ApplyError;
 use crate::codec::Reader;
 use crate::command::{EndReason, Id, Lsn, Ms, Source};
 use crate::event_channels::SentToken;
 use crate::fact_outbox::LobbyFactKind;
 use crate::idempotency_table::{KeyPurpose, KeyStamp};
-use crate::journal_event::{ApplyError, Event, LobbyDefinition};
+use crate::journal_event::{Event, LobbyDefinition};
 use crate::lobby::{Lobby, ManagedLobby, NO_ENTRY};
 use crate::name_interner::tag_symbol;
 use crate::port_leases::PortLease;

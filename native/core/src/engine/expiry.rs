@@ -3,9 +3,10 @@
 //! Expiry waits for journal credit (bytes that the journal can still accept). An overdue slot stays taken until then, but
 //! every answer treats its use as ended.
 
-use super::{CreditClass, Engine, credit_of, has_credit};
-use crate::command::{Context, EndReason, Ms};
+use super::{CreditClass, Engine, LobbyRef, credit_of, has_credit};
+use crate::command::{Context, EndReason, Id, Ms};
 use crate::journal_event::Event;
+use crate::lobby_table::LobbyRecord;
 use crate::slot::{SlotState, SlotUseEnd};
 use crate::slot_use::SlotUse;
 use crate::timer_wheel::WheelStep;
@@ -35,6 +36,33 @@ pub(super) enum LobbyDeadline {
 }
 
 impl Engine {
+    pub(super) fn begin_command(&mut self, cx: &Context<'_>) -> Ms {
+        debug_assert!(self.is_live, "recovered() comes before the first command");
+        self.time.observe(cx.now);
+        self.expiry_steps_left = MAX_STEPS_PER_COMMAND;
+        self.time.now()
+    }
+
+    /// Returns the state of a lobby, after handling its due deadlines.
+    ///
+    /// A lobby with a due end for which the command has no steps left is `Ended`, but its record is still live.
+    pub(super) fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
+        let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
+        let now = self.time.now();
+        if self.lobbies.live(number).is_some_and(|lobby| lobby.timer_at <= now)
+            && self.handle_lobby_deadline(cx, number) == LobbyDeadline::OutOfSteps
+        {
+            return LobbyRef::Ended(number);
+        }
+        match self.lobbies.get(number) {
+            Some(LobbyRecord::Live(_)) => LobbyRef::Live(number),
+            Some(LobbyRecord::Ended(tombstone)) if now < tombstone.ended_at + self.config.tombstone_ms => {
+                LobbyRef::Ended(number)
+            }
+            _ => LobbyRef::Unknown,
+        }
+    }
+
     /// Expires due records in a bounded number of steps.
     ///
     /// Returns the number of expired records, but at least 1 if the steps ran out. 0 means that no record was due or

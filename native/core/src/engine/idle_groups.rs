@@ -2,8 +2,8 @@
 
 use super::Engine;
 use crate::command::{EmptyLobby, EndReason, Id, IdleLobbyGroup};
+use crate::idle_lobbies::LobbyGroupKey;
 use crate::idle_lobbies::{IdleState, OCCUPIED};
-use crate::lobby::LobbyGroupKey;
 
 impl Engine {
     /// Returns the idle lobby groups that changed since the last call.

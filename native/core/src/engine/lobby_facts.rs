@@ -1,10 +1,10 @@
 //! Lobby facts: recording by events, reading, acknowledging, and encoding in images.
 
 use super::{CreditClass, Engine, has_credit};
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{Context, EndReason, Lsn, Ms};
 use crate::fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, LobbyFactKind};
-use crate::journal_event::{ApplyError, Event, Field};
+use crate::journal_event::{Event, Field};
 use crate::lobby::Lobby;
 
 const MADE: u8 = 1;

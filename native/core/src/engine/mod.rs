@@ -3,14 +3,15 @@
 //! The submodules hold the commands by topic. Only `event_application` changes the durable state.
 
 mod captcha_passes;
-mod change_marks;
+pub(crate) mod change_marks;
 mod channel_delivery;
 mod derived_state;
 mod event_application;
 mod expiry;
-mod heartbeat;
+pub(crate) mod heartbeat;
 mod idempotent_requests;
 mod idle_groups;
+mod key_search;
 mod lobby_creation;
 mod lobby_facts;
 mod lobby_lifecycle;
@@ -24,12 +25,9 @@ mod state_image;
 
 use std::collections::VecDeque;
 
-pub use change_marks::ChangeMarks;
-pub(crate) use derived_state::slot_count;
-use expiry::LobbyDeadline;
-pub use heartbeat::PlayerList;
-use signing_keys::KeySearch;
+use key_search::KeySearch;
 
+use crate::codec::ApplyError;
 use crate::command::{ChannelId, CommandOutcome, Context, Id, Lsn, Ms, PortRange, ResolvedHold};
 use crate::desired_lobbies::DesiredLobbies;
 use crate::event_channels::EventChannels;
@@ -37,9 +35,9 @@ use crate::fact_outbox::FactOutbox;
 use crate::find_index::FindIndex;
 use crate::idempotency_table::IdempotencyTable;
 use crate::idle_lobbies::IdleLobbies;
-use crate::journal_event::{self, ApplyError, Event};
+use crate::journal_event::{self, Event};
 use crate::keyed_hash::TableSeed;
-use crate::lobby_table::{LobbyRecord, LobbyTable};
+use crate::lobby_table::LobbyTable;
 use crate::mock_tokens::ConsumedMockTokens;
 use crate::name_interner::NameInterner;
 use crate::port_leases::PortLeaseTable;
@@ -222,33 +220,6 @@ impl Engine {
     /// Returns how many lobbies find has examined since start.
     pub fn find_candidates_visited(&self) -> u64 {
         self.find_index.visited
-    }
-
-    fn begin_command(&mut self, cx: &Context<'_>) -> Ms {
-        debug_assert!(self.is_live, "recovered() comes before the first command");
-        self.time.observe(cx.now);
-        self.expiry_steps_left = expiry::MAX_STEPS_PER_COMMAND;
-        self.time.now()
-    }
-
-    /// Returns the state of a lobby, after handling its due deadlines.
-    ///
-    /// A lobby with a due end for which the command has no steps left is `Ended`, but its record is still live.
-    fn resolve_lobby(&mut self, cx: &mut Context<'_>, id: Id) -> LobbyRef {
-        let Some(number) = self.lobbies.number_of(&self.seed, id) else { return LobbyRef::Unknown };
-        let now = self.time.now();
-        if self.lobbies.live(number).is_some_and(|lobby| lobby.timer_at <= now)
-            && self.handle_lobby_deadline(cx, number) == LobbyDeadline::OutOfSteps
-        {
-            return LobbyRef::Ended(number);
-        }
-        match self.lobbies.get(number) {
-            Some(LobbyRecord::Live(_)) => LobbyRef::Live(number),
-            Some(LobbyRecord::Ended(tombstone)) if now < tombstone.ended_at + self.config.tombstone_ms => {
-                LobbyRef::Ended(number)
-            }
-            _ => LobbyRef::Unknown,
-        }
     }
 
     /// Encodes an event and applies it as recovery would.

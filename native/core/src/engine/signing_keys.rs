@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::Engine;
+use super::key_search::{KeySearch, SearchPosition};
 use crate::event_channels::ChannelPosition;
 use crate::idempotency_table::KeyPurpose;
 use crate::lobby_table::LobbyRecord;
@@ -10,32 +11,6 @@ use crate::token::KeyRingError;
 
 /// Maximum number of records that one step of a key search reads. A step then takes less than 1 ms.
 const MAX_RECORDS_PER_STEP: usize = 1_024;
-
-/// Search for the old keys that a record needs.
-///
-/// The records may change between two steps. A record that is added after the start has a newer key. An old key is never
-/// copied to a record that the search has passed. So a key that the search does not find is not needed.
-#[derive(Debug, Default)]
-pub(super) struct KeySearch {
-    /// Keys of the ring at the start, without the signing key.
-    old_keys: BTreeSet<u16>,
-    needed_keys: BTreeSet<u16>,
-    position: SearchPosition,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-enum SearchPosition {
-    /// The next slot of a lobby. The lobby itself is read before its first slot.
-    Lobby {
-        number: u32,
-        slot: u32,
-    },
-    Entry(u32),
-    /// The last token that the search has read.
-    Channel(Option<ChannelPosition>),
-    #[default]
-    End,
-}
 
 impl Engine {
     /// Adds a key, which signs all new tokens.

@@ -7,8 +7,9 @@ use crate::command::{
     Admission, ChannelId, CommandOutcome, Context, Create, CreationPolicy, Find, HoldId, Id, Idempotency,
     ImmediatePlacement, Join, Reservation, Source,
 };
+use crate::idle_lobbies::LobbyGroupKey;
 use crate::journal_event::Event;
-use crate::lobby::{Limit, Lobby, LobbyGroupKey};
+use crate::lobby::{Limit, Lobby};
 use crate::name_interner::tag_symbol;
 use crate::refusal::Refusal;
 use crate::slot::{SlotState, SlotUseStatus};

@@ -9,10 +9,10 @@
 
 use super::Engine;
 use super::lobby_facts::{load_attendance, write_attendance};
-use crate::codec::{Reader, Writer};
+use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{Id, Lsn};
 use crate::idempotency_table::{IdempotencyEntry, KeyPurpose, KeyStamp};
-use crate::journal_event::{ApplyError, Field, LobbyDefinition};
+use crate::journal_event::{Field, LobbyDefinition};
 use crate::lobby::{Lobby, ManagedLobby};
 use crate::lobby_table::{LobbyRecord, LobbyTable, Tombstone};
 use crate::name_interner::split_tag_symbol;

@@ -4,9 +4,9 @@ use std::io::{self, Read};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use super::HandoverMessage;
 
 /// Maximum number of file descriptors in one message. The kernel allows 253.
 pub const DESCRIPTORS: usize = 200;
@@ -18,7 +18,7 @@ const CONTROL: usize = 2_048;
 #[repr(C, align(8))]
 struct ControlBuffer([u8; CONTROL]);
 
-fn bytes_of(frame: &HandoverMessage) -> io::Result<Vec<u8>> {
+fn bytes_of(frame: &impl Serialize) -> io::Result<Vec<u8>> {
     let text = serde_json::to_vec(frame).map_err(io::Error::other)?;
     let length = u32::try_from(text.len()).map_err(io::Error::other)?;
     let mut bytes = length.to_be_bytes().to_vec();
@@ -31,7 +31,7 @@ fn length_of(head: [u8; 4]) -> io::Result<usize> {
     if length > LARGEST { Err(io::ErrorKind::InvalidData.into()) } else { Ok(length) }
 }
 
-pub fn send(stream: &UnixStream, frame: &HandoverMessage, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+pub fn send(stream: &UnixStream, frame: &impl Serialize, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     use std::io::Write;
     let bytes = bytes_of(frame)?;
     let mut sent = 0;
@@ -64,7 +64,7 @@ fn send_with(stream: &UnixStream, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) 
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
-pub fn receive(stream: &UnixStream) -> io::Result<(HandoverMessage, Vec<OwnedFd>)> {
+pub fn receive<Message: DeserializeOwned>(stream: &UnixStream) -> io::Result<(Message, Vec<OwnedFd>)> {
     let mut head = [0; 4];
     let (mut filled, descriptors) = receive_with(stream, &mut head)?;
     let mut stream = stream;
@@ -111,7 +111,7 @@ fn receive_with(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Ve
     }
 }
 
-pub async fn read_frame(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<HandoverMessage> {
+pub async fn read_frame<Message: DeserializeOwned>(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<Message> {
     let mut head = [0; 4];
     stream.read_exact(&mut head).await?;
     let mut text = vec![0; length_of(head)?];
@@ -119,6 +119,6 @@ pub async fn read_frame(stream: &mut (impl AsyncReadExt + Unpin)) -> io::Result<
     serde_json::from_slice(&text).map_err(io::Error::other)
 }
 
-pub async fn write_frame(stream: &mut (impl AsyncWriteExt + Unpin), frame: &HandoverMessage) -> io::Result<()> {
+pub async fn write_frame(stream: &mut (impl AsyncWriteExt + Unpin), frame: &impl Serialize) -> io::Result<()> {
     stream.write_all(&bytes_of(frame)?).await
 }

@@ -16,8 +16,9 @@ use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
 use super::connection_activity::TrackedStream;
-use super::response_body::{BackendConnection, Exchange, ResponseBody};
-use super::{PlayerConnection, headers};
+use super::headers;
+use super::player_connection::{BackendConnection, PlayerConnection};
+use super::response_body::{Exchange, ResponseBody};
 use crate::address::BackendAddress;
 use crate::connection_limits::{Destination, Scope, scopes};
 use crate::connection_workers::OpenTunnel;

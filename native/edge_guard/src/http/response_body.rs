@@ -8,10 +8,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
-use super::PlayerConnection;
-use crate::address::BackendAddress;
+use super::player_connection::{BackendConnection, PlayerConnection};
 use crate::connection_limits::ConnectionPermit;
-use crate::request_body::{BackendSender, BodyProgress};
 
 pub struct ResponseBody {
     source: BodySource,
@@ -31,15 +29,6 @@ pub struct Exchange {
     pub is_concurrent: bool,
     /// Permit for the additional backend connection of a concurrent HTTP/2 request.
     pub permit: Option<ConnectionPermit>,
-}
-
-pub struct BackendConnection {
-    /// True if the connection began with this player's PROXY header. Other players must not use such a connection.
-    pub is_dedicated: bool,
-    pub route: u64,
-    pub backend: BackendAddress,
-    pub sender: BackendSender,
-    pub progress: Option<Arc<BodyProgress>>,
 }
 
 impl Exchange {

@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::pipe::Pipe;
-use super::{BUFFER, STEPS_PER_POLL, Stage, ignore_not_connected};
+use super::stage::{BUFFER, STEPS_PER_POLL, Stage, ignore_not_connected};
 
 /// Minimum size of a read after which the relay moves bytes through a pipe. After a smaller read, the relay copies
 /// them.

@@ -1,5 +1,6 @@
 //! Rules of the route set.
 
+use super::route_file::RouteFile;
 use super::*;
 
 fn route(owner: &str, port_name: &str, port: u16) -> Route {

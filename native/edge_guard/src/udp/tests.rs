@@ -1,7 +1,9 @@
 //! Local addresses of sessions, on both sides of the proxy.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
+use std::time::Duration;
 
+use super::datagram_rate::RateLimit;
 use super::*;
 use crate::metrics::DatagramDrop;
 use crate::proxy_protocol::NamedAddresses;

@@ -7,10 +7,9 @@ use std::time::Duration;
 use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use tokio::time::Instant;
 
-use crate::client_address::{ClientAddresses, Peer};
-use crate::internal_headers;
-use crate::ray_id::RayId;
-use crate::request_form::header_bytes;
+use crate::connections::client_address::{ClientAddresses, Peer};
+use crate::requests::internal_headers::{self, RequestSource};
+use crate::requests::request_form::header_bytes;
 
 const GRPC: &[u8] = b"application/grpc";
 const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
@@ -68,19 +67,19 @@ fn timeout_value(deadline: Instant) -> HeaderValue {
 ///
 /// Values of clients stay out of the table of the connection (RFC 7541, 6.2.3). The HTTP/2 of Python remembers an invalid value
 /// with its entry, and refuses all later calls that refer to the name of this entry.
-pub fn passed_metadata(headers: &HeaderMap, peer: Peer, client: IpAddr, ray_id: RayId, is_traced: bool) -> HeaderMap {
+pub fn passed_metadata(headers: &HeaderMap, peer: Peer, source: &RequestSource) -> HeaderMap {
     let trusts_peer = matches!(peer, Peer::Proxy(_));
     let mut passed = HeaderMap::with_capacity(headers.len() + 3);
     for (name, value) in headers {
-        let is_dropped =
-            [GRPC_TIMEOUT, header::HOST].contains(name) || internal_headers::is_of_front(name, trusts_peer, is_traced);
+        let is_dropped = [GRPC_TIMEOUT, header::HOST].contains(name)
+            || internal_headers::is_of_front(name, trusts_peer, source.is_traced);
         if !is_dropped {
             let mut value = value.clone();
             value.set_sensitive(true);
             passed.append(name, value);
         }
     }
-    internal_headers::add_internal(&mut passed, client, ray_id, is_traced);
+    source.add_to(&mut passed);
     passed
 }
 
@@ -91,6 +90,7 @@ pub fn set_deadline(metadata: &mut HeaderMap, deadline: Instant) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::requests::ray_id::RayId;
 
     const CLIENT: Peer = Peer::Client(IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1)));
 
@@ -161,7 +161,8 @@ mod tests {
             ("data-bin", "AA"),
             ("data-bin", "AQ"),
         ]);
-        let passed = passed_metadata(&received, CLIENT, client, RAY, false);
+        let source = RequestSource { client, ray_id: RAY, is_traced: false };
+        let passed = passed_metadata(&received, CLIENT, &source);
         let expected = headers(&[
             ("authorization", "Bearer cloud_x"),
             ("data-bin", "AA"),
@@ -170,7 +171,7 @@ mod tests {
             ("x-hosting-ray", "12121212121212121212121212121212"),
         ]);
         assert_eq!(passed, expected);
-        let of_proxy = passed_metadata(&received, Peer::Proxy(client), client, RAY, true);
+        let of_proxy = passed_metadata(&received, Peer::Proxy(client), &RequestSource { is_traced: true, ..source });
         assert!(of_proxy.contains_key("x-coords") && of_proxy.contains_key("traceparent"));
         assert!(!of_proxy.contains_key("x-hosting-ray"));
     }

@@ -11,8 +11,8 @@ use prost::Message;
 use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::{Instant, timeout_at};
 
-use crate::error_response::{GRPC_MESSAGE, GRPC_STATUS};
 use crate::grpc::message;
+use crate::responses::error_response::{GRPC_MESSAGE, GRPC_STATUS};
 
 pub const CHECK: &str = "/grpc.health.v1.Health/Check";
 pub const WATCH: &str = "/grpc.health.v1.Health/Watch";

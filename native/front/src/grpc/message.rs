@@ -9,8 +9,8 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tokio::time::{Instant, timeout_at};
 
-use crate::body_budget::{Full, Reservation};
-use crate::problems::Problem;
+use crate::limits::body_budget::{Full, Reservation};
+use crate::responses::problems::Problem;
 
 /// Flag for compression, and the length of the message.
 pub const PREFIX_BYTES: usize = 5;

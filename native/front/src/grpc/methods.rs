@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use hosting_matchmaker::Operation;
 
-use crate::routes::{Plane, Routes};
+use crate::requests::routes::{Plane, Routes};
 
 /// One method with a single request message, as Python describes it.
 #[derive(Clone)]

@@ -9,14 +9,13 @@ use http::header::{self, HeaderMap, HeaderValue};
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
-use crate::error_response::GRPC_STATUS;
 use crate::grpc::health::HealthWatch;
-use crate::grpc::passing::PassedResponse;
-use crate::internal_headers::{RAY_ID, ray_id_value};
-use crate::ray_id::RayId;
+use crate::grpc::passed_response::PassedResponse;
+use crate::requests::internal_headers::{RAY_ID, ray_id_value};
+use crate::requests::ray_id::RayId;
+use crate::responses::error_response::{GRPC_STATUS, STATUS_OK};
 
 const CONTENT_TYPE: HeaderValue = HeaderValue::from_static("application/grpc");
-const STATUS_OK: HeaderValue = HeaderValue::from_static("0");
 
 /// Body of a response to a client.
 pub enum ReplyBody {
@@ -64,7 +63,7 @@ pub fn new_response(body: ReplyBody) -> Response<ReplyBody> {
 
 pub fn message(message: Bytes, ray_id: RayId) -> Response<ReplyBody> {
     let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(GRPC_STATUS, STATUS_OK);
+    trailers.insert(GRPC_STATUS, HeaderValue::from_static(STATUS_OK));
     trailers.insert(RAY_ID, ray_id_value(ray_id));
     new_response(ReplyBody::Message(Some(message), Some(trailers)))
 }

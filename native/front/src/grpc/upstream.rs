@@ -18,8 +18,8 @@ use tokio::sync::Mutex;
 use tokio::task::spawn_local;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::process_state::{ProcessState, Stopped};
-use crate::upstream::{LocalExecutor, NoResponse, UpstreamBody};
+use crate::passing::process_state::{ProcessState, Stopped};
+use crate::passing::upstream::{LocalExecutor, NoResponse, UpstreamBody};
 
 /// Window of one call. It bounds the bytes of a response that a slow client leaves in memory.
 const STREAM_WINDOW_BYTES: u32 = 64 * 1024;

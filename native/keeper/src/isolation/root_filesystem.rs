@@ -13,7 +13,9 @@ use rustix::mount::{
 };
 use rustix::process::{chdir, pivot_root};
 
-use super::{DEVICES, ExecError, failure};
+use super::exec_error::{ExecError, failure};
+
+pub const DEVICES: [&str; 5] = ["null", "zero", "full", "random", "urandom"];
 
 const SAFE: u64 = libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV;
 const SAFE_READ: u64 = SAFE | libc::MOUNT_ATTR_RDONLY;

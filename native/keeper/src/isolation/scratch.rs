@@ -20,7 +20,7 @@ use rustix::mount::{
 };
 use rustix::process::geteuid;
 
-use super::{ExecError, failure};
+use super::exec_error::{ExecError, failure};
 use crate::run_spec::ScratchSpec;
 
 /// Image of the scratch folder, in the run folder.

@@ -18,11 +18,13 @@
 //! protocols.
 
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Instruction, Label, Register, Size, When};
-use super::{Destination, NetworkRules, SocketSets, socket_limits};
+use super::rules::{Destination, NetworkRules};
+use super::socket_code::{ALLOW, REFUSE, TCP, UDP, jump_if_port};
+use super::socket_limits;
+use super::socket_sets::SocketSets;
 
 pub struct Program {
     pub name: &'static str,
@@ -46,9 +48,6 @@ const BOUND: [u32; 2] = [12, 13];
 const SET_OPTION: u32 = 22;
 const SOCKET_RELEASE: u32 = 34;
 
-pub const ALLOW: i32 = 1;
-pub const REFUSE: i32 = 0;
-
 // Fields of `struct bpf_sock`.
 const SOCKET_PEER_PORT: usize = 48;
 
@@ -65,8 +64,6 @@ const PACKET_INTERFACE: usize = 40;
 const PACKET_START: usize = 76;
 const PACKET_END: usize = 80;
 
-pub const TCP: u32 = libc::IPPROTO_TCP as u32;
-pub const UDP: u32 = libc::IPPROTO_UDP as u32;
 const ETHERNET_V4: u16 = 0x0800;
 const ETHERNET_V6: u16 = 0x86dd;
 const V4_WITHOUT_OPTIONS: u32 = 0x45;
@@ -429,12 +426,4 @@ fn jump_unless_inside(code: &mut Assembler, destination: &Destination, otherwise
 
 fn load_stack(code: &mut Assembler, to: Register, slot: i16) {
     code.load(Size::Word, to, R10, slot as usize);
-}
-
-pub fn jump_if_port(code: &mut Assembler, port: Register, ports: &RangeInclusive<u16>, to: Label) {
-    let next = code.label();
-    code.jump_if(port, When::Less, u32::from(*ports.start()), next);
-    code.jump_if(port, When::Greater, u32::from(*ports.end()), next);
-    code.jump(to);
-    code.bind(next);
 }

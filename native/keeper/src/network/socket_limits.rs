@@ -6,8 +6,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use super::assembler::Register::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 use super::assembler::{Assembler, Instruction, Label, Register, Size, When};
-use super::programs::{ALLOW, REFUSE, TCP, UDP, jump_if_port};
-use super::{NetworkRules, SocketSets};
+use super::rules::NetworkRules;
+use super::socket_code::{ALLOW, REFUSE, TCP, UDP, jump_if_port};
+use super::socket_sets::SocketSets;
 
 // Fields of `struct bpf_sock`.
 const SOCKET_TYPE: usize = 8;

@@ -1,0 +1,165 @@
+//! Requests that the rules of the matchmaker decide at once, in both protocols.
+
+use std::borrow::Cow;
+use std::io::Write as _;
+use std::net::IpAddr;
+
+use bytes::Bytes;
+use hosting_core::Lsn;
+use hosting_matchmaker::{
+    Body, Call, ClientKey, Code, Decision, Limit, Matchmaker, Operation, Outcome, Progress, Reply, ServiceError,
+    Subject,
+};
+use hosting_shard::Shard;
+use http::Response;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+
+use tokio::sync::Semaphore;
+use tokio::task::yield_now;
+
+use crate::connections::client_address::coordinates;
+use crate::limits::failed_authentications::FailedAuthentications;
+use crate::measurements::code_number;
+use crate::measurements::measurer::Measurer;
+use crate::measurements::pass_reason::PassReason;
+use crate::requests::internal_headers::{COORDINATES, RAY_ID, ray_id_value};
+use crate::requests::ray_id::RayId;
+use crate::responses::error_response;
+use crate::responses::problems::Problem;
+
+const JSON: HeaderValue = HeaderValue::from_static("application/json");
+/// Longest request that the rules decide on a thread of the front. Its decoding takes less than a millisecond.
+pub const DECIDED_BYTES_MAX: usize = 80 * 1024;
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+/// A decided request. Its response may be sent when the event `wait` is durable.
+pub struct Decided {
+    pub subject: Option<Subject>,
+    pub wait: Lsn,
+    /// The rate limit that refused the request.
+    pub exceeded: Option<Limit>,
+    pub result: Result<Reply, Box<ServiceError>>,
+}
+
+impl Decided {
+    /// Returns the number of the code of the response.
+    pub fn code(&self) -> usize {
+        self.result.as_ref().map_or_else(|error| code_number::of(error.code), |_| code_number::OK)
+    }
+
+    pub fn is_rate_limited(&self) -> bool {
+        matches!(&self.result, Err(error) if error.code == Code::RateLimited)
+    }
+
+    /// Reads a page of the lobby list in parts, so that other requests run between them.
+    pub async fn complete(&mut self, shard: &Shard, pages: &Semaphore) {
+        let Ok(Reply::Lobbies(page)) = &mut self.result else { return };
+        let _permit = pages.acquire().await.expect("the semaphore is never closed");
+        while !page.read_part(shard) {
+            yield_now().await;
+        }
+    }
+
+    /// Appends the bytes of the whole HTTP/1.1 response, with further header lines.
+    pub fn write_http1(&self, ray_id: RayId, lines: &str, out: &mut Vec<u8>) {
+        match &self.result {
+            Ok(reply) => write_ok(ray_id, lines, &reply.json(), out),
+            Err(error) => error_response::write_http1(error, ray_id, lines, out),
+        }
+    }
+
+    /// Returns the response in the form of hyper.
+    pub fn response(&self, ray_id: RayId) -> Response<Bytes> {
+        let body = match &self.result {
+            Ok(reply) => Bytes::from(reply.json().into_owned()),
+            Err(error) => return error_response::response(error, ray_id),
+        };
+        let mut response = Response::new(body);
+        response.headers_mut().insert(CONTENT_TYPE, JSON);
+        response.headers_mut().insert(RAY_ID, ray_id_value(ray_id));
+        response
+    }
+}
+
+fn write_ok(ray_id: RayId, lines: &str, body: &[u8], out: &mut Vec<u8>) {
+    out.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-ray-id: ");
+    out.extend_from_slice(&ray_id.digits());
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "\r\n{lines}content-length: {}\r\n\r\n", body.len());
+    out.extend_from_slice(body);
+}
+
+/// Decides a request, or returns why it is passed on to Python. A failed authentication counts for its client.
+pub fn decide(
+    matchmaker: &Matchmaker,
+    failed_authentications: &FailedAuthentications,
+    measurer: &Measurer,
+    call: &Call<'_>,
+) -> Result<Decided, PassReason> {
+    let Outcome { subject, decision, exceeded } = matchmaker.answer(call);
+    let (result, wait) = match decision {
+        Decision::Answered(answer) => (Ok(answer.reply), answer.wait),
+        Decision::Refused { error, wait } => (Err(error), wait),
+        Decision::Needs(need) => return Err(PassReason::Needs(need)),
+        Decision::Held(_) => unreachable!("the front lets no request wait for a lobby"),
+    };
+    let has_wrong_credentials = subject.is_none() && result.as_ref().is_err_and(|error| is_failure(error.code));
+    if has_wrong_credentials && failed_authentications.fail(ClientKey::of(call.client)).is_err() {
+        measurer.count_limited_failure();
+        let error = Box::new(Problem::RateLimitedFailures.error());
+        return Ok(Decided { subject, wait, exceeded, result: Err(error) });
+    }
+    Ok(Decided { subject, wait, exceeded, result })
+}
+
+/// Returns whether credentials are wrong. Missing ones cost no look-up.
+fn is_failure(code: Code) -> bool {
+    code.row().http_status == 401 && code != Code::TokenMissing
+}
+
+/// Headers or metadata with an effect. Repeated ones are read as one, with commas between their values.
+pub struct EffectiveHeaders<'a> {
+    authorization: Option<Cow<'a, [u8]>>,
+    origin: Option<Cow<'a, [u8]>>,
+    idempotency_key: Option<Cow<'a, [u8]>>,
+    media_type: Option<Cow<'a, [u8]>>,
+    coordinates: Option<(f64, f64)>,
+}
+
+impl<'a> EffectiveHeaders<'a> {
+    /// `is_dropped` returns whether a header belongs to the connection alone.
+    pub fn of(headers: &'a HeaderMap, trusts_peer: bool, is_dropped: impl Fn(&HeaderName) -> bool) -> Self {
+        let value = |name: &HeaderName| if is_dropped(name) { None } else { joined(headers, name) };
+        EffectiveHeaders {
+            authorization: value(&AUTHORIZATION),
+            origin: value(&ORIGIN),
+            idempotency_key: value(&IDEMPOTENCY_KEY),
+            media_type: value(&CONTENT_TYPE),
+            coordinates: value(&COORDINATES).filter(|_| trusts_peer).and_then(|text| coordinates(&text)),
+        }
+    }
+
+    pub fn call(&'a self, operation: Operation, client: IpAddr, body: Body<'a>) -> Call<'a> {
+        Call {
+            operation,
+            authorization: self.authorization.as_deref(),
+            origin: self.origin.as_deref(),
+            idempotency_key: self.idempotency_key.as_deref(),
+            media_type: self.media_type.as_deref(),
+            coordinates: self.coordinates,
+            client,
+            body,
+            progress: Progress::default(),
+        }
+    }
+}
+
+fn joined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
+    let mut values = headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    let first = values.next()?;
+    let rest: Vec<&[u8]> = values.collect();
+    if rest.is_empty() {
+        return Some(Cow::Borrowed(first));
+    }
+    Some(Cow::Owned([&[first], &rest[..]].concat().join(&b", "[..])))
+}
