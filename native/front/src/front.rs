@@ -119,7 +119,7 @@ impl Front {
         let new_measurers = || Measurers { http: new_measurer(), grpc: new_measurer() };
         let measurers = std::iter::repeat_with(new_measurers).take(threads.get()).collect();
         let shared = Arc::new(Shared {
-            matchmaker: matchmaker,
+            matchmaker,
             budget,
             addresses: Arc::new(addresses),
             timeouts,

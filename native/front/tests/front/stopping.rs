@@ -28,7 +28,7 @@ fn front_without_a_journal_does_not_start() {
         listener: TcpListener::bind("127.0.0.1:0").unwrap(),
         edge_listener: None,
         budget: Arc::new(ConnectionBudget::new(10)),
-        matchmaker: matchmaker(shard, Limits::default(), "Local"),
+        matchmaker: Arc::new(matchmaker(shard, Limits::default(), "Local")),
         duration_bounds: Vec::new(),
         addresses: ClientAddresses::default(),
         timeouts: TIMEOUTS,

@@ -180,7 +180,7 @@ impl World {
             listener,
             edge_listener: Some(UnixListener::bind(&edge_socket).unwrap()),
             budget: budget.clone(),
-            matchmaker,
+            matchmaker: Arc::new(matchmaker),
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses {
                 proxies: setup.proxies,

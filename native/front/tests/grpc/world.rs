@@ -148,7 +148,7 @@ impl World {
             listener: TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap(),
             edge_listener: None,
             budget: Arc::new(ConnectionBudget::new(100)),
-            matchmaker: matchmaker(shard.clone()),
+            matchmaker: Arc::new(matchmaker(shard.clone())),
             duration_bounds: vec![Duration::from_secs(1)],
             addresses: ClientAddresses {
                 proxies: setup.proxies,
