@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pyservice.rpc.front_contract import methods
+from pyservice.front.grpc_methods import methods
 from pyservice.schema.methods import METHODS, STREAMS
 from pyservice.transport import TransportSettings
 

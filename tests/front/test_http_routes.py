@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from pyservice.edge.front_contract import routes
+from pyservice.front.http_routes import routes
 from pyservice.schema.methods import METHODS
 
 

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from pyservice.transport.request_headers import new_ray_id, read_traceparent
+from pyservice.transport.trace_context import new_ray_id, read_traceparent
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 SPAN = "00f067aa0ba902b7"
