@@ -16,23 +16,8 @@ from pathlib import Path
 import pytest
 
 from pyservice import _native
-from pyservice.errors import codes
-from tests.native.native_engine import NAMESPACE, VERSION, open_engine
+from tests.native.native_engine import NAMESPACE, VERSION, Requests, open_engine
 from tests.support.waiting import PATIENCE_S
-
-# Code above the engine raises these errors: configuration, captcha and verification.
-DECIDED_ABOVE = {
-    "MATCHMAKER_GAME_MODE_NOT_FOUND",
-    "MATCHMAKER_REGION_NOT_FOUND",
-    "MATCHMAKER_FIND_DISABLED",
-    "MATCHMAKER_CREATE_DISABLED",
-    "MATCHMAKER_TAGS_DISABLED",
-    "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
-    "MATCHMAKER_PUBLICITY_DISABLED",
-    "MATCHMAKER_REGION_NOT_ENABLED",
-    "MATCHMAKER_VERIFICATION_FAILED",
-    "MATCHMAKER_VERIFICATION_UNAVAILABLE",
-}
 
 
 @pytest.fixture
@@ -42,38 +27,34 @@ def engine() -> Iterator[_native.Engine]:
     engine.close()
 
 
-def attach(engine: _native.Engine, slots: int = 4, namespace: bytes = NAMESPACE) -> bytes:
-    lobby, _, _ = engine.attach(
+@pytest.fixture
+def requests(engine: _native.Engine) -> Requests:
+    return Requests(engine)
+
+
+def attach(
+    engine: _native.Engine,
+    slots: int = 4,
+    namespace: bytes = NAMESPACE,
+    player_token_ttl_ms: int = 120_000,
+) -> tuple[bytes, str]:
+    """Returns a ready lobby and its token."""
+    lobby, token, _ = engine.attach(
         namespace,
         VERSION,
         "duel",
         "local",
         [("game", "127.0.0.1", 7777, False)],
         max_players=(slots, slots, slots),
-        player_token_ttl_ms=120_000,
+        player_token_ttl_ms=player_token_ttl_ms,
         heartbeat_timeout_ms=0,
         heartbeat_grace_ms=10_000,
         is_join_enabled=True,
         create_ts_ms=0,
         lobby_count_max=1_000_000,
     )
-    engine.ready(lobby)
-    return lobby
-
-
-def test_every_engine_error_is_in_the_error_table() -> None:
-    unknown = sorted(set(_native.SLUGS) - set(codes()))
-    assert not unknown, f"add these to proto/errors.toml and run `make generate`: {unknown}"
-
-
-def test_every_lobby_error_belongs_to_the_engine_or_is_listed() -> None:
-    mine = {code for code in codes() if code.startswith(("MATCHMAKER_", "PLAYER_"))}
-    missing = sorted(mine - DECIDED_ABOVE - set(_native.SLUGS))
-    assert not missing, (
-        f"add these to native/core/src/refusal.rs, or to DECIDED_ABOVE here: {missing}"
-    )
-    both = sorted(DECIDED_ABOVE & set(_native.SLUGS))
-    assert not both, f"take these out of DECIDED_ABOVE here: {both}"
+    Requests(engine).of_server("ready", token)
+    return lobby, token
 
 
 def test_used_mock_players_of_a_group_are_limited(engine: _native.Engine) -> None:
@@ -88,10 +69,10 @@ def test_used_mock_players_of_a_group_are_limited(engine: _native.Engine) -> Non
         consume(group, number)
     with pytest.raises(_native.Refused) as refused:
         consume(group, 10_000)
-    assert refused.value.slug == "RATE_LIMITED"
-    retry_after_ms = refused.value.context["retry_after_ms"]
-    assert isinstance(retry_after_ms, int)
-    assert 0 < retry_after_ms <= 3_600_000
+    error = refused.value.error
+    assert (error.code, error.metadata) == ("RATE_LIMITED", {"limit": "mock_players"})
+    assert error.retry_after_s is not None
+    assert 0 < error.retry_after_s <= 3_600
     consume(other_group, 10_000)
 
 
@@ -103,32 +84,20 @@ def test_stub_matches_the_module() -> None:
     assert result.returncode == 0, result.stdout
 
 
-def test_boundary_values_are_frozen(engine: _native.Engine) -> None:
-    lobby = engine.lobby(attach(engine))
+def test_boundary_values_are_frozen(engine: _native.Engine, requests: Requests) -> None:
+    lobby = engine.lobby(attach(engine)[0])
     assert lobby is not None
-    placed = engine.join(NAMESPACE, lobby.id)
-    for frozen in (engine, lobby, lobby.ports[0], placed, engine.status()):
+    decision = requests.decide(requests.of_player("regions"))
+    for frozen in (engine, lobby, lobby.ports[0], decision, engine.status()):
         with pytest.raises(AttributeError):
             frozen.wait = 1  # type: ignore[union-attr, misc]
-
-
-def test_refusal_has_slug_and_context(engine: _native.Engine) -> None:
-    lobby = attach(engine, slots=1)
-    with pytest.raises(_native.Refused) as refused:
-        engine.join(NAMESPACE, lobby, party_size=2)
-    assert refused.value.slug == "BODY_INVALID"
-    assert refused.value.context == {"limit": 1}
-    token = engine.join(NAMESPACE, lobby).tokens[0]
-    with pytest.raises(_native.Refused) as refused:
-        engine.heartbeat(lobby, ["player_x", token, ""])
-    assert refused.value.context == {"indexes": (0, 2)}
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda engine: engine.join(b"short", b"x" * 16),
-        lambda engine: engine.connected(b"x" * 16, "player_x", b"not 32 bytes"),
+        lambda engine: engine.lobby(b"short"),
+        lambda engine: engine.recall(b"not 32 bytes"),
         lambda engine: engine.public_token(NAMESPACE, b""),
     ],
 )
@@ -142,12 +111,15 @@ def test_invalid_argument_is_a_value_error(
 def test_responses_wait_for_the_journal_and_signal_the_eventfd(tmp_path: Path) -> None:
     engine = open_engine(tmp_path / "journal", segment_bytes=262_144)
     try:
-        lobby = attach(engine)
-        wait = engine.join(NAMESPACE, lobby).wait
+        lobby, token = attach(engine)
+        requests = Requests(engine)
+        requests.join(lobby)
+        wait = engine.status().last
         if engine.request_wake(wait):
             assert is_signalled(engine.wake_fd(), PATIENCE_S)
         assert engine.durable() >= wait
-        assert engine.set_closed(lobby, False) == 0, "nothing changed and all of it is durable"
+        is_unchanged = requests.of_server("closed", token, is_closed=False) == 0
+        assert is_unchanged, "nothing changed and all of it is durable"
     finally:
         engine.close()
     again = open_engine(tmp_path / "journal", segment_bytes=262_144)
@@ -172,18 +144,22 @@ def test_only_changes_that_are_followed_signal_the_eventfd(tmp_path: Path) -> No
             assert is_signalled(engine.wake_fd(), PATIENCE_S)
 
     try:
-        lobby = attach(engine, slots=16)
-        tokens = [engine.join(NAMESPACE, lobby).tokens[0] for _ in range(8)]
-        engine.connected(lobby, tokens.pop())
-        wait_durable(engine.status().last)
+        lobby, lobby_token = attach(engine, slots=16)
+        requests = Requests(engine)
+
+        def report(operation: str, token: str) -> None:
+            wait_durable(requests.of_server(operation, lobby_token, player_token=token))
+
+        tokens = [token for _ in range(8) for token in requests.join(lobby)]
+        report("connected", tokens.pop())
         assert is_signalled(engine.change_fd(), PATIENCE_S)
         for token in tokens:
-            wait_durable(engine.connected(lobby, token))
+            report("connected", token)
             assert not is_signalled(engine.change_fd()), "changed counts are signalled once"
         engine.counts(0)
-        wait_durable(engine.disconnected(lobby, token))
+        report("disconnected", token)
         assert is_signalled(engine.change_fd(), PATIENCE_S)
-        wait_durable(engine.set_closed(lobby, True))
+        wait_durable(requests.of_server("closed", lobby_token, is_closed=True))
         assert is_signalled(engine.change_fd(), PATIENCE_S), "the lobby has a new fact"
     finally:
         engine.close()
@@ -195,12 +171,13 @@ def samples(engine: _native.Engine, labels: dict[bytes, str]) -> dict[str, float
     return {name: float(value) for name, value in pairs}
 
 
-def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(engine: _native.Engine) -> None:
+def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(
+    engine: _native.Engine, requests: Requests
+) -> None:
     namespaces = [number.to_bytes(16, "big") for number in range(1_003)]
     for slots, namespace in enumerate(namespaces, 1):
-        lobby = attach(engine, slots, namespace)
-        engine.join(namespace, lobby)
-        engine.detach([namespace], attach(engine, 1, namespace))
+        requests.join(attach(engine, slots, namespace)[0], namespace)
+        engine.detach([namespace], attach(engine, 1, namespace)[0])
     labels = {
         namespace: f"game/{number}" for number, namespace in enumerate(namespaces) if number != 7
     }
@@ -228,7 +205,7 @@ def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(engine: _native.En
 
 
 def test_metrics_count_lobby_ends_by_cause(engine: _native.Engine) -> None:
-    engine.detach([NAMESPACE], attach(engine))
+    engine.detach([NAMESPACE], attach(engine)[0])
     page = samples(engine, {NAMESPACE: "g/n"})
     ends = {
         cause: page[f'hosting_lobby_ends_total{{namespace="g/n",cause="{cause}"}}']
@@ -277,21 +254,21 @@ def test_directory_in_use_is_rejected_by_name(tmp_path: Path) -> None:
 
 LABELS = {number.to_bytes(16, "big"): f"game/{number}" for number in range(1_000)}
 
-BATCH_CALLS: dict[str, Callable[[_native.Engine, bytes, list[str]], object]] = {
-    "heartbeat": lambda engine, lobby, tokens: engine.heartbeat(lobby, tokens),
-    "list_lobbies": lambda engine, lobby, tokens: engine.list_lobbies(
-        NAMESPACE, VERSION, ["duel"], 0, True, 10_000, 1 << 20
+BATCH_CALLS: dict[str, Callable[[_native.Engine, Requests, str, list[str]], object]] = {
+    "heartbeat": lambda _, requests, lobby_token, tokens: requests.of_server(
+        "heartbeat", lobby_token, player_tokens=tokens
     ),
-    "render_metrics": lambda engine, lobby, tokens: engine.render_metrics(LABELS),
+    "list": lambda _, requests, *__: requests.decide(requests.of_player("list")),
+    "render_metrics": lambda engine, *_: engine.render_metrics(LABELS),
 }
 
 
 @pytest.mark.parametrize("name", BATCH_CALLS)
-def test_batch_calls_release_the_interpreter_lock(engine: _native.Engine, name: str) -> None:
-    lobby = attach(engine, slots=60_000)
-    tokens = [
-        token for _ in range(300) for token in engine.join(NAMESPACE, lobby, party_size=64).tokens
-    ]
+def test_batch_calls_release_the_interpreter_lock(
+    engine: _native.Engine, requests: Requests, name: str
+) -> None:
+    lobby, lobby_token = attach(engine, slots=60_000)
+    tokens = [token for _ in range(300) for token in requests.join(lobby, party_size=64)]
     for _ in range(2_000):
         attach(engine, slots=1)  # Makes the list operation take a measurable time.
     for namespace in LABELS:
@@ -313,7 +290,7 @@ def test_batch_calls_release_the_interpreter_lock(engine: _native.Engine, name: 
         gate.release()
         assert not ran.is_set(), "the thread ran before the call: the test shows nothing"
         for _ in range(1_000):
-            BATCH_CALLS[name](engine, lobby, tokens)
+            BATCH_CALLS[name](engine, requests, lobby_token, tokens)
             if ran.is_set():
                 break
         assert ran.is_set()
@@ -322,27 +299,15 @@ def test_batch_calls_release_the_interpreter_lock(engine: _native.Engine, name: 
         thread.join()
 
 
-def test_slot_is_free_within_10_ms_of_its_deadline(engine: _native.Engine) -> None:
+def test_slot_is_free_within_10_ms_of_its_deadline(
+    engine: _native.Engine, requests: Requests
+) -> None:
     ttl_ms = 40
-    lobby, _, _ = engine.attach(
-        NAMESPACE,
-        VERSION,
-        "duel",
-        "local",
-        [("game", "127.0.0.1", 7777, False)],
-        max_players=(4, 4, 4),
-        player_token_ttl_ms=ttl_ms,
-        heartbeat_timeout_ms=0,
-        heartbeat_grace_ms=10_000,
-        is_join_enabled=True,
-        create_ts_ms=0,
-        lobby_count_max=1,
-    )
-    engine.ready(lobby)
+    lobby, _ = attach(engine, player_token_ttl_ms=ttl_ms)
     late_ms = []
     for _ in range(21):
         before = time.clock_gettime(time.CLOCK_BOOTTIME)
-        engine.join(NAMESPACE, lobby)
+        requests.join(lobby)
         after = time.clock_gettime(time.CLOCK_BOOTTIME)
         # Reading a lobby expires nothing, so this observes the timer.
         while (view := engine.lobby(lobby)) is not None and view.players[1]:

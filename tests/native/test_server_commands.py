@@ -7,13 +7,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pyservice import _native
-from tests.native.native_engine import NAMESPACE, VERSION, open_engine
+from pyservice.calls import Call, EncodedRequest
+from tests.native.native_engine import NAMESPACE, VERSION, Requests, open_engine
 from tests.support.waiting import until
 
 GAME = ("game", "udp", "number", 0, 0, False)
@@ -25,6 +27,11 @@ def engine() -> Iterator[_native.Engine]:
     engine = open_engine(None)
     yield engine
     engine.close()
+
+
+@pytest.fixture
+def requests(engine: _native.Engine) -> Requests:
+    return Requests(engine)
 
 
 @pytest.fixture
@@ -47,14 +54,34 @@ def template(**changed: Any) -> _native.LobbyTemplate:
     return _native.LobbyTemplate(**(fields | changed))
 
 
-def find(engine: _native.Engine, creation: _native.LobbyTemplate | int | None) -> _native.Placed:
-    return engine.find(NAMESPACE, VERSION, ["duel"], ["local"], [], creation=creation)
+def find(requests: Requests, creation: _native.LobbyTemplate | int | None) -> _native.Decision:
+    request = requests.of_player("find", game_modes=["duel"])
+    new_lobby = None if creation is None else (NAMESPACE, VERSION, creation)
+    return requests.native.place(request, new_lobby)
+
+
+def start(requests: Requests) -> bytes:
+    """Returns the starting lobby of a find."""
+    decision = find(requests, template())
+    assert decision.hold
+    assert decision.lobby is not None
+    return decision.lobby
+
+
+def ready(engine: _native.Engine, lobby: bytes) -> None:
+    token = engine.servers().lobby_token(lobby)
+    assert token is not None
+    client = ip_address("127.0.0.1")
+    call = Call("0" * 32, client.packed, f"Bearer {token}", client=client)
+    request = EncodedRequest("ready", call, "proto", are_ports_served=True)
+    Requests(engine).decide(request)
 
 
 def test_find_creates_an_allowed_lobby_and_waits(
-    engine: _native.Engine, servers: _native.Servers
+    engine: _native.Engine, requests: Requests, servers: _native.Servers
 ) -> None:
-    hold = find(engine, template(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
+    hold = find(requests, template(tags=[("map", "sea")], lobby_config=b'{"a": 1}'))
+    assert hold.lobby is not None
     lobby = engine.lobby(hold.lobby)
     assert lobby is not None
     assert (lobby.is_ours, lobby.is_public, lobby.is_ready, lobby.ports) == (True, True, False, ())
@@ -64,23 +91,25 @@ def test_find_creates_an_allowed_lobby_and_waits(
     assert 26_000 <= port.number <= 31_999
     assert servers.wanted_since(0) == (2, True, [(lobby.id, False)], [])
 
-    token = servers.lobby_token(lobby.id)
-    assert token is not None
-    assert engine.lobby_of_token(token) == lobby.id
-    engine.ready(lobby.id)
+    ready(engine, lobby.id)
     [resolved] = engine.take_resolved()
     assert (resolved.hold, resolved.placed is not None) == (hold.hold, True)
 
 
 @pytest.mark.parametrize(
-    ("creation", "slug"),
-    [(None, "NO_AVAILABLE_LOBBIES"), (5, "NO_AVAILABLE_LOBBIES"), (0, "TOO_MANY_LOBBIES")],
+    ("creation", "code"),
+    [
+        (None, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
+        (5, "MATCHMAKER_NO_AVAILABLE_LOBBIES"),
+        (0, "MATCHMAKER_TOO_MANY_LOBBIES"),
+    ],
 )
 def test_find_creates_no_lobby_without_permission(
-    engine: _native.Engine, creation: int | None, slug: str
+    requests: Requests, creation: int | None, code: str
 ) -> None:
-    with pytest.raises(_native.Refused, match=slug):
-        find(engine, creation)
+    error = find(requests, creation).error
+    assert error is not None
+    assert error.code == code
 
 
 def test_create_returns_its_own_lobby_or_no_capacity(engine: _native.Engine) -> None:
@@ -92,19 +121,20 @@ def test_create_returns_its_own_lobby_or_no_capacity(engine: _native.Engine) -> 
 
 
 def test_waiting_find_receives_the_exit_code(
-    engine: _native.Engine, servers: _native.Servers
+    engine: _native.Engine, requests: Requests, servers: _native.Servers
 ) -> None:
-    hold = find(engine, template())
-    assert servers.exited(hold.lobby, 3)[0] is True
+    lobby = start(requests)
+    assert servers.exited(lobby, 3)[0] is True
     [resolved] = engine.take_resolved()
     assert resolved.refusal is not None
-    assert resolved.refusal.slug == "MATCHMAKER_LOBBY_START_FAILED"
-    assert resolved.refusal.context == {"reason": "exited", "exit_code": 3}
-    assert servers.wanted_since(2)[3] == [hold.lobby]
+    error = resolved.refusal.error
+    assert error.code == "MATCHMAKER_LOBBY_START_FAILED"
+    assert error.metadata == {"reason": "exited", "exit_code": "3"}
+    assert servers.wanted_since(2)[3] == [lobby]
 
 
 def test_idle_lobbies_are_reported_and_stopped_unless_used(
-    engine: _native.Engine, servers: _native.Servers
+    engine: _native.Engine, requests: Requests, servers: _native.Servers
 ) -> None:
     lobby, _ = servers.start_idle(NAMESPACE, VERSION, template())
     [group] = servers.take_touched()
@@ -115,7 +145,7 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
         "local",
     )
     assert (group.starting, group.live, group.empty) == (1, 1, [])
-    engine.ready(lobby)
+    ready(engine, lobby)
     [group] = servers.take_touched()
     [empty] = group.empty
     assert (empty.lobby, empty.was_used, empty.is_findable, empty.is_ours) == (
@@ -124,9 +154,11 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
         True,
         True,
     )
-    placed = engine.join(NAMESPACE, lobby)
+    [player] = requests.join(lobby)
     assert servers.stop(lobby, True)[0] is False
-    engine.disconnected(lobby, placed.tokens[0])
+    token = servers.lobby_token(lobby)
+    assert token is not None
+    requests.of_server("disconnected", token, player_token=player)
     assert servers.stop(lobby, True)[0] is True
     assert servers.idle_lobby_groups(NAMESPACE)[0].live == 0
 
@@ -176,7 +208,7 @@ def test_quarantine_of_any_range_survives_compaction(tmp_path: Path) -> None:
         try:
             servers.lease(bytes([number]) * 16, NAMESPACE, "local", by_host)
         except _native.Refused as error:
-            if error.slug != "STORAGE_FULL":
+            if error.error.code != "STORAGE_FULL":
                 raise
             # The next segment is not prepared yet.
             return False
