@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import ast
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -18,7 +19,6 @@ COMMAND: Final = "python docs/generate.py"
 # A script's import path contains only the script's folder.
 sys.path.insert(0, str(ROOT))
 
-from pyservice.dataplane.engine import REFUSAL_SLUGS  # noqa: E402
 from pyservice.errors import ServiceError  # noqa: E402
 from pyservice.openapi import document  # noqa: E402
 from pyservice.pb.comments import COMMENTS  # noqa: E402
@@ -108,8 +108,13 @@ def _code_table(codes: Iterator[str] | list[str]) -> list[str]:
 
 
 def _codes_named_in_code() -> frozenset[str]:
-    """Returns the codes of the engine and those that modules name."""
-    found = set(REFUSAL_SLUGS)
+    found: set[str] = set()
+    variants = {code.title().replace("_", ""): code for code in TABLE}
+    for path in sorted((ROOT / "native").glob("*/src/**/*.rs")):
+        if path.stem == "tests" or path.name == "contract.rs":
+            continue
+        for slug, variant in re.findall(r'"([A-Z_]+)"|\bCode::(\w+)', path.read_text()):
+            found.add(slug or variants.get(variant, ""))
     for path in sorted((ROOT / "pyservice").rglob("*.py")):
         if "pb" in path.relative_to(ROOT).parts:
             continue
