@@ -45,6 +45,7 @@ from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database, Transaction
 from pyservice.storage.tables import namespaces as namespaces_table
 from pyservice.watch import Topics
+from tests.support.token_checks import is_revoked
 from tests.support.waiting import PATIENCE_S, eventually
 
 EPOCH = 1_700_000_000_000
@@ -146,7 +147,7 @@ class FedPlane:
         return answer
 
     def is_revoked(self, namespace_id: str, token_id: str) -> bool:
-        return self.namespaces.is_revoked(raw_id(namespace_id), raw_id(token_id))
+        return is_revoked(self.namespaces, raw_id(namespace_id), raw_id(token_id))
 
     async def wait_for_poll(self) -> None:
         before = self.held_requests

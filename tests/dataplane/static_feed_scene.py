@@ -87,4 +87,4 @@ class StaticFeedScene:
                 await asyncio.sleep(0.001)
 
     def is_good(self, digest: bytes) -> bool:
-        return self.namespaces.service_token_grant(digest) is not None
+        return self.namespaces.native.of_service_token(digest) is not None

@@ -13,7 +13,6 @@ import pytest
 from aiohttp import web
 
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
@@ -302,14 +301,6 @@ async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> 
     fresh = await scene.attach("tagged")
     await scene.join(fresh.lobby_id)
     await scene.find("tagged")
-
-
-async def test_captcha_fails_without_admission(scene: AdmissionScene, engine: Engine) -> None:
-    lobby = await scene.attach()
-    scene.ask(RULE)
-    scene.matchmaker = Matchmaker(engine, scene.namespaces, scene.matchmaker._regions)
-    for work in (scene.find(captcha=proof()), scene.join(lobby.lobby_id, captcha=proof())):
-        assert (await expect_error(work)).code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 
 async def test_bundled_captcha_provider(engine: Engine) -> None:

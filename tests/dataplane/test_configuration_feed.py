@@ -34,6 +34,7 @@ from tests.support.namespace_configurations import (
     configuration,
     version,
 )
+from tests.support.token_checks import is_revoked
 
 pytestmark = pytest.mark.anyio
 
@@ -306,8 +307,8 @@ async def test_lower_limits_do_not_block_other_changes(tmp_path: Path, name: str
     )
     assert (await after.check(changed)).HasField("applied")
     assert (await after.apply(pb.ApplyRequest(configuration=changed))).HasField("applied")
-    assert namespaces.is_revoked(RAW_ID, raw_id(OTHER_NAMESPACE_ID))
-    assert namespaces.namespace_of_host("new.example") == RAW_ID
+    assert is_revoked(namespaces, RAW_ID, raw_id(OTHER_NAMESPACE_ID))
+    assert namespaces.native.of_host("new.example") == RAW_ID
 
     other = {**running, "version_id": OTHER_NAMESPACE_ID}
     renamed = {**running, "display_name": "0.0.2"}

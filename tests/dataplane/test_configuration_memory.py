@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from tests.dataplane.feed_scene import Plane, numbered
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, configuration, version
+from tests.support.token_checks import is_revoked
 
 pytestmark = pytest.mark.anyio
 
@@ -200,7 +200,7 @@ async def test_revocation_passes_at_the_limit(tmp_path: Path) -> None:
     revoked = {"environment_tokens": tokens, "revoked_token_ids": TOKENS}
     assert await plane.apply(revision=2, **of_group(0, 1, "x", **revoked)) == "applied"
     namespace = raw_id(of_group(0, 1, "x")["namespace_id"])
-    assert all(plane.namespaces.is_revoked(namespace, raw_id(token)) for token in TOKENS)
+    assert all(is_revoked(plane.namespaces, namespace, raw_id(token)) for token in TOKENS)
     # Neither does a version that is not larger need room.
     assert await plane.apply(revision=3, **of_group(0, 1, "z", **revoked)) == "applied"
     # A new namespace needs room, also with a version that the group runs.
@@ -214,13 +214,3 @@ async def test_namespace_without_versions_of_its_own_counts_for_all_groups(tmp_p
     plane = Plane(tmp_path / "feed", held_bytes_max=30_000)
     outcomes = [await plane.apply(**numbered(number)) for number in range(6)]
     assert (outcomes[0], outcomes[-1]) == ("applied", "refused")
-
-
-def test_native_namespace_knows_exactly_its_revoked_tokens() -> None:
-    ids = [raw_id(token_id) for token_id in TOKENS]
-    index = NamespaceIndex()
-    index.put(configuration(**numbered(0, revoked_token_ids=list(reversed(TOKENS[::2])))))
-    (namespace_id,) = index.labels()
-    assert [index.is_revoked(namespace_id, raw) for raw in ids] == [True, False] * 500
-    assert not index.is_revoked(namespace_id, bytes(16))
-    assert not index.is_revoked(bytes(16), ids[0])

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from os import urandom
+import time
+from ipaddress import ip_address
 from typing import Any
 
 import pytest
 
-from pyservice.auth.authorization import Authorizer
-from pyservice.calls import Call
+from pyservice.calls import Call, Caller, EncodedRequest, Unanswered
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.errors import ServiceError
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.support.matchmaker_scene import MatchmakerScene
-from tests.support.namespace_configurations import NAMESPACE_ID, configuration, version
+from pyservice.schema.methods import METHODS
+from tests.support.matchmaker_scene import MatchmakerScene, expect_error
+from tests.support.namespace_configurations import NAMESPACE_ID, version
 
 pytestmark = pytest.mark.anyio
 
 TOKEN_ID = "0192f000-0000-7000-8000-0000000000d1"
 OTHER_ID = "0192f000-0000-7000-8000-0000000000d2"
 NAMESPACE = raw_id(NAMESPACE_ID)
-NOW_MS = 1_700_000_000_000
+END_MS = time.time_ns() // 1_000_000 + 86_400_000
 NIL = "00000000-0000-0000-0000-000000000000"
 RANGE = {"proxy": "none", "protocol": "udp", "port_range": {"min": 20000, "max": 20009}}
 PORTS: dict[str, dict[str, Any]] = {
@@ -45,75 +44,45 @@ MODES["quiet"]["listable"] = False
 MODES["range"]["docker"]["network_mode"] = "host"
 
 
-class MemoryTokens:
-    def __init__(self) -> None:
-        self.identities: dict[str, tuple[bytes, bytes, int]] = {}
-        self.groups: list[bytes] = []
-        self._used: set[str] = set()
-
-    def namespace_of_development_token(
-        self, development_token: str
-    ) -> tuple[bytes, bytes, int] | None:
-        return self.identities.get(development_token)
-
-    def mock_player_token(
-        self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
-    ) -> str:
-        nonce = nonce or urandom(16)
-        assert len(nonce) == 16
-        proof = sha256(namespace + token_id + nonce).hexdigest()[:16]
-        return f"player_{nonce.hex()}{proof}"
-
-    async def consume_mock(
-        self,
-        group: bytes,
-        namespace: bytes,
-        token_id: bytes,
-        player_token: str,
-        deadline: float | None,
-    ) -> None:
-        self.groups.append(group)
-        nonce = bytes.fromhex(player_token[7:39])
-        if player_token != self.mock_player_token(namespace, token_id, nonce):
-            raise ServiceError("PLAYER_TOKEN_INVALID")
-        if player_token in self._used:
-            raise ServiceError("PLAYER_TOKEN_CONSUMED")
-        self._used.add(player_token)
-
-
 class DevelopmentScene(MatchmakerScene):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
-        self.tokens = MemoryTokens()
-        self.tokens.identities = {
-            "dev_one": (NAMESPACE, raw_id(TOKEN_ID), NOW_MS + 1),
-            "dev_two": (NAMESPACE, raw_id(OTHER_ID), NOW_MS + 1),
-            "dev_late": (NAMESPACE, raw_id(TOKEN_ID), NOW_MS),
-            "dev_elsewhere": (bytes(16), raw_id(TOKEN_ID), NOW_MS + 1),
+        self.tokens = {
+            "one": engine.development_token(NAMESPACE, raw_id(TOKEN_ID), END_MS),
+            "two": engine.development_token(NAMESPACE, raw_id(OTHER_ID), END_MS),
+            "late": engine.development_token(NAMESPACE, raw_id(TOKEN_ID), 1_700_000_000_000),
+            "elsewhere": engine.development_token(bytes(16), raw_id(TOKEN_ID), END_MS),
+            "forged": "forged",
         }
-        authorizer = Authorizer(engine, self.namespaces, lambda: NOW_MS, self.tokens)
-        development = MockOperations(self.namespaces, self.tokens, engine.idempotency)
-        self.table = operation_table(authorizer, self.matchmaker, self.fleet, development)
+        mocks = MockOperations(
+            self.native, self.namespaces, engine.player_records, engine.idempotency
+        )
+        self.table = operation_table(self.authorizer, *self.matchmaker.parts, mocks)
         self.put_namespace()
 
     def put_namespace(self, level: dict[str, Any] | None = None, **token: Any) -> None:
-        entry = {"token_id": TOKEN_ID, "expires_ms": str(NOW_MS + 1), **token}
+        entry = {"token_id": TOKEN_ID, "expires_ms": str(END_MS), **token}
         versions = [version(level=level, **MODES)]
-        self.namespaces.put(configuration(versions=versions, development_tokens=[entry]))
+        self.feed(versions=versions, development_tokens=[entry])
 
-    async def call(
-        self, name: str, request: Any = None, token: str = "dev_one", **call: Any
-    ) -> Any:
+    async def call(self, name: str, request: Any = None, token: str = "one", **call: Any) -> Any:
         operation = self.table[f"hosting.v1.Matchmaker.{name}"]
-        context = Call("0" * 32, bytes(4), authorization=f"Bearer {token}", **call)
+        client = ip_address("127.0.0.1")
+        authorization = f"Bearer {self.tokens.get(token, token)}"
+        context = Call("0" * 32, client.packed, authorization, client=client, **call)
+        if operation.answer is not None:
+            message = request.SerializeToString(deterministic=True) if request else b""
+            method = METHODS[operation.method]
+            reply = await operation.answer(EncodedRequest(method.slug, context, "proto", message))
+            if not isinstance(reply, Unanswered):
+                return method.response.FromString(reply.proto())
+            assert reply is Unanswered.OTHER_TOKEN
         caller = operation.authorize(context)
-        assert not hasattr(caller, "__await__")
+        assert isinstance(caller, Caller)
         return await operation.run(request, caller)
 
-    async def code(self, name: str, request: Any = None, token: str = "dev_one") -> str:
-        with pytest.raises(ServiceError) as caught:
-            await self.call(name, request, token)
-        return caught.value.code
+    async def code(self, name: str, request: Any = None, token: str = "one") -> str:
+        return (await expect_error(self.call(name, request, token))).code
 
     async def find_lobby(self, *modes: str, **fields: Any) -> pb.FindLobbyResponse:
         request = pb.FindLobbyRequest(game_modes=modes or ["duel"], **fields)
@@ -207,7 +176,7 @@ async def test_token_ports_replace_version_ports(scene: DevelopmentScene) -> Non
     assert dict(joined.ports) == dict(answer.ports)
     # Another token gets the ports of the version.
     request = pb.FindLobbyRequest(game_modes=["bound"])
-    assert list((await scene.call("FindLobby", request, "dev_two")).ports) == ["game"]
+    assert list((await scene.call("FindLobby", request, "two")).ports) == ["game"]
 
 
 async def test_mock_modes(scene: DevelopmentScene) -> None:
@@ -227,10 +196,9 @@ async def test_mock_player_tokens_are_valid_once_for_their_dev_token(
     assert len(set(tokens)) == 3
     for token in tokens:
         request = pb.PlayerConnectedRequest(player_token=token)
-        assert await scene.code("PlayerConnected", request, "dev_two") == "PLAYER_TOKEN_INVALID"
+        assert await scene.code("PlayerConnected", request, "two") == "PLAYER_TOKEN_INVALID"
         assert await scene.call("PlayerConnected", request) == pb.PlayerConnectedResponse()
         assert await scene.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
-    assert set(scene.tokens.groups) == {scene.namespaces.group_of(NAMESPACE)}
 
 
 async def test_repeated_mock_request_returns_the_same_tokens(scene: DevelopmentScene) -> None:
@@ -240,7 +208,7 @@ async def test_repeated_mock_request_returns_the_same_tokens(scene: DevelopmentS
     others = [
         await scene.call("FindLobby", request),
         await scene.call("FindLobby", request, idempotency_key="other"),
-        await scene.call("FindLobby", request, "dev_two", idempotency_key="key"),
+        await scene.call("FindLobby", request, "two", idempotency_key="key"),
     ]
     tokens = {answer.player.token for answer in (keyed[0], *others)}
     assert len(tokens) == 4
@@ -290,14 +258,14 @@ async def test_mock_skips_captcha_and_verification(scene: DevelopmentScene) -> N
 
 
 async def test_invalid_dev_token_is_refused(scene: DevelopmentScene) -> None:
-    invalid = {"dev_elsewhere": "TOKEN_INVALID", "dev_forged": "TOKEN_INVALID"}
+    invalid = {"elsewhere": "TOKEN_INVALID", "forged": "TOKEN_INVALID"}
     for name in ("FindLobby", "ListRegions", "LobbyReady"):
-        for token, code in {"dev_late": "TOKEN_EXPIRED", **invalid}.items():
+        for token, code in {"late": "TOKEN_EXPIRED", **invalid}.items():
             assert await scene.code(name, None, token) == code
-    scene.namespaces.put(configuration(revoked_token_ids=[TOKEN_ID]))
+    scene.feed(revoked_token_ids=[TOKEN_ID])
     for name in ("FindLobby", "ListRegions", "LobbyReady"):
         assert await scene.code(name) == "TOKEN_REVOKED"
-    assert await scene.call("ListRegions", None, "dev_two")
+    assert await scene.call("ListRegions", None, "two")
 
 
 async def test_operator_operations_refuse_dev_tokens(scene: DevelopmentScene) -> None:
@@ -309,12 +277,3 @@ async def test_other_tokens_get_real_operations(scene: DevelopmentScene) -> None
     public = scene.engine.public_token(NAMESPACE, raw_id(OTHER_ID))
     regions = await scene.call("ListRegions", pb.ListRegionsRequest(), public)
     assert [region.region_id for region in regions.regions] == ["north", "south"]
-
-
-async def test_dev_tokens_need_mock_operations(scene: DevelopmentScene) -> None:
-    without = Authorizer(scene.engine, scene.namespaces)
-    accepting = Authorizer(scene.engine, scene.namespaces, development=scene.tokens)
-    mocks = MockOperations(scene.namespaces, scene.tokens, scene.engine.idempotency)
-    for authorizer, development in ((without, mocks), (accepting, None)):
-        with pytest.raises(ValueError, match="dev_"):
-            operation_table(authorizer, scene.matchmaker, scene.fleet, development)

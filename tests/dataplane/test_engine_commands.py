@@ -14,8 +14,11 @@ import pytest
 from pyservice.auth import keyring
 from pyservice.dataplane import engine_commands
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
-from pyservice.dataplane.engine_commands import DurabilityWaiter, service_error
-from tests.dataplane.engine_calls import NAMESPACE, attach, error_code, join
+from pyservice.dataplane.engine_commands import DurabilityWaiter
+from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from tests.support.matchmaker_scene import MatchmakerScene, expect_error
+from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -144,7 +147,7 @@ async def test_batches_wake_the_event_loop_only_for_requested_events(scene: Scen
 async def test_deadline_ends_one_wait(scene: Scene) -> None:
     now = asyncio.get_running_loop().time()
     late, patient = scene.settle(1, now + 0.01), scene.settle(1, now + 60)
-    assert await error_code(late) == "DEADLINE_EXCEEDED"
+    assert (await expect_error(late)).code == "DEADLINE_EXCEEDED"
     assert not patient.done()
     scene.journal.advance(1)
     await asyncio.wait_for(patient, PATIENCE_S)
@@ -209,7 +212,7 @@ async def test_late_request_of_an_ended_hold_releases_nothing(
     scene.journal.advance(1, Ended(7, "placed"))
     scene.waiting._on_change(scene.journal.change_fd())
     if is_expired:
-        assert await error_code(task) == "DEADLINE_EXCEEDED"
+        assert (await expect_error(task)).code == "DEADLINE_EXCEEDED"
     else:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
@@ -218,7 +221,7 @@ async def test_late_request_of_an_ended_hold_releases_nothing(
 
 async def test_hold_has_a_time_limit(scene: Scene) -> None:
     scene.waiting._longest_hold_s = 0.01
-    assert await error_code(scene.hold(7)) == "DEADLINE_EXCEEDED"
+    assert (await expect_error(scene.hold(7))).code == "DEADLINE_EXCEEDED"
     assert scene.journal.released == [7]
 
 
@@ -227,15 +230,16 @@ async def test_cancel_holds_releases_all(scene: Scene) -> None:
     await _turns()
     scene.waiting.cancel_holds()
     for task in tasks:
-        assert await error_code(task) == "SHUTTING_DOWN"
+        assert (await expect_error(task)).code == "SHUTTING_DOWN"
     assert sorted(scene.journal.released) == [7, 7, 8]
 
 
+NAMESPACE = raw_id(NAMESPACE_ID)
 GROUP = bytes(range(48, 64))
 OTHER_NAMESPACE = bytes(range(1, 17))
 TOKEN_ID = bytes(range(32, 48))
 ADDRESS = bytes([10, 0, 0, 1])
-MINA = b"a-secret-that-mina-chose"
+MINA = "a-secret-that-mina-chose"
 
 Restart = Callable[[], Awaitable[Engine]]
 
@@ -260,19 +264,22 @@ async def test_channel_token_survives_a_restart(restart: Restart) -> None:
     engine = await restart()
     channels: list[bytes] = []
     engine.on_delivered = channels.append
-    mina = engine.player_records.channel(MINA)
-    lobby, _ = await attach(engine, 4)
+    mina = engine.player_records.channel(MINA.encode())
+    scene = MatchmakerScene(engine)
+    lobby = await scene.attach()
     before_ms = time.time_ns() // 1_000_000
-    placement = await join(engine, lobby, mina)
+    found = await scene.join(lobby.lobby_id, party_size=2, event_channels=[MINA])
     after_ms = time.time_ns() // 1_000_000
     [event] = await engine.player_records.channel_events(mina, None)
-    assert (event.lobby, event.token) == (lobby, placement.tokens[1])
+    assert (event.lobby, event.token) == (raw_id(lobby.lobby_id), found.players[1].token)
     assert before_ms <= event.ts_ms <= after_ms
     while not channels:
         await asyncio.sleep(0.001)
     assert channels == [mina]
+    other = engine.player_records.channel(MINA.encode() + b"x")
+    assert await engine.player_records.channel_events(other, None) == []
     again = await restart()
-    assert again.player_records.channel(MINA) == mina
+    assert again.player_records.channel(MINA.encode()) == mina
     assert await again.player_records.channel_events(mina, None) == [event]
 
 
@@ -280,25 +287,18 @@ async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
     engine = await restart()
     channels: list[bytes] = []
     engine.on_delivered = channels.append
-    mina = engine.player_records.channel(MINA)
-    lobby, _ = await attach(engine, 4, is_ready=False)
-    joining = asyncio.create_task(join(engine, lobby, mina))
-    while not (lobby_state := engine.lobby(lobby)) or not lobby_state.players[0]:
+    mina = engine.player_records.channel(MINA.encode())
+    scene = MatchmakerScene(engine)
+    lobby = await scene.attach(is_ready=False)
+    joining = asyncio.create_task(scene.join(lobby.lobby_id, party_size=2, event_channels=[MINA]))
+    while not scene.held_slots(lobby.lobby_id):
         await asyncio.sleep(0)
     assert await engine.player_records.channel_events(mina, None) == []
-    await engine.ready(lobby, None)
-    placement = await joining
+    await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(lobby.lobby_id))
+    found = await joining
     [event] = await engine.player_records.channel_events(mina, None)
-    assert event.token == placement.tokens[1]
+    assert event.token == found.players[1].token
     assert channels == [mina]
-
-
-async def test_channel_requires_its_secret(restart: Restart) -> None:
-    engine = await restart()
-    lobby, _ = await attach(engine, 4)
-    await join(engine, lobby, engine.player_records.channel(MINA))
-    other = engine.player_records.channel(MINA + b"x")
-    assert await engine.player_records.channel_events(other, None) == []
 
 
 async def test_captcha_pass_is_per_namespace_and_survives_a_restart(restart: Restart) -> None:
@@ -323,24 +323,12 @@ async def test_mock_player_is_valid_once_across_restarts(restart: Restart) -> No
     assert token != other
     assert len(token) <= 160
     foreign = records.consume_mock(GROUP, OTHER_NAMESPACE, TOKEN_ID, token, None)
-    assert await error_code(foreign) == "PLAYER_TOKEN_INVALID"
+    assert (await expect_error(foreign)).code == "PLAYER_TOKEN_INVALID"
     await records.consume_mock(GROUP, NAMESPACE, TOKEN_ID, token, None)
     for again in (records, (await restart()).player_records):
         repeated = again.consume_mock(GROUP, NAMESPACE, TOKEN_ID, token, None)
-        assert await error_code(repeated) == "PLAYER_TOKEN_CONSUMED"
+        assert (await expect_error(repeated)).code == "PLAYER_TOKEN_CONSUMED"
     await again.consume_mock(GROUP, NAMESPACE, TOKEN_ID, other, None)
-
-
-@dataclass
-class MockPlayerRefusal:
-    slug: str
-    context: dict[str, str | int | tuple[int, ...]]
-
-
-def test_refused_mock_player_names_its_limit_and_the_wait() -> None:
-    error = service_error(MockPlayerRefusal("RATE_LIMITED", {"retry_after_ms": 1_500}), b"")
-    assert (error.code, error.retry_after_s) == ("RATE_LIMITED", 2)
-    assert error.metadata == {"limit": "mock_players"}
 
 
 async def test_development_token_is_deterministic(restart: Restart) -> None:
@@ -350,11 +338,6 @@ async def test_development_token_is_deterministic(restart: Restart) -> None:
     assert len(token) <= 160
     again = await restart()
     assert again.development_token(NAMESPACE, TOKEN_ID, 1_700_000_000_000) == token
-    signed = (NAMESPACE, TOKEN_ID, 1_700_000_000_000)
-    assert again.namespace_of_development_token(token) == signed
-    assert again.namespace_of_public_token(token.replace("dev_", "pub_")) is None
-    public = again.public_token(NAMESPACE, TOKEN_ID)
-    assert again.namespace_of_development_token(public.replace("pub_", "dev_")) is None
 
 
 async def test_unknown_key_has_no_replay(engine: Engine) -> None:
@@ -362,16 +345,3 @@ async def test_unknown_key_has_no_replay(engine: Engine) -> None:
     assert await engine.replayed_placement(None, None) is None
     assert await engine.replayed_placement(key, None) is None
     assert await engine.replayed_attach(key, None) is None
-
-
-async def test_known_key_replays_and_refuses_another_message(engine: Engine) -> None:
-    lobby, _ = await attach(engine, 4)
-    key = engine.idempotency(b"caller", "key", "join", b"message")
-    placement = await join(engine, lobby, idempotency=key)
-    replayed = await engine.replayed_placement(key, None)
-    assert replayed is not None
-    assert (replayed.lobby, replayed.tokens) == (lobby, placement.tokens)
-    reused = engine.idempotency(b"caller", "key", "join", b"another message")
-    assert await error_code(engine.replayed_placement(reused, None)) == "IDEMPOTENCY_KEY_REUSED"
-    await engine.detach([NAMESPACE], lobby, None)
-    assert await error_code(engine.replayed_placement(key, None)) == "MATCHMAKER_LOBBY_STOPPED"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyservice.auth import keyring
+from pyservice.calls import EncodedRequest
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.facts_outbox import FactsOutbox
 from pyservice.errors import ServiceError
@@ -262,9 +263,13 @@ async def test_lost_facts_are_reported(tmp_path: Path) -> None:
     engine.start()
     scene = MatchmakerScene(engine)
     lobby_id = (await scene.attach()).lobby_id
-    lobby = parse_uuid(lobby_id) or b""
+    call = scene.server(lobby_id).call
+    turns = [
+        EncodedRequest("closed", call, "json", b'{"is_closed": %s}' % text)
+        for text in (b"true", b"false")
+    ]
     for turn in range(KEPT + 8):
-        engine._native.set_closed(lobby, turn % 2 == 0)
+        scene.native.decide(turns[turn % 2])
     facts = FactsOutbox(engine)
     answer = await facts.read(pb.ReadRequest(limit=3))
     assert (answer.lost, answer.oldest_lsn) == (10, 11)

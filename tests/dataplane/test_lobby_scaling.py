@@ -26,7 +26,7 @@ from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id, resolve
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
-from tests.support.matchmaker_scene import expect_error
+from tests.support.matchmaker_scene import ENVIRONMENT_TOKENS, expect_error
 from tests.support.namespace_configurations import configuration, version
 from tests.support.runtime_scene import (
     BUILD_ID,
@@ -191,7 +191,7 @@ def switch(scene: RuntimeScene) -> pb.NamespaceConfiguration:
     """Makes the other version current. Returns the configuration before."""
     before = scene.namespaces.configuration(scene.client().namespace_id)
     assert before is not None
-    scene.namespaces.put(switched(before, SWITCHED_MS))
+    scene.namespaces.put(switched(before, SWITCHED_MS, environment_tokens=ENVIRONMENT_TOKENS))
     return before
 
 
@@ -331,7 +331,7 @@ async def test_failed_lobbies_are_replaced_with_backoff(
             lobbies = await desired_lobbies(scene)
             assert len(lobbies) == 2
             for lobby_id in lobbies if is_ready else ():
-                await engine.ready(parse_uuid(lobby_id) or b"", None)
+                await scene.ready_at_once(lobby_id)
             await all_over(engine, lobbies)
             await scene.lobby_scaler.step()
             assert await desired_lobbies(scene) == [], "both of them failed, so the next ones wait"
@@ -354,7 +354,7 @@ async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
 
             await eventually(hold)
             assert len(engine.processes.wanted_since(0)[2]) == 1
-            await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
+            await scene.ready_at_once(lobby.lobby_id)
             for finding in (first, second, third):
                 placement = await asyncio.wait_for(finding, PATIENCE_S)
                 assert placement.lobby.lobby_id == lobby.lobby_id
@@ -370,7 +370,7 @@ async def test_find_with_max_players_below_party_size_is_refused(engine: Engine)
     assert engine.processes.wanted_since(0)[2] == []
     async with asking(scene.find("squad")) as finding:
         [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
-        await engine.ready(parse_uuid(lobby.lobby_id) or b"", None)
+        await scene.ready_at_once(lobby.lobby_id)
         await asyncio.wait_for(finding, PATIENCE_S)
     fits = await asyncio.wait_for(scene.find("squad", max_players=2, party_size=4), PATIENCE_S)
     assert fits.lobby.lobby_id == lobby.lobby_id, (

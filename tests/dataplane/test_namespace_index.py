@@ -23,7 +23,6 @@ DIGEST = hashlib.sha256(b"env_x").digest()
 FULL = {
     "access": {"domains": ["a.example"]},
     "environment_tokens": [{"token_id": VERSION_ID, "sha256": b64encode(DIGEST).decode()}],
-    "revoked_token_ids": [VERSION_ID],
 }
 
 
@@ -31,9 +30,8 @@ FULL = {
 def index() -> NamespaceIndex:
     filled = NamespaceIndex()
     filled.put(configuration(**FULL))
-    assert filled.namespace_of_host("a.example") == RAW_ID
-    assert filled.service_token_grant(DIGEST) is not None
-    assert filled.is_revoked(RAW_ID, raw_id(VERSION_ID))
+    assert filled.native.of_host("a.example") == RAW_ID
+    assert filled.native.of_service_token(DIGEST) == RAW_ID
     return filled
 
 
@@ -63,9 +61,8 @@ def test_replacement_and_removal_update_all_indexes(index: NamespaceIndex) -> No
     assert index.labels() == {RAW_ID: "arena/renamed"}
     assert (len(index), index.find("arena/prod")) == (1, None)
     for _ in range(2):
-        assert index.namespace_of_host("a.example") is None
-        assert index.service_token_grant(DIGEST) is None
-        assert not index.is_revoked(RAW_ID, raw_id(VERSION_ID))
+        assert index.native.of_host("a.example") is None
+        assert index.native.of_service_token(DIGEST) is None
         index.put(configuration(**FULL))
         index.remove(RAW_ID)
         index.remove(RAW_ID)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient, OutboundResponse
 from pyservice.dataplane.resolved_namespace import raw_id
@@ -56,11 +55,6 @@ class SlowGame:
             )
         )
 
-    def _caller(self, kind: TokenKind = TokenKind.PUBLIC) -> Caller:
-        call = Call(ray_id="0" * 32, address=bytes([10, 0, 1, 1]))
-        namespace = raw_id(OTHER_NAMESPACE_ID)
-        return Caller(kind, namespace, b"", namespace + call.address, call)
-
     async def attach(self) -> None:
         request = pb.AttachLobbyRequest(
             game_id="slow",
@@ -68,14 +62,18 @@ class SlowGame:
             game_mode="duel",
             ports={name: pb.AttachedPort(**port) for name, port in PORTS.items()},
         )
-        lobby = await self._scene.fleet.attach(request, self._caller(TokenKind.SERVICE))
+        back_end = self._scene.back_end()
+        back_end.namespace_id = raw_id(OTHER_NAMESPACE_ID)
+        lobby = await self._scene.fleet.attach(request, back_end)
+        self._scene.lobby_tokens[lobby.lobby_id] = lobby.lobby_token
         await self._scene.fleet.ready(pb.LobbyReadyRequest(), self._scene.server(lobby.lobby_id))
         self.lobby_id = lobby.lobby_id
 
     async def join(self) -> str:
         request = pb.JoinLobbyRequest(lobby_id=self.lobby_id)
         try:
-            await self._scene.matchmaker.join(request, self._caller())
+            caller = self._scene.client(namespace_id=OTHER_NAMESPACE_ID)
+            await self._scene.matchmaker.join(request, caller)
         except ServiceError as error:
             return error.code
         return "OK"
@@ -187,13 +185,11 @@ async def test_slow_captcha_provider_serves_games_in_turn(engine: Engine) -> Non
                     versions=[version(level={"captcha": rule}, **MODES)],
                 )
             )
-            call = Call(ray_id="0" * 32, address=bytes([10, 0, 1, 1]))
-            namespace = raw_id(OTHER_NAMESPACE_ID)
-            caller = Caller(TokenKind.PUBLIC, namespace, b"", namespace, call)
+            caller = scene.client(251, namespace_id=OTHER_NAMESPACE_ID)
             with pytest.raises(ServiceError, match="NO_AVAILABLE_LOBBIES"):
                 # Admitted, but there is no lobby.
                 await asyncio.wait_for(scene.find("duel", caller, captcha=proof), PATIENCE_S)
-            assert (namespace, call.address) in scene.passes.passed
+            assert (caller.namespace_id, caller.call.address) in scene.passes.passed
             assert provider.now == AT_ONE_HOST
             free.set()
             await asyncio.gather(*many, return_exceptions=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Collection, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
 from tests.dataplane.admission_scene import running_engine
-from tests.support.matchmaker_scene import MODES, PORTS, MatchmakerScene
+from tests.support.matchmaker_scene import ENVIRONMENT_TOKENS, MODES, PORTS, MatchmakerScene
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, configuration, version
 
 pytestmark = pytest.mark.anyio
@@ -85,7 +84,8 @@ class Plane(MatchmakerScene):
         return await self.take(**at(number, level))
 
     def next_revision(self, **changes: Any) -> NamespaceConfiguration:
-        return configuration(source_epoch=1, revision=self.revision + 1, **changes)
+        fields = {"environment_tokens": ENVIRONMENT_TOKENS, **changes}
+        return configuration(source_epoch=1, revision=self.revision + 1, **fields)
 
     async def take(self, **changes: Any) -> pb.ApplyResponse:
         feed = self.next_revision(**changes)
@@ -207,7 +207,7 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
         await plane.take(**at(3, CAPTCHA), display_name="Other")
         return True
 
-    plane.fleet._context = replace(plane.fleet._context, can_access_game=reaches)
+    plane.wire(can_access_game=reaches)
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
     request = AttachLobbyRequest(
         game_id="arena",

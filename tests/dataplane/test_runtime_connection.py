@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest.mock import AsyncMock
 
-import orjson
 import pytest
 from structlog.testing import capture_logs
 
@@ -61,7 +60,7 @@ async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeSce
         assert (spec.game_id, spec.tier, spec.network_mode) == (GAME_ID, TIER, "bridge")
         protocols = {name: port.protocol for name, port in spec.ports.items()}
         assert protocols == {"game": "udp", "web": "https"}
-        assert scene.engine.lobby_of_token(spec.lobby_token) == parse_uuid(lobby.lobby_id)
+        assert scene.server_with(spec.lobby_token).lobby_id == parse_uuid(lobby.lobby_id)
 
         await scene.place_process(lobby.lobby_id)
         routes = {route.port_name: route for route in (await scene.follow()).routes}
@@ -114,9 +113,9 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
         await scene.ready(started_lobby.lobby_id)
         response = await asyncio.wait_for(creating, PATIENCE_S)
     assert response.lobby.lobby_id == started_lobby.lobby_id
-    listed = await scene.matchmaker.list_lobbies(pb.ListLobbiesRequest(), scene.client())
-    listed_lobbies = orjson.loads(listed.body)["lobbies"]
-    assert [lobby["lobby_id"] for lobby in listed_lobbies] == [started_lobby.lobby_id]
+    page = await scene.matchmaker.reply("list", pb.ListLobbiesRequest(), scene.client())
+    listed = pb.ListLobbiesResponse.FromString(page.proto())
+    assert [lobby.lobby_id for lobby in listed.lobbies] == [started_lobby.lobby_id]
     async with asking(scene.create()):
         [other] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert other.lobby_id != started_lobby.lobby_id, "an existing lobby is never used"
@@ -208,7 +207,7 @@ async def test_regular_exits_are_replaced_at_once(
     scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
     [first] = await scene.scale()
     if is_ready:
-        await engine.ready(parse_uuid(first.lobby_id) or b"", None)
+        await scene.ready_at_once(first.lobby_id)
         await scene.lobby_scaler.step()
     if was_used:
         placement = await scene.find()

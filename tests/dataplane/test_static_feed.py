@@ -203,9 +203,8 @@ async def test_hex_hashes_are_accepted(source: StaticFeedScene) -> None:
     digest = hashlib.sha256(b"env_x").hexdigest()
     source.write(document(environment_tokens=[{"token_id": VERSION_ID, "sha256": digest}]))
     assert await source.feed() == ()
-    grant = source.namespaces.service_token_grant(hashlib.sha256(b"env_x").digest())
-    assert grant is not None
-    assert grant.namespace_id == RAW_ID
+    stored = hashlib.sha256(b"env_x").digest()
+    assert source.namespaces.native.of_service_token(stored) == RAW_ID
 
 
 async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
@@ -214,7 +213,7 @@ async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
     await source.feed()
     digest = hashlib.sha256(b"env_x").digest()
     await source.static.add_service_token(NAMESPACE_ID, VERSION_ID, digest)
-    assert source.namespaces.service_token_grant(digest) is not None
+    assert source.is_good(digest)
     [first, second] = json.loads(source.path.read_text())["namespaces"]
     assert (first["revision"], second["revision"]) == (8, 1)
     assert first["environment_tokens"] == [{"token_id": VERSION_ID, "sha256": digest.hex()}]
@@ -232,7 +231,7 @@ async def test_concurrent_tokens_are_all_stored(filled_feed: StaticFeedScene) ->
             for number, digest in enumerate(digests)
         )
     )
-    assert all(filled_feed.namespaces.service_token_grant(digest) for digest in digests)
+    assert all(map(filled_feed.is_good, digests))
     assert json.loads(filled_feed.path.read_text())["namespaces"][0]["revision"] == 9
 
 

@@ -11,12 +11,14 @@ import pytest
 
 from pyservice.auth import keyring
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.dataplane.token_signing import MacKeyRotation, RotatedKeys
-from tests.dataplane.engine_calls import NAMESPACE, attach, error_code, join
+from tests.support.matchmaker_scene import TOKEN_ID, MatchmakerScene, expect_error
+from tests.support.namespace_configurations import NAMESPACE_ID
 
 pytestmark = pytest.mark.anyio
 
-TOKEN_ID = bytes(range(16, 32))
+NAMESPACE, PUBLIC_ID = raw_id(NAMESPACE_ID), raw_id(TOKEN_ID)
 
 
 @pytest.fixture
@@ -34,33 +36,38 @@ def _open(data_dir: Path) -> Engine:
 
 
 async def test_new_key_signs_and_old_signatures_stay_valid(engine: Engine, tmp_path: Path) -> None:
-    lobby, lobby_token = await attach(engine, 4)
-    player, public = (await join(engine, lobby)).tokens[0], engine.public_token(NAMESPACE, TOKEN_ID)
+    scene = MatchmakerScene(engine)
+    lobby = await scene.attach("tagged")
+    client = scene.client()
+    players = [(await scene.join(lobby.lobby_id, client)).player.token]
     assert await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False) == RotatedKeys(
         2, [1], []
     )
-    assert engine.public_token(NAMESPACE, TOKEN_ID) != public
-    later = (await join(engine, lobby)).tokens[0]
+    assert scene.client().call.authorization != client.call.authorization
+    players.append((await scene.join(lobby.lobby_id)).player.token)
     await engine.close()
-    again = _open(tmp_path)
-    assert again.lobby_of_token(lobby_token) == lobby
-    assert again.namespace_of_public_token(public) == (NAMESPACE, TOKEN_ID)
-    for token in (player, later):
-        await again.connected(lobby, token, None, None)
-    await again.close()
+    again = MatchmakerScene(_open(tmp_path))
+    again.lobby_tokens = scene.lobby_tokens
+    for token in players:
+        await again.connected(lobby.lobby_id, token)
+    assert again.slot_counts(lobby.lobby_id) == (0, 0, 2, 0)
+    await again.join(lobby.lobby_id, client)
+    await again.engine.close()
 
 
 async def test_unused_keys_are_dropped_on_request(engine: Engine, tmp_path: Path) -> None:
-    lobby, _ = await attach(engine, 4)
-    public = engine.public_token(NAMESPACE, TOKEN_ID)
+    scene = MatchmakerScene(engine)
+    lobby = await scene.attach("tagged")
+    first = scene.client()
     rotation = MacKeyRotation(tmp_path, engine)
     assert await rotation.rotate(drop_unused=True) == RotatedKeys(2, [1], [])
-    later = engine.public_token(NAMESPACE, TOKEN_ID)
+    second = scene.client()
     assert await rotation.rotate(drop_unused=True) == RotatedKeys(3, [1], [2])
     assert [number for number, _ in keyring.load(tmp_path).mac_keys] == [1, 3]
-    assert engine.namespace_of_public_token(public) is not None
-    assert engine.namespace_of_public_token(later) is None, "no record names its key"
-    await join(engine, lobby)
+    await scene.join(lobby.lobby_id, first)
+    error = await expect_error(scene.join(lobby.lobby_id, second))
+    assert error.code == "TOKEN_INVALID", "no record names its key"
+    await scene.join(lobby.lobby_id)
     assert await rotation.rotate(drop_unused=False) == RotatedKeys(4, [1, 3], [])
 
 
@@ -85,12 +92,12 @@ async def test_full_disk_keeps_the_old_key(
     def fail(data_dir: Path) -> keyring.Keyring:
         raise OSError(errno.ENOSPC, "disk full")
 
-    before = engine.public_token(NAMESPACE, TOKEN_ID)
+    before = engine.public_token(NAMESPACE, PUBLIC_ID)
     with monkeypatch.context() as patched:
         patched.setattr(keyring, "rotate", fail)
         rotating = MacKeyRotation(tmp_path, engine).rotate(drop_unused=True)
-        assert await error_code(rotating) == "STORAGE_FULL"
-    assert engine.public_token(NAMESPACE, TOKEN_ID) == before
+        assert (await expect_error(rotating)).code == "STORAGE_FULL"
+    assert engine.public_token(NAMESPACE, PUBLIC_ID) == before
     assert (await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False)).current == 2
 
 

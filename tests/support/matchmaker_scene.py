@@ -50,6 +50,12 @@ MODES: dict[str, Any] = {
 
 SERVICE_TOKEN: Final = "env_of-the-back-end"
 TOKEN_ID: Final = "0192f000-0000-7000-8000-0000000000c1"
+ENVIRONMENT_TOKENS: Final = [
+    {
+        "token_id": TOKEN_ID,
+        "sha256": base64.b64encode(sha256(SERVICE_TOKEN.encode()).digest()).decode(),
+    }
+]
 PAGE_HOST: Final = "play.example"
 REGIONS: Final = [
     (name, "Self-hosted", name.title(), latitude, 0.0)
@@ -73,15 +79,17 @@ class OperationCalls:
     """Calls of operations with decoded messages, as a gRPC client makes them."""
 
     def __init__(self, matchmaker: Matchmaker, attached: AttachedLobbies) -> None:
-        self._matchmaker = matchmaker
-        self._attached = attached
+        self.parts = matchmaker, attached
         self.create = matchmaker.create
         self.attach, self.detach = attached.attach, attached.detach
 
     async def reply(self, operation: str, request: Message, caller: Caller) -> Reply:
         message = request.SerializeToString(deterministic=True)
         encoded = EncodedRequest(operation, caller.call, "proto", message)
-        reply = await self._matchmaker.answer(encoded)
+        reply = await self.parts[0].answer(encoded)
+        if reply is Unanswered.UNCHECKED:
+            encoded.form = "checked"
+            reply = await self.parts[0].answer(encoded)
         assert not isinstance(reply, Unanswered), f"{operation} is not native for this request"
         return reply
 
@@ -129,7 +137,7 @@ class OperationCalls:
         self, request: pb.GetLobbyStateRequest, caller: Caller
     ) -> pb.GetLobbyStateResponse:
         if caller.kind is TokenKind.CLOUD:
-            return await self._attached.get_state(request, caller)
+            return await self.parts[1].get_state(request, caller)
         return await self._call("get_state", request, caller, pb.GetLobbyStateResponse)
 
 
@@ -196,17 +204,21 @@ class MatchmakerScene:
         fields = {
             "versions": [version(**MODES)],
             "access": {"domains": [PAGE_HOST]},
-            "environment_tokens": [
-                {"token_id": TOKEN_ID, "sha256": b64(sha256(SERVICE_TOKEN.encode()).digest())}
-            ],
+            "environment_tokens": ENVIRONMENT_TOKENS,
             **changes,
         }
         self.namespaces.put(configuration(**fields))
 
-    def client(self, address: int = 1, kind: TokenKind = TokenKind.PUBLIC, **call: Any) -> Caller:
+    def client(
+        self,
+        address: int = 1,
+        kind: TokenKind = TokenKind.PUBLIC,
+        namespace_id: str = NAMESPACE_ID,
+        **call: Any,
+    ) -> Caller:
         ip = ip_address(f"10.0.0.{address}")
         token = {
-            TokenKind.PUBLIC: self.engine.public_token(raw_id(NAMESPACE_ID), raw_id(TOKEN_ID)),
+            TokenKind.PUBLIC: self.engine.public_token(raw_id(namespace_id), raw_id(TOKEN_ID)),
             TokenKind.SERVICE: SERVICE_TOKEN,
         }.get(kind)
         if token is None:
@@ -227,6 +239,14 @@ class MatchmakerScene:
         ip = ip_address("127.0.0.1")
         context = Call("0" * 32, ip.packed, f"Bearer {lobby_token}", client=ip, **call)
         return self.authorizer.lobby_server(context)
+
+    async def ready_at_once(self, lobby_id: str) -> None:
+        """Makes a lobby ready as if edge-guard served its ports."""
+        call = self.server(lobby_id).call
+        request = EncodedRequest("ready", call, "proto", are_ports_served=True)
+        decision = self.native.decide(request)
+        assert decision.reply is not None
+        await self.engine.wait_durable(decision.wait, None)
 
     def held_slots(self, lobby_id: str) -> int:
         return self.slot_counts(lobby_id)[0]
@@ -272,10 +292,6 @@ class MatchmakerScene:
     async def disconnected(self, lobby_id: str, token: str, **fields: Any) -> None:
         request = pb.PlayerDisconnectedRequest(player_token=token, **fields)
         await self.fleet.disconnected(request, self.server(lobby_id))
-
-
-def b64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
 
 
 async def expect_error(work: Awaitable[Any]) -> ServiceError:
