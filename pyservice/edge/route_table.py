@@ -16,10 +16,7 @@ class RouteTable:
     def __init__(self, methods: Iterable[Method]) -> None:
         self._methods = {method.slug: method for method in methods}
         self._routes = Routes(
-            [
-                (method.http_method, method.template, slug)
-                for slug, method in self._methods.items()
-            ]
+            [(method.http_method, method.template, slug) for slug, method in self._methods.items()]
         )
 
     def match(self, http_method: str, path: str) -> tuple[Method, dict[str, str]]:

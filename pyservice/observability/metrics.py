@@ -49,6 +49,10 @@ class Meter:
         self.rate_limited: dict[str, int] = {}
         """Number of refused requests, by rate limit."""
 
+    def count_refusal(self, limit: str) -> None:
+        """Counts one request that this rate limit refused."""
+        self.rate_limited[limit] = self.rate_limited.get(limit, 0) + 1
+
     def observe(self, code: str, seconds: float) -> None:
         """Counts one request. `code` is `OK`, an error code, or `CANCELLED` for a disconnected
         client.

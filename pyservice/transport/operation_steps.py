@@ -8,6 +8,7 @@ from time import perf_counter
 from google.protobuf.message import Message
 
 from pyservice.calls import Caller, EncodedRequest, Operation, Reply, Unanswered, WaitForChange
+from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Trace
 from pyservice.transport import large_body_worker
@@ -37,10 +38,19 @@ class OperationSteps:
         answer = self._operation.answer
         if answer is None or not is_complete:
             return None
-        reply = await answer(request)
-        if reply is Unanswered.UNCHECKED:
-            request.form, request.body = "checked", read().SerializeToString(deterministic=True)
+        try:
             reply = await answer(request)
+            if reply is Unanswered.UNCHECKED:
+                message = await _message(request, read, request.call.address)
+                request.form, request.body = (
+                    "checked",
+                    message.SerializeToString(deterministic=True),
+                )
+                reply = await answer(request)
+        except ServiceError as error:
+            if error.code == "RATE_LIMITED" and "limit" in error.metadata:
+                self._meter.count_refusal(error.metadata["limit"])
+            raise
         return None if isinstance(reply, Unanswered) else reply
 
     async def run(
@@ -52,10 +62,14 @@ class OperationSteps:
         trace.authorized = perf_counter()
         if self._rate_limit is not None and not request.is_paid:
             check_rate_limit(self._rate_limit, caller, self._meter)
-        if len(request.body) <= large_body_worker.LARGE_BYTES:
-            message = read()
-        else:
-            message = await large_body_worker.WORKER.run(caller.identity, read)
+        message = await _message(request, read, caller.identity)
         trace.message = message
         trace.handled = perf_counter()
         return caller, await self._operation.run(message, caller)
+
+
+async def _message(request: EncodedRequest, read: Read, tenant: bytes) -> Message:
+    """Reads a request. A large one is read on the worker thread, in turns by tenant."""
+    if len(request.body) <= large_body_worker.LARGE_BYTES:
+        return read()
+    return await large_body_worker.WORKER.run(tenant, read)

@@ -195,7 +195,7 @@ def check_rate_limit(limit: OperationLimit, caller: Caller, meter: Meter) -> Non
     """Raises RATE_LIMITED if a limit of the operation is used up."""
     refusal = limit.refusal(caller)
     if refusal is not None:
-        meter.rate_limited[refusal.limit] = meter.rate_limited.get(refusal.limit, 0) + 1
+        meter.count_refusal(refusal.limit)
         raise ServiceError(
             "RATE_LIMITED",
             retry_after_s=max(1, ceil(refusal.wait_s)),

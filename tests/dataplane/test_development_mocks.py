@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, EncodedRequest, Unanswered
-from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.v1 import lobby_pb2
@@ -54,10 +52,7 @@ class DevelopmentScene(MatchmakerScene):
             "elsewhere": engine.development_token(bytes(16), raw_id(TOKEN_ID), END_MS),
             "forged": "forged",
         }
-        mocks = MockOperations(
-            self.native, self.namespaces, engine.player_records, engine.idempotency
-        )
-        self.table = operation_table(self.authorizer, *self.matchmaker.parts, mocks)
+        self.table = self.operations()
         self.put_namespace()
 
     def put_namespace(self, level: dict[str, Any] | None = None, **token: Any) -> None:

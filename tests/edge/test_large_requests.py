@@ -9,9 +9,11 @@ from typing import Any
 import grpc
 import pytest
 
+from pyservice.dataplane.engine import Engine
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import grpc_server
+from tests.support.matchmaker_scene import MatchmakerScene
 from tests.support.sample_control_plane import (
     BILLING,
     GAMES,
@@ -21,11 +23,8 @@ from tests.support.sample_control_plane import (
     until,
 )
 from tests.support.sample_service import (
-    CONNECTED,
-    GOOD,
     HttpApi,
     HttpConnection,
-    SmallService,
     code_of,
     open_api,
 )
@@ -90,16 +89,18 @@ async def test_large_body_does_not_block_other_requests(
 
 
 async def test_large_matchmaker_body_does_not_block_players(
-    monkeypatch: pytest.MonkeyPatch,
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stopped = Stopped(monkeypatch, endpoint, "find")
-    async with open_api("http", SmallService()) as api:
+    scene = MatchmakerScene(engine)
+    token = {"authorization": scene.client().call.authorization or ""}
+    async with open_api("http", scene) as api:
         assert isinstance(api, HttpApi)
         large = await HttpConnection.open(api.address)
-        large.say("POST", "/matchmaker/lobbies/find", UNKNOWN, GOOD)
+        large.say("POST", "/matchmaker/lobbies/find", UNKNOWN, token)
         try:
             await until(lambda: bool(stopped.threads))
-            assert (await api.call("PlayerConnected", CONNECTED)).code == "OK"
+            assert (await api.call("ListRegions", {}, token)).code == "OK"
         finally:
             stopped.go_on.set()
         refusal = await large.read()

@@ -13,15 +13,26 @@ import pytest
 from google.protobuf.message import Message
 
 from pyservice.auth.authorization import Authorizer
-from pyservice.calls import Call, Caller, EncodedRequest, Reply, Scope, TokenKind, Unanswered
+from pyservice.calls import (
+    Call,
+    Caller,
+    EncodedRequest,
+    Operation,
+    Reply,
+    Scope,
+    TokenKind,
+    Unanswered,
+)
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.attached_lobbies import AttachedLobbies, AttachedLobbyContext
+from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import NativeMatchmaker
+from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.resolved_namespace import raw_id
@@ -143,13 +154,17 @@ class OperationCalls:
 
 class MatchmakerScene:
     def __init__(
-        self, engine: Engine, player_addresses: PlayerAddresses | None = None, **changes: Any
+        self,
+        engine: Engine,
+        player_addresses: PlayerAddresses | None = None,
+        rates: Rates = NO_RATES,
+        **changes: Any,
     ) -> None:
         self.engine = engine
         self.namespaces = NamespaceIndex()
         self.feed(**changes)
         self.player_addresses = player_addresses or PlayerAddresses()
-        limits = Limits(NO_RATES).of_clients
+        limits = Limits(rates).of_clients
         self.native = engine.matchmaker(
             self.namespaces.native, REGIONS, self.player_addresses.native, limits
         )
@@ -190,6 +205,11 @@ class MatchmakerScene:
             native, self.engine, self.namespaces, AttachedLobbyContext(**fields)
         )
         self.matchmaker = self.fleet = OperationCalls(matchmaker, attached)
+
+    def operations(self) -> dict[str, Operation]:
+        records = self.engine.player_records
+        mocks = MockOperations(self.native, self.namespaces, records, self.engine.idempotency)
+        return operation_table(self.authorizer, *self.matchmaker.parts, mocks)
 
     def admission(self, client: OutboundHttpClient, endpoints: dict[Any, str]) -> Admission:
         return Admission(

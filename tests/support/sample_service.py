@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import grpc
 import orjson
@@ -298,10 +298,14 @@ async def open_http(app: Any) -> AsyncIterator[HttpApi]:
         await server.stop(0.0)
 
 
+class Service(Protocol):
+    def operations(self) -> dict[str, Operation]: ...
+
+
 @asynccontextmanager
 async def open_api(
     kind: str,
-    service: SmallService,
+    service: Service,
     settings: TransportSettings | None = None,
     metrics: RequestMetrics | None = None,
     limits: Limits | None = None,

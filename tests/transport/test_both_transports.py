@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from pyservice.dataplane.engine import Engine
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.captured_logs import logged
+from tests.support.matchmaker_scene import MatchmakerScene
 from tests.support.sample_service import (
     APIS,
     CONNECTED,
@@ -179,6 +181,18 @@ async def test_rate_limited_client_gets_a_retry_time(
     assert 900 < refusal.retry_after_s <= 1000
     assert b'hosting_requests_rate_limited_total{door="' in metrics.render()
     assert b'hosting_rate_limit_refusals_total{door="' in metrics.render()
+    meters = [m for d in (metrics.http, metrics.grpc) for m in d.meters.values()]
+    assert [m.rate_limited for m in meters if m.rate_limited] == [{"client": 1}]
+
+
+async def test_refusal_of_the_native_matchmaker_is_counted(
+    kind: str, engine: Engine, metrics: RequestMetrics
+) -> None:
+    scene = MatchmakerScene(engine, rates=Rates(Rate(0.001, 1)))
+    token = {"authorization": scene.client().call.authorization or ""}
+    async with open_api(kind, scene, metrics=metrics) as api:
+        codes = [(await api.call("ListRegions", {}, token)).code for _ in range(2)]
+    assert codes == ["OK", "RATE_LIMITED"]
     meters = [m for d in (metrics.http, metrics.grpc) for m in d.meters.values()]
     assert [m.rate_limited for m in meters if m.rate_limited] == [{"client": 1}]
 
