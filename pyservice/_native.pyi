@@ -60,6 +60,7 @@ __all__ = [
     "build_profile",
     "change_files",
     "check_idempotency_key",
+    "check_media_type",
     "compact",
     "packed_client",
     "read_trace",
@@ -1051,6 +1052,9 @@ def bearer_token(authorization: str | None, accepted_kinds: Sequence[str]) -> tu
 
 def check_idempotency_key(key: str) -> None:
     """Raises ServiceError."""
+
+def check_media_type(media_type: bytes) -> None:
+    """Check that a body is JSON. Raises ServiceError."""
 
 @final
 class Routes:

@@ -17,7 +17,7 @@ from pyservice.observability.rays import Trace
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import TransportSettings
-from pyservice.transport.native import check_idempotency_key
+from pyservice.transport.native import check_idempotency_key, check_media_type
 from pyservice.transport.operation_steps import OperationSteps
 from pyservice.transport.rate_limits import OperationLimit
 from pyservice.watch import LongPolls, run_until_changed
@@ -97,9 +97,7 @@ class Endpoint:
 
     def _read(self, request: Request, call: Call) -> Message:
         if self._takes_body:
-            media_type = request.headers.get(b"content-type", JSON)
-            if media_type != JSON and media_type.partition(b";")[0].strip().lower() != JSON:
-                raise ServiceError("MEDIA_TYPE_UNSUPPORTED")
+            check_media_type(request.headers.get(b"content-type", JSON))
         if request.failure is not None:
             raise request.failure
         if call.idempotency_key is not None:

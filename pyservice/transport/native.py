@@ -16,6 +16,7 @@ from pyservice._native import (
     TrustedProxies,
     acked_bytes,
     check_idempotency_key,
+    check_media_type,
     packed_client,
     read_trace,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "TrustedProxies",
     "acked_bytes",
     "check_idempotency_key",
+    "check_media_type",
     "packed_client",
     "read_trace",
 ]

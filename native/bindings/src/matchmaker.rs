@@ -399,6 +399,12 @@ pub fn bearer_token(
     Ok((token.to_owned(), kind.to_owned()))
 }
 
+/// Raises MEDIA_TYPE_UNSUPPORTED for a body that is not JSON.
+#[pyfunction]
+pub fn check_media_type(py: Python<'_>, media_type: &[u8]) -> PyResult<()> {
+    hosting_matchmaker::check_media_type(Some(media_type)).map_err(|error| raised(py, &error))
+}
+
 /// Raises HEADER_INVALID for an invalid idempotency key.
 #[pyfunction]
 pub fn check_idempotency_key(py: Python<'_>, key: &str) -> PyResult<()> {

@@ -700,7 +700,8 @@ fn client_address(word: &'static str, reason: Option<&str>) -> ServiceError {
     ServiceError::from(Code::BodyInvalid).with_problem(FieldProblem::new(&["client_address"], word, reason))
 }
 
-fn check_media_type(media_type: Option<&[u8]>) -> Result<(), ServiceError> {
+/// Checks the media type of a JSON body.
+pub fn check_media_type(media_type: Option<&[u8]>) -> Result<(), ServiceError> {
     let is_json = media_type.is_none_or(|media_type| {
         let name = media_type.split(|byte| *byte == b';').next().unwrap_or_default();
         name.trim_ascii().eq_ignore_ascii_case(JSON)
