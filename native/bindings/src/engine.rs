@@ -96,8 +96,9 @@ impl Engine {
             torn_bytes: journal.torn_bytes,
             took: started.elapsed(),
         });
-        let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
+        // The journal signals in this order. So Python has taken the changes of a command before it sends the answer.
         let change_signal = opened.subscribe_changes()?;
+        let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
         opened.start_expiry_thread()?;
         let first_generation = facts::wall_ms() << 20;
         let shard_number = shard;

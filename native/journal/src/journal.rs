@@ -94,7 +94,8 @@ impl Journal {
         self.core.last.load(Ordering::Acquire)
     }
 
-    /// Returns a new eventfd, which the writer signals after each durable batch with a requested event.
+    /// Returns a new eventfd, which the writer signals after each durable batch with a requested event. It signals earlier
+    /// subscriptions first.
     pub fn subscribe(&self) -> io::Result<DurableSignal> {
         self.core.position.subscribe()
     }
