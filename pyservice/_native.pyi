@@ -5,8 +5,7 @@ Ids are 16 bytes. Times and durations are milliseconds. An LSN is the number of 
 
 The module calls no Python code, except the constructor of errors. These methods release the GIL: `open`,
 `Matchmaker.decide` with a large body, the methods of `Reply`, `live_versions`, `starts_of_version`,
-`lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`,
-`compact`, `close`, `change_files` and `Front.stop`.
+`lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`, `close`, `change_files` and `Front.stop`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -61,7 +60,6 @@ __all__ = [
     "change_files",
     "check_idempotency_key",
     "check_media_type",
-    "compact",
     "packed_client",
     "read_trace",
     "version",
@@ -562,28 +560,9 @@ class Engine:
     def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
         """Return Prometheus text. Labels are `game/namespace`."""
 
-    # Compaction (see `compact`)
-    def is_compaction_due(self) -> bool: ...
-    def image_written(self) -> None:
-        """Recycle the segments that a new image covers. Raises OpenFailed, or OSError with ENOSPC."""
-    def image_failed(self, reason: str, is_no_space: bool) -> None:
-        """Record a failed compaction. `is_no_space` refuses new slots until an image is written."""
-
-def compact(
-    journal_dir: str,
-    *,
-    mac_keys: Sequence[tuple[int, bytes]],
-    current_key: int,
-    boot_id_path: str = "/proc/sys/kernel/random/boot_id",
-    segment_bytes: int = 67108864,
-    shard: int = 1,
-    parent_pid: int = 0,
-) -> int:
-    """Write an image of all closed segments. Returns the LSN of the image. For a child process.
-
-    Lowers the priority of this process, and ends the process when `parent_pid` ends. Raises OpenFailed, or OSError
-    with ENOSPC.
-    """
+    # Compaction, in a thread of the engine
+    def failed_compactions(self) -> tuple[int, str, int]:
+        """Return (failures since the start, reason of the last one, seconds from it to the next attempt)."""
 
 def change_files(steps: Sequence[tuple[str, PathLike[str] | str, int, bytes]]) -> None:
     """Run file changes in order, until the first failure.

@@ -16,7 +16,7 @@ from pyservice.app.public_servers import (
 from pyservice.auth import keyring
 from pyservice.auth.authorization import Authorizer
 from pyservice.calls import Operation
-from pyservice.dataplane import engine, journal_compaction
+from pyservice.dataplane import engine
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.attached_lobbies import AttachedLobbies, AttachedLobbyContext
@@ -30,12 +30,12 @@ from pyservice.dataplane.facts_outbox import FactsOutbox
 from pyservice.dataplane.feed_files import FeedFileError, FeedFiles
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.health_monitors import (
+    CompactionMonitor,
     ControlPlaneMonitor,
     DiskReserveMonitor,
     EventLoopMonitor,
     JournalStallMonitor,
 )
-from pyservice.dataplane.journal_compaction import JournalCompactor
 from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
@@ -178,7 +178,7 @@ class DataPlane:
             else:
                 self._engine = self._feed.live_lobbies = recovered
                 self._wire_servers()
-                self._wire_monitors(limits)
+                self._wire_monitors()
                 self._engine.start()
                 await self._internal.start()
                 await signals.unless_stopped(self._feed_file())
@@ -311,17 +311,14 @@ class DataPlane:
         )
         return table | ChannelEvents(native, engine_, topics).operations()
 
-    def _wire_monitors(self, engine_limits: engine.EngineLimits) -> None:
+    def _wire_monitors(self) -> None:
         settings = self._settings
         monitors = HealthMonitors(
             journal=JournalStallMonitor(self._engine.status),
             storage=DiskReserveMonitor(settings.data_dir, settings.storage_reserve_bytes),
             loop=EventLoopMonitor(),
             descriptors=DescriptorMonitor(),
-            compactor=JournalCompactor(
-                self._engine,
-                journal_compaction.compaction_command(settings.data_dir, engine_limits),
-            ),
+            compaction=CompactionMonitor(self._engine.failed_compactions),
             control=self._control,
         )
         static_feed, url = self._static_feed, settings.database_url

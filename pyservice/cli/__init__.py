@@ -12,16 +12,12 @@ from typing import TYPE_CHECKING
 from pyservice.process import blocked_signals
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyservice.process.early_spawn import PendingFlags
 
 __all__ = ["main"]
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["compact"]:
-        sys.exit(_compact(sys.argv[2:]))
     blocked_signals.block(sys.argv[1:])
     from pyservice.process import early_spawn
 
@@ -56,34 +52,3 @@ def _load(awaited: PendingFlags) -> None:
     from pyservice.cli import commands  # noqa: F401 — loaded now, used later
 
     load(awaited.role)
-
-
-def _compact(words: Sequence[str]) -> int:
-    import argparse
-    from pathlib import Path
-
-    from pyservice.auth import keyring
-    from pyservice.dataplane import engine
-    from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS
-    from pyservice.durable_files import is_disk_full
-
-    defaults = engine.EngineLimits()
-    description = "Writes an image of the closed segments of a journal."
-    parser = argparse.ArgumentParser("pyservice compact", description=description)
-    parser.add_argument("--data-dir", type=Path, required=True)
-    parser.add_argument("--segment-bytes", type=int, default=defaults.segment_bytes)
-    parser.add_argument("--boot-id-path", type=Path, default=defaults.boot_id_path)
-    parser.add_argument("--parent-pid", type=int, default=0, help="end when this process does")
-    arguments = parser.parse_args(words)
-    limits = engine.EngineLimits(
-        segment_bytes=arguments.segment_bytes, boot_id_path=arguments.boot_id_path
-    )
-    try:
-        ring = keyring.load(arguments.data_dir)
-        lsn = engine.compact(arguments.data_dir / "journal", ring, limits, arguments.parent_pid)
-    except (keyring.KeyringError, engine.OpenFailed, OSError) as error:
-        print(f"pyservice compact: {error}", file=sys.stderr)
-        is_no_space = isinstance(error, OSError) and is_disk_full(error)
-        return NO_SPACE_STATUS if is_no_space else 1
-    print(lsn)
-    return 0

@@ -73,7 +73,6 @@ __all__ = [
     "Placed",
     "Status",
     "build_profile",
-    "compact",
     "open_engine",
     "version",
 ]
@@ -113,21 +112,6 @@ def warn_of_uncovered_block(sizes: tuple[int, int] | None) -> None:
         )
 
 
-def compact(journal_dir: Path, keys: Keyring, limits: EngineLimits, parent_pid: int) -> int:
-    """Writes an image: the engine state at the end of all closed journal segments.
-
-    Returns the log sequence number (LSN) of the image.
-    """
-    return module.compact(
-        str(journal_dir),
-        mac_keys=keys.mac_keys,
-        current_key=keys.current_key,
-        boot_id_path=str(limits.boot_id_path),
-        segment_bytes=limits.segment_bytes,
-        parent_pid=parent_pid,
-    )
-
-
 class Engine:
     """Commands and queries of the native matchmaker engine.
 
@@ -156,9 +140,7 @@ class Engine:
         self.drop_key = native.drop_key
         self.key_ids = native.key_ids
         self.unused_keys = native.unused_keys
-        self.is_compaction_due = native.is_compaction_due
-        self.image_written = native.image_written
-        self.image_failed = native.image_failed
+        self.failed_compactions = native.failed_compactions
         self.render_metrics = native.render_metrics
         self.read_facts = native.read_facts
         self.acknowledge_facts = native.acknowledge_facts

@@ -1,5 +1,5 @@
-"""Monitors of the data plane's health: free disk space, journal stalls, event loop lag, control
-plane.
+"""Monitors of the data plane's health: free disk space, journal stalls, compaction, event loop lag,
+control plane.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 
 _STORAGE_CHECK_S: Final = 2.0
 _JOURNAL_CHECK_S: Final = 0.5
+_COMPACTION_CHECK_S: Final = 1.0
 _LAG_CHECK_S: Final = 0.25
 _LAG_SAMPLES: Final = 40
+
+_compaction_log = get_logger("compaction")
 
 
 class DiskReserveMonitor:
@@ -67,6 +70,22 @@ class JournalStallMonitor:
             since_s = self._stalled_since_s
             self.stalled_ms = 0.0 if since_s is None else (now_s - since_s) * 1000
             await asyncio.sleep(_JOURNAL_CHECK_S)
+
+
+class CompactionMonitor:
+    """Logs failed compactions of the journal. The native engine compacts and retries."""
+
+    def __init__(self, failed_compactions: Callable[[], tuple[int, str, int]]) -> None:
+        self._failed_compactions = failed_compactions
+
+    async def run(self) -> None:
+        logged_count = 0
+        while True:
+            count, reason, retry_s = self._failed_compactions()
+            if count > logged_count:
+                _compaction_log.error("compaction failed", problem=reason, retry_s=retry_s)
+            logged_count = count
+            await asyncio.sleep(_COMPACTION_CHECK_S)
 
 
 class EventLoopMonitor:

@@ -12,12 +12,12 @@ from typing import Final, NamedTuple
 
 from pyservice.dataplane.engine import Status
 from pyservice.dataplane.health_monitors import (
+    CompactionMonitor,
     ControlPlaneMonitor,
     DiskReserveMonitor,
     EventLoopMonitor,
     JournalStallMonitor,
 )
-from pyservice.dataplane.journal_compaction import JournalCompactor
 from pyservice.observability.health import Conditions, DescriptorMonitor, Note
 
 _STALL_MS: Final = 5_000
@@ -40,7 +40,7 @@ class HealthMonitors(NamedTuple):
     storage: DiskReserveMonitor
     loop: EventLoopMonitor
     descriptors: DescriptorMonitor
-    compactor: JournalCompactor
+    compaction: CompactionMonitor
     control: ControlPlaneMonitor
 
 
@@ -130,8 +130,6 @@ class Readiness:
             "hosting_open_files_max": self.monitors.descriptors.most,
             "hosting_event_loop_lag_seconds": self.monitors.loop.worst_ms / 1000,
             "hosting_journal_stalled_seconds": self.monitors.journal.stalled_ms / 1000,
-            "hosting_compactions_total": self.monitors.compactor.completed_count,
-            "hosting_compaction_failures_total": self.monitors.compactor.failed_count,
             "hosting_watches_held": self.waiting_long_polls(),
         }
         return "".join(map(_metric_text, values, values.values())).encode()
@@ -145,8 +143,6 @@ _HELP: Final = {
     "hosting_open_files_max": "Limit of open files and connections of the data plane (RLIMIT_NOFILE).",
     "hosting_event_loop_lag_seconds": "Worst delay of the event loop in the last ten seconds.",
     "hosting_journal_stalled_seconds": "Time without a durable event although events are pending.",
-    "hosting_compactions_total": "Journal images written since the start.",
-    "hosting_compaction_failures_total": "Failed compactions since the start. Each is retried.",
     "hosting_watches_held": "Requests that wait for a change.",
 }
 

@@ -241,7 +241,7 @@ def test_storage_reserve_is_reported_and_the_service_continues(service: Service)
 @pytest.mark.parametrize(
     "service", [{"settings": {"journal": {"segment_bytes": 1 << 20}}}], indirect=True
 )
-def test_closed_segments_are_compacted_by_a_child_process(service: Service) -> None:
+def test_closed_segments_are_compacted(service: Service) -> None:
     lobby_id, lobby_token = service.attach("party")
     path = "/matchmaker/lobbies/state"
     states = ["x" * 60_000, "y" * 60_000]

@@ -17,6 +17,7 @@ from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
+from tests.dataplane.full_journal import fill_journal
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.runtime_scene import (
@@ -270,7 +271,7 @@ async def test_server_lease_lifecycle(engine: Engine) -> None:
 
 UDP_LEASE = lease_of("c3", game="udp")
 Unblock = Callable[[], Awaitable[None]]
-Block = Callable[[Engine], Awaitable[Unblock]]
+Block = Callable[[Engine, Path], Awaitable[Unblock]]
 
 
 @pytest.fixture
@@ -291,7 +292,7 @@ async def patient_scene(
     await engine.close()
 
 
-async def pool_is_empty(engine: Engine) -> Unblock:
+async def pool_is_empty(engine: Engine, _: Path) -> Unblock:
     owners = [number.to_bytes(16) for number in range(1, FAMILY)]
 
     async def lease(owners: list[bytes]) -> None:
@@ -307,13 +308,8 @@ async def pool_is_empty(engine: Engine) -> Unblock:
     return unblock
 
 
-async def disk_is_full(engine: Engine) -> Unblock:
-    engine.image_failed("no room", True)
-
-    async def unblock() -> None:
-        engine.image_failed("something else", False)
-
-    return unblock
+async def disk_is_full(engine: Engine, folder: Path) -> Unblock:
+    return await fill_journal(engine, folder / "journal")
 
 
 both = pytest.mark.parametrize("block", [pool_is_empty, disk_is_full])
@@ -345,11 +341,13 @@ async def finish_with_another_number(
 
 
 @both
-async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, block: Block) -> None:
+async def test_waiting_lobby_gets_another_number(
+    patient_scene: RuntimeScene, tmp_path: Path, block: Block
+) -> None:
     async with asking(patient_scene.find()) as finding:
         [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
-        unblock = await block(patient_scene.engine)
+        unblock = await block(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         async with asking(patient_scene.ready(lobby.lobby_id)) as ready:
             assert await is_pending(ready)
@@ -361,11 +359,11 @@ async def test_waiting_lobby_gets_another_number(patient_scene: RuntimeScene, bl
 
 @both
 async def test_waiting_server_gets_another_number(
-    patient_scene: RuntimeScene, block: Block
+    patient_scene: RuntimeScene, tmp_path: Path, block: Block
 ) -> None:
     async with asking(patient_scene.runtime.lease(UDP_LEASE)) as leasing:
         first = await game(patient_scene)
-        unblock = await block(patient_scene.engine)
+        unblock = await block(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"))
         assert await is_pending(leasing)
         await unblock()
@@ -374,12 +372,12 @@ async def test_waiting_server_gets_another_number(
 
 
 async def test_repeated_ready_gets_another_number(
-    patient_scene: RuntimeScene, monkeypatch: pytest.MonkeyPatch
+    patient_scene: RuntimeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with asking(patient_scene.find()):
         [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
-        unblock = await disk_is_full(patient_scene.engine)
+        unblock = await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         with monkeypatch.context() as patched:
             patched.setattr(edge_routes, "LOBBY_SERVED_TIMEOUT_S", 0.05)
@@ -389,11 +387,13 @@ async def test_repeated_ready_gets_another_number(
             await finish_with_another_number(patient_scene, ready, first)
 
 
-async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeScene) -> None:
+async def test_refused_port_does_not_block_other_routes(
+    patient_scene: RuntimeScene, tmp_path: Path
+) -> None:
     async with asking(patient_scene.find()):
         [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
-        await disk_is_full(patient_scene.engine)
+        await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.place_process(lobby.lobby_id)
         answer = await patient_scene.follow(outcome(first, "REFUSED"))
         assert sorted(route.backend_port for route in answer.routes) == [12_000, 12_001]
@@ -401,11 +401,13 @@ async def test_refused_port_does_not_block_other_routes(patient_scene: RuntimeSc
         assert list((await patient_scene.follow()).removed) == [lobby.lobby_id]
 
 
-async def test_refused_port_is_forgotten_with_its_owner(patient_scene: RuntimeScene) -> None:
+async def test_refused_port_is_forgotten_with_its_owner(
+    patient_scene: RuntimeScene, tmp_path: Path
+) -> None:
     async with asking(patient_scene.find()):
         [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first = await game(patient_scene)
-        await disk_is_full(patient_scene.engine)
+        await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"))
         assert patient_scene.routes._refused_ports
         await patient_scene.report(lobby.lobby_id, over=runtime_pb2.Over(reason="exited"))
@@ -414,11 +416,13 @@ async def test_refused_port_is_forgotten_with_its_owner(patient_scene: RuntimeSc
         assert not patient_scene.routes._refused_ports
 
 
-async def test_unserved_port_after_refusal_keeps_its_number(patient_scene: RuntimeScene) -> None:
+async def test_unserved_port_after_refusal_keeps_its_number(
+    patient_scene: RuntimeScene, tmp_path: Path
+) -> None:
     async with asking(patient_scene.find()):
         [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
         first, web = await game_and_web(patient_scene)
-        unblock = await disk_is_full(patient_scene.engine)
+        unblock = await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
         await patient_scene.follow(outcome(first, "UNSERVED"))
         await unblock()

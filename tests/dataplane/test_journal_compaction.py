@@ -1,116 +1,65 @@
-"""Compaction child processes: retries and cancellation."""
+"""Compaction of the journal in the engine: images, and failures in metrics and log."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
-import sys
+import json
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
-from pyservice.dataplane.journal_compaction import NO_SPACE_STATUS, JournalCompactor
+from pyservice.auth import keyring
+from pyservice.dataplane import health_monitors
+from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.health_monitors import CompactionMonitor
+from tests.dataplane.full_journal import write_large_event
+from tests.support.captured_logs import logged
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
 
-class Journal:
-    def __init__(self) -> None:
-        self.is_due = True
-        self.images = 0
-        self.failures: list[tuple[str, bool]] = []
-
-    def is_compaction_due(self) -> bool:
-        return self.is_due
-
-    def image_written(self) -> None:
-        self.is_due = False
-        self.images += 1
-
-    def image_failed(self, reason: str, is_no_space: bool) -> None:
-        self.failures.append((reason, is_no_space))
+@pytest.fixture
+async def small(tmp_path: Path) -> AsyncIterator[Engine]:
+    ring = keyring.load_or_create(tmp_path)
+    limits = EngineLimits(segment_bytes=256 << 10)
+    engine = open_engine(tmp_path / "journal", ring, limits)
+    engine.start()
+    yield engine
+    await engine.close()
 
 
-async def _until(compactor: JournalCompactor, counter: str, count: int) -> None:
-    task = asyncio.create_task(compactor.run())
+async def write_until(engine: Engine, is_met: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        while getattr(compactor, counter) < count:
-            await asyncio.sleep(0.005)
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
+        while not is_met():
+            await write_large_event(engine)
 
 
-def _command(code: str) -> list[str]:
-    return [sys.executable, "-S", "-c", code]
+def metric(engine: Engine, name: str) -> int:
+    text = engine.render_metrics({}).decode()
+    return int(text.partition(f"\n{name} ")[2].split("\n", 1)[0])
 
 
-async def test_successful_compaction_is_reported_once() -> None:
-    journal = Journal()
-    compactor = JournalCompactor(journal, _command(""), check_s=0.001)
-    await _until(compactor, "completed_count", 1)
-    assert (journal.images, compactor.failed_count) == (1, 0)
+async def test_closed_segments_become_an_image(small: Engine, tmp_path: Path) -> None:
+    await write_until(small, lambda: metric(small, "hosting_compactions_total") > 0)
+    assert list((tmp_path / "journal").glob("image-*.img"))
+    assert metric(small, "hosting_compaction_failures_total") == 0
+    assert small.failed_compactions() == (0, "", 0)
 
 
-async def test_failed_compaction_is_retried(tmp_path: Path) -> None:
-    journal = Journal()
-    marker = tmp_path / "tried"
-    code = (
-        f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w'); sys.exit(not e)"
-    )
-    compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=0.001)
-    await _until(compactor, "completed_count", 1)
-    assert (journal.images, compactor.failed_count) == (1, 1)
-    assert journal.failures == [("exit 1", False)]
-
-
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
-async def test_full_disk_or_quota_stalls_compaction(number: int) -> None:
-    class FullJournal(Journal):
-        def image_written(self) -> None:
-            self.is_due = False
-            raise OSError(number, "no space")
-
-    journal = FullJournal()
-    compactor = JournalCompactor(journal, _command(""), check_s=0.001)
-    await _until(compactor, "failed_count", 1)
-    assert [is_no_space for _, is_no_space in journal.failures] == [True]
-
-
-async def test_full_disk_is_retried_soon(tmp_path: Path) -> None:
-    journal = Journal()
-    marker = tmp_path / "tried"
-    code = (
-        f"import os, sys; p = {str(marker)!r}; e = os.path.exists(p); open(p, 'w');"
-        f"e or print('no room', file=sys.stderr); sys.exit(0 if e else {NO_SPACE_STATUS})"
-    )
-    compactor = JournalCompactor(journal, _command(code), check_s=0.001, retry_s=3_600)
-    await _until(compactor, "completed_count", 1)
-    assert journal.failures == [("no room", True)]
-
-
-async def test_compaction_command_that_cannot_start_fails() -> None:
-    journal = Journal()
-    compactor = JournalCompactor(journal, ["/nonexistent/program"], check_s=0.001, retry_s=0.001)
-    await _until(compactor, "failed_count", 2)
-    assert journal.images == 0
-
-
-async def test_running_compaction_is_killed_on_cancel(tmp_path: Path) -> None:
-    marker = tmp_path / "pid"
-    code = (
-        f"import os, time; f = open({str(marker)!r} + '.new', 'w'); f.write(str(os.getpid()));"
-        f"f.close(); os.rename(f.name, {str(marker)!r}); time.sleep(600)"
-    )
-    compactor = JournalCompactor(Journal(), _command(code))
-    task = asyncio.create_task(compactor.run())
-    async with asyncio.timeout(PATIENCE_S):
-        while not marker.exists():
-            await asyncio.sleep(0.005)
-    task.cancel()
-    done, _ = await asyncio.wait([task], timeout=PATIENCE_S)
-    assert done
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(marker.read_text()), 0)
-    assert (compactor.completed_count, compactor.failed_count) == (0, 0)
+async def test_failed_compaction_is_logged(
+    small: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_monitors, "_COMPACTION_CHECK_S", 0.001)
+    (tmp_path / "journal/image.tmp").mkdir()
+    with logged() as stream:
+        running = asyncio.create_task(CompactionMonitor(small.failed_compactions).run())
+        await write_until(small, lambda: "compaction failed" in stream.getvalue())
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+    [line] = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (line["event"], line["retry_s"]) == ("compaction failed", 30)
+    assert "image.tmp" in line["problem"]
+    assert metric(small, "hosting_compaction_failures_total") == 1
+    assert metric(small, "hosting_journal_compaction_failed") == 1

@@ -36,7 +36,6 @@ struct rule {
     uint64_t first, last;   /* range of matching calls, counted from 1, inclusive */
     uint32_t action;
     int32_t argument;           /* FAIL: errno. TEAR: number of written bytes */
-    uint32_t with_service;      /* a kill in a child process kills the service too */
     _Atomic uint32_t waiting;   /* stalled calls */
     _Atomic uint64_t matched;   /* matching calls */
     _Atomic uint64_t hits;    /* calls that the rule changed */
@@ -53,14 +52,12 @@ struct step {
 struct control {
     uint64_t magic;
     _Atomic int64_t wall_shift_ns, boot_shift_ns;
-    _Atomic uint32_t service_pid; /* the first process that loads this library */
-    uint32_t padding;
     _Atomic uint64_t step_count;
     struct rule rules[RULES];
     struct step steps[STEPS];
 };
 
-static const uint64_t MAGIC = 0x4641554c54530001;
+static const uint64_t MAGIC = 0x4641554c54530002;
 static struct control *control;
 static char folder[PATH_MAX];
 static size_t folder_length;
@@ -121,8 +118,6 @@ __attribute__((constructor)) static void attach(void) {
         const char *value = getenv(VARIABLES[i]);
         snprintf(variables[i], sizeof variables[i], "%s=%s", VARIABLES[i], value ? value : "");
     }
-    uint32_t none = 0;
-    atomic_compare_exchange_strong(&mapped->service_pid, &none, (uint32_t)getpid());
     control = mapped;
 }
 
@@ -155,8 +150,7 @@ static void record(enum kind kind, const char *name, uint64_t offset, uint64_t l
     atomic_store(&step->kind, (uint32_t)kind + 1);
 }
 
-static void die(const struct rule *rule) {
-    if (rule->with_service) kill((pid_t)atomic_load(&control->service_pid), SIGKILL);
+static void die(void) {
     kill(getpid(), SIGKILL);
     for (;;) pause();
 }
@@ -180,7 +174,7 @@ static struct rule *meet(enum kind kind, const char *name, uint64_t offset, uint
         if (number < rule->first || number > rule->last) continue;
         atomic_fetch_add(&rule->hits, 1);
         if (rule->action == STALL) stall(rule);
-        else if (rule->action == KILL_BEFORE) die(rule);
+        else if (rule->action == KILL_BEFORE) die();
         else striking = rule;
     }
     return striking;
@@ -188,7 +182,7 @@ static struct rule *meet(enum kind kind, const char *name, uint64_t offset, uint
 
 static int leave(const struct rule *rule, int result) {
     int error = errno;
-    if (rule != NULL && rule->action == KILL_AFTER) die(rule);
+    if (rule != NULL && rule->action == KILL_AFTER) die();
     errno = error;
     return result;
 }
@@ -209,7 +203,7 @@ ssize_t pwrite(int fd, const void *bytes, size_t length, off_t offset) {
     if (rule != NULL && rule->action == TEAR) {
         size_t part = (size_t)rule->argument < length ? (size_t)rule->argument : length;
         real_pwrite(fd, bytes, part, offset);
-        die(rule);
+        die();
     }
     ssize_t written = real_pwrite(fd, bytes, length, offset);
     leave(rule, 0);
@@ -331,7 +325,7 @@ ssize_t write(int fd, const void *bytes, size_t length) {
     if (is_refused(rule)) return -1;
     if (rule != NULL && rule->action == TEAR) {
         real_write(fd, bytes, (size_t)rule->argument < length ? (size_t)rule->argument : length);
-        die(rule);
+        die();
     }
     ssize_t written = real_write(fd, bytes, length);
     leave(rule, 0);

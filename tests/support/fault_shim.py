@@ -34,7 +34,7 @@ of a file into another file, `remove` removes a file or an empty folder.
 """
 _ACTIONS: Final = ("nothing", "stall", "fail", "kill_before", "kill_after", "tear")
 _RULES, _STEPS, _NAME = 16, 65536, 64
-_MAGIC: Final = 0x4641554C54530001
+_MAGIC: Final = 0x4641554C54530002
 _ALWAYS: Final = 2**64 - 1
 _SECOND_NS: Final = 1_000_000_000
 
@@ -47,7 +47,6 @@ class _Rule(ctypes.Structure):
         ("last", ctypes.c_uint64),
         ("action", ctypes.c_uint32),
         ("argument", ctypes.c_int32),
-        ("with_service", ctypes.c_uint32),
         ("waiting", ctypes.c_uint32),
         ("matched", ctypes.c_uint64),
         ("hits", ctypes.c_uint64),
@@ -70,8 +69,6 @@ class _Control(ctypes.Structure):
         ("magic", ctypes.c_uint64),
         ("wall_shift_ns", ctypes.c_int64),
         ("boot_shift_ns", ctypes.c_int64),
-        ("service_pid", ctypes.c_uint32),
-        ("padding", ctypes.c_uint32),
         ("step_count", ctypes.c_uint64),
         ("rules", _Rule * _RULES),
         ("steps", _Step * _STEPS),
@@ -146,11 +143,6 @@ class Shim:
             raw.waiting = 0
         ctypes.memset(ctypes.addressof(self._control.steps), 0, ctypes.sizeof(_Step * _STEPS))
         self._control.step_count = 0
-        self._control.service_pid = 0
-
-    @property
-    def service_pid(self) -> int:
-        return int(self._control.service_pid)
 
     @property
     def step_count(self) -> int:
@@ -195,21 +187,10 @@ class Shim:
     ) -> Rule:
         return self._rule(kinds, names, "fail", first=first, last=last, argument=error)
 
-    def kill(
-        self,
-        kinds: str,
-        names: str = "*",
-        *,
-        at: int = 1,
-        after: bool = False,
-        with_service: bool = True,
-    ) -> Rule:
-        """Sends SIGKILL at matching call number `at`, before or after it executes.
-
-        In a child process the service is killed first, unless `with_service` is false.
-        """
+    def kill(self, kinds: str, names: str = "*", *, at: int = 1, after: bool = False) -> Rule:
+        """Sends SIGKILL to the caller of matching call number `at`, before or after it executes."""
         action = "kill_after" if after else "kill_before"
-        return self._rule(kinds, names, action, first=at, last=at, with_service=with_service)
+        return self._rule(kinds, names, action, first=at, last=at)
 
     def tear(
         self,
@@ -218,12 +199,9 @@ class Shim:
         kind: str = "pwrite",
         at: int = 1,
         keep: int = 0,
-        with_service: bool = True,
     ) -> Rule:
         """Writes only `keep` bytes of matching write number `at`, then sends SIGKILL."""
-        return self._rule(
-            kind, names, "tear", first=at, last=at, argument=keep, with_service=with_service
-        )
+        return self._rule(kind, names, "tear", first=at, last=at, argument=keep)
 
     def _rule(
         self,
@@ -234,14 +212,12 @@ class Shim:
         first: int = 1,
         last: int = _ALWAYS,
         argument: int = 0,
-        with_service: bool = False,
     ) -> Rule:
         raw = next(raw for raw in self._control.rules if not raw.armed and not raw.waiting)
         raw.kinds = sum(1 << KINDS.index(kind) for kind in kinds.split())
         raw.names = names.encode()
         raw.first, raw.last = first, last
         raw.action, raw.argument = _ACTIONS.index(action), argument
-        raw.with_service = int(with_service)
         raw.matched = raw.hits = 0
         raw.armed = 1
         return Rule(raw)

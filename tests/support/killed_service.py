@@ -257,12 +257,8 @@ class KilledService(FullService):
 
     def arm(self, step: Step) -> Rule:
         if step.is_half:
-            return self.shim.tear(
-                step.files, kind=step.calls, at=step.at, keep=HALF, with_service=False
-            )
-        return self.shim.kill(
-            step.calls, step.files, at=step.at, after=step.after, with_service=False
-        )
+            return self.shim.tear(step.files, kind=step.calls, at=step.at, keep=HALF)
+        return self.shim.kill(step.calls, step.files, at=step.at, after=step.after)
 
 
 async def answer_of(call: Awaitable[ServiceResponse]) -> ServiceResponse | None:

@@ -16,6 +16,8 @@ use crate::{Failure, failure};
 pub struct MeasuredShard {
     pub shard: Arc<Shard>,
     durable_signal: DurableSignal,
+    /// Signal for Python's event loop, which the service has as well.
+    _change_signal: Option<DurableSignal>,
 }
 
 /// Time of an open by its parts, in milliseconds.
@@ -30,7 +32,7 @@ pub struct RecoveryTimes {
 }
 
 struct TimedReplay<'a> {
-    state: ReplayedEngine<'a>,
+    state: ReplayedEngine<&'a mut Engine>,
     started: Instant,
     times: RecoveryTimes,
 }
@@ -79,7 +81,9 @@ impl MeasuredShard {
         times.log_read_ms = opened_ms - times.image_read_ms - times.image_load_ms - times.apply_ms;
         times.total_ms = elapsed_ms(started);
         let durable_signal = journal.subscribe()?;
-        Ok((MeasuredShard { shard: Shard::new(engine, Some(journal)), durable_signal }, recovered, times))
+        let shard = Shard::new(engine, Some(journal));
+        let change_signal = shard.subscribe_changes()?;
+        Ok((MeasuredShard { shard, durable_signal, _change_signal: change_signal }, recovered, times))
     }
 
     pub fn journal(&self) -> &Journal {

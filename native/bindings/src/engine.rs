@@ -22,7 +22,7 @@ use crate::convert::{
 use crate::facts::{self, Facts};
 use crate::metrics::RecoveryMetrics;
 use crate::servers::{Creation, ProcessCommands};
-use crate::{compaction, metrics};
+use crate::{journal, metrics};
 
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Engine {
@@ -78,15 +78,15 @@ impl Engine {
         public_ports: (u16, u16),
     ) -> PyResult<Engine> {
         let hash = Arc::new(HashKey::new(hash_key.0));
-        let usual = EngineConfig::new(shard, compaction::key_ring(&mac_keys, current_key)?);
+        let usual = EngineConfig::new(shard, journal::key_ring(&mac_keys, current_key)?);
         let ports = PortRange { first: public_ports.0, last: public_ports.1 };
         let config = EngineConfig { start_limit_ms, port_quarantine_ms, ports, ..usual };
         let engine = hosting_core::Engine::new(config);
         let started = Instant::now();
         let (opened, recovered) = py.detach(|| -> PyResult<_> {
             let Some(dir) = journal_dir else { return Ok((Shard::new(engine, None), None)) };
-            let options = compaction::options(dir, boot_id_path, segment_bytes, shard);
-            let (opened, recovered) = Shard::open(engine, options).map_err(|error| compaction::open_failed(&error))?;
+            let options = journal::options(dir, boot_id_path, segment_bytes, shard);
+            let (opened, recovered) = Shard::open(engine, options).map_err(|error| journal::open_failed(&error))?;
             Ok((opened, Some(recovered)))
         })?;
         let uncovered_block =
@@ -100,6 +100,7 @@ impl Engine {
         let change_signal = opened.subscribe_changes()?;
         let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
         opened.start_expiry_thread()?;
+        opened.start_compaction().map_err(|error| journal::open_failed(&error))?;
         let first_generation = facts::wall_ms() << 20;
         let shard_number = shard;
         Ok(Engine {
@@ -386,19 +387,11 @@ impl Engine {
         Ok(PyBytes::new(py, text.as_bytes()))
     }
 
-    fn is_compaction_due(&self) -> bool {
-        self.shard.journal().is_some_and(hosting_journal::Journal::compaction_due)
-    }
-
-    fn image_written(&self, py: Python<'_>) -> PyResult<()> {
-        let Some(journal) = self.shard.journal() else { return Ok(()) };
-        py.detach(|| journal.image_written()).map(|_| ()).map_err(|error| compaction::open_failed(&error))
-    }
-
-    fn image_failed(&self, reason: &str, is_no_space: bool) {
-        if let Some(journal) = self.shard.journal() {
-            journal.image_failed(reason, is_no_space);
-        }
+    fn failed_compactions(&self) -> (u64, String, u64) {
+        let Some(stats) = self.shard.journal().map(hosting_journal::Journal::stats) else { return Default::default() };
+        let (reason, retry_s) =
+            stats.last_compaction_failure.map(|last| (last.reason, last.retry_s)).unwrap_or_default();
+        (stats.failed_compactions, reason, retry_s)
     }
 }
 

@@ -5,13 +5,13 @@
 #![allow(missing_docs)] // the Python contract is documented in the stub, which stubtest compares with this module
 
 mod clients;
-mod compaction;
 mod convert;
 mod engine;
 mod facts;
 mod files;
 mod front;
 mod grpc_front;
+mod journal;
 mod leased_port;
 mod matchmaker;
 mod metrics;
@@ -63,7 +63,6 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<public_certificate::PublicCertificate>()?;
     module.add_function(wrap_pyfunction!(clients::acked_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(clients::packed_client, module)?)?;
-    module.add_function(wrap_pyfunction!(compaction::compact, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
     module.add_function(wrap_pyfunction!(clients::read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::bearer_token, module)?)?;

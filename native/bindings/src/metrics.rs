@@ -216,8 +216,20 @@ impl Page {
             stalled,
         );
         self.single("hosting_journal_epoch", "gauge", "Number of this opening of the journal.", stats.epoch);
-        let failed = u8::from(matches!(stats.last_compaction, Some(LastCompaction::Failed { .. })));
+        let failed = u8::from(stats.last_compaction == Some(LastCompaction::Failed));
         self.single("hosting_journal_compaction_failed", "gauge", "1 when the last compaction failed.", failed);
+        self.single(
+            "hosting_compactions_total",
+            "counter",
+            "Journal images written since the start.",
+            stats.compactions,
+        );
+        self.single(
+            "hosting_compaction_failures_total",
+            "counter",
+            "Failed compactions since the start. Each is retried.",
+            stats.failed_compactions,
+        );
     }
 
     fn recovered(&mut self, recovered: &RecoveryMetrics) {

@@ -1,7 +1,8 @@
 //! Queue of batches before the write, with their positions in the prepared segments. Does no file operations.
 //!
 //! Each submission gets its position at once, so that the credit is exact. A batch collects the submissions of one sync
-//! period, and lies within one segment.
+//! period, and lies within one segment. If no segment is prepared in time, batches wait without a position, at most one for
+//! each secured file.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +43,8 @@ pub(crate) struct BatchQueue {
     pending: VecDeque<PendingBatch>,
     current: Option<(Arc<Segment>, u64)>,
     ready: VecDeque<Arc<Segment>>,
+    /// Number of files that are not prepared yet, but have disk space for a segment.
+    secured: usize,
     payload: u64,
     /// Bytes kept for the next heartbeat: one batch without events.
     heartbeat_bytes: u64,
@@ -54,6 +57,7 @@ impl BatchQueue {
             pending: VecDeque::new(),
             current: None,
             ready: VecDeque::new(),
+            secured: 0,
             payload: payload_capacity(segment_bytes, alignment),
             heartbeat_bytes: framed_bytes(0, alignment),
             spare_buffer: Vec::new(),
@@ -66,11 +70,18 @@ impl BatchQueue {
 
     pub fn add_ready(&mut self, segment: Arc<Segment>) {
         self.ready.push_back(segment);
-        for index in 0..self.pending.len() {
-            if self.pending[index].position.is_none() {
-                self.pending[index].position = self.assign_position(self.pending[index].payload());
+        // A later, smaller batch must not take the rest of a segment before an earlier one has its position.
+        for index in self.pending.len() - self.blocked_count()..self.pending.len() {
+            let position = self.assign_position(self.pending[index].payload());
+            if position.is_none() {
+                return;
             }
+            self.pending[index].position = position;
         }
+    }
+
+    pub fn set_secured(&mut self, count: usize) {
+        self.secured = count;
     }
 
     pub fn ready_count(&self) -> usize {
@@ -144,6 +155,10 @@ impl BatchQueue {
         self.pending.back().is_some_and(|last| last.position.is_none())
     }
 
+    fn blocked_count(&self) -> usize {
+        self.pending.iter().rev().take_while(|batch| batch.position.is_none()).count()
+    }
+
     pub fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
@@ -160,16 +175,20 @@ impl BatchQueue {
 
     pub fn credit(&self) -> Credit {
         let largest = self.payload;
-        if self.is_blocked() {
+        // Each batch without a position counts as a whole segment.
+        let Some(segments) = (self.ready.len() + self.secured).checked_sub(self.blocked_count()) else {
             return Credit { total: 0, reserve: largest, largest };
-        }
+        };
         // Counts the header of a new batch, because the writer can take the current batch at any time.
         let free = |(segment, offset): &(Arc<Segment>, u64)| {
             let whole_blocks = (segment.bytes - offset) / segment.alignment * segment.alignment;
             whole_blocks.saturating_sub(HEADER as u64)
         };
-        let current_bytes = self.current.as_ref().map_or(0, free);
-        let total = (current_bytes + self.ready.len() as u64 * self.payload).saturating_sub(self.heartbeat_bytes);
+        let current_bytes = match self.pending.back() {
+            Some(last) if last.position.is_none() => self.payload - last.payload(),
+            _ => self.current.as_ref().map_or(0, free),
+        };
+        let total = (current_bytes + segments as u64 * self.payload).saturating_sub(self.heartbeat_bytes);
         Credit { total, reserve: largest, largest }
     }
 }
@@ -197,7 +216,7 @@ mod tests {
         fn sync_data(&self) -> io::Result<()> {
             Err(io::ErrorKind::Unsupported.into())
         }
-        fn allocate(&self, _: u64) -> io::Result<()> {
+        fn allocate(&self, _: u64) -> io::Result<bool> {
             Err(io::ErrorKind::Unsupported.into())
         }
     }
@@ -219,6 +238,7 @@ mod tests {
         Submit(u64),
         SubmitAllBut(u64),
         Write,
+        Secure,
         Prepare,
     }
 
@@ -227,6 +247,7 @@ mod tests {
             6 => (0..=300_u64).prop_map(Step::Submit),
             2 => (0..=20_000_u64).prop_map(Step::SubmitAllBut),
             4 => Just(Step::Write),
+            2 => Just(Step::Secure),
             1 => Just(Step::Prepare),
         ]
     }
@@ -246,15 +267,15 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
-        /// A submission within the credit fits into the prepared segments, also after other submissions, writes and
-        /// heartbeats.
+        /// A submission within the credit fits into the prepared segments and secured files, also after other submissions,
+        /// writes and heartbeats.
         #[test]
-        fn submission_within_credit_fits_prepared_segments(
+        fn submission_within_credit_fits_segments(
             alignment in alignment(),
             steps in prop::collection::vec((step(), any::<bool>(), any::<bool>()), 1..80),
         ) {
             let mut queue = BatchQueue::new(BYTES, alignment);
-            let mut segments = 3;
+            let (mut segments, mut secured) = (3, 0);
             for number in 1..=segments {
                 queue.add_ready(segment(number, alignment));
             }
@@ -265,15 +286,22 @@ mod tests {
                     Step::Submit(share) => credit.total * share / 1_000,
                     Step::SubmitAllBut(left) => credit.total.saturating_sub(left),
                     Step::Write => 0,
+                    Step::Secure => {
+                        secured = (secured + 1).min(3);
+                        queue.set_secured(secured);
+                        continue;
+                    }
                     Step::Prepare => {
                         segments += 1;
+                        secured = secured.saturating_sub(1);
+                        queue.set_secured(secured);
                         queue.add_ready(segment(segments, alignment));
                         continue;
                     }
                 };
-                if is_beaten_meanwhile && credit.total > credit.reserve / 2 {
+                if is_beaten_meanwhile && queue.is_empty() && credit.total > credit.reserve / 2 {
                     queue.begin(1, 0, &[], 0);
-                    prop_assert!(!queue.is_blocked());
+                    prop_assert!(queue.blocked_count() <= secured);
                 }
                 if is_written_meanwhile || matches!(step, Step::Write) {
                     placed_to = write_all(&mut queue, placed_to)?;
@@ -281,21 +309,28 @@ mod tests {
                 let size = requested.min(credit.largest);
                 if size > 0 {
                     queue.push(1, 1, &vec![0; size as usize], || 0);
-                    prop_assert!(!queue.is_blocked(), "{} of {:?}", size, credit);
+                    prop_assert!(queue.blocked_count() <= secured, "{} of {:?}", size, credit);
                 }
             }
+            for number in 1..=secured {
+                queue.add_ready(segment(segments + number as u64, alignment));
+            }
+            prop_assert!(!queue.is_blocked());
+            write_all(&mut queue, placed_to)?;
         }
 
         /// Submissions up to `total - reserve` bytes leave `reserve` bytes of credit, or up to three blocks less.
         #[test]
         fn submissions_above_the_reserve_leave_the_reserve(
             alignment in alignment(),
+            secured in 0..3_u64,
             shares in prop::collection::vec(0..=1_000_u64, 1..60),
         ) {
             let mut queue = BatchQueue::new(BYTES, alignment);
-            for number in 1..=3 {
+            for number in 1..=3 - secured {
                 queue.add_ready(segment(number, alignment));
             }
+            queue.set_secured(secured as usize);
             for share in shares {
                 let credit = queue.credit();
                 let size = (credit.total.saturating_sub(credit.reserve) * share / 1_000).min(credit.largest);

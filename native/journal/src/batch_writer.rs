@@ -74,6 +74,9 @@ impl JournalCore {
             && shared.pool.set_active(segment.identity.segment)
         {
             self.pool_wake.notify_one();
+            if shared.pool.is_compaction_due() {
+                self.compaction_wake.notify_one();
+            }
         }
         Some(batch)
     }

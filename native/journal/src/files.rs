@@ -51,9 +51,12 @@ pub trait FileHandle: Send + Sync {
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
     /// Calls `fdatasync` once.
     fn sync_data(&self) -> io::Result<()>;
-    /// Reserves disk space for `length` bytes. Fails only if the disk is full.
-    fn allocate(&self, length: u64) -> io::Result<()>;
+    /// Reserves disk space for `length` bytes. Returns false if the file system cannot, and fails only if the disk is full.
+    fn allocate(&self, length: u64) -> io::Result<bool>;
 }
+
+/// Bytes that are written to a new file between two syncs. A larger value would delay the syncs of batches.
+pub(crate) const BYTES_PER_SYNC: u64 = 8 * 1024 * 1024;
 
 pub(crate) fn write_all_at(file: &dyn FileHandle, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
     while !bytes.is_empty() {
@@ -124,7 +127,11 @@ impl Files for RealFiles {
         let mut entries = Vec::new();
         for entry in std::fs::read_dir(folder)? {
             let entry = entry?;
-            let metadata = entry.metadata()?;
+            let metadata = match entry.metadata() {
+                // Another thread has renamed or removed the file since the folder was read.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                result => result?,
+            };
             if metadata.is_file() {
                 entries.push(Entry { name: entry.file_name().to_string_lossy().into_owned(), length: metadata.len() });
             }
@@ -242,12 +249,12 @@ impl FileHandle for RealFile {
         if unsafe { libc::fdatasync(self.0.as_raw_fd()) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 
-    fn allocate(&self, length: u64) -> io::Result<()> {
+    fn allocate(&self, length: u64) -> io::Result<bool> {
         // SAFETY: plain call on an open descriptor.
         let result = retry(|| unsafe { libc::fallocate(self.0.as_raw_fd(), 0, 0, length as libc::off_t) } as isize);
         match result {
             Err(error) if is_no_space(&error) => Err(error),
-            _ => Ok(()),
+            result => Ok(result.is_ok()),
         }
     }
 }
@@ -269,6 +276,21 @@ mod tests {
             assert_eq!(read_physical_block(&link), Some(16_384), "{name}");
         }
         assert_eq!(read_physical_block(&sysfs.path().join("0:42")), None);
+    }
+
+    #[test]
+    fn files_can_be_renamed_while_their_folder_is_listed() {
+        let folder = tempfile::tempdir().unwrap();
+        let paths = ["a", "b"].map(|name| folder.path().join(name));
+        std::fs::write(&paths[0], "").unwrap();
+        std::thread::scope(|scope| {
+            let listing = scope.spawn(|| (0..2_000).all(|_| RealFiles.list(folder.path()).is_ok()));
+            while !listing.is_finished() {
+                std::fs::rename(&paths[0], &paths[1]).unwrap();
+                std::fs::rename(&paths[1], &paths[0]).unwrap();
+            }
+            assert!(listing.join().unwrap());
+        });
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::batch_format::{FieldReader, FieldWriter, read_clock_record, write_clock};
 use crate::error::OpenError;
-use crate::files::{Access, FileHandle, read_exact_at, write_all_at};
+use crate::files::{Access, BYTES_PER_SYNC, FileHandle, read_exact_at, write_all_at};
 use crate::folder::Folder;
 use crate::lsn::Lsn;
 use crate::options::{Options, RecoverableState};
@@ -181,6 +181,7 @@ fn check_trailer(path: &Path, file: &dyn FileHandle, content_length: u64, crc: u
 struct ImageWriter<'a> {
     file: &'a dyn FileHandle,
     offset: u64,
+    synced: u64,
     buffer: Vec<u8>,
     hasher: crc32fast::Hasher,
 }
@@ -191,6 +192,10 @@ impl ImageWriter<'_> {
         self.hasher.update(&self.buffer);
         self.offset += self.buffer.len() as u64;
         self.buffer.clear();
+        if self.offset - self.synced >= BYTES_PER_SYNC {
+            self.file.sync_data()?;
+            self.synced = self.offset;
+        }
         Ok(())
     }
 }
@@ -243,6 +248,7 @@ fn write_unfinished(
     let mut writer = ImageWriter {
         file: file.as_ref(),
         offset: 0,
+        synced: 0,
         buffer: Vec::with_capacity(2 * CHUNK),
         hasher: crc32fast::Hasher::new(),
     };

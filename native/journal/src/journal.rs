@@ -14,8 +14,9 @@ use crate::error::OpenError;
 use crate::journal_core::{JournalCore, Shared};
 use crate::lsn::Lsn;
 use crate::mutex::lock;
+use crate::options::RecoverableState;
 use crate::service_clock::ServiceClock;
-use crate::stats::{LastCompaction, Stats};
+use crate::stats::Stats;
 
 const HEARTBEAT_MS: u64 = 1_000;
 
@@ -31,23 +32,42 @@ impl Journal {
     }
 
     pub(crate) fn start_threads(&self) -> Result<(), OpenError> {
-        let spawn = |name: &'static str, body: fn(&JournalCore)| {
-            let core = Arc::clone(&self.core);
-            std::thread::Builder::new()
-                .name(name.to_owned())
-                .spawn(move || {
-                    // Every answer waits for these threads. Without the privilege they have a short time slice only.
-                    let _ = raise_priority(hosting_scheduling::NICE);
-                    // Without this thread, submitted events would never become durable, and their callers would wait forever.
-                    if catch_unwind(AssertUnwindSafe(|| body(&core))).is_err() {
-                        (core.options.on_fatal)(&format!("the thread {name} panicked"));
-                    }
-                })
-                .map_err(|error| OpenError::io("start a thread for", &self.core.folder.path, error))
+        // Every answer waits for these threads. Without the privilege they have a short time slice only.
+        let raise_priority = || raise_priority(hosting_scheduling::NICE);
+        self.start_thread("journal-writer", move |core| {
+            let _ = raise_priority();
+            core.run_writer();
+        })?;
+        self.start_thread("journal-segments", move |core| {
+            let _ = raise_priority();
+            core.prepare_segments();
+        })
+    }
+
+    /// Starts the thread that compacts the journal. `new_state` returns an empty state, which is in memory during a
+    /// compaction.
+    pub fn start_compaction<S: RecoverableState>(
+        &self,
+        new_state: impl Fn() -> S + Send + Sync + 'static,
+    ) -> Result<(), OpenError> {
+        self.start_thread("journal-compact", move |core| core.run_compactions(&new_state))
+    }
+
+    fn start_thread(
+        &self,
+        name: &'static str,
+        body: impl FnOnce(&JournalCore) + Send + 'static,
+    ) -> Result<(), OpenError> {
+        let core = Arc::clone(&self.core);
+        let run = move || {
+            // Without its threads, submitted events would never become durable, and their callers would wait forever.
+            if catch_unwind(AssertUnwindSafe(|| body(&core))).is_err() {
+                (core.options.on_fatal)(&format!("the thread {name} panicked"));
+            }
         };
-        let mut threads = lock(&self.threads);
-        threads.push(spawn("journal-writer", JournalCore::run_writer)?);
-        threads.push(spawn("journal-segments", JournalCore::prepare_segments)?);
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        let thread = spawned.map_err(|error| OpenError::io("start a thread for", &self.core.folder.path, error))?;
+        lock(&self.threads).push(thread);
         Ok(())
     }
 
@@ -154,29 +174,31 @@ impl Journal {
             is_stalled: stall.is_some(),
             stall_reason: stall.cloned(),
             last_compaction: shared.last_compaction.clone(),
+            compactions: shared.compactions,
+            failed_compactions: shared.failed_compactions,
+            last_compaction_failure: shared.last_compaction_failure.clone(),
         }
     }
 
+    /// Returns true if enough segments are closed. Only for journals without [`Self::start_compaction`].
     pub fn compaction_due(&self) -> bool {
         lock(&self.core.shared).pool.is_compaction_due()
     }
 
     /// Recycles the segments that the newest image covers, and returns their number. Also removes older images.
     ///
-    /// Call this after a successful compaction. The call blocks on file operations.
+    /// Call this after [`crate::write_compacted_image`]. The call blocks on file operations. Only for journals without
+    /// [`Self::start_compaction`].
     pub fn image_written(&self) -> Result<u64, OpenError> {
         self.core.recycle_and_record()
     }
 
-    /// Records the reason of a failed compaction.
+    /// Records the reason of a failed compaction. Only for journals without [`Self::start_compaction`].
     ///
     /// `is_no_space` means that the disk was full. Then at most [`Credit::reserve`] can be submitted until a compaction
-    /// succeeds, so retry the compaction each second.
+    /// succeeds.
     pub fn image_failed(&self, reason: &str, is_no_space: bool) {
-        let mut shared = lock(&self.core.shared);
-        shared.last_compaction = Some(LastCompaction::Failed { reason: reason.to_owned() });
-        shared.image_stall = is_no_space.then(|| format!("image: {reason}"));
-        self.core.refresh_credit(&shared);
+        self.core.record_failed_compaction(reason, is_no_space);
     }
 
     /// Writes and syncs the next batch. Returns false if no batch was pending. Only for [`crate::open_stepped`].
@@ -189,12 +211,19 @@ impl Journal {
         self.core.prepare_segment()
     }
 
-    /// Ends the threads, then writes the pending batches that fit into the prepared segments.
+    /// Ends the threads, then writes the pending batches for which the disk has space.
     ///
     /// Do not submit events after this call. A second call does nothing.
     pub fn shutdown(&self) {
         self.stop_threads();
-        while self.core.commit_or_abort().is_some() {}
+        let is_blocked = || lock(&self.core.shared).queue.is_blocked();
+        loop {
+            while self.core.commit_or_abort().is_some() {}
+            if !is_blocked() || !matches!(self.core.prepare_segment(), Ok(true)) {
+                break;
+            }
+        }
+        self.core.discard_new_files();
         lock(&self.core.folder_lock).take();
     }
 
@@ -202,10 +231,16 @@ impl Journal {
         self.shutdown();
     }
 
-    fn stop_threads(&self) {
+    pub(crate) fn begin_close(&self) {
         lock(&self.core.shared).is_closing = true;
+        self.core.is_closing.store(true, Ordering::Relaxed);
         self.core.writer_wake.notify_all();
         self.core.pool_wake.notify_all();
+        self.core.compaction_wake.notify_all();
+    }
+
+    fn stop_threads(&self) {
+        self.begin_close();
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }

@@ -1,6 +1,6 @@
 //! State of a journal, which its handle and its threads share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::batch_queue::{BatchQueue, Credit};
@@ -9,7 +9,7 @@ use crate::folder::Folder;
 use crate::options::Options;
 use crate::segment_pool::SegmentPool;
 use crate::service_clock::ServiceClock;
-use crate::stats::{BATCH_EVENT_BOUNDS, Histogram, LastCompaction, SYNC_NS_BOUNDS};
+use crate::stats::{BATCH_EVENT_BOUNDS, CompactionFailure, Histogram, LastCompaction, SYNC_NS_BOUNDS};
 use crate::time_and_random::TimeAndRandom;
 
 pub(crate) struct JournalCore {
@@ -23,6 +23,7 @@ pub(crate) struct JournalCore {
     pub shared: Mutex<Shared>,
     pub writer_wake: Condvar,
     pub pool_wake: Condvar,
+    pub compaction_wake: Condvar,
     /// Locked during the write and sync of a batch, so that at most one batch is in flight.
     pub writing: Mutex<WriterState>,
     pub preparing: Mutex<()>,
@@ -31,6 +32,7 @@ pub(crate) struct JournalCore {
     // Copies of values in `shared` that are read without its lock.
     pub last: AtomicU64,
     pub credit_total: AtomicU64,
+    pub is_closing: AtomicBool,
     pub folder_lock: Mutex<Option<Box<dyn Send + Sync>>>,
 }
 
@@ -48,6 +50,9 @@ pub(crate) struct Shared {
     /// Reason of the failure, if the last image was not written because the disk was full.
     pub image_stall: Option<String>,
     pub last_compaction: Option<LastCompaction>,
+    pub compactions: u64,
+    pub failed_compactions: u64,
+    pub last_compaction_failure: Option<CompactionFailure>,
 }
 
 impl Shared {
@@ -64,6 +69,9 @@ impl Shared {
             preparation_error: None,
             image_stall: None,
             last_compaction: None,
+            compactions: 0,
+            failed_compactions: 0,
+            last_compaction_failure: None,
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! Owns the files of one journal folder and the service clock. Events are opaque bytes with numbers.
 //!
-//! Start with [`open`], [`Journal`], [`RecoverableState`] and [`write_compacted_image`]. A journal folder holds
+//! Start with [`open`], [`Journal`] and [`RecoverableState`]. A journal folder holds
 //! `seg-<number>.log` (segments), `free-<number>.log` (pre-written files for later segments), `image-<lsn>.img`, `lock`
 //! and `compact.lock`.
 
@@ -33,7 +33,7 @@ mod stats;
 mod time_and_random;
 
 pub use batch_queue::Credit;
-pub use compaction::{CompactionResult, end_with_parent, write_compacted_image};
+pub use compaction::{CompactionResult, write_compacted_image};
 pub use durable_signal::DurableSignal;
 pub use error::OpenError;
 pub use files::{Access, DEVICE_READ_ALIGNMENT, Entry, FileHandle, Files, RealFiles};
@@ -42,5 +42,5 @@ pub use lsn::Lsn;
 pub use opening::{RecoverySummary, open, open_stepped};
 pub use options::{Options, RecoverableState};
 pub use service_clock::{ClockRecord, ServiceClock};
-pub use stats::{BATCH_EVENT_BOUNDS, Histogram, LastCompaction, SYNC_NS_BOUNDS, Stats};
+pub use stats::{BATCH_EVENT_BOUNDS, CompactionFailure, Histogram, LastCompaction, SYNC_NS_BOUNDS, Stats};
 pub use time_and_random::{RealTimeAndRandom, TimeAndRandom};

@@ -1,6 +1,6 @@
 //! Opening of a journal folder: recovery, durability of the recovered events, and the first batch of the run.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
 use crate::batch_queue::BatchQueue;
@@ -80,12 +80,14 @@ pub fn open_stepped(
         shared: Mutex::new(Shared::new(queue, pool, Counters::new(), time_and_random.boot_ms())),
         writer_wake: Condvar::new(),
         pool_wake: Condvar::new(),
+        compaction_wake: Condvar::new(),
         writing: Mutex::new(WriterState { sequence: log.cursor.sequence }),
         preparing: Mutex::new(()),
         recycling: Mutex::new(()),
         position: DurablePosition::new(log.cursor.lsn),
         last: AtomicU64::new(log.cursor.lsn),
         credit_total: AtomicU64::new(0),
+        is_closing: AtomicBool::new(false),
         clock: Arc::new(clock),
         options,
         alignment,

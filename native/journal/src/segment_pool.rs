@@ -1,7 +1,8 @@
 //! Segment pool: prepares segments before the writer needs them, and recycles segments that an image covers.
 //! The writer itself never renames or resizes a file.
 
-use std::path::PathBuf;
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::batch_queue::BatchQueue;
@@ -13,14 +14,48 @@ use crate::recovery::LogTail;
 use crate::segment_format::{self, HEADER_SPACE, Segment};
 use crate::segment_reader::SegmentReader;
 
+/// Files beside the prepared segments and the segment in preparation.
+///
+/// All prepared segments can be used up before the next one is prepared. Also then, the credit has a segment for events that
+/// free slots and one for other events.
+pub(crate) const SPARE_FILES: usize = 2;
 const CLOSED_SEGMENTS_UNTIL_COMPACTION: usize = 4;
 pub(crate) const MAX_FREE_SEGMENTS: usize = 6;
 
 pub(crate) struct SegmentPool {
     active: u64,
     pub closed: Vec<u64>,
+    /// Files of earlier segments.
     pub free: Vec<PathBuf>,
+    /// New files, not filled with zeros.
+    pub allocated: VecDeque<NewFile>,
+    /// True while the disk space of the segment in preparation is reserved.
+    pub is_preparing_secured: bool,
     pub next: u64,
+    /// Number of the last new file.
+    pub last_new: u64,
+}
+
+pub(crate) struct NewFile {
+    pub path: PathBuf,
+    pub has_reserved_space: bool,
+}
+
+pub(crate) enum Spare {
+    Free(PathBuf),
+    New(NewFile),
+}
+
+impl Spare {
+    pub fn path(&self) -> &Path {
+        match self {
+            Spare::Free(path) | Spare::New(NewFile { path, .. }) => path,
+        }
+    }
+
+    fn is_secured(&self) -> bool {
+        matches!(self, Spare::Free(_) | Spare::New(NewFile { has_reserved_space: true, .. }))
+    }
 }
 
 /// Properties of the segments that this run prepares.
@@ -59,8 +94,15 @@ impl SegmentPool {
         // device, so a log that continues after such a segment could seem to end before it.
         let last_used = tail.map_or(0, |tail| if tail.offset > HEADER_SPACE { tail.segment } else { tail.segment - 1 });
         let active = if last_used < first { 0 } else { last_used };
-        let mut pool =
-            Self { active, closed: (first..active).collect(), free: Vec::new(), next: first.max(active + 1) };
+        let mut pool = Self {
+            active,
+            closed: (first..active).collect(),
+            free: Vec::new(),
+            allocated: VecDeque::new(),
+            is_preparing_secured: false,
+            next: first.max(active + 1),
+            last_new: 0,
+        };
         pool.collect_free(folder, options, listing, first)?;
         if let Some(tail) = tail.filter(|tail| tail.segment == active)
             && let Some(segment) = new_segments.open_compatible(folder, active)?
@@ -77,7 +119,26 @@ impl SegmentPool {
             pool.free_segment(folder, options, number, length)?;
             folder.sync()?;
         }
+        queue.set_secured(pool.secured_count());
         Ok(pool)
+    }
+
+    /// Returns the number of files that have space for a segment and are not prepared, at most [`SPARE_FILES`]. The limit
+    /// bounds the memory of events that wait for these segments.
+    pub fn secured_count(&self) -> usize {
+        let allocated = self.allocated.iter().filter(|file| file.has_reserved_space).count();
+        (self.free.len() + allocated + usize::from(self.is_preparing_secured)).min(SPARE_FILES)
+    }
+
+    /// Returns the number of files that are neither prepared nor in preparation.
+    pub fn spare_count(&self) -> usize {
+        self.free.len() + self.allocated.len()
+    }
+
+    pub fn take_spare(&mut self) -> Option<Spare> {
+        let spare = self.free.pop().map(Spare::Free).or_else(|| self.allocated.pop_front().map(Spare::New))?;
+        self.is_preparing_secured = spare.is_secured();
+        Some(spare)
     }
 
     fn collect_free(

@@ -1,25 +1,26 @@
 //! Preparation of segments before the writer needs them, and recycling of segments that an image covers.
+//!
+//! To fill a new file with zeros takes as long as the disk is busy, but to reserve its space takes almost no time. So the
+//! credit counts a file from then on, and a slow disk delays events instead of refusing them.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use crate::batch_format::SegmentIdentity;
 use crate::error::OpenError;
-use crate::files::{Access, FileHandle, write_all_at};
+use crate::files::{Access, BYTES_PER_SYNC, FileHandle, write_all_at};
 use crate::image;
 use crate::journal_core::{JournalCore, Shared};
 use crate::mutex::lock;
 use crate::segment_format::{self, Segment};
-use crate::segment_pool::MAX_FREE_SEGMENTS;
+use crate::segment_pool::{MAX_FREE_SEGMENTS, NewFile, SPARE_FILES, Spare};
 use crate::stats::LastCompaction;
 
-/// Prepared segments beside the current segment: one for events that free slots and one for other events.
+/// Segments beside the current segment: one for events that free slots and one for other events.
 const READY_SEGMENTS: usize = 2;
 const RETRY: Duration = Duration::from_secs(1);
 const ZEROS: usize = 1024 * 1024;
-/// Zero bytes that are written to a new file between two syncs. A larger value would delay the syncs of batches.
-const ZEROS_PER_SYNC: u64 = 8 * 1024 * 1024;
 
 impl JournalCore {
     /// Prepares one segment. Returns false if enough segments are ready.
@@ -27,45 +28,86 @@ impl JournalCore {
     /// After a failure, at most [`crate::Credit::reserve`] can be submitted until an attempt succeeds.
     pub fn prepare_segment(&self) -> Result<bool, OpenError> {
         let _preparing = lock(&self.preparing);
-        let (number, free) = {
+        let allocated = self.allocate_missing();
+        let prepared = self.prepare_next();
+        let result = allocated.and(prepared);
+        let mut shared = lock(&self.shared);
+        shared.preparation_error = result.as_ref().err().map(OpenError::to_string);
+        self.refresh_credit(&shared);
+        result
+    }
+
+    /// Creates new files with reserved space for the next segment and [`SPARE_FILES`] more, if a segment is missing.
+    ///
+    /// Fails only if the disk has no space for [`READY_SEGMENTS`].
+    fn allocate_missing(&self) -> Result<(), OpenError> {
+        loop {
+            let number = {
+                let mut shared = lock(&self.shared);
+                if shared.queue.ready_count() >= READY_SEGMENTS || shared.pool.spare_count() > SPARE_FILES {
+                    return Ok(());
+                }
+                shared.pool.last_new += 1;
+                shared.pool.last_new
+            };
+            let allocated = self.allocate(number);
+            let mut shared = lock(&self.shared);
+            match allocated {
+                Ok(file) => shared.pool.allocated.push_back(file),
+                Err(_) if shared.queue.ready_count() + shared.pool.spare_count() >= READY_SEGMENTS => return Ok(()),
+                Err(error) => return Err(error),
+            }
+            self.refresh_secured(&mut shared);
+        }
+    }
+
+    fn allocate(&self, number: u64) -> Result<NewFile, OpenError> {
+        let path = self.folder.unfinished(&format!("segment-{number:012}"));
+        let file = self.folder.open(&path, Access::Create)?;
+        let allocated = file.allocate(self.options.segment_bytes).inspect_err(|_| self.discard(&path));
+        let has_reserved_space = allocated.map_err(|error| OpenError::io("allocate", &path, error))?;
+        Ok(NewFile { path, has_reserved_space })
+    }
+
+    fn refresh_secured(&self, shared: &mut Shared) {
+        shared.queue.set_secured(shared.pool.secured_count());
+        self.refresh_credit(shared);
+    }
+
+    fn prepare_next(&self) -> Result<bool, OpenError> {
+        let (number, spare) = {
             let mut shared = lock(&self.shared);
             if shared.queue.ready_count() >= READY_SEGMENTS {
                 return Ok(false);
             }
-            (shared.pool.next, shared.pool.free.pop())
+            let Some(spare) = shared.pool.take_spare() else { return Ok(false) };
+            (shared.pool.next, spare)
         };
-        let prepared = self.prepare(number, free);
+        let prepared = self.prepare(number, &spare);
         let mut shared = lock(&self.shared);
-        let result = match prepared {
-            Ok(segment) => {
-                shared.pool.next = number + 1;
-                shared.queue.add_ready(Arc::new(segment));
-                shared.preparation_error = None;
-                Ok(true)
-            }
-            Err(error) => {
-                shared.preparation_error = Some(error.to_string());
-                Err(error)
-            }
-        };
-        self.refresh_credit(&shared);
+        shared.pool.is_preparing_secured = false;
+        let result = prepared.map(|segment| {
+            shared.pool.next = number + 1;
+            shared.queue.add_ready(Arc::new(segment));
+            true
+        });
+        self.refresh_secured(&mut shared);
         if shared.queue.can_take() {
             self.writer_wake.notify_one();
         }
         result
     }
 
-    /// Prepares a segment from a free file or a new file, and names the file when its content is durable.
-    fn prepare(&self, number: u64, free: Option<PathBuf>) -> Result<Segment, OpenError> {
-        let is_new = free.is_none();
-        let path = free.unwrap_or_else(|| self.folder.unfinished("segment"));
-        let result = self.write_segment(&path, number, is_new).and_then(|segment| {
+    /// Prepares a segment from a file, and names the file when its content is durable.
+    fn prepare(&self, number: u64, spare: &Spare) -> Result<Segment, OpenError> {
+        let path = spare.path();
+        let result = self.write_segment(spare, number).and_then(|segment| {
             let name = self.folder.segment(number);
-            self.folder.rename(&path, &name)?;
+            self.folder.rename(path, &name)?;
             self.folder.sync().inspect_err(|_| self.discard(&name))?;
             Ok(segment)
         });
-        result.inspect_err(|_| self.discard(&path))
+        result.inspect_err(|_| self.discard(path))
     }
 
     /// Removes a file with unknown content. Ignores a failure, because a later preparation or opening of the journal
@@ -74,13 +116,13 @@ impl JournalCore {
         let _ = self.folder.files.unlink(path);
     }
 
-    fn write_segment(&self, path: &Path, number: u64, is_new: bool) -> Result<Segment, OpenError> {
-        let options = &self.options;
+    fn write_segment(&self, spare: &Spare, number: u64) -> Result<Segment, OpenError> {
+        let (options, path) = (&self.options, spare.path());
         let salt = self.time_and_random.random().map_err(|error| OpenError::io("make a salt for", path, error))?;
         let identity = SegmentIdentity { shard: options.shard, segment: number, salt };
-        let file = self.folder.open(path, if is_new { Access::Create } else { Access::Write })?;
-        if is_new {
-            self.write_zeros(path, file.as_ref())?;
+        let file = self.folder.open(path, Access::Write)?;
+        if let Spare::New(new) = spare {
+            self.write_zeros(new, file.as_ref())?;
         }
         let (bytes, alignment) = (options.segment_bytes, self.alignment);
         let header = segment_format::encode_header(&identity, self.epoch, bytes, alignment, options.kinds);
@@ -90,9 +132,10 @@ impl JournalCore {
     }
 
     /// Fills a new file with zeros, so that a commit changes neither its length nor its extents.
-    fn write_zeros(&self, path: &Path, file: &dyn FileHandle) -> Result<(), OpenError> {
-        let bytes = self.options.segment_bytes;
-        file.allocate(bytes).map_err(|error| OpenError::io("allocate", path, error))?;
+    ///
+    /// The end of the journal ends this. If events wait for the segment, it is used without the rest of the zeros.
+    fn write_zeros(&self, new: &NewFile, file: &dyn FileHandle) -> Result<(), OpenError> {
+        let (path, bytes) = (&new.path, self.options.segment_bytes);
         let zeros = vec![0; ZEROS];
         let mut offset = 0;
         while offset < bytes {
@@ -100,11 +143,18 @@ impl JournalCore {
             write_all_at(file, &zeros[..size as usize], offset)
                 .map_err(|error| OpenError::io_at("write", path, offset, error))?;
             offset += size;
-            if lock(&self.shared).is_closing {
+            let (is_closing, is_awaited) = {
+                let shared = lock(&self.shared);
+                (shared.is_closing, shared.queue.is_blocked())
+            };
+            if is_closing && is_awaited && new.has_reserved_space {
+                return Ok(());
+            }
+            if is_closing && !is_awaited {
                 let closing = std::io::Error::other("the journal is closing");
                 return Err(OpenError::io_at("write", path, offset, closing));
             }
-            if offset % ZEROS_PER_SYNC == 0 && offset < bytes {
+            if offset % BYTES_PER_SYNC == 0 && offset < bytes {
                 file.sync_data().map_err(|error| OpenError::io("sync", path, error))?;
             }
         }
@@ -128,18 +178,20 @@ impl JournalCore {
         }
     }
 
+    /// Removes the new files at the end of the journal. The next opening would remove them, too.
+    pub fn discard_new_files(&self) {
+        let files = std::mem::take(&mut lock(&self.shared).pool.allocated);
+        files.iter().for_each(|file| self.discard(&file.path));
+    }
+
     pub fn recycle_and_record(&self) -> Result<u64, OpenError> {
-        let result = self.recycle_covered();
+        let (lsn, image_bytes, segments) = self.recycle_covered()?;
         let mut shared = lock(&self.shared);
-        shared.last_compaction = Some(match &result {
-            Ok((lsn, image_bytes, segments)) => {
-                LastCompaction::Succeeded { lsn: *lsn, image_bytes: *image_bytes, segments: *segments }
-            }
-            Err(error) => LastCompaction::Failed { reason: error.to_string() },
-        });
+        shared.last_compaction = Some(LastCompaction::Succeeded { lsn, image_bytes, segments });
+        shared.compactions += 1;
         shared.image_stall = None;
         self.refresh_credit(&shared);
-        result.map(|(_, _, segments)| segments)
+        Ok(segments)
     }
 
     fn recycle_covered(&self) -> Result<(u64, u64, u64), OpenError> {
@@ -160,7 +212,7 @@ impl JournalCore {
             let shared = lock(&self.shared);
             shared.pool.closed.iter().copied().filter(|&number| number <= position.segment).collect()
         };
-        let mut spare_files = MAX_FREE_SEGMENTS.saturating_sub(lock(&self.shared).pool.free.len());
+        let mut spare_files = MAX_FREE_SEGMENTS.saturating_sub(lock(&self.shared).pool.spare_count());
         let mut free = Vec::new();
         for number in &freed {
             let is_reused = spare_files > 0 && listing.segments.get(number) == Some(&self.options.segment_bytes);
@@ -180,6 +232,7 @@ impl JournalCore {
         let mut shared = lock(&self.shared);
         shared.pool.closed.retain(|number| *number > position.segment);
         shared.pool.free.append(&mut free);
+        self.refresh_secured(&mut shared);
         self.pool_wake.notify_one();
         Ok((position.lsn, image_bytes, freed.len() as u64))
     }

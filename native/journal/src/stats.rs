@@ -46,7 +46,14 @@ impl Histogram {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LastCompaction {
     Succeeded { lsn: Lsn, image_bytes: u64, segments: u64 },
-    Failed { reason: String },
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CompactionFailure {
+    pub reason: String,
+    /// Pause until the next attempt, in seconds.
+    pub retry_s: u64,
 }
 
 /// Counters since the opening of the journal, and its current state.
@@ -72,6 +79,10 @@ pub struct Stats {
     pub is_stalled: bool,
     pub stall_reason: Option<String>,
     pub last_compaction: Option<LastCompaction>,
+    /// Number of images written.
+    pub compactions: u64,
+    pub failed_compactions: u64,
+    pub last_compaction_failure: Option<CompactionFailure>,
 }
 
 #[cfg(test)]

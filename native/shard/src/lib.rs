@@ -1,6 +1,6 @@
 //! One shard: an engine, its journal, the lock under which commands run, and the expiry thread.
 //!
-//! Start with [`Shard::open`]. The process that compacts the journal calls [`write_compacted_image`].
+//! Start with [`Shard::open`].
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 

@@ -4,7 +4,9 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, OnceLock};
 
-use hosting_core::{CommandOutcome, Context, Credit, Engine, EventBuffer, KeyRing, KeyRingError, Lsn, Ms};
+use hosting_core::{
+    CommandOutcome, Context, Credit, Engine, EngineConfig, EventBuffer, KeyRing, KeyRingError, Lsn, Ms, PortRange,
+};
 use hosting_journal::{
     DurableSignal, Journal, OpenError, Options, RealFiles, RealTimeAndRandom, RecoverySummary, TimeAndRandom as _,
 };
@@ -12,6 +14,9 @@ use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard};
 
 use crate::expiry_thread::ExpiryThread;
 use crate::replayed_engine::ReplayedEngine;
+
+/// Lowest public port that the settings allow. An image has the quarantine of every port, whatever the range of the service.
+const PUBLIC_PORT_MIN: u16 = 1_024;
 
 pub struct Shard {
     state: Mutex<State>,
@@ -54,6 +59,20 @@ impl Shard {
         let state = Mutex::new(State { engine, buffer: EventBuffer::default() });
         let (change_signal, expiry_thread) = (OnceLock::new(), ExpiryThread::default());
         Arc::new(Shard { state, keys, journal, change_signal, expiry_thread })
+    }
+
+    /// Starts the thread that compacts the journal. [`Shard::close`] stops the thread, also in the middle of a compaction.
+    ///
+    /// During a compaction, a second engine is in memory.
+    pub fn start_compaction(self: &Arc<Shard>) -> Result<(), OpenError> {
+        let Some(journal) = &self.journal else { return Ok(()) };
+        let shard = self.clone();
+        let number = self.engine().shard();
+        journal.start_compaction(move || {
+            let ports = PortRange { first: PUBLIC_PORT_MIN, last: u16::MAX };
+            let keys = shard.keys().clone();
+            ReplayedEngine::new(Engine::new(EngineConfig { ports, ..EngineConfig::new(number, keys) }))
+        })
     }
 
     /// Stops the expiry thread and writes the pending events to the journal. A second call does nothing.

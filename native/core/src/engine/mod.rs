@@ -197,6 +197,11 @@ impl Engine {
         }
     }
 
+    /// Returns the leading 16 bits of every lobby id.
+    pub fn shard(&self) -> u16 {
+        self.config.shard
+    }
+
     /// Returns the key ring.
     pub fn keys(&self) -> &KeyRing {
         &self.config.keys

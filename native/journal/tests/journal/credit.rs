@@ -1,6 +1,6 @@
 //! Credit with free space and on a full disk.
 
-use crate::disk::Disk;
+use crate::disk::{Disk, Fault};
 use crate::world::{Event, SEGMENT, World};
 
 fn submit_from_reserve(world: &mut World, length: u32) -> bool {
@@ -17,17 +17,76 @@ fn submit_from_reserve(world: &mut World, length: u32) -> bool {
 }
 
 #[test]
-fn new_journal_has_one_free_and_one_reserve_segment() {
+fn new_journal_reserves_two_files_beside_each_prepared_segment() {
     let mut world = World::new(Disk::new(0));
     world.open().unwrap();
     let credit = world.journal().credit();
     assert_eq!(credit.reserve, credit.largest);
     assert!(credit.reserve > SEGMENT - 20_000);
-    assert!(credit.total > 2 * credit.reserve - 12_288, "{credit:?}");
-    assert!(world.journal().step_prepare().unwrap());
-    assert!(!world.journal().step_prepare().unwrap());
-    assert!(world.journal().credit().total > 3 * credit.reserve - 12_288);
-    assert_eq!(world.journal().stats().segments_ready, 2);
+    for ready in 0..=2 {
+        let credit = world.journal().credit();
+        assert_eq!(world.journal().stats().segments_ready, ready);
+        assert!(credit.total > (3 + ready) * credit.reserve - 12_288, "{credit:?}");
+        assert_eq!(world.disk.used() as u64, (3 + ready) * SEGMENT);
+        assert_eq!(world.journal().step_prepare().unwrap(), ready < 2);
+    }
+}
+
+/// A slow disk fills files with zeros slowly. Events wait for their segment meanwhile, and are not refused.
+#[test]
+fn events_wait_for_a_segment_that_is_not_prepared() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.journal().step_prepare().unwrap();
+    let mut submitted = 0;
+    while world.submit(30_000) {
+        world.journal().step_commit();
+        submitted += 30_000;
+    }
+    assert!(submitted > SEGMENT * 3 / 2, "{submitted} bytes");
+    let credit = world.journal().credit();
+    assert!(credit.total + 30_000 + 3 * 4_096 > credit.reserve, "the reserve is left: {credit:?}");
+    assert!(submit_from_reserve(&mut world, 30_000));
+    assert!(world.journal().durable() < world.journal().last());
+    world.commit();
+    assert_eq!(world.journal().durable(), world.journal().last());
+    world.drop_journal();
+    world.disk.lose_power();
+    world.open().unwrap();
+}
+
+#[test]
+fn orderly_stop_writes_events_that_wait_for_a_segment() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.journal().step_prepare().unwrap();
+    while world.submit(30_000) {}
+    world.shut_down();
+    assert!(!world.disk.names().iter().any(|name| name.ends_with(".tmp")), "{:?}", world.disk.names());
+    world.open().unwrap();
+}
+
+/// The space is reserved, but the disk fails. Then the credit counts the prepared segments only.
+#[test]
+fn failed_preparation_of_a_reserved_file_reduces_credit() {
+    let mut world = World::new(Disk::new(0));
+    world.open().unwrap();
+    world.journal().step_prepare().unwrap();
+    // The calls of the preparation after the reservation of another file: open, zeros, header, sync, rename.
+    for at in 3..=7 {
+        while world.journal().stats().segments_ready > 1 {
+            assert!(world.submit(50_000));
+            world.commit();
+        }
+        let before = world.journal().credit();
+        world.disk.plan(at, Fault::Error(libc::EIO));
+        world.journal().step_prepare().unwrap_err();
+        assert!(world.journal().stats().is_stalled);
+        assert!(world.journal().credit().total <= before.reserve);
+        world.disk.forget_fault();
+        while world.journal().step_prepare().unwrap() {}
+        assert!(!world.journal().stats().is_stalled);
+    }
 }
 
 /// After a restart, clients send all at once what they have kept back, and the next segment takes time.

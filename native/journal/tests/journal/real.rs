@@ -1,18 +1,18 @@
 //! Journal with threads on the real file system.
 
-use std::io::{self, Read};
+use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use hosting_journal::{
-    Access, Entry, FileHandle, Files, Journal, OpenError, Options, RealFiles, end_with_parent, open,
-    write_compacted_image,
+    Access, Entry, FileHandle, Files, Journal, OpenError, Options, RealFiles, RecoverableState, Stats, open,
 };
 
 use crate::world::{Event, KINDS, Memory, SEGMENT};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 fn options(folder: &Path) -> Options {
     Options { segment_bytes: SEGMENT, ..Options::new(folder.join("journal"), 1, KINDS) }
@@ -77,22 +77,61 @@ fn submit_from_reserve(journal: &Journal, sent: &mut Vec<Event>) {
     wait_for(journal, journal.last());
 }
 
+/// Writes events until the statistics meet a condition.
+fn write_until(journal: &Journal, sent: &mut Vec<Event>, is_met: impl Fn(&Stats) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_met(&journal.stats()) {
+        assert!(Instant::now() < deadline, "{:?}", journal.stats());
+        if has_credit(journal, 20_000) {
+            sent.push(submit(journal, 20_000));
+        }
+        wait_for(journal, journal.last());
+    }
+}
+
 #[test]
-fn compaction_shortens_a_live_journal() {
+fn closed_segments_are_compacted_in_the_background() {
     let folder = tempfile::tempdir().unwrap();
     let (journal, _) = open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
+    journal.start_compaction(Memory::default).unwrap();
     let mut sent = Vec::new();
-    while !journal.compaction_due() {
-        sent.push(submit(&journal, 20_000));
-        wait_for(&journal, journal.last());
-    }
-    let done = write_compacted_image(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
-    assert_eq!(done.segments, 4);
-    assert_eq!(journal.image_written().unwrap(), 4);
+    write_until(&journal, &mut sent, |stats| stats.compactions >= 2);
+    assert!(journal.stats().segments_closed < 12);
     journal.close();
     let mut state = Memory::default();
     let (journal, recovered) = open(options(folder.path()), Arc::new(RealFiles), &mut state).unwrap();
-    assert_eq!((recovered.image_lsn, state.events), (done.lsn, sent));
+    assert!(recovered.image_lsn > 0);
+    assert_eq!(state.events, sent);
+    journal.close();
+}
+
+struct PanickingState(Memory);
+
+impl RecoverableState for PanickingState {
+    fn load_image(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.0.load_image(bytes)
+    }
+
+    fn apply(&mut self, _first_lsn: u64, _count: u32, _bytes: &[u8], _service_ms: u64) -> Result<(), String> {
+        std::panic::resume_unwind(Box::new("a defect"))
+    }
+
+    fn write_image(&self, out: &mut dyn Write) -> io::Result<()> {
+        self.0.write_image(out)
+    }
+}
+
+#[test]
+fn panic_in_a_compaction_is_a_failed_compaction() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(options(folder.path()), Arc::new(RealFiles), &mut Memory::default()).unwrap();
+    journal.start_compaction(|| PanickingState(Memory::default())).unwrap();
+    let mut sent = Vec::new();
+    write_until(&journal, &mut sent, |stats| stats.failed_compactions > 0);
+    let failure = journal.stats().last_compaction_failure.unwrap();
+    assert!(failure.reason.contains("panicked"), "{failure:?}");
+    sent.push(submit(&journal, 60));
+    wait_for(&journal, journal.last());
     journal.close();
 }
 
@@ -131,6 +170,8 @@ struct GatedFiles {
 struct SyncGate {
     state: Mutex<(bool, u64)>,
     changed: Condvar,
+    /// Name of the only thread of which the gate stops syncs. All threads if there is none.
+    stopped_thread: Option<&'static str>,
     /// Name of the thread of which each write panics.
     panicking_thread: Option<&'static str>,
 }
@@ -151,10 +192,29 @@ impl SyncGate {
     }
 
     fn pass(&self) {
+        if self.stopped_thread.is_some() && std::thread::current().name() != self.stopped_thread {
+            return;
+        }
         let mut state = self.state.lock().unwrap();
         state.1 += 1;
         self.changed.notify_all();
         drop(self.changed.wait_while(state, |(is_shut, _)| *is_shut).unwrap());
+    }
+}
+
+/// Opens the gate at its end, also after a failed assertion. Otherwise the end of the journal would wait.
+struct ShutGate<'a>(&'a SyncGate);
+
+impl<'a> ShutGate<'a> {
+    fn new(gate: &'a SyncGate) -> Self {
+        gate.set_shut(true);
+        Self(gate)
+    }
+}
+
+impl Drop for ShutGate<'_> {
+    fn drop(&mut self) {
+        self.0.set_shut(false);
     }
 }
 
@@ -209,7 +269,7 @@ impl FileHandle for GatedFile {
         self.gate.pass();
         self.file.sync_data()
     }
-    fn allocate(&self, length: u64) -> io::Result<()> {
+    fn allocate(&self, length: u64) -> io::Result<bool> {
         self.file.allocate(length)
     }
 }
@@ -243,6 +303,36 @@ fn submissions_during_a_stalled_sync_share_the_next_sync() {
     journal.close();
 }
 
+/// The sync of a new segment can take seconds, if other programs write to the same file system.
+#[test]
+fn sync_of_a_new_segment_delays_events_and_refuses_none() {
+    let folder = tempfile::tempdir().unwrap();
+    let gate = Arc::new(SyncGate { stopped_thread: Some("journal-segments"), ..SyncGate::default() });
+    let files = Arc::new(GatedFiles { gate: Arc::clone(&gate) });
+    let (journal, _) = open(options(folder.path()), files, &mut Memory::default()).unwrap();
+    while journal.stats().segments_ready < 2 {
+        std::thread::yield_now();
+    }
+    let shut = ShutGate::new(&gate);
+    // Uses up the current segment and both prepared ones.
+    while journal.stats().segments_ready > 0 || journal.durable() == journal.last() {
+        if journal.durable() == journal.last() {
+            assert!(has_credit(&journal, 20_000), "{:?}", journal.stats());
+            submit(&journal, 20_000);
+        }
+        std::thread::yield_now();
+    }
+    // Events of almost one segment wait for the next one.
+    for _ in 0..(SEGMENT / 20_021 - 2) {
+        assert!(has_credit(&journal, 20_000), "{:?}", journal.stats());
+        submit(&journal, 20_000);
+    }
+    assert!(!journal.stats().is_stalled);
+    drop(shut);
+    wait_for(&journal, journal.last());
+    journal.close();
+}
+
 static FATAL: (Mutex<Vec<String>>, Condvar) = (Mutex::new(Vec::new()), Condvar::new());
 
 fn record_fatal(reason: &str) -> ! {
@@ -268,68 +358,4 @@ fn panic_in_a_journal_thread_is_fatal() {
         drop(reasons);
         drop(journal);
     }
-}
-
-const ROLE: &str = "HOSTING_JOURNAL_TEST_ROLE";
-
-fn start(role: &str) -> Command {
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command
-        .args(["--exact", "real::child_process_entry", "--nocapture", "--quiet"])
-        .env(ROLE, role)
-        .stdin(Stdio::piped());
-    command
-}
-
-#[test]
-fn child_process_entry() {
-    let Ok(role) = std::env::var(ROLE) else { return };
-    if role == "parent" {
-        let mut child = start(&format!("child of {}", std::process::id())).spawn().unwrap();
-        wait_for_input(child.stdout.as_mut().map(|out| out as &mut dyn Read));
-        std::mem::forget(child);
-        std::process::exit(0);
-    }
-    if let Some(parent) = role.strip_prefix("child of ") {
-        if end_with_parent(parent.parse().unwrap()).is_err() {
-            std::process::exit(3);
-        }
-        wait_for_input(Some(&mut std::io::stdin()));
-    }
-    std::process::exit(4);
-}
-
-fn wait_for_input(input: Option<&mut dyn Read>) {
-    if let Some(input) = input {
-        let _ = input.read(&mut [0; 1]);
-    }
-}
-
-fn exit_code(mut child: Child) -> Option<i32> {
-    child.wait().unwrap().code()
-}
-
-#[test]
-fn child_with_another_parent_exits_at_once() {
-    let child = start("child of 1").stdout(Stdio::null()).spawn().unwrap();
-    assert_eq!(exit_code(child), Some(3));
-}
-
-#[test]
-fn child_exits_with_its_parent() {
-    // Parent and child inherit the write end of this pipe. The pipe reads as closed when both have ended.
-    let mut ends = [0; 2];
-    // SAFETY: the array has room for two descriptors.
-    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
-    use std::os::fd::{FromRawFd, OwnedFd};
-    // SAFETY: both descriptors are new.
-    let (reader, writer) = unsafe { (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])) };
-    // SAFETY: plain call on an open descriptor.
-    unsafe { libc::fcntl(reader.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) };
-    let parent = start("parent").stdout(Stdio::null()).spawn().unwrap();
-    drop(writer);
-    assert_eq!(exit_code(parent), Some(0));
-    let mut poll = libc::pollfd { fd: reader.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one live pollfd.
-    assert_eq!(unsafe { libc::poll(&mut poll, 1, 30_000) }, 1, "the child lives on");
 }

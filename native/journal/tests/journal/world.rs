@@ -261,6 +261,7 @@ impl World {
         true
     }
 
+    /// Writes all batches, and prepares the segments for which they wait.
     pub fn commit(&mut self) {
         loop {
             let before = self.journal().durable();
@@ -269,7 +270,9 @@ impl World {
             assert!(after >= before && after <= self.journal().last());
             let count = (after as usize) - self.acknowledged.len();
             self.acknowledged.extend(self.submitted.drain(..count));
-            if !was_written {
+            let is_blocked = !was_written && after < self.journal().last();
+            let is_prepared = is_blocked && matches!(self.journal().step_prepare(), Ok(true));
+            if !was_written && !is_prepared {
                 return;
             }
         }

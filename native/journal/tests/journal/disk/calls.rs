@@ -202,12 +202,17 @@ impl FileHandle for Handle {
         }
     }
 
-    fn allocate(&self, length: u64) -> io::Result<()> {
-        let (inner, fault) = self.enter("allocate")?;
-        let grown = (length as usize).saturating_sub(inner.contents[self.content].cache.len());
+    fn allocate(&self, length: u64) -> io::Result<bool> {
+        let (mut inner, fault) = self.enter("allocate")?;
+        let length = length as usize;
+        let grown = length.saturating_sub(inner.contents[self.content].cache.len());
         if inner.capacity.is_some_and(|capacity| inner.used() + grown > capacity) {
             return Err(error(libc::ENOSPC));
         }
-        fault.map_or(Ok(()), |fault| Err(failed(fault)))
+        if let Some(fault) = fault {
+            return Err(failed(fault));
+        }
+        inner.contents[self.content].cache.resize(length, 0);
+        Ok(true)
     }
 }
