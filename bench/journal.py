@@ -1,4 +1,4 @@
-"""Engine and journal: rate of durable transitions, and recovery time of a large folder.
+"""Engine and journal: rate of durable transitions, refusals over a minute, and recovery time of a large folder.
 
 Load: a closed loop on the service's core. Baseline: bare writes of the same bytes. Recovery runs with a warm and with a
 cold page cache.
@@ -19,8 +19,8 @@ Runs = Mapping[str, Sequence[Run]]
 
 
 def run(bench: Bench) -> Result:
-    runs = {**_transitions(bench), **_recovery(bench)}
-    return Result(NAME, [*_rates(runs), *_recovered(runs)], runs)
+    runs = {**_transitions(bench), **_soak(bench), **_recovery(bench)}
+    return Result(NAME, [*_rates(runs), *_refusals(runs), *_recovered(runs)], runs)
 
 
 def _transitions(bench: Bench) -> dict[str, list[Run]]:
@@ -43,6 +43,20 @@ def transitions(bench: Bench, folder: Path) -> Run:
     """Runs durable transitions of the engine, with a journal in an empty folder."""
     words = ("--outstanding", str(OUTSTANDING), "--seconds", "4")
     return _in_empty(bench, folder, "transitions", *words)
+
+
+def _soak(bench: Bench) -> dict[str, list[Run]]:
+    """Runs a minute of transitions, and a minute of 1,000,000 events a second.
+
+    A refused transition fails the measurement. The events need no engine, so that less processor time is enough.
+    They have three times the bytes of transitions in small batches.
+    """
+    folder = bench.scratch("soak")
+    minute = ("--seconds", "60")
+    return {
+        "minute": [_in_empty(bench, folder, "transitions", "--outstanding", "4096", *minute)],
+        "soak": [_in_empty(bench, folder, "soak", *minute)],
+    }
 
 
 def _in_empty(bench: Bench, folder: Path, what: str, *words: str) -> Run:
@@ -93,6 +107,21 @@ def _rates(runs: Runs) -> list[Figure]:
             note=f"{rate / each:.0f} × a sync for each ({each:,.0f}/s); "
             f"{rate / group:.2f} × bare groups of {OUTSTANDING} ({group:,.0f}/s)",
         ),
+    ]
+
+
+def _refusals(runs: Runs) -> list[Figure]:
+    (minute,), (soak,) = runs["minute"], runs["soak"]
+    note = (
+        f"{soak['events_per_s']:,.0f} events/s and {soak['written_mb_per_s']:.0f} MB/s, "
+        f"{soak['compactions']} compactions, at most {soak['segments_closed_max']} closed segments; "
+        "none in a minute of transitions at "
+        f"{minute['transitions_per_s']:,.0f}/s, {minute['compactions']} compactions"
+    )
+    return [
+        Figure(
+            "STORAGE_FULL in 60 s at 1,000,000 events/s", soak["refusals"], "", at_most=0, note=note
+        )
     ]
 
 

@@ -13,6 +13,10 @@ impl Flags {
         (words.next().unwrap_or_default(), Flags(words.collect()))
     }
 
+    pub fn new<'a>(words: impl Iterator<Item = &'a str>) -> Flags {
+        Flags(words.map(str::to_owned).collect())
+    }
+
     pub fn text(&self, name: &str) -> Result<&str, Failure> {
         let at = self.0.iter().position(|word| word.strip_prefix("--") == Some(name));
         at.and_then(|at| self.0.get(at + 1)).map(String::as_str).ok_or_else(|| failure(format!("--{name} is missing")))

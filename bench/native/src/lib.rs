@@ -24,6 +24,7 @@ pub mod raw_log;
 pub mod recovery;
 pub mod seeded_random;
 pub mod server_load;
+pub mod soak;
 pub mod transitions;
 pub mod two_syncs;
 

@@ -158,6 +158,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     std::fs::create_dir_all(folder)?;
     let disk = measure_disk(folder)?;
     let (shard, ..) = MeasuredShard::open(folder)?;
+    shard.shard.start_compaction()?;
     let lobbies = add_lobbies(&shard, 0, flags.get("lobbies", 1_000)?, flags.get("slots", 100)?)?;
     let mut player_loop = PlayerLoop::new(lobbies, outstanding, flags.get("seed", 1)?);
     shard.wait_for_segments();
@@ -180,6 +181,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let samples = player_loop.samples.take().map(|(_, samples)| samples).unwrap_or_default();
     let after = shard.journal().stats();
     shard.flush();
+    shard.shard.close();
     if shard.shard.engine().ledger_violations() > 0 {
         return Err(failure("the ledger does not add up"));
     }
@@ -189,6 +191,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
         .count("connected_ns", connected_ns)
         .count("transitions", transitions)
         .count("outstanding", outstanding as u64)
+        .count("compactions", after.compactions)
         .and(journal_figures(&before, &after, transitions))
         .and(latency_statistics(samples.into_iter())))
 }

@@ -1,13 +1,14 @@
 //! Benchmarks of the journal. Each takes `--folder F`.
 //!
-//! `bench-journal transitions | raw --together N | build | recover [--cold] | disk | syncs`
+//! `bench-journal transitions | soak | raw --together N | build | recover [--cold] | disk | syncs`
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use hosting_bench::flags::Flags;
 use hosting_bench::{
-    Failure, failure, host_measurements, measurement::Measurement, raw_log, recovery, report, transitions, two_syncs,
+    Failure, failure, host_measurements, measurement::Measurement, raw_log, recovery, report, soak, transitions,
+    two_syncs,
 };
 
 fn measure(name: &str, flags: &Flags) -> Result<Measurement, Failure> {
@@ -16,9 +17,10 @@ fn measure(name: &str, flags: &Flags) -> Result<Measurement, Failure> {
         "raw" => raw_log::run(flags),
         "build" => recovery::build(flags),
         "recover" => recovery::recover(flags),
+        "soak" => soak::run(flags),
         "syncs" => two_syncs::run(flags),
         "disk" => disk(Path::new(flags.text("folder")?)),
-        _ => Err(failure("usage: bench-journal transitions|raw|build|recover|disk|syncs --folder FOLDER ...")),
+        _ => Err(failure("usage: bench-journal transitions|soak|raw|build|recover|disk|syncs --folder FOLDER ...")),
     }
 }
 
