@@ -1,6 +1,8 @@
 """Fixtures for several folders: a message with every kind of proto field, and the event loop."""
 
 import asyncio
+import importlib.util
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,6 +20,11 @@ from tests.support.tiers import pytest_addoption as pytest_addoption
 from tests.support.tiers import pytest_collection_modifyitems as pytest_collection_modifyitems
 from tests.support.tiers import pytest_configure as pytest_configure
 from tests.support.tiers import pytest_runtest_makereport as pytest_runtest_makereport
+
+if importlib.util.find_spec("sniffio") is None:
+    # httpcore imports sniffio four times for each request. Each search for a missing module takes
+    # as long as the request itself.
+    sys.modules["sniffio"] = None  # type: ignore[assignment]
 
 _Field = descriptor_pb2.FieldDescriptorProto
 

@@ -63,7 +63,10 @@ class HttpClient:
     name = "http"
 
     def __init__(self, address: str) -> None:
-        self._client = httpx.AsyncClient(base_url=f"http://{address}", timeout=60.0, verify=False)
+        # Each request examines all idle connections.
+        limits = httpx.Limits(max_connections=100, max_keepalive_connections=4)
+        url = f"http://{address}"
+        self._client = httpx.AsyncClient(base_url=url, timeout=60.0, verify=False, limits=limits)
 
     async def call(
         self,
