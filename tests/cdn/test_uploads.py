@@ -25,6 +25,7 @@ from tests.cdn.raw_http import Connect
 from tests.support.blob_stores import put_whole
 from tests.support.cdn_listener import KEY, Listener, running_listener
 from tests.support.small_disk import small_disk
+from tests.support.tiers import one_of
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = pytest.mark.anyio
@@ -227,7 +228,7 @@ async def test_deletion_ends_while_uploads_arrive(
         assert (await client.put(url, content=b"abc")).status_code == 404
 
 
-@pytest.mark.parametrize("step", ["unlink", "rmdir", "open", "fsync"])
+@pytest.mark.parametrize("step", one_of(4, ["unlink", "rmdir", "open", "fsync"]))
 async def test_killed_deletion_is_finished_by_the_next_one(
     tmp_path: Path, client: httpx.AsyncClient, step: str
 ) -> None:
@@ -404,6 +405,7 @@ async def test_full_disk_is_reported_and_leaves_no_file(
         process.stdout.close()
 
 
+@pytest.mark.full
 async def test_kill_leaves_a_whole_upload_or_none(
     tmp_path: Path, client: httpx.AsyncClient
 ) -> None:

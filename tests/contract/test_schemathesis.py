@@ -45,6 +45,7 @@ from tests.contract.response_check import ResponseChecker, is_failure
 from tests.contract.scenario import BY_SLUG, ORIGIN, Scenario, ServedGame, open_served_game
 from tests.contract.service_errors import CONDITIONS, left_to_others
 from tests.support.databases import KINDS, Databases
+from tests.support.tiers import one_of
 
 error_cases.load_areas()
 
@@ -207,7 +208,7 @@ def test_rate_limited_operation_returns_its_code(
 
 
 @ON_ONE
-@EACH
+@pytest.mark.parametrize("slug", one_of(4, sorted(BY_SLUG)))
 def test_generated_requests_are_answered_as_documented(
     slug: str,
     served_game: ServedGame,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import KINDS, KINDS_OF_OWN_SERVICES, Databases
 from tests.support.full_service import FullService, running
 
 each_database = pytest.mark.parametrize("kind", KINDS)
@@ -16,7 +16,7 @@ each_database = pytest.mark.parametrize("kind", KINDS)
 def service_fixture(
     scope: Literal["session", "module", "function"],
     *words: str,
-    kinds: Sequence[str] = KINDS,
+    kinds: Sequence[Any] | None = None,
     **settings: Any,
 ) -> Any:
     """Returns a fixture that runs one service for each scope and kind of database.
@@ -24,6 +24,9 @@ def service_fixture(
     `words` are more arguments of `serve`. Assign it to `full_service` in a test module, so that
     the clients of `conftest` use this service.
     """
+
+    if kinds is None:
+        kinds = KINDS if scope == "session" else KINDS_OF_OWN_SERVICES
 
     @pytest.fixture(scope=scope, params=kinds)
     def full_service(

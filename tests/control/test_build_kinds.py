@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.support.container_images import file, layer, link, needs_oci_runtime, saved
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import KINDS_OF_OWN_SERVICES, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.game_back_end import GameBackEnd
 from tests.support.upload_files import bomb, packed, put, tar
@@ -26,7 +26,7 @@ BUNDLE: Final = tar({"config.json": CONFIG, "rootfs/run": b"x"})
 CONTENTS: Final = {"archive": tar(), "docker_image": IMAGE}
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS_OF_OWN_SERVICES)
 def full_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[FullService]:

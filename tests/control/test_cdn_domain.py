@@ -8,7 +8,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import KINDS_OF_OWN_SERVICES, Databases
 from tests.support.full_service import ARENA_MODES, Developer, FullService, eventually
 from tests.support.upload_files import put_all
 from tests.support.waiting import PATIENCE_S
@@ -20,7 +20,7 @@ FILES_URL: Final = "https://files.example.com"
 PAGES: Final = {"prod": b"<h1>The game</h1>", "staging": b"<h1>The next game</h1>"}
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS_OF_OWN_SERVICES)
 def full_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[FullService]:

@@ -148,10 +148,15 @@ async def test_namespaces_that_switch_together_share_one_version(tmp_path: Path)
     [
         ("empty", 0, 4_000),
         ("env", 1_000, 80),
-        ("dev", 1_000, 15),
-        ("revoked", 10_000, 100),
-        ("domain", 1_000, 25),
-        ("retained", 1_000, 25),
+        *(
+            pytest.param(*one, marks=pytest.mark.full)
+            for one in (
+                ("dev", 1_000, 15),
+                ("revoked", 10_000, 100),
+                ("domain", 1_000, 25),
+                ("retained", 1_000, 25),
+            )
+        ),
     ],
 )
 def test_counted_bytes_are_close_to_measured_memory(kind: str, items: int, namespaces: int) -> None:

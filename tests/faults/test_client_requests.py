@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import urllib.request
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Final
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -83,7 +85,10 @@ class GameClient:
     async def send(self, path: str, token: str, fields: dict[str, Any]) -> Any:
         self.sent += 1
         body = json.dumps(fields).encode()
-        headers = {"authorization": f"Bearer {token}", "idempotency-key": f"key-{self.sent}"}
+        headers = {
+            "authorization": f"Bearer {token}",
+            "idempotency-key": f"{quote(self.name)}-{self.sent}",
+        }
         url = f"http://{self.plane.addresses['http']}{path}"
         if self.name == "urllib":
             headers["content-type"] = "application/json"
@@ -115,6 +120,23 @@ class GameClient:
         return json.loads(response.body)
 
 
+@pytest.fixture(scope="module")
+async def session(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ApiSession]:
+    plane = Plane(tmp_path_factory.mktemp("clients"))
+    try:
+        await plane.start()
+        client = plane.http_client()
+        yield ApiSession(plane, client, await plane.public_token())
+        await client.close()
+    finally:
+        plane.end()
+
+
+@pytest.fixture
+def plane(session: ApiSession) -> Plane:
+    return session.plane
+
+
 @pytest.mark.parametrize("name", ["urllib", "httpx", "curl", *HEADERS])
 async def test_game_loop_is_answered_by_the_front(
     plane: Plane, session: ApiSession, name: str
@@ -136,6 +158,7 @@ async def test_game_loop_is_answered_by_the_front(
     gone = {"player_token": players[0], "hold_ms": 1_000}
     assert await client.send("/matchmaker/players/disconnected", lobby.token, gone) == {}
     assert await answers_of_front(plane, *OPERATIONS) == before + client.sent
+    await session.detach(lobby)
     await client.http.close()
 
 
@@ -148,6 +171,7 @@ async def test_repeated_request_of_each_reader_and_transport_is_the_same_request
     rpc = plane.grpc_client()
     body = json.dumps({"lobby_id": lobby.id, "party_size": 2}).encode()
     tokens: set[str] = set()
+    reserved = await plane.metric("hosting_slots", state="reserved")
     for more in ({}, {"x-tab": "a\tb"}, {"origin": PAGE}):
         headers = {
             "authorization": f"Bearer {session.client_token}",
@@ -160,10 +184,11 @@ async def test_repeated_request_of_each_reader_and_transport_is_the_same_request
     repeated = await rpc.call("join", fields, token=session.client_token, key="one")
     tokens.add(repeated.body["player"]["token"])
     assert len(tokens) == 1
-    assert await plane.metric("hosting_slots", state="reserved") == 2
+    assert await plane.metric("hosting_slots", state="reserved") == reserved + 2
     reused = await rpc.call(
         "join", fields | {"party_size": 1}, token=session.client_token, key="one"
     )
     assert reused.code == "IDEMPOTENCY_KEY_REUSED"
+    await session.detach(lobby)
     await client.close()
     await rpc.close()

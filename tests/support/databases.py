@@ -22,6 +22,8 @@ from pyservice.storage.migrations import migrate
 from tests.support.waiting import PATIENCE_S
 
 KINDS: Final = ("sqlite", "postgresql")
+KINDS_OF_OWN_SERVICES: Final = ("sqlite", pytest.param("postgresql", marks=pytest.mark.full))
+"""For a service of one module or test. The shared services run on both kinds in `make test`."""
 
 
 class Databases:

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Generator
-from typing import Final
+from collections.abc import Generator, Iterable
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -24,6 +24,14 @@ INSTALLABLE: Final = re.compile(r"apt-get install \S|`make \S")
 """The reason of a skip for a missing program. It says how to install the program."""
 
 _TIERS: Final = {"fast": True, "full": False, "timing": False, "proof": False}
+
+
+def one_of(count: int, values: Iterable[str]) -> list[Any]:
+    """Returns parameters of a slow test. The fast tier runs one of each `count` values."""
+    return [
+        pytest.param(value, marks=() if number % count == 0 else pytest.mark.full)
+        for number, value in enumerate(values)
+    ]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

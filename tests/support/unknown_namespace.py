@@ -12,14 +12,14 @@ from typing import Final
 import pytest
 
 from tests.support.data_plane_service import document
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import KINDS_OF_OWN_SERVICES, Databases
 from tests.support.full_service import FullService, running
 
 CLAIMED: Final = "claimed.example.com"
 UNKNOWN_NAMESPACE: Final = document(access={"domains": [CLAIMED]})
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=KINDS_OF_OWN_SERVICES)
 def full_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[FullService]:
