@@ -85,7 +85,8 @@ fn silent_connections_leave_room_for_players_and_the_api() {
     let started = Instant::now();
     echo(&mut connect(port), "a new player");
     assert!(crate::http_client::get(&mut connect(guard.listener("http").port()), "api.example", "/").text() == "ok");
-    assert!(started.elapsed() < Duration::from_secs(1), "{:?}", started.elapsed());
+    // The silent connections alone would end after the 10 s for a first byte.
+    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
     echo(&mut player, "not replaced");
     drop(silent);
 }

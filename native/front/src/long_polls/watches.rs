@@ -385,7 +385,7 @@ mod tests {
         assert_eq!(watches.share_of(&park), None, "the changes of the new run are not known");
     }
 
-    #[tokio::test(flavor = "current_thread")]
+    #[tokio::test(flavor = "current_thread", start_paused = true)]
     async fn position_is_waited_for() {
         let watches = watches();
         let changing = async {

@@ -275,7 +275,8 @@ fn slow_repetition_of_one_request_delays_no_other() {
 
 #[test]
 fn response_to_a_woken_request_that_stops_in_the_middle_is_late() {
-    let world = World::with(Setup { answer_timeout: SHORT, ..Setup::default() });
+    // The first response must arrive in this time.
+    let world = World::with(Setup { answer_timeout: Duration::from_secs(2), ..Setup::default() });
     world.front.take_changes(Plane::Data, changes("a", 10, &[], false));
     world.settle(&mut world.connect());
     world.python.reply(|request| {

