@@ -350,8 +350,9 @@ fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
     std::thread::scope(|scope| {
         let guard = &guard;
         scope.spawn(move || {
-            guard.wait_for_figure("connections{kind=\"http\"}", |open| open == 1);
-            sender.send(()).unwrap();
+            // On a busy machine the slow reader may be served first, and its idle connection closed.
+            guard.wait_for_figure("connections{kind=\"http\"}", |open| open <= 1);
+            let _ = sender.send(());
         });
         // Reads a chunk now and then, for longer in total than the timeout.
         while received_bytes < WHOLE
