@@ -1,6 +1,6 @@
 //! Classes of the front: its start and stop, the changes that wake parked requests, and its measurements.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::TcpListener;
 use std::num::NonZero;
 use std::os::fd::RawFd;
@@ -16,219 +16,20 @@ use hosting_front::{
     Front as RunningFront, FrontOptions, OperationCounts, PassReason, PassingOptions, Plane, RequestLimits,
     RequestRecord, RouteOptions, Routes, Timeouts, code_names,
 };
-use hosting_matchmaker::{GameMode, Limit, OperationLimits, OwnerKind, PlayerPort, PortKind, ServiceToken, Subject};
+use hosting_matchmaker::{Limit, Subject};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::clients::parse_networks;
-use crate::convert::{IdBytes, KeyBytes, copied};
+use crate::convert::{IdBytes, copied};
 use crate::grpc_front::GrpcArgument;
-use crate::leased_port::LeasedPort;
 use crate::matchmaker::Matchmaker;
 use crate::public_certificate::PublicCertificate;
+use crate::rate_limits::Buckets;
 
 const THREADS_MAX: NonZero<usize> = NonZero::new(8).expect("8 is not 0");
 /// Limit on the memory of parked requests.
 const PARKED_BYTES_MAX: usize = 256 << 20;
-
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct Buckets(pub Arc<hosting_matchmaker::Buckets>);
-
-#[pymethods]
-impl Buckets {
-    #[new]
-    fn new(per_second: f64, burst: u32, max_keys: usize) -> Buckets {
-        Buckets(Arc::new(hosting_matchmaker::Buckets::new(per_second, burst, max_keys)))
-    }
-
-    fn change(&self, per_second: f64, burst: u32) {
-        self.0.change(per_second, burst);
-    }
-
-    fn take(&self, key: &[u8], now: f64) -> f64 {
-        self.0.take(key, now)
-    }
-
-    fn put_back(&self, key: &[u8]) {
-        self.0.put_back(key);
-    }
-
-    fn __len__(&self) -> usize {
-        self.0.count()
-    }
-}
-
-#[pyclass(name = "OperationLimits", frozen, module = "pyservice._native")]
-pub struct NamedLimits {
-    tokens: (String, Py<Buckets>),
-    token_addresses: (String, Py<Buckets>),
-    client_addresses: (String, Py<Buckets>),
-    groups: (String, Py<Buckets>),
-}
-
-#[pymethods]
-impl NamedLimits {
-    #[new]
-    fn new(
-        tokens: (String, Py<Buckets>),
-        token_addresses: (String, Py<Buckets>),
-        client_addresses: (String, Py<Buckets>),
-        groups: (String, Py<Buckets>),
-    ) -> NamedLimits {
-        NamedLimits { tokens, token_addresses, client_addresses, groups }
-    }
-
-    #[pyo3(signature = (token, address, group))]
-    fn admit(&self, token: Option<&[u8]>, address: &[u8], group: Option<&[u8]>) -> Option<(&str, f64)> {
-        fn named((name, buckets): &(String, Py<Buckets>)) -> (&str, &hosting_matchmaker::Buckets) {
-            (name, &buckets.get().0)
-        }
-        let limits = OperationLimits {
-            tokens: named(&self.tokens),
-            token_addresses: named(&self.token_addresses),
-            client_addresses: named(&self.client_addresses),
-            groups: named(&self.groups),
-        };
-        limits.admit(token, address, group).err()
-    }
-}
-
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct PlayerAddresses(pub hosting_matchmaker::PlayerAddresses);
-
-#[pymethods]
-impl PlayerAddresses {
-    #[new]
-    fn new(job_domain: Option<String>, advertised: String, node: String, has_certificate: bool) -> PlayerAddresses {
-        PlayerAddresses(hosting_matchmaker::PlayerAddresses { job_domain, advertised, node, has_certificate })
-    }
-
-    fn address_of(
-        &self,
-        port: &LeasedPort,
-        lease_owner: IdBytes,
-        region: &str,
-        owner_kind: &str,
-    ) -> (String, Option<u16>, Option<(u16, u16)>, bool) {
-        let kind = if owner_kind == "server" { OwnerKind::Server } else { OwnerKind::Lobby };
-        let address = self.0.address_of(&port.name, port.protocol, port.exposure, lease_owner.0, region, kind);
-        match address.port {
-            PlayerPort::Number(number) => (address.hostname, Some(number), None, address.is_tls),
-            PlayerPort::Range(first, last) => (address.hostname, None, Some((first, last)), address.is_tls),
-        }
-    }
-}
-
-/// Attributes of the Python object that describes a game mode.
-#[derive(FromPyObject)]
-struct ModeArgument {
-    name: String,
-    max_players: u32,
-    max_players_direct: u32,
-    max_players_party: u32,
-    is_find_enabled: bool,
-    is_taggable: bool,
-    is_listable: bool,
-    is_max_players_dynamic: bool,
-    regions: Option<HashSet<String>>,
-    create_publicities: HashSet<String>,
-    /// Each port with whether it is a range.
-    port_ranges: HashMap<String, bool>,
-}
-
-/// SHA-256 of the token, its id, and its expiry in Unix ms.
-type TokenArgument = (KeyBytes, IdBytes, Option<u64>);
-
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct Namespace(Arc<hosting_matchmaker::Namespace>);
-
-#[pymethods]
-impl Namespace {
-    #[new]
-    #[pyo3(signature = (namespace, *, label, version, group, source_limit, needs_admission, modes, hosts,
-        service_tokens, revoked))]
-    #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
-    fn new(
-        namespace: IdBytes,
-        label: String,
-        version: IdBytes,
-        group: IdBytes,
-        source_limit: u32,
-        needs_admission: bool,
-        modes: Vec<ModeArgument>,
-        hosts: Vec<String>,
-        service_tokens: Vec<TokenArgument>,
-        revoked: Vec<IdBytes>,
-    ) -> Namespace {
-        let port_kind = |(name, is_range)| (name, if is_range { PortKind::Range } else { PortKind::Number });
-        let mode = |mode: ModeArgument| {
-            let settings = GameMode {
-                max_players: mode.max_players,
-                max_players_direct: mode.max_players_direct,
-                max_players_party: mode.max_players_party,
-                is_find_enabled: mode.is_find_enabled,
-                is_taggable: mode.is_taggable,
-                is_listable: mode.is_listable,
-                is_max_players_dynamic: mode.is_max_players_dynamic,
-                regions: mode.regions,
-                create_publicities: mode.create_publicities,
-                ports: mode.port_ranges.into_iter().map(port_kind).collect(),
-            };
-            (mode.name, settings)
-        };
-        let token = |(sha256, token_id, expires_ms): TokenArgument| ServiceToken {
-            sha256: sha256.0,
-            token_id: token_id.0,
-            expires_ms,
-        };
-        let mut namespace = hosting_matchmaker::Namespace {
-            id: namespace.0,
-            label,
-            version: version.0,
-            group: group.0,
-            source_limit,
-            needs_admission,
-            modes: modes.into_iter().map(mode).collect(),
-            hosts,
-            service_tokens: service_tokens.into_iter().map(token).collect(),
-            revoked: revoked.into_iter().map(|id| id.0).collect(),
-        };
-        namespace.sort_revoked();
-        Namespace(Arc::new(namespace))
-    }
-
-    fn service_token_hashes(&self, py: Python<'_>) -> Vec<Py<PyBytes>> {
-        self.0.service_tokens.iter().map(|token| PyBytes::new(py, &token.sha256).unbind()).collect()
-    }
-}
-
-#[pyclass(frozen, module = "pyservice._native")]
-pub struct Namespaces(pub Arc<hosting_matchmaker::Namespaces>);
-
-#[pymethods]
-impl Namespaces {
-    #[new]
-    fn new() -> Namespaces {
-        Namespaces(Arc::default())
-    }
-
-    fn put(&self, namespace: &Namespace) {
-        self.0.put(namespace.0.clone());
-    }
-
-    fn remove(&self, namespace: IdBytes) {
-        self.0.remove(namespace.0);
-    }
-
-    fn of_host(&self, host: &str) -> Option<IdBytes> {
-        self.0.of_host(host).map(|namespace| IdBytes(namespace.id))
-    }
-
-    fn of_service_token(&self, sha256: KeyBytes) -> Option<IdBytes> {
-        self.0.service_token(&sha256.0).map(|(namespace, _)| IdBytes(namespace.id))
-    }
-}
 
 #[pyclass(frozen, get_all, module = "pyservice._native")]
 pub struct FrontRecord {
@@ -356,34 +157,6 @@ impl PassingArgument {
             parked: Arc::default(),
             parked_bytes: BodyBudget::without_reserve(PARKED_BYTES_MAX),
         })
-    }
-}
-
-#[pyclass(name = "Routes", frozen, module = "pyservice._native")]
-pub struct OperationRoutes(Routes);
-
-#[pymethods]
-impl OperationRoutes {
-    #[new]
-    fn new(routes: Vec<(String, String, String)>) -> PyResult<OperationRoutes> {
-        let route = |(method, template, slug)| RouteOptions {
-            method,
-            template,
-            slug,
-            plane: Plane::Data,
-            body_bytes_max: 0,
-            needs_token: false,
-        };
-        Routes::new(routes.into_iter().map(route)).map(OperationRoutes).map_err(PyValueError::new_err)
-    }
-
-    fn find(&self, method: &str, path: &str) -> Option<(&str, HashMap<String, String>)> {
-        let (slug, parameters) = self.0.find_with_parameters(method, path)?;
-        Some((slug, parameters.into_iter().collect()))
-    }
-
-    fn methods(&self, path: &str) -> Vec<&str> {
-        self.0.methods(path)
     }
 }
 

@@ -17,7 +17,8 @@ use pyo3::types::PyBytes;
 use crate::clients::client_key;
 use crate::convert::{IdBytes, IdempotencyBytes, Placed, service_error};
 use crate::engine::Engine;
-use crate::front::{Buckets, Namespaces, PlayerAddresses};
+use crate::namespaces::{Namespaces, PlayerAddresses};
+use crate::rate_limits::Buckets;
 use crate::servers::Creation;
 
 /// Requests with longer bodies are decided without the GIL.

@@ -29,7 +29,8 @@ pub use error::{FieldProblem, ServiceError, reason_word};
 pub use hosting_client_addresses::ClientKey;
 pub use lobby_list::{ListLimits, ListPart, LobbyListPage};
 pub use matchmaker::{
-    Answer, Body, Call, Decision, Held, Matchmaker, Need, Outcome, PlacementRequest, Progress, Reply, check_key, check_media_type,
+    Answer, Body, Call, Decision, Held, Matchmaker, Need, Outcome, PlacementRequest, Progress, Reply, check_key,
+    check_media_type,
 };
 pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
