@@ -33,6 +33,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 # The only importers of each library.
 ONE_IMPORTER = {
     "pyservice._native": (
+        "pyservice/auth/bearer_token.py",
         "pyservice/dataplane/native.py",
         "pyservice/runtime/filesystem.py",
         "pyservice/transport/native.py",

@@ -174,7 +174,7 @@ class Admission:
 class _Player:
     namespace_id: bytes
     is_of_back_end: bool
-    """Whether a back end with an `env_` token calls for the player, whose address it may name."""
+    """Whether a back end with an `env_` token calls for the player. It may name the address."""
     call: Call
 
 

@@ -84,9 +84,7 @@ class Matchmaker:
         return decision
 
     async def _place(self, request: EncodedRequest) -> Decision:
-        """Places the players of a find in a new or starting lobby, or those of a join in a starting
-        one.
-        """
+        """Places the players of a request in a starting lobby, or in a new one."""
         if request.operation != "find":
             return self._native.place(request)
         try:

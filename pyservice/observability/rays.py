@@ -65,7 +65,7 @@ class Trace:
     namespace_id = b""
     """Namespace of a kept request, or of a request without a caller."""
     lobby_id = b""
-    """Lobby whose server sent the request, if the request has no caller."""
+    """Lobby of the server that sent the request, if the request has no caller."""
     upload_id = ""
     game = ""
     has_waited = False
