@@ -84,10 +84,11 @@ class Endpoint:
         return response
 
     def _encoded(self, request: Request, call: Call) -> EncodedRequest:
+        # Native code reads no body of a request with a query, so that `_read` judges both.
         return EncodedRequest(
             self.slug,
             call,
-            "json" if self.takes_key else "target",
+            "json" if self.takes_key and not request.query else "target",
             request.body,
             request.path.decode("latin-1"),
             request.query.decode("latin-1"),
