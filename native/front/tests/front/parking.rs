@@ -6,7 +6,7 @@ use hosting_front::{ByPlane, Changes, Plane, Timeouts};
 
 use crate::client::Client;
 use crate::python::{Python, Reply, Request};
-use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{NEVER, Setup, TIMEOUTS, World, wait_until};
 
 pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
