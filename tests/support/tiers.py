@@ -26,7 +26,7 @@ INSTALLABLE: Final = re.compile(r"apt-get install \S|`make \S")
 _TIERS: Final = {"fast": True, "full": False, "timing": False, "proof": False}
 
 
-def one_of(count: int, values: Iterable[str]) -> list[Any]:
+def one_of(count: int, values: Iterable[Any]) -> list[Any]:
     """Returns parameters of a slow test. The fast tier runs one of each `count` values."""
     return [
         pytest.param(value, marks=() if number % count == 0 else pytest.mark.full)

@@ -327,7 +327,8 @@ fn early_response_does_not_block_other_requests() {
 #[test]
 fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
     const WHOLE: usize = 12_000_000;
-    let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 100, "response_ms": 500}}));
+    // The backend must begin its response in this time too.
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"head_ms": 100, "response_ms": 3_000}}));
     let port = free_port();
     let backend = server(|_, _| "x".repeat(WHOLE));
     guard.source.serve_route(&route("a", "http", port, Some(backend)));
@@ -356,7 +357,7 @@ fn stalled_reader_is_cut_off_and_slow_reader_is_not() {
         });
         // Reads a chunk now and then, for longer in total than the timeout.
         while received_bytes < WHOLE
-            && receiver.recv_timeout(Duration::from_millis(40)) == Err(RecvTimeoutError::Timeout)
+            && receiver.recv_timeout(Duration::from_millis(150)) == Err(RecvTimeoutError::Timeout)
         {
             received_bytes += slow.read(&mut buffer).unwrap();
         }
