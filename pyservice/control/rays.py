@@ -27,6 +27,11 @@ _SHOWN_MAX: Final = 1_000
 _PRUNE_EVERY_S: Final = 60.0
 _RETRIES_S: Final = (5.0, _PRUNE_EVERY_S)
 _MS: Final = 1_000_000
+_NOT_KEPT: Final = (
+    "No record of this ray was kept, or your token does not cover it. In each second, the service "
+    "keeps the first failed or slow requests of each namespace, the first ones with traceparent, "
+    "and 1 in 100 of the others, for 24 hours."
+)
 
 
 class RayStore:
@@ -45,7 +50,10 @@ class RayStore:
         since_ms = self._now_ms() - RAY_RETENTION_MS
         async with self._database.read() as tx:
             rows = await rays.of_ray(tx, request.ray_id, since_ms, _SHOWN_MAX)
-        return pb.GetRayPerfResponse(perf_lists=map(_perf_of, _visible(rows, scope_of(caller))))
+        perf_lists = list(map(_perf_of, _visible(rows, scope_of(caller))))
+        return pb.GetRayPerfResponse(
+            perf_lists=perf_lists, detail=None if perf_lists else _NOT_KEPT
+        )
 
     async def store_spans(self, request: internal.StoreSpansRequest) -> internal.StoreSpansResponse:
         problems = validate(request)

@@ -11,7 +11,7 @@ import math
 import os
 import random
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextvars import ContextVar
 from time import monotonic, perf_counter, time_ns
@@ -116,17 +116,23 @@ class EndedTrace(NamedTuple):
 
 
 class _Allowance:
+    """Number of records that each namespace has left in a second.
+
+    Requests without a namespace share one allowance.
+    """
+
     def __init__(self, per_second: int) -> None:
         self._per_second = per_second
-        self._remaining = per_second
+        self._taken: Counter[bytes] = Counter()
         self._until = 0.0
 
-    def takes(self) -> bool:
+    def takes(self, namespace_id: bytes) -> bool:
         now = monotonic()
         if now >= self._until:
-            self._until, self._remaining = now + 1.0, self._per_second
-        self._remaining -= 1
-        return self._remaining >= 0
+            self._until = now + 1.0
+            self._taken.clear()
+        self._taken[namespace_id] += 1
+        return self._taken[namespace_id] <= self._per_second
 
 
 class Rays:
@@ -141,8 +147,9 @@ class Rays:
         count: RayMetrics | None = None,
         namespace_of_lobby: Callable[[bytes], bytes | None] | None = None,
     ) -> None:
-        """Each second, keeps the records of at most `per_second` failed or slow requests, and of
-        as many others.
+        """Keeps the records of at most `per_second` failed or slow requests of each namespace.
+
+        Keeps as many other records. Both numbers are for each second.
         """
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
@@ -176,12 +183,12 @@ class Rays:
             allowance = self._samples
         else:
             return
-        if len(self._queue) >= self._queued_max or not allowance.takes():
+        trace.namespace_id = self._namespace_of(trace)
+        if len(self._queue) >= self._queued_max or not allowance.takes(trace.namespace_id):
             self.count.dropped += 1
             return
         self.count.stored += 1
         trace.game = _game_of(trace)
-        trace.namespace_id = self._namespace_of(trace)
         # The queue must not hold messages, which may be whole configurations.
         trace.message = None
         wall_ns = time_ns() - int(perf_counter() * _NS)

@@ -342,8 +342,8 @@ class RaySettings(_Section):
     otlp_endpoint: Endpoint | None = None
     """OTLP/HTTP collector for spans, such as http://127.0.0.1:4318/v1/traces."""
     per_second: int = Field(default=100, ge=0, le=100_000)
-    """Failed or slow rays that each plane keeps per second, and as many other rays. The CDN keeps a
-    tenth.
+    """Failed or slow rays that each plane keeps per second of each namespace, and as many other
+    rays. The CDN keeps a tenth.
     """
     queued: int = Field(default=2_000, ge=1, le=1_000_000)
     """Limit of rays that wait to be stored, for each plane and the CDN."""

@@ -292,7 +292,9 @@ async def test_malformed_ray_id_is_refused_and_an_unknown_one_is_empty(
 ) -> None:
     for ray_id in ("x", "0" * 31, "0" * 33, "G" * 32, "A" * 32):
         assert await ray_reader.code("get_ray_perf", ray_id=ray_id) == "ID_INVALID"
-    assert await ray_reader.good("get_ray_perf", ray_id=uuid4().hex) == {"perf_lists": []}
+    unknown = await ray_reader.good("get_ray_perf", ray_id=uuid4().hex)
+    assert unknown["perf_lists"] == []
+    assert unknown["detail"].startswith("No record of this ray was kept")
 
 
 async def test_rays_contain_no_secret(

@@ -49,9 +49,11 @@ def nothing_is_sent_afterwards() -> Iterator[None]:
             assert not thread.is_alive(), thread.name
 
 
-def a_trace(traceparent: str | None = None, *, took_s: float = 0.001) -> Trace:
+def a_trace(
+    traceparent: str | None = None, *, took_s: float = 0.001, namespace: bytes = NAMESPACE
+) -> Trace:
     trace = Trace(RAY, perf_counter() - took_s, traceparent)
-    trace.caller = Caller(TokenKind.PUBLIC, NAMESPACE, b"", b"", Call(RAY, b"\x7f\0\0\1"))
+    trace.caller = Caller(TokenKind.PUBLIC, namespace, b"", b"", Call(RAY, b"\x7f\0\0\1"))
     return trace
 
 
@@ -119,6 +121,15 @@ def test_rays_over_rate_or_queue_limit_are_dropped_and_counted() -> None:
     for _ in range(3):
         fail(rays)
     assert (count.stored, count.dropped) == (2, 1)
+
+
+def test_namespace_with_many_refusals_leaves_room_for_others() -> None:
+    rays = make_rays(per_second=5)
+    for _ in range(20):
+        fail(rays)
+    fail(rays, trace=a_trace(namespace=bytes(16)))
+    kept = [ended.trace.namespace_id for ended in rays.take_all()]
+    assert kept == [NAMESPACE] * 5 + [bytes(16)]
 
 
 def test_times_are_wall_clock_times() -> None:

@@ -39,6 +39,7 @@ use crate::limits::connection_budget::ConnectionBudget;
 use crate::limits::permits::{GrpcPermits, HttpPermits};
 use crate::long_polls::watches::Changes;
 use crate::measurements::measurer::{Measurements, Measurer};
+use crate::measurements::record_allowance::RecordAllowance;
 use crate::passing::http_plane::HttpPlane;
 use crate::passing::passing_options::{PassingOptions, RequestLimits};
 use crate::plain_requests::plain_request::REQUEST_BYTES_MAX;
@@ -115,7 +116,11 @@ impl Front {
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
         let shard = matchmaker.shard.clone();
         let journal = shard.journal().ok_or_else(no_journal)?;
-        let new_measurer = || Arc::new(Measurer::new(passing.routes.slugs().len(), duration_bounds.clone()));
+        let of_lobby = shard.clone();
+        let namespace_of_lobby = move |lobby| of_lobby.engine().lobby(lobby).map(|lobby| lobby.namespace);
+        let allowance = Arc::new(RecordAllowance::new(namespace_of_lobby));
+        let operations = passing.routes.slugs().len();
+        let new_measurer = || Arc::new(Measurer::new(operations, duration_bounds.clone(), allowance.clone()));
         let new_measurers = || Measurers { http: new_measurer(), grpc: new_measurer() };
         let measurers = std::iter::repeat_with(new_measurers).take(threads.get()).collect();
         let shared = Arc::new(Shared {

@@ -95,6 +95,7 @@ mod measurements {
     pub mod measuring;
     pub mod pass_reason;
 }
+    pub mod record_allowance;
 
 pub use certificates::acme::{Acme, AcmeOptions, Notice};
 pub use certificates::server_certificate::ServerCertificate;

@@ -51,7 +51,7 @@ pub enum Callers {
 }
 
 /// The caller in the record of a request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Subject {
     Lobby(Id),
     Namespace(Id),

@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 
 use crate::measurements::code_number;
 use crate::measurements::pass_reason::PassReason;
+use crate::measurements::record_allowance::{RecordAllowance, RecordKind};
 use crate::requests::ray_id::RayId;
 use crate::requests::trace_context::Trace;
 
@@ -39,10 +40,13 @@ pub struct RequestRecord {
 }
 
 impl RequestRecord {
-    /// Failed, slow and traced requests are recorded, and a random part of all others.
-    fn is_recorded(&self, duration: Duration) -> bool {
+    /// Failed, slow and traced requests are recorded, and a random part of all others. Returns None for one of the rest.
+    fn record_kind(&self, duration: Duration) -> Option<RecordKind> {
         let random = u16::from_be_bytes([self.ray_id.bytes()[0], self.ray_id.bytes()[1]]);
-        self.code != 0 || duration > SLOW || self.trace.is_some() || random < u16::MAX / ONE_IN
+        if self.code != 0 || duration > SLOW {
+            return Some(RecordKind::Problem);
+        }
+        (self.trace.is_some() || random < u16::MAX / ONE_IN).then_some(RecordKind::Sample)
     }
 }
 
@@ -98,13 +102,14 @@ impl OperationCounts {
 /// Counts and records of one thread.
 pub struct Measurer {
     bounds: Vec<Duration>,
+    allowance: Arc<RecordAllowance>,
     empty: Measurements,
     current: Mutex<Measurements>,
     in_flight: AtomicUsize,
 }
 
 impl Measurer {
-    pub fn new(operations: usize, bounds: Vec<Duration>) -> Measurer {
+    pub fn new(operations: usize, bounds: Vec<Duration>, allowance: Arc<RecordAllowance>) -> Measurer {
         let counts = OperationCounts {
             codes: vec![0; code_number::COUNT],
             durations: vec![0; bounds.len() + 1],
@@ -113,7 +118,7 @@ impl Measurer {
             rate_limited: [0; Limit::ALL.len()],
         };
         let empty = Measurements { operations: vec![counts; operations], ..Measurements::default() };
-        Measurer { bounds, current: Mutex::new(empty.clone()), empty, in_flight: AtomicUsize::new(0) }
+        Measurer { bounds, allowance, current: Mutex::new(empty.clone()), empty, in_flight: AtomicUsize::new(0) }
     }
 
     /// Counts and records requests with answers that are durable since `ended`.
@@ -125,10 +130,8 @@ impl Measurer {
             if let Some(limit) = request.exceeded {
                 current.operations[request.operation].rate_limited[limit as usize] += 1;
             }
-            if !request.is_recorded(duration) {
-                continue;
-            }
-            if current.records.len() < RECORDS_MAX {
+            let Some(kind) = request.record_kind(duration) else { continue };
+            if current.records.len() < RECORDS_MAX && self.allowance.take(request.caller, kind, ended) {
                 current.records.push(RequestRecord { ended, ..request.clone() });
             } else {
                 current.dropped_records += 1;

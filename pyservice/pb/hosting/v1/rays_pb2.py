@@ -27,7 +27,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from pyservice.pb.hosting.v1 import options_pb2 as hosting_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hosting/v1/rays.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\"=\n\x11GetRayPerfRequest\x12(\n\x06ray_id\x18\x01 \x01(\tB\x18\xbaH\x15r\x10\x32\x0e^[0-9a-f]{32}$\xc8\x01\x01\"=\n\x12GetRayPerfResponse\x12\'\n\nperf_lists\x18\x01 \x03(\x0b\x32\x13.hosting.v1.RayPerf\"\xb1\x01\n\x07RayPerf\x12\x18\n\x08svc_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x12\n\x02ts\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08\x64uration\x18\x03 \x01(\x04\x12\x13\n\x06req_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\"\n\x05marks\x18\x05 \x03(\x0b\x32\x13.hosting.v1.RayMark\x12\"\n\x05spans\x18\x06 \x03(\x0b\x32\x13.hosting.v1.RaySpanB\t\n\x07_req_id\"t\n\x07RayMark\x12\x15\n\x05label\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x12\n\x02ts\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x06ray_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06req_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\t\n\x07_ray_idB\t\n\x07_req_id\"\x80\x01\n\x07RaySpan\x12\x15\n\x05label\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x08start_ts\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\tfinish_ts\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06req_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_finish_tsB\t\n\x07_req_id2\x8f\x01\n\x04Rays\x12\x86\x01\n\nGetRayPerf\x12\x1d.hosting.v1.GetRayPerfRequest\x1a\x1e.hosting.v1.GetRayPerfResponse\"9\x90\x02\x01\x8a\xb5\x18\x11\n\x0cget_ray_perf\x1a\x01\x07\x82\xd3\xe4\x93\x02\x1b\x12\x19/cloud/rays/{ray_id}/perfb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x15hosting/v1/rays.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\"=\n\x11GetRayPerfRequest\x12(\n\x06ray_id\x18\x01 \x01(\tB\x18\xbaH\x15r\x10\x32\x0e^[0-9a-f]{32}$\xc8\x01\x01\"]\n\x12GetRayPerfResponse\x12\'\n\nperf_lists\x18\x01 \x03(\x0b\x32\x13.hosting.v1.RayPerf\x12\x13\n\x06\x64\x65tail\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_detail\"\xb1\x01\n\x07RayPerf\x12\x18\n\x08svc_name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x12\n\x02ts\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08\x64uration\x18\x03 \x01(\x04\x12\x13\n\x06req_id\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\"\n\x05marks\x18\x05 \x03(\x0b\x32\x13.hosting.v1.RayMark\x12\"\n\x05spans\x18\x06 \x03(\x0b\x32\x13.hosting.v1.RaySpanB\t\n\x07_req_id\"t\n\x07RayMark\x12\x15\n\x05label\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x12\n\x02ts\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x06ray_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06req_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\t\n\x07_ray_idB\t\n\x07_req_id\"\x80\x01\n\x07RaySpan\x12\x15\n\x05label\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x08start_ts\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\tfinish_ts\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x06req_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x42\x0c\n\n_finish_tsB\t\n\x07_req_id2\x8f\x01\n\x04Rays\x12\x86\x01\n\nGetRayPerf\x12\x1d.hosting.v1.GetRayPerfRequest\x1a\x1e.hosting.v1.GetRayPerfResponse\"9\x90\x02\x01\x8a\xb5\x18\x11\n\x0cget_ray_perf\x1a\x01\x07\x82\xd3\xe4\x93\x02\x1b\x12\x19/cloud/rays/{ray_id}/perfb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,13 +53,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETRAYPERFREQUEST']._serialized_start=122
   _globals['_GETRAYPERFREQUEST']._serialized_end=183
   _globals['_GETRAYPERFRESPONSE']._serialized_start=185
-  _globals['_GETRAYPERFRESPONSE']._serialized_end=246
-  _globals['_RAYPERF']._serialized_start=249
-  _globals['_RAYPERF']._serialized_end=426
-  _globals['_RAYMARK']._serialized_start=428
-  _globals['_RAYMARK']._serialized_end=544
-  _globals['_RAYSPAN']._serialized_start=547
-  _globals['_RAYSPAN']._serialized_end=675
-  _globals['_RAYS']._serialized_start=678
-  _globals['_RAYS']._serialized_end=821
+  _globals['_GETRAYPERFRESPONSE']._serialized_end=278
+  _globals['_RAYPERF']._serialized_start=281
+  _globals['_RAYPERF']._serialized_end=458
+  _globals['_RAYMARK']._serialized_start=460
+  _globals['_RAYMARK']._serialized_end=576
+  _globals['_RAYSPAN']._serialized_start=579
+  _globals['_RAYSPAN']._serialized_end=707
+  _globals['_RAYS']._serialized_start=710
+  _globals['_RAYS']._serialized_end=853
 # @@protoc_insertion_point(module_scope)

@@ -16,10 +16,12 @@ class GetRayPerfRequest(_message.Message):
     def __init__(self, ray_id: _Optional[str] = ...) -> None: ...
 
 class GetRayPerfResponse(_message.Message):
-    __slots__ = ("perf_lists",)
+    __slots__ = ("perf_lists", "detail")
     PERF_LISTS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     perf_lists: _containers.RepeatedCompositeFieldContainer[RayPerf]
-    def __init__(self, perf_lists: _Optional[_Iterable[_Union[RayPerf, _Mapping]]] = ...) -> None: ...
+    detail: str
+    def __init__(self, perf_lists: _Optional[_Iterable[_Union[RayPerf, _Mapping]]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class RayPerf(_message.Message):
     __slots__ = ("svc_name", "ts", "duration", "req_id", "marks", "spans")

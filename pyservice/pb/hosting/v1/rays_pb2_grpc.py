@@ -48,8 +48,8 @@ class RaysServicer:
 
     def GetRayPerf(self, request, context):
         """Returns what each part of the service did for a request. Stored for 24 h: requests that failed, took longer than
-        100 ms or carried traceparent, and 1 in 100 of the others. Unknown rays, and rays outside the token's scope, are
-        empty lists.
+        100 ms or carried traceparent, and 1 in 100 of the others. Each namespace has a limit for a second. Rays that are
+        unknown, were not kept, or are outside the token's scope, are empty lists with a detail.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -12,7 +12,11 @@ const RECORDED: u16 = 0;
 const LOBBY: Subject = Subject::Lobby(Id([1; 16]));
 
 fn measurer() -> Measurer {
-    Measurer::new(Operation::ALL.len() + 1, vec![MS, 10 * MS])
+    measurer_with(Arc::new(RecordAllowance::new(|_| None)))
+}
+
+fn measurer_with(allowance: Arc<RecordAllowance>) -> Measurer {
+    Measurer::new(Operation::ALL.len() + 1, vec![MS, 10 * MS], allowance)
 }
 
 const TRACEPARENT: &[u8] = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00";
@@ -132,17 +136,46 @@ fn record_ends_when_its_answer_is_durable() {
 #[test]
 fn records_beyond_the_bound_are_dropped_and_counted() {
     let (measurer, now) = (measurer(), Instant::now());
-    measurer.count(&vec![request(1, now, UNRECORDED); RECORDS_MAX + 3], now);
+    let of_namespace = |number: usize| RequestRecord {
+        caller: Some(Subject::Namespace(Id((number as u128).to_be_bytes()))),
+        ..request(1, now, UNRECORDED)
+    };
+    measurer.count(&Vec::from_iter((0..RECORDS_MAX + 3).map(of_namespace)), now);
     let measured = measurer.take();
     assert_eq!((measured.records.len(), measured.dropped_records), (RECORDS_MAX, 3));
     assert_eq!(of_connected(&measured).codes[1], RECORDS_MAX as u64 + 3, "a dropped record still counts");
 }
 
+/// The lobbies 1 and 2 are of one namespace, and 3 is of another.
+#[test]
+fn first_refusals_of_each_namespace_in_a_second_are_recorded() {
+    let lobby = |number: u8| Some(Subject::Lobby(Id([number; 16])));
+    let allowance = Arc::new(RecordAllowance::new(|lobby| Some(Id([lobby.0[0] / 3; 16]))));
+    let threads = [measurer_with(allowance.clone()), measurer_with(allowance)];
+    let recorded = |caller, trace, code, now| {
+        let requests = vec![RequestRecord { caller, trace, ..request(code, now, UNRECORDED) }; 60];
+        threads.each_ref().map(|measurer| {
+            measurer.count(&requests, now);
+            let Measurements { records, dropped_records, .. } = measurer.take();
+            assert_eq!(records.len() as u64 + dropped_records, 60);
+            records.len()
+        })
+    };
+    let (now, trace) = (Instant::now(), crate::requests::trace_context::trace(TRACEPARENT));
+    assert_eq!(recorded(lobby(1), None, 1, now), [60, 40]);
+    assert_eq!(recorded(lobby(2), None, 1, now), [0, 0], "another lobby of the same namespace");
+    assert_eq!(recorded(lobby(3), None, 1, now), [60, 40], "another namespace");
+    assert_eq!(recorded(None, None, 1, now), [60, 40], "without a caller");
+    assert_eq!(recorded(lobby(1), trace, 0, now), [60, 40], "traces have a limit of their own");
+    assert_eq!(recorded(lobby(2), trace, 0, now), [0, 0]);
+    assert_eq!(recorded(lobby(2), None, 1, now + 1_000 * MS), [60, 40], "the next second");
+}
+
 #[test]
 fn taking_starts_anew() {
     let (measurer, now) = (measurer(), Instant::now());
-    measurer.count(&vec![request(1, now, UNRECORDED); RECORDS_MAX + 1], now);
-    measurer.take();
+    measurer.count(&vec![request(1, now, UNRECORDED); 101], now);
+    assert_eq!(measurer.take().dropped_records, 1);
     let empty = measurer.take();
     let counts = of_connected(&empty);
     assert_eq!(
@@ -150,8 +183,6 @@ fn taking_starts_anew() {
         (vec![0; code_number::COUNT], vec![0; 3], Duration::ZERO)
     );
     assert_eq!((empty.records.len(), empty.dropped_records), (0, 0));
-    measurer.count(&[request(1, now, UNRECORDED)], now);
-    assert_eq!(measurer.take().records.len(), 1);
 }
 
 #[test]
