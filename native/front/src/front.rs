@@ -45,6 +45,7 @@ use crate::passing::passing_options::{PassingOptions, RequestLimits};
 use crate::plain_requests::plain_request::REQUEST_BYTES_MAX;
 use crate::requests::ray_id::RayIds;
 use crate::requests::routes::Plane;
+use crate::responses::decisions::Decider;
 use crate::responses::durable_waiters::DurableWaiters;
 use crate::thread_context::ThreadContext;
 
@@ -230,6 +231,12 @@ impl Shared {
             planes: HttpPlane::of_both(&self.options, &self.permits, self.measurers.len()),
             request_bytes_max: headers_bytes_max.min(body_bytes_max).min(REQUEST_BYTES_MAX),
             measurer: measurer.clone(),
+            decider: Decider {
+                matchmaker: self.matchmaker.clone(),
+                options: self.options.clone(),
+                measurer: measurer.clone(),
+                long_request: Arc::new(Semaphore::new(1)),
+            },
             ray_ids: RayIds::new(),
             waiters: DurableWaiters::new(signal, self.matchmaker.shard.durable()),
             pages: Semaphore::new(PAGES_MAX),

@@ -13,6 +13,7 @@ mod grpc {
     pub mod answering;
     pub mod call;
     pub mod call_head;
+    pub mod compression;
     pub mod grpc_context;
     pub mod grpc_server;
     pub mod health;
@@ -94,8 +95,8 @@ mod measurements {
     pub mod measurer;
     pub mod measuring;
     pub mod pass_reason;
-}
     pub mod record_allowance;
+}
 
 pub use certificates::acme::{Acme, AcmeOptions, Notice};
 pub use certificates::server_certificate::ServerCertificate;

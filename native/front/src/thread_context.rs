@@ -15,6 +15,7 @@ use crate::passing::http_plane::HttpPlane;
 use crate::passing::passing_options::PassingOptions;
 use crate::requests::ray_id::RayIds;
 use crate::requests::routes::ByPlane;
+use crate::responses::decisions::Decider;
 use crate::responses::durable_waiters::DurableWaiters;
 use crate::shutdown::Shutdown;
 
@@ -29,6 +30,7 @@ pub struct ThreadContext {
     /// Length of the longest plain request.
     pub request_bytes_max: usize,
     pub measurer: Arc<Measurer>,
+    pub decider: Decider,
     pub ray_ids: RayIds,
     pub waiters: Rc<DurableWaiters>,
     /// Permits of pages of the lobby list, each of which may take a megabyte.

@@ -70,7 +70,8 @@ impl FieldProblem {
     pub fn new(location: &[&str], word: &'static str, reason: Option<&str>) -> FieldProblem {
         let standard = WORDS.iter().find(|(known, _)| *known == word).map_or("", |(_, text)| *text);
         let path = location.iter().map(|name| Cow::Owned((*name).to_owned())).chain([word.into()]).collect();
-        let name = if location.is_empty() { "the body".to_owned() } else { location.join(".") };
+        let name = Some(location.join(".")).filter(|name| !name.is_empty());
+        let name = name.as_deref().unwrap_or("the body");
         FieldProblem { path, message: format!("{name} {}", reason.unwrap_or(standard)) }
     }
 

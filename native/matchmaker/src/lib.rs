@@ -9,7 +9,10 @@ mod authorization;
 mod bearer_token;
 pub mod contract;
 mod criteria;
+mod description;
 mod error;
+mod field_forms;
+mod json_fields;
 mod lobby_list;
 mod matchmaker;
 mod namespaces;
@@ -19,6 +22,7 @@ mod player_addresses;
 pub mod proto;
 mod rate_limits;
 mod regions;
+mod request_rules;
 mod requests;
 
 pub use authorization::{Caller, Callers, Client, Credential, Subject, accepted_token};

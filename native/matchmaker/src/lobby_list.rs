@@ -8,8 +8,8 @@ use hosting_shard::Shard;
 use prost::Message as _;
 use uuid::Uuid;
 
+use crate::field_forms::read_cursor;
 use crate::proto;
-use crate::requests::read_cursor;
 
 pub const LOBBIES_MAX: usize = 10_000;
 /// Limit for a page as JSON. It has at least one lobby, whatever game modes and regions take.

@@ -18,7 +18,9 @@ use crate::authorization::{
 };
 use crate::contract::Code;
 use crate::criteria::{AttachCriteria, Candidates, CreateCriteria, attach_region, candidates, create_target};
+use crate::description::describe;
 use crate::error::{FieldProblem, ServiceError};
+use crate::field_forms::{ip_address, lobby_id};
 use crate::lobby_list::LobbyListPage;
 use crate::namespaces::{Namespace, Namespaces};
 use crate::operation::Operation;
@@ -27,7 +29,7 @@ use crate::proto;
 use crate::rate_limits::{ClientLimits, Exceeded, Limit};
 use crate::regions::Region;
 pub use crate::requests::Body;
-use crate::requests::{Request, ip_address, lobby_id};
+use crate::requests::Request;
 use hosting_client_addresses::ClientKey;
 
 const NO_SOURCE: Source = 0;
@@ -307,15 +309,21 @@ impl Matchmaker {
         if let Some(key) = call.idempotency_key.filter(|_| !call.operation.is_read()) {
             check_key(key)?;
         }
-        let Ok(mut request) = Request::read(call.operation, call.body) else { return Ok(None) };
-        let idempotency = call.idempotency_key.filter(|_| call.operation.uses_key()).map(|key| {
-            let message = match call.body {
-                Body::Checked(message) => Cow::Borrowed(message),
-                _ => request.canonical_bytes().into(),
-            };
-            self.hash.idempotency(identity, key, call.operation.slug(), &message)
-        });
-        Ok(Some((request, idempotency)))
+        let Ok(mut request) = Request::read(call.operation, call.body) else {
+            return describe(call.operation, call.body).map_or(Ok(None), Err);
+        };
+        let Some(key) = call.idempotency_key.filter(|_| call.operation.uses_key()) else {
+            return Ok(Some((request, None)));
+        };
+        let message = match call.body {
+            Body::Checked(message) => Cow::Borrowed(message),
+            _ => request.canonical_bytes().into(),
+        };
+        // An unusual encoding has unknown fields or repeats fields. Python keeps unknown fields, and hashes them too.
+        if matches!(call.body, Body::Proto(received) if received.len() != message.len()) {
+            return Ok(None);
+        }
+        Ok(Some((request, Some(self.hash.idempotency(identity, key, call.operation.slug(), &message)))))
     }
 
     fn answer_lobby(&self, lobby: Id, call: &Call<'_>) -> Result<Decision, ServiceError> {

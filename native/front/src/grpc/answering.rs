@@ -4,8 +4,7 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use hosting_matchmaker::{Body, Operation, Reply};
-use http::header::{HeaderName, HeaderValue};
+use hosting_matchmaker::{Operation, Reply};
 use http::uri::PathAndQuery;
 use http::{Method as HttpMethod, Request, Response};
 use hyper::body::Incoming;
@@ -14,23 +13,23 @@ use tokio::time::{Instant, timeout_at};
 use crate::connections::client_address::Peer;
 use crate::grpc::call::Call;
 use crate::grpc::call_head::{self, CallHead};
+use crate::grpc::compression::{self, GRPC_ENCODING, decompressed};
 use crate::grpc::grpc_context::GrpcContext;
 use crate::grpc::health;
-use crate::grpc::message::{self, Message, MessageFailure, read_message};
+use crate::grpc::message::{self, Message, MessageFailure, PREFIX_BYTES, read_message};
 use crate::grpc::passed_call::PassedCall;
 use crate::grpc::reply::{self, ReplyBody, new_response};
 use crate::grpc::upstream::{CallBody, ClientMessages};
+use crate::measurements::code_number;
 use crate::measurements::measuring::Measuring;
 use crate::measurements::pass_reason::PassReason;
 use crate::requests::bearer_header::bearer_token;
 use crate::requests::internal_headers::{ADMITTED, RequestSource, YES};
 use crate::requests::trace_context::trace_of;
-use crate::responses::decisions::{DECIDED_BYTES_MAX, Decided, EffectiveHeaders, decide};
+use crate::responses::decisions::{Content, Decided, EffectiveHeaders};
 use crate::responses::error_response;
 use crate::responses::problems::Problem;
 
-const GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
-const IDENTITY: HeaderValue = HeaderValue::from_static("identity");
 /// Memory of a call that waits for its message, beside its metadata.
 const CALL_BYTES: usize = 16 * 1024;
 
@@ -84,7 +83,7 @@ pub async fn answer(
         read = read_message(&mut body, method.message_bytes_max, until, waiting_bytes, &mut reservation) => read,
         () = thread.shutdown.end_of_grace() => Err(MessageFailure::Problem(Problem::ShuttingDown)),
     };
-    let message = match read {
+    let mut message = match read {
         Ok(message) => message,
         Err(MessageFailure::Problem(problem)) => return Ok(call.refuse(problem)),
         Err(MessageFailure::TooLarge(length)) => {
@@ -97,12 +96,12 @@ pub async fn answer(
     let mut passed_on = metadata();
     if let Some(operation) = method.operation {
         let headers = EffectiveHeaders::of(&parts.headers, matches!(peer, Peer::Proxy(_)), |_| false);
-        let has_encoding = parts.headers.get(GRPC_ENCODING).is_some_and(|encoding| encoding != IDENTITY);
-        let decided = match has_encoding || message.is_compressed {
-            true => Err(PassReason::Compression),
-            false => call.answer_decided(operation, &headers, &message).await,
+        message = match decompressed(message, &parts.headers, method.message_bytes_max, &mut reservation).await {
+            Ok(message) => message,
+            Err(failure) => return Ok(call.refuse_compressed(failure)),
         };
-        match decided {
+        passed_on.remove(GRPC_ENCODING);
+        match call.answer_decided(operation, headers, &message).await {
             Ok(response) => return Ok(response),
             Err(reason) => call.measuring.reason = reason,
         }
@@ -141,16 +140,26 @@ impl Call {
         })
     }
 
+    fn refuse_compressed(&mut self, failure: compression::Failure) -> Response<ReplyBody> {
+        match failure {
+            compression::Failure::Full(full) => self.refuse(full.into()),
+            compression::Failure::TooLarge(bytes_max) => {
+                self.refuse_with(Problem::BodyTooLarge, format!("Send at most {bytes_max} bytes, before compression."))
+            }
+            compression::Failure::Status(status, message) => {
+                self.measuring.end_here(code_number::of(Problem::Internal.code()));
+                reply::trailers_only(error_response::status_trailers((status, message)))
+            }
+        }
+    }
+
     /// Answers a call that the rules decide at once. Otherwise returns why it is passed on.
     async fn answer_decided(
         &mut self,
         operation: Operation,
-        headers: &EffectiveHeaders<'_>,
+        headers: EffectiveHeaders<'_>,
         message: &Message,
     ) -> Result<Response<ReplyBody>, PassReason> {
-        if message.framed.len() > DECIDED_BYTES_MAX {
-            return Err(PassReason::LargeBody);
-        }
         let context = self.context.clone();
         let thread = &*context.thread;
         if operation.has_content()
@@ -158,9 +167,9 @@ impl Call {
         {
             return Ok(self.refuse(Problem::unread(full)));
         }
-        let call = headers.call(operation, self.source.client, Body::Proto(message.content()));
-        let failed_authentications = &thread.options.failed_authentications;
-        let mut decided = decide(&thread.matchmaker, failed_authentications, &context.measurer, &call)?;
+        let content = message.framed.slice(PREFIX_BYTES..);
+        let deciding = context.decider.decide_any(headers, operation, self.source.client, Content::Proto(&content));
+        let mut decided = deciding.await?;
         let decided_at = Instant::now().into_std();
         decided.complete(&thread.matchmaker.shard, &thread.pages).await;
         let durable = thread.waiters.wait(decided.wait);

@@ -15,6 +15,7 @@ use crate::limits::connection_budget::ConnectionBudget;
 use crate::limits::permits::{GrpcPermits, Permits};
 use crate::measurements::measurer::Measurer;
 use crate::requests::routes::{ByPlane, Plane};
+use crate::responses::decisions::Decider;
 use crate::thread_context::ThreadContext;
 
 #[derive(Clone, Copy)]
@@ -57,6 +58,7 @@ impl GrpcOptions {
 pub struct GrpcContext {
     pub thread: Rc<ThreadContext>,
     pub measurer: Arc<Measurer>,
+    pub decider: Decider,
     pub methods: Methods,
     pub limits: GrpcLimits,
     pub bodies: Arc<BodyBudget>,

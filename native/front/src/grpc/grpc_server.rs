@@ -27,6 +27,7 @@ use crate::limits::permits::GrpcPermits;
 use crate::measurements::measurer::InFlight;
 use crate::measurements::measurer::Measurer;
 use crate::requests::routes::{ByPlane, Plane};
+use crate::responses::decisions::Decider;
 use crate::shutdown::Counted;
 use crate::thread_context::ThreadContext;
 
@@ -51,6 +52,7 @@ pub async fn serve(
             control: GrpcPlane::new(&permits, Plane::Control, control_socket),
         },
         methods: Methods::new(methods, &thread.options.routes),
+        decider: Decider { measurer: measurer.clone(), ..thread.decider.clone() },
         thread,
         measurer,
         bodies,

@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use http::header::{HeaderMap, HeaderValue};
+use http::header::HeaderMap;
 use http_body::Frame;
 use prost::Message;
 use tokio::sync::watch::{Receiver, Sender, channel};
 use tokio::time::{Instant, timeout_at};
 
 use crate::grpc::message;
-use crate::responses::error_response::{GRPC_MESSAGE, GRPC_STATUS};
+use crate::responses::error_response::status_trailers;
 
 pub const CHECK: &str = "/grpc.health.v1.Health/Check";
 pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
@@ -74,7 +74,7 @@ impl Health {
         if self.services.contains(&request.service) {
             Ok(response(status_of(*self.state.borrow())))
         } else {
-            Err(trailers(NOT_FOUND))
+            Err(status_trailers(NOT_FOUND))
         }
     }
 
@@ -91,15 +91,6 @@ fn status_of(state: State) -> i32 {
 
 fn response(status: i32) -> Bytes {
     message::framed(|bytes| HealthCheckResponse { status }.encode(bytes).expect("a vector grows"))
-}
-
-fn trailers((status, message): (i32, &'static str)) -> HeaderMap {
-    let mut trailers = HeaderMap::with_capacity(2);
-    trailers.insert(GRPC_STATUS, status.into());
-    if !message.is_empty() {
-        trailers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
-    }
-    trailers
 }
 
 /// Response to a watch: the status now, and after each change.
@@ -126,7 +117,7 @@ impl HealthWatch {
                 Next::Look(state) => state,
                 Next::Wait(mut changed) => match changed.as_mut().poll(context) {
                     Poll::Ready(Some(state)) => state,
-                    Poll::Ready(None) => return Poll::Ready(Some(Frame::trailers(trailers(DEADLINE_EXCEEDED)))),
+                    Poll::Ready(None) => return Poll::Ready(Some(Frame::trailers(status_trailers(DEADLINE_EXCEEDED)))),
                     Poll::Pending => {
                         self.next = Next::Wait(changed);
                         return Poll::Pending;
@@ -140,7 +131,7 @@ impl HealthWatch {
                 return Poll::Ready(Some(Frame::data(response(status))));
             }
             if current == State::Ending {
-                return Poll::Ready(Some(Frame::trailers(trailers(UNAVAILABLE))));
+                return Poll::Ready(Some(Frame::trailers(status_trailers(UNAVAILABLE))));
             }
             let deadline = self.deadline;
             self.next = Next::Wait(Box::pin(async move {

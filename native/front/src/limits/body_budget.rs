@@ -161,6 +161,10 @@ impl Reservation {
         Ok(())
     }
 
+    pub fn grow_by(&mut self, bytes: usize) -> Result<(), Full> {
+        self.grow_to(self.bytes + bytes)
+    }
+
     /// Adds bytes that exist already, also above the limits. [`BodyBudget::check_room`] refuses further requests.
     pub fn add(&mut self, bytes: usize) {
         self.budget.held.lock().add(self.client, bytes);

@@ -10,18 +10,14 @@ pub enum PassReason {
     Needs(Need),
     /// The query has parameters, which the operation does not have.
     Query,
-    /// The body is longer than the front reads.
-    LargeBody,
-    /// The message of a gRPC call is compressed.
-    Compression,
 }
 
 impl PassReason {
-    pub const COUNT: usize = 4 + Need::ALL.len();
+    pub const COUNT: usize = 2 + Need::ALL.len();
 
     pub fn all() -> impl Iterator<Item = PassReason> {
-        use PassReason::{Compression, LargeBody, Needs, Operation, Query};
-        [Operation, Query, LargeBody, Compression].into_iter().chain(Need::ALL.into_iter().map(Needs))
+        use PassReason::{Needs, Operation, Query};
+        [Operation, Query].into_iter().chain(Need::ALL.into_iter().map(Needs))
     }
 
     /// Name of the reason in metrics.
@@ -30,8 +26,6 @@ impl PassReason {
             PassReason::Operation => "operation",
             PassReason::Needs(need) => need.slug(),
             PassReason::Query => "query",
-            PassReason::LargeBody => "large_body",
-            PassReason::Compression => "compression",
         }
     }
 

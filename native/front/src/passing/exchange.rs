@@ -5,7 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use hosting_matchmaker::{Body, ClientKey, Operation};
+use hosting_matchmaker::{ClientKey, Operation};
 use http::header::{
     ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, EXPECT, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
     PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
@@ -34,7 +34,7 @@ use crate::requests::routes::{Plane, Route};
 use crate::requests::trace_context::trace_of;
 use crate::responses::answer_body::{AnswerBody, Content, Counts, StreamedBody};
 use crate::responses::cors::{self, DOCUMENT_METHODS};
-use crate::responses::decisions::{DECIDED_BYTES_MAX, Decided, EffectiveHeaders, decide};
+use crate::responses::decisions::{Content as Decidable, Decided, EffectiveHeaders};
 use crate::responses::error_response;
 use crate::responses::problems::Problem;
 use crate::thread_context::ThreadContext;
@@ -237,7 +237,7 @@ impl Exchange {
         let decided = match (operation, reason) {
             (None, _) => Err(PassReason::Operation),
             (_, Some(reason)) => Err(reason),
-            (Some(operation), None) => self.decide(*operation, &parts, &body),
+            (Some(operation), None) => self.decide(*operation, &parts, &body).await,
         };
         let reason = match decided {
             Ok(decided) => return Ok(Begun::Answered(self.answer_decided(decided).await)),
@@ -255,21 +255,20 @@ impl Exchange {
         self.pass(plane, passed, needs_token).await
     }
 
-    fn decide(&self, operation: Operation, parts: &Parts, body: &Bytes) -> Result<Decided, PassReason> {
+    async fn decide(&self, operation: Operation, parts: &Parts, body: &Bytes) -> Result<Decided, PassReason> {
         let query = parts.uri.query().unwrap_or_default();
         if !query.is_empty() && !operation.is_read() {
             return Err(PassReason::Query);
         }
-        if body.len() > DECIDED_BYTES_MAX {
-            return Err(PassReason::LargeBody);
-        }
-        let body = if operation.is_read() { Body::Target { path: parts.uri.path(), query } } else { Body::Json(body) };
+        let content = if operation.is_read() {
+            Decidable::Target { path: parts.uri.path(), query }
+        } else {
+            Decidable::Json(body)
+        };
         let of_connection = headers_of_connection(&parts.headers);
         let is_dropped = |name: &HeaderName| of_connection.contains(name.as_str());
         let headers = EffectiveHeaders::of(&parts.headers, self.trusts_peer(), is_dropped);
-        let call = headers.call(operation, self.source.client, body);
-        let context = &self.context;
-        decide(&context.matchmaker, &context.options.failed_authentications, &context.measurer, &call)
+        self.context.decider.decide_any(headers, operation, self.source.client, content).await
     }
 
     async fn answer_decided(&mut self, mut decided: Decided) -> Response<Content> {

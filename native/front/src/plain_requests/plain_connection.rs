@@ -18,7 +18,6 @@ use crate::measurements::pass_reason::PassReason;
 use crate::plain_requests::plain_request::Received;
 use crate::requests::trace_context::trace;
 use crate::responses::cors::OPEN_LINES;
-use crate::responses::decisions::decide;
 use crate::shutdown::Counted;
 use crate::thread_context::ThreadContext;
 use hosting_matchmaker::ClientKey;
@@ -210,8 +209,7 @@ impl Turn {
             let head = &request.head;
             let client = context.addresses.client(peer, head.forwarded_for);
             let call = head.call(request.operation, client, trusts_peer, request.body);
-            let failed_authentications = &context.options.failed_authentications;
-            let done = match decide(&context.matchmaker, failed_authentications, &context.measurer, &call) {
+            let done = match context.decider.decide(&call) {
                 Ok(done) => done,
                 Err(reason) => {
                     (turn.is_rest_plain, turn.reason) = (false, Some(reason));

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::Write as _;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use hosting_core::Lsn;
@@ -15,13 +16,14 @@ use http::Response;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 
 use tokio::sync::Semaphore;
-use tokio::task::yield_now;
+use tokio::task::{spawn_blocking, yield_now};
 
 use crate::connections::client_address::coordinates;
 use crate::limits::failed_authentications::FailedAuthentications;
 use crate::measurements::code_number;
 use crate::measurements::measurer::Measurer;
 use crate::measurements::pass_reason::PassReason;
+use crate::passing::passing_options::PassingOptions;
 use crate::requests::internal_headers::{COORDINATES, RAY_ID, ray_id_value};
 use crate::requests::ray_id::RayId;
 use crate::responses::error_response;
@@ -29,7 +31,7 @@ use crate::responses::problems::Problem;
 
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Longest request that the rules decide on a thread of the front. Its decoding takes less than a millisecond.
-pub const DECIDED_BYTES_MAX: usize = 80 * 1024;
+const SHORT_BYTES_MAX: usize = 80 * 1024;
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A decided request. Its response may be sent when the event `wait` is durable.
@@ -89,8 +91,66 @@ fn write_ok(ray_id: RayId, lines: &str, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(body);
 }
 
-/// Decides a request, or returns why it is passed on to Python. A failed authentication counts for its client.
-pub fn decide(
+/// The rules of the matchmaker for the requests of one transport.
+#[derive(Clone)]
+pub struct Decider {
+    pub matchmaker: Arc<Matchmaker>,
+    pub options: Arc<PassingOptions>,
+    pub measurer: Arc<Measurer>,
+    /// Held by the one long request of the thread that is being decided.
+    pub long_request: Arc<Semaphore>,
+}
+
+impl Decider {
+    /// Decides a request, or returns why it is passed on to Python.
+    pub fn decide(&self, call: &Call<'_>) -> Result<Decided, PassReason> {
+        decide(&self.matchmaker, &self.options.failed_authentications, &self.measurer, call)
+    }
+
+    /// Decides a request of any length. Other requests of the thread run while a long one is decoded.
+    pub async fn decide_any(
+        &self,
+        headers: EffectiveHeaders<'_>,
+        operation: Operation,
+        client: IpAddr,
+        content: Content<'_>,
+    ) -> Result<Decided, PassReason> {
+        let bytes = match content {
+            Content::Target { .. } => None,
+            Content::Json(bytes) | Content::Proto(bytes) => Some(bytes).filter(|bytes| bytes.len() > SHORT_BYTES_MAX),
+        };
+        let Some(bytes) = bytes.cloned() else { return self.decide(&headers.call(operation, client, content.body())) };
+        let is_json = matches!(content, Content::Json(_));
+        let (decider, headers) = (self.clone(), headers.into_owned());
+        let _turn = self.long_request.acquire().await.expect("the semaphore is never closed");
+        let deciding = spawn_blocking(move || {
+            let content = if is_json { Content::Json(&bytes) } else { Content::Proto(&bytes) };
+            decider.decide(&headers.call(operation, client, content.body()))
+        });
+        deciding.await.expect("a decision does not panic")
+    }
+}
+
+/// Content of a request that hyper has read.
+#[derive(Clone, Copy)]
+pub enum Content<'a> {
+    Json(&'a Bytes),
+    Proto(&'a Bytes),
+    Target { path: &'a str, query: &'a str },
+}
+
+impl<'a> Content<'a> {
+    fn body(self) -> Body<'a> {
+        match self {
+            Content::Json(text) => Body::Json(text),
+            Content::Proto(message) => Body::Proto(message),
+            Content::Target { path, query } => Body::Target { path, query },
+        }
+    }
+}
+
+/// A failed authentication counts for its client.
+fn decide(
     matchmaker: &Matchmaker,
     failed_authentications: &FailedAuthentications,
     measurer: &Measurer,
@@ -139,7 +199,18 @@ impl<'a> EffectiveHeaders<'a> {
         }
     }
 
-    pub fn call(&'a self, operation: Operation, client: IpAddr, body: Body<'a>) -> Call<'a> {
+    fn into_owned(self) -> EffectiveHeaders<'static> {
+        let owned = |value: Option<Cow<'_, [u8]>>| value.map(|value| Cow::Owned(value.into_owned()));
+        EffectiveHeaders {
+            authorization: owned(self.authorization),
+            origin: owned(self.origin),
+            idempotency_key: owned(self.idempotency_key),
+            media_type: owned(self.media_type),
+            coordinates: self.coordinates,
+        }
+    }
+
+    fn call<'b>(&'b self, operation: Operation, client: IpAddr, body: Body<'b>) -> Call<'b> {
         Call {
             operation,
             authorization: self.authorization.as_deref(),

@@ -60,6 +60,16 @@ pub fn write_http1(error: &ServiceError, ray_id: RayId, lines: &str, out: &mut V
     out.extend_from_slice(&body);
 }
 
+/// Returns the trailers of a gRPC response without details of the service, as gRPC itself answers.
+pub fn status_trailers((status, message): (i32, &'static str)) -> HeaderMap {
+    let mut trailers = HeaderMap::with_capacity(2);
+    trailers.insert(GRPC_STATUS, status.into());
+    if !message.is_empty() {
+        trailers.insert(GRPC_MESSAGE, HeaderValue::from_static(message));
+    }
+    trailers
+}
+
 /// Returns the trailers of a gRPC response: status, message, ray id and details.
 pub fn trailers(error: &ServiceError, ray_id: RayId) -> HeaderMap {
     let value = |text: &str| HeaderValue::from_str(text).expect("the encoding has visible characters only");

@@ -6,7 +6,9 @@ use crate::world::{World, request_to};
 fn forms_of_one_body() {
     let world = World::new();
     let mut client = world.connect();
-    let forms: [fn(&str) -> String; 5] = [
+    let forms: [fn(&str) -> String; 7] = [
+        |token| format!(r#"{{"player_token":"","player_token":"{token}"}}"#),
+        |token| format!(r#"{{"other":[],"player_token":"{token}"}}"#),
         |token| format!(r#"{{"player_token":"{token}"}}"#),
         |token| format!(r#"{{"player_token": "{token}"}}"#),
         |token| format!("\r\n\t {{ \"player_token\"\n:\t\"{token}\" }} \n"),
@@ -20,19 +22,15 @@ fn forms_of_one_body() {
     }
 }
 
-/// The front parses bodies on the threads of all clients, so they have to be short.
 #[test]
-fn long_bodies_are_left_to_python() {
+fn bodies_of_any_length_are_read() {
     let world = World::new();
-    let heartbeat = |bytes: usize| {
+    for bytes in [8 << 10, 80 << 10, (80 << 10) + 1, 95_000] {
         let body = format!("{{{}}}", " ".repeat(bytes - 2));
-        request_to("lobbies/heartbeat", &world.lobby.lobby_token, body)
-    };
-    for bytes in [8 << 10, 80 << 10] {
-        assert_eq!(world.connect().ask(heartbeat(bytes)).code, "OK", "{bytes}");
+        let heartbeat = request_to("lobbies/heartbeat", &world.lobby.lobby_token, body);
+        assert_eq!(world.connect().ask(heartbeat).code, "OK", "{bytes}");
     }
-    world.check_left_to_python(&heartbeat((80 << 10) + 1));
-    assert_eq!(world.pass_reasons(), ["large_body"]);
+    assert!(world.pass_reasons().is_empty());
 }
 
 #[test]
@@ -61,8 +59,6 @@ fn other_bodies(token: &str) -> Vec<Vec<u8>> {
         r#"{"player_token":null}"#.into(),
         r#"{"player_token":1}"#.into(),
         format!(r#"{{"player_token":["{token}"]}}"#),
-        format!(r#"{{"player_token":"{token}","hold_ms":1}}"#),
-        format!(r#"{{"player_token":"{token}","player_token":"{token}"}}"#),
         format!(r#"{{"Player_token":"{token}"}}"#),
         format!(r#"{{"playerToken":"{token}"}}"#),
         format!(r#"{{"player_token":"{token}"}}{{}}"#),
@@ -80,11 +76,18 @@ fn other_bodies(token: &str) -> Vec<Vec<u8>> {
     bodies
 }
 
+/// Python describes text that is not JSON.
 #[test]
-fn other_bodies_are_left_to_python() {
+fn other_bodies_are_refused_or_left_to_python() {
     let world = World::new();
     for body in other_bodies(&world.new_player()) {
-        world.check_left_to_python(&world.request_with_body(&body));
+        let request = world.request_with_body(&body);
+        let is_json = body.is_empty() || serde_json::from_slice::<serde_json::Value>(&body).is_ok();
+        if is_json {
+            assert_eq!(world.check_refused(&request), "BODY_INVALID", "{}", body.escape_ascii());
+        } else {
+            world.check_left_to_python(&request);
+        }
     }
     assert_eq!(world.players(), [1, 0]);
 }

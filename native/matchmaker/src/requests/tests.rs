@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::contract::JOIN_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS;
+use crate::contract::*;
 
 const LOBBY: &str = "00012233-4455-4677-8899-aabbccddeeff";
 
@@ -70,7 +71,7 @@ fn fields_may_come_in_any_order() {
 }
 
 #[test]
-fn unusual_encodings_are_not_read() {
+fn unusual_encodings_are_read_if_protobuf_allows_them() {
     let once = connected();
     let with = |more: &[u8]| [&once[..], more].concat();
     let unusual = [
@@ -86,16 +87,18 @@ fn unusual_encodings_are_not_read() {
         ("field 0", with(b"\x02\x00")),
     ];
     for (name, message) in unusual {
-        assert!(!is_read(Operation::Connected, Body::Proto(&message)), "{name}");
+        let is_invalid = matches!(name, "other wire type" | "no text" | "cut off" | "field 0");
+        assert_eq!(is_read(Operation::Connected, Body::Proto(&message)), !is_invalid, "{name}");
     }
+    assert!(is_read(Operation::Ready, Body::Proto(b"\x10\x01")) && !is_read(Operation::Ready, Body::Proto(b"\x10")));
     let tokens = b"\x0a\x03\x0a\x01a";
     assert!(is_read(Operation::Heartbeat, Body::Proto(tokens)));
     for message in [&[&tokens[..], tokens].concat()[..], b"\x0a\x05\x0a\x01a\x10\x01"] {
-        assert!(!is_read(Operation::Heartbeat, Body::Proto(message)), "{}", message.escape_ascii());
+        assert!(is_read(Operation::Heartbeat, Body::Proto(message)), "{}", message.escape_ascii());
     }
     for number in [&b"\x20\x81\x00"[..], b"\x20\x82\x80\x80\x80\x10", b"\x20\x01\x20\x01"] {
         let message = [&b"\x0a\x24"[..], LOBBY.as_bytes(), number].concat();
-        assert!(!is_read(Operation::Join, Body::Proto(&message)), "{}", number.escape_ascii());
+        assert!(is_read(Operation::Join, Body::Proto(&message)), "{}", number.escape_ascii());
     }
 }
 
@@ -110,15 +113,23 @@ fn unusual_json_is_not_read() {
         r#"{"player_token":"player_x"} x"#,
         r#"{"player_token":1}"#,
         r#"{"player_token":null}"#,
-        r#"{"player_token":"player_x","other":1}"#,
-        r#"{"player_token":"player_x","player_token":"player_x"}"#,
         "{}",
         r#"{"player_token":""}"#,
         "\u{feff}{}",
     ] {
         assert!(!is_read(Operation::Connected, Body::Json(text.as_bytes())), "{text}");
     }
-    assert!(is_read(Operation::Connected, Body::Json(b" \n{ \"player_token\" : \"player_x\" } ")));
+    for text in [
+        " \n{ \"player_token\" : \"player_x\" } ",
+        r#"{"player_token":"player_x","other":[{"a":1}]}"#,
+        r#"{"player_token":"","player_token":"player_x"}"#,
+    ] {
+        assert!(is_read(Operation::Connected, Body::Json(text.as_bytes())), "{text}");
+    }
+    let nested =
+        |depth: usize| format!(r#"{{"player_token":"player_x","other":{}{}}}"#, "[".repeat(depth), "]".repeat(depth));
+    assert!(is_read(Operation::Connected, Body::Json(nested(63).as_bytes())));
+    assert!(!is_read(Operation::Connected, Body::Json(nested(64).as_bytes())));
 }
 
 #[test]

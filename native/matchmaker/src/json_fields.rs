@@ -1,0 +1,275 @@
+//! Decoding of the fields of requests from JSON, with the problems of each.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::{Map, Number, Value};
+
+use crate::contract::{
+    FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS, FIND_LOBBY_REQUEST_GAME_MODES_MAX_ITEMS,
+    FIND_LOBBY_REQUEST_REGIONS_MAX_ITEMS, FIND_LOBBY_REQUEST_TAGS_MAX_PAIRS, PLAYER_TOKENS_TOKENS_MAX_ITEMS,
+};
+use crate::field_forms::JSON_DEPTH_MAX;
+use crate::operation::Operation;
+use crate::request_rules::Finding;
+
+const TOO_DEEP: &str = "is nested deeper than 64 levels";
+
+/// Form of a field in JSON. Lists and maps have a limit of entries.
+#[derive(Clone, Copy)]
+pub enum Form {
+    Text,
+    Number,
+    Bool,
+    Texts(usize),
+    TextMap(usize),
+    /// Python reads the field.
+    Other,
+}
+
+pub type Fields = &'static [(&'static str, Form)];
+
+const CONNECTED: Fields = &[("player_token", Form::Text)];
+const DISCONNECTED: Fields = &[("player_token", Form::Text), ("hold_ms", Form::Number)];
+const HEARTBEAT: Fields = &[("player_tokens", Form::Texts(PLAYER_TOKENS_TOKENS_MAX_ITEMS))];
+const CLOSED: Fields = &[("is_closed", Form::Bool)];
+const JOIN: Fields = &[
+    ("lobby_id", Form::Text),
+    ("captcha", Form::Other),
+    ("verification_data", Form::Other),
+    ("party_size", Form::Number),
+    ("rejoin_token", Form::Text),
+    ("client_address", Form::Text),
+    ("event_channels", Form::Texts(FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS)),
+];
+const FIND: Fields = &[
+    ("game_modes", Form::Texts(FIND_LOBBY_REQUEST_GAME_MODES_MAX_ITEMS)),
+    ("regions", Form::Texts(FIND_LOBBY_REQUEST_REGIONS_MAX_ITEMS)),
+    ("tags", Form::TextMap(FIND_LOBBY_REQUEST_TAGS_MAX_PAIRS)),
+    ("max_players", Form::Number),
+    ("prevent_auto_create_lobby", Form::Bool),
+    ("captcha", Form::Other),
+    ("verification_data", Form::Other),
+    ("party_size", Form::Number),
+    ("client_address", Form::Text),
+    ("event_channels", Form::Texts(FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS)),
+];
+const LIST: Fields = &[("include_state", Form::Bool), ("limit", Form::Number), ("cursor", Form::Text)];
+
+/// Returns the fields of a request.
+pub fn fields(operation: Operation) -> Fields {
+    match operation {
+        Operation::Connected => CONNECTED,
+        Operation::Disconnected => DISCONNECTED,
+        Operation::Heartbeat => HEARTBEAT,
+        Operation::Join => JOIN,
+        Operation::Find => FIND,
+        Operation::Closed => CLOSED,
+        Operation::List => LIST,
+        _ => &[],
+    }
+}
+
+/// Returns the members of an object, or what is wrong with the text. None for text that is not JSON.
+pub fn members(text: &[u8]) -> Option<Result<Vec<(String, Json)>, Finding>> {
+    let json = if text.is_empty() { Json::Object(Vec::new()) } else { serde_json::from_slice(text).ok()? };
+    Some(match json {
+        json if json.depth() > JSON_DEPTH_MAX => Err(Finding::new(Vec::new(), "too-deep", TOO_DEEP)),
+        Json::Object(members) => Ok(members),
+        _ => Err(Finding::new(Vec::new(), "wrong-type", "must be an object")),
+    })
+}
+
+/// Reads a message with unknown, repeated or null fields. Returns None if it has problems, or if Python has to read a field.
+pub fn read_unusual<M: DeserializeOwned>(operation: Operation, text: &[u8]) -> Option<M> {
+    let mut findings = Vec::new();
+    let message = read_fields(fields(operation), members(text)?.ok()?, &mut findings)?;
+    if findings.is_empty() { serde_json::from_value(message).ok() } else { None }
+}
+
+/// Returns the fields of a message as far as they can be decoded. Returns None if Python has to read one.
+pub fn read_fields(fields: Fields, members: Vec<(String, Json)>, findings: &mut Vec<Finding>) -> Option<Value> {
+    let mut message = Map::new();
+    for (name, json) in members {
+        let Some((field, form)) = fields.iter().find(|(known, _)| *known == name) else { continue };
+        let mut add = |below: Vec<String>, word, reason: String| {
+            let location = std::iter::once((*field).into()).chain(below.into_iter().map(Into::into)).collect();
+            findings.push(Finding::new(location, word, reason));
+        };
+        let wrong = |kind: &str| format!("must be {kind}");
+        let value = match (form, json) {
+            (_, Json::Null) => continue,
+            (Form::Other, _) => return None,
+            (Form::Text, Json::Text(text)) => Value::String(text),
+            (Form::Text, _) => {
+                add(Vec::new(), "wrong-type", wrong("a string"));
+                continue;
+            }
+            (Form::Bool, Json::Bool(flag)) => Value::Bool(flag),
+            (Form::Bool, _) => {
+                add(Vec::new(), "wrong-type", wrong("true or false"));
+                continue;
+            }
+            (Form::Number, json) => match json.unsigned() {
+                Ok(number) => Value::from(number),
+                Err((word, reason)) => {
+                    add(Vec::new(), word, reason.to_owned());
+                    continue;
+                }
+            },
+            (Form::Texts(limit), Json::List(items)) => {
+                if items.len() > *limit {
+                    add(Vec::new(), "too-many", format!("must have at most {limit} entries"));
+                }
+                let mut texts = Vec::new();
+                for (index, item) in items.into_iter().take(*limit).enumerate() {
+                    if let Json::Text(text) = item {
+                        texts.push(Value::String(text));
+                    } else {
+                        add(vec![index.to_string()], "wrong-type", wrong("a string"));
+                        texts.push(Value::String(String::new()));
+                    }
+                }
+                Value::Array(texts)
+            }
+            (Form::Texts(_), _) => {
+                add(Vec::new(), "wrong-type", wrong("an array"));
+                continue;
+            }
+            (Form::TextMap(limit), Json::Object(pairs)) => {
+                if pairs.len() > *limit {
+                    add(Vec::new(), "too-many", format!("must have at most {limit} entries"));
+                }
+                let mut texts = Map::new();
+                for (key, item) in pairs.into_iter().take(*limit) {
+                    if let Json::Text(text) = item {
+                        texts.insert(key, Value::String(text));
+                    } else {
+                        add(vec![key], "wrong-type", wrong("a string"));
+                    }
+                }
+                Value::Object(texts)
+            }
+            (Form::TextMap(_), _) => {
+                add(Vec::new(), "wrong-type", wrong("an object"));
+                continue;
+            }
+        };
+        message.insert((*field).to_owned(), value);
+    }
+    Some(Value::Object(message))
+}
+
+/// A JSON value with the members of objects in their order.
+#[derive(Clone)]
+pub enum Json {
+    Null,
+    Bool(bool),
+    Number(Number),
+    Text(String),
+    List(Vec<Json>),
+    Object(Vec<(String, Json)>),
+}
+
+impl Json {
+    fn depth(&self) -> usize {
+        match self {
+            Json::List(items) => 1 + items.iter().map(Json::depth).max().unwrap_or(0),
+            Json::Object(members) => 1 + members.iter().map(|(_, json)| json.depth()).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+
+    /// Returns the value of a text in a query.
+    pub fn of_text(form: Form, text: String) -> Json {
+        match (form, &*text) {
+            (Form::Bool, "true") => Json::Bool(true),
+            (Form::Bool, "false") => Json::Bool(false),
+            (Form::Number, digits) if !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()) => {
+                Json::Number(digits.parse().unwrap_or(u64::MAX).into())
+            }
+            _ => Json::Text(text),
+        }
+    }
+
+    /// Returns an integer of 32 bits, or the word and the reason of its problem.
+    fn unsigned(&self) -> Result<u32, (&'static str, &'static str)> {
+        const TOO_LOW: (&str, &str) = ("too-low", "must be at least 0");
+        const TOO_HIGH: (&str, &str) = ("too-high", "must be at most 4294967295");
+        let Json::Number(number) = self else { return Err(("wrong-type", "must be an integer")) };
+        if let Some(number) = number.as_u64() {
+            return u32::try_from(number).map_err(|_| TOO_HIGH);
+        }
+        match number.as_f64() {
+            _ if number.is_i64() => Err(TOO_LOW),
+            // An integer beyond 64 bits.
+            Some(float) if float.abs() >= 2_f64.powi(63) => Err(if float > 0.0 { TOO_HIGH } else { TOO_LOW }),
+            _ => Err(("wrong-type", "must be an integer")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Json {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Json, D::Error> {
+        from.deserialize_any(JsonVisitor)
+    }
+}
+
+struct JsonVisitor;
+
+impl<'de> Visitor<'de> for JsonVisitor {
+    type Value = Json;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<Json, E> {
+        Ok(Json::Null)
+    }
+
+    fn visit_bool<E>(self, flag: bool) -> Result<Json, E> {
+        Ok(Json::Bool(flag))
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+        Ok(Json::Number(number.into()))
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+        Ok(Json::Number(number.into()))
+    }
+
+    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+        Ok(Number::from_f64(number).map_or(Json::Null, Json::Number))
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
+        Ok(Json::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Json, A::Error> {
+        let mut list = Vec::new();
+        while let Some(item) = items.next_element()? {
+            list.push(item);
+        }
+        Ok(Json::List(list))
+    }
+
+    /// A repeated member has its first place and its last value, as in Python.
+    fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Json, A::Error> {
+        let (mut object, mut places) = (Vec::new(), HashMap::new());
+        while let Some((name, json)) = members.next_entry::<String, Json>()? {
+            match places.get(&name) {
+                Some(&place) => object[place] = (name, json),
+                None => {
+                    places.insert(name.clone(), object.len());
+                    object.push((name, json));
+                }
+            }
+        }
+        Ok(Json::Object(object))
+    }
+}
