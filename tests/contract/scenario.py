@@ -62,7 +62,7 @@ SETTINGS: Final[dict[str, Any]] = {
     **UNLIMITED,
     "regions": REGIONS,
     "trusted_proxies": ["127.0.0.1"],
-    "find_wait_ms": 3_000,
+    "find_wait_ms": 8_000,
     "empty_lobby_grace_ms": 0,
     "runtime": game_programs.SETTINGS,
     "quotas": SHARED_QUOTAS,

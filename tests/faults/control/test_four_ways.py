@@ -178,6 +178,8 @@ async def _differences(ways: Ways, twins: Sequence[Twin], cases: Sequence[Case])
             differences.append(compared.difference)
         elif compared.code != expected:
             differences.append(f"{compared.code} instead of {expected}: {call}")
+            if names:
+                break  # Later cases need them.
         else:
             for twin, body in zip(twins, compared.bodies, strict=True):
                 for field, name in names.items():
