@@ -62,6 +62,7 @@ mod responses {
 
 /// Requests that the front reads without hyper.
 mod plain_requests {
+    mod matchmaker_call;
     pub mod plain_connection;
     pub mod plain_request;
 }

@@ -9,6 +9,7 @@ mod authorization;
 mod bearer_token;
 pub mod contract;
 mod criteria;
+mod decision;
 mod description;
 mod error;
 mod field_forms;
@@ -18,6 +19,7 @@ mod matchmaker;
 mod namespaces;
 mod operation;
 mod placements;
+mod placing;
 mod player_addresses;
 pub mod proto;
 mod rate_limits;
@@ -29,16 +31,15 @@ pub use authorization::{Caller, Callers, Client, Credential, Subject, accepted_t
 pub use bearer_token::{BearerProblem, PUBLIC_TOKEN, token_of};
 pub use contract::Code;
 pub use criteria::{AttachCriteria, CreateCriteria, check_mode};
+pub use decision::{Answer, Call, Decision, Held, Need, Outcome, PlacementRequest, Progress, Reply};
 pub use error::{FieldProblem, ServiceError, reason_word};
 pub use hosting_client_addresses::ClientKey;
 pub use lobby_list::{ListLimits, ListPart, LobbyListPage};
-pub use matchmaker::{
-    Answer, Body, Call, Decision, Held, Matchmaker, Need, Outcome, PlacementRequest, Progress, Reply, check_key,
-    check_media_type,
-};
+pub use matchmaker::{Matchmaker, check_key, check_media_type};
 pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
 pub use placements::{LobbyAnswer, LobbyAnswers, Places};
 pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
 pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits, monotonic_s};
 pub use regions::{Region, Regions};
+pub use requests::Body;

@@ -1,218 +1,32 @@
 //! Decisions about requests: an answer, a refusal, or what the answer needs.
 
 use std::borrow::Cow;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use hosting_core::{
-    Admission, ChannelId, CommandOutcome, Connect, Context, CreationPolicy, Disconnect, Engine, Find, HashKey, HoldId,
-    Id, Idempotency, ImmediatePlacement, Join, LobbyView, Lsn, PlayerCount, PlayerList, Refusal, Reservation, Source,
-};
+use hosting_client_addresses::ClientKey;
+use hosting_core::{Connect, Disconnect, HashKey, Id, Idempotency, LobbyView, Lsn, PlayerCount, PlayerList};
 use hosting_shard::Shard;
-use prost::Message as _;
 
 use crate::authorization::{
-    Caller, Callers, Client, Credential, Subject, authorize_client, authorize_lobby, authorize_operator,
-    authorize_state,
+    Caller, Callers, Client, Credential, authorize_client, authorize_lobby, authorize_operator, authorize_state,
 };
 use crate::contract::Code;
-use crate::criteria::{AttachCriteria, Candidates, CreateCriteria, attach_region, candidates, create_target};
+use crate::decision::{Answer, Call, Decision, Need, Outcome, Reply};
 use crate::description::describe;
 use crate::error::{FieldProblem, ServiceError};
-use crate::field_forms::{ip_address, lobby_id};
 use crate::lobby_list::LobbyListPage;
-use crate::namespaces::{Namespace, Namespaces};
+use crate::namespaces::Namespaces;
 use crate::operation::Operation;
-use crate::placements::{LobbyAnswer, LobbyAnswers, Places};
+use crate::placements::{LobbyAnswers, Places};
 use crate::proto;
-use crate::rate_limits::{ClientLimits, Exceeded, Limit};
+use crate::rate_limits::{ClientLimits, Exceeded};
 use crate::regions::Region;
-pub use crate::requests::Body;
-use crate::requests::Request;
-use hosting_client_addresses::ClientKey;
+use crate::requests::{Body, Request};
 
-const NO_SOURCE: Source = 0;
-/// Any other value than `NO_SOURCE`, whose players are not limited.
-const ANY_SOURCE: Source = 1;
-const NO_FIELDS: &[u8] = b"{}";
-const NULL: &[u8] = b"null";
 const KM_PER_MILE: f64 = 1.609344;
 const JSON: &[u8] = b"application/json";
 const KEY_BYTES_MAX: usize = 255;
-
-/// A request, as its transport received it.
-pub struct Call<'a> {
-    pub operation: Operation,
-    pub authorization: Option<&'a [u8]>,
-    pub origin: Option<&'a [u8]>,
-    pub idempotency_key: Option<&'a [u8]>,
-    /// Media type of a JSON body.
-    pub media_type: Option<&'a [u8]>,
-    /// Latitude and longitude of the client in degrees, if a trusted proxy names them.
-    pub coordinates: Option<(f64, f64)>,
-    /// Address behind trusted proxies.
-    pub client: IpAddr,
-    pub body: Body<'a>,
-    pub progress: Progress<'a>,
-}
-
-/// What has been done for a request since an earlier decision about it.
-#[derive(Default)]
-pub struct Progress<'a> {
-    /// The request has paid its rate limits.
-    pub is_paid: bool,
-    /// Captcha and verification have passed, with these game modes of a find.
-    pub admitted_modes: Option<&'a [String]>,
-    /// edge-guard serves the ports of the lobby.
-    pub are_ports_served: bool,
-    /// The request may wait for a starting lobby, or for a new one by this policy.
-    pub creation: Option<CreationPolicy<'a>>,
-}
-
-/// Outcome of a request.
-pub struct Outcome {
-    /// None: the request has no valid credentials.
-    pub subject: Option<Subject>,
-    pub decision: Decision,
-    /// The rate limit that refuses the request.
-    pub exceeded: Option<Limit>,
-}
-
-pub enum Decision {
-    /// The response may be sent when the event `wait` is durable.
-    Answered(Answer),
-    /// The error may be sent when the event `wait` is durable.
-    Refused { error: Box<ServiceError>, wait: Lsn },
-    /// The engine has not changed.
-    Needs(Need),
-    /// The request waits for a starting lobby, because [`Progress::creation`] allows it.
-    Held(Held),
-}
-
-/// Wait of a request for a starting lobby.
-pub struct Held {
-    pub hold: HoldId,
-    pub lobby: Option<Id>,
-}
-
-/// Event or check that a decision has to wait for. Python waits for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Need {
-    /// The check of a captcha, or of the game's verification server.
-    Admission,
-    /// A new lobby.
-    NewLobby,
-    /// A starting lobby that becomes ready.
-    ReadyLobby,
-    /// Ports of the lobby that edge-guard serves.
-    ServedPorts,
-    /// The check of a `cloud_` token by the control plane.
-    CloudToken,
-    /// The mock response of a `dev_` token.
-    MockResponse,
-    /// The description of an invalid body, path or query.
-    Description,
-}
-
-impl Need {
-    pub const ALL: [Need; 7] = [
-        Need::Admission,
-        Need::NewLobby,
-        Need::ReadyLobby,
-        Need::ServedPorts,
-        Need::CloudToken,
-        Need::MockResponse,
-        Need::Description,
-    ];
-
-    /// Name of the need in metrics.
-    pub fn slug(self) -> &'static str {
-        match self {
-            Need::Admission => "admission",
-            Need::NewLobby => "new_lobby",
-            Need::ReadyLobby => "starting_lobby",
-            Need::ServedPorts => "served_ports",
-            Need::CloudToken => "cloud_token",
-            Need::MockResponse => "mock_response",
-            Need::Description => "invalid_request",
-        }
-    }
-
-    /// Returns whether the request has paid its rate limits.
-    pub fn is_paid(self) -> bool {
-        self != Need::CloudToken
-    }
-}
-
-pub struct Answer {
-    pub wait: Lsn,
-    pub reply: Reply,
-}
-
-/// Content of a response.
-pub enum Reply {
-    Empty,
-    /// A lobby with reserved slots, and one token for each player, the caller's first.
-    Placed {
-        lobby: Arc<LobbyAnswer>,
-        tokens: Vec<String>,
-    },
-    /// JSON text of a lobby's state, or an empty one.
-    State(Vec<u8>),
-    Regions(proto::ListRegionsResponse),
-    Statistics(proto::GetPlayerStatisticsResponse),
-    /// A page of the lobby list, which is not read yet.
-    Lobbies(Box<LobbyListPage>),
-}
-
-impl Reply {
-    /// Returns the content as JSON.
-    pub fn json(&self) -> Cow<'_, [u8]> {
-        match self {
-            Reply::Empty => NO_FIELDS.into(),
-            Reply::Placed { lobby, tokens } => lobby.json(tokens).into(),
-            Reply::State(state) if state.is_empty() => NULL.into(),
-            Reply::State(state) => state.into(),
-            Reply::Regions(regions) => serde_json::to_vec(regions).expect("a message is JSON").into(),
-            Reply::Statistics(statistics) => serde_json::to_vec(statistics).expect("a message is JSON").into(),
-            Reply::Lobbies(page) => page.json().into(),
-        }
-    }
-
-    /// Appends the content as a protobuf message.
-    pub fn write_proto(&self, message: &mut Vec<u8>) {
-        match self {
-            Reply::Empty => {}
-            Reply::Placed { lobby, tokens } => lobby.write_proto(tokens, message),
-            Reply::State(state) => {
-                proto::GetLobbyStateResponse { state: state.clone() }.encode(message).expect("a vector grows");
-            }
-            Reply::Regions(regions) => regions.encode(message).expect("a vector grows"),
-            Reply::Statistics(statistics) => statistics.encode(message).expect("a vector grows"),
-            Reply::Lobbies(page) => message.extend(page.proto()),
-        }
-    }
-}
-
-impl Decision {
-    fn refused(error: impl Into<ServiceError>) -> Decision {
-        Decision::Refused { error: Box::new(error.into()), wait: 0 }
-    }
-
-    fn of_command(outcome: CommandOutcome<()>) -> Decision {
-        match outcome.result {
-            Ok(()) => Decision::Answered(Answer { wait: outcome.wait, reply: Reply::Empty }),
-            Err(refusal) => Decision::Refused { error: Box::new(ServiceError::from(&refusal)), wait: outcome.wait },
-        }
-    }
-}
-
-impl From<ServiceError> for Decision {
-    fn from(error: ServiceError) -> Decision {
-        Decision::refused(error)
-    }
-}
 
 /// The rules, and the state that they read.
 pub struct Matchmaker {
@@ -254,7 +68,7 @@ impl Matchmaker {
         Outcome { subject, decision: decision.unwrap_or_else(Decision::from), exceeded: None }
     }
 
-    fn authorize(&self, call: &Call<'_>) -> Result<Caller, ServiceError> {
+    pub(crate) fn authorize(&self, call: &Call<'_>) -> Result<Caller, ServiceError> {
         let address = ClientKey::of(call.client);
         self.caller(call.operation.callers(), call.authorization, call.origin, address)
     }
@@ -302,7 +116,11 @@ impl Matchmaker {
     }
 
     /// Returns the request of a call and its idempotency, or `None` if only Python can describe what is wrong with it.
-    fn read(&self, call: &Call<'_>, identity: &[u8]) -> Result<Option<(Request, Option<Idempotency>)>, ServiceError> {
+    pub(crate) fn read(
+        &self,
+        call: &Call<'_>,
+        identity: &[u8],
+    ) -> Result<Option<(Request, Option<Idempotency>)>, ServiceError> {
         if matches!(call.body, Body::Json(_)) {
             check_media_type(call.media_type)?;
         }
@@ -430,258 +248,6 @@ impl Matchmaker {
         }
         statistics
     }
-
-    fn find(
-        &self,
-        client: &Client,
-        request: &proto::FindLobbyRequest,
-        idempotency: Option<Idempotency>,
-        call: &Call<'_>,
-    ) -> Result<Decision, ServiceError> {
-        let (namespace, progress) = (&client.namespace, &call.progress);
-        let source = self.source_of(client, request.client_address.as_deref())?;
-        let Candidates { mut modes, regions } =
-            match candidates(namespace, &self.places.regions, request, call.coordinates) {
-                Ok(candidates) => candidates,
-                // A repeated request gets its first response, even if the configuration has changed.
-                Err(error) => return self.recall(idempotency.as_ref(), progress).ok_or(error),
-            };
-        match progress.admitted_modes {
-            Some(admitted) => modes.retain(|mode| admitted.iter().any(|name| name == mode)),
-            None if namespace.needs_admission => {
-                return Ok(self.recall(idempotency.as_ref(), progress).unwrap_or(Decision::Needs(Need::Admission)));
-            }
-            None => {}
-        }
-        let tags: Vec<(&str, &str)> = request.tags.iter().map(|(name, value)| (&**name, &**value)).collect();
-        let channels = self.channels(&request.event_channels);
-        let creation = match (request.prevent_auto_create_lobby, progress.creation.clone()) {
-            (Some(true), _) => CreationPolicy::Prevented,
-            (_, Some(creation)) => creation,
-            // Python knows whether the service can start a lobby, and its template.
-            (_, None) => CreationPolicy::Impossible { lobby_count_max: 0 },
-        };
-        let find = Find {
-            namespace: namespace.id,
-            version: namespace.version,
-            modes: &modes,
-            regions: &regions,
-            tags: &tags,
-            party_size: request.party_size.unwrap_or(1),
-            source,
-            source_limit: namespace.source_limit,
-            idempotency,
-            channels: &channels,
-            creation,
-        };
-        Ok(match progress.creation {
-            Some(_) => self.place_or_hold(&channels, |engine, context| engine.find(context, &find)),
-            None => self.place(&channels, |engine, context| engine.find_now(context, &find)),
-        })
-    }
-
-    fn join(
-        &self,
-        client: &Client,
-        request: &proto::JoinLobbyRequest,
-        idempotency: Option<Idempotency>,
-        progress: &Progress<'_>,
-    ) -> Result<Decision, ServiceError> {
-        let namespace = &client.namespace;
-        let source = self.source_of(client, request.client_address.as_deref())?;
-        let channels = self.channels(&request.event_channels);
-        let mut join = Join {
-            namespace: namespace.id,
-            lobby: lobby_id(&request.lobby_id).expect("a valid request has the id of a lobby"),
-            party_size: request.party_size.unwrap_or(1),
-            rejoin_token: request.rejoin_token.as_deref(),
-            source,
-            source_limit: namespace.source_limit,
-            idempotency,
-            channels: &channels,
-        };
-        if namespace.needs_admission && progress.admitted_modes.is_none() {
-            // The engine checks the limit of a source last. A new join therefore passes all other checks, fails at a limit
-            // of 0 and reserves no slot.
-            (join.source, join.source_limit) = (ANY_SOURCE, 0);
-            return Ok(match self.execute_join(&join, progress) {
-                Decision::Refused { error, .. } if error.code == Code::MatchmakerTooManyPlayersFromSource => {
-                    Decision::Needs(Need::Admission)
-                }
-                repeated_or_impossible => repeated_or_impossible,
-            });
-        }
-        Ok(self.execute_join(&join, progress))
-    }
-
-    fn execute_join(&self, join: &Join<'_>, progress: &Progress<'_>) -> Decision {
-        match progress.creation {
-            Some(_) => self.place_or_hold(join.channels, |engine, context| engine.join(context, join)),
-            None => self.place(join.channels, |engine, context| engine.join_now(context, join)),
-        }
-    }
-
-    /// Returns what Python needs to know about a find or join that needs something.
-    ///
-    /// Returns an error if the credentials have become invalid since, or the configuration allows no mode of a find any
-    /// more.
-    pub fn placement(&self, call: &Call<'_>) -> Result<PlacementRequest, ServiceError> {
-        let Caller::Client(client) = self.authorize(call)? else { return Err(Code::TokenInvalid.into()) };
-        let (mut request, idempotency) = self.read(call, &client.identity())?.ok_or(Code::BodyInvalid)?;
-        let Candidates { modes, regions } = match &request {
-            Request::Find(find) => candidates(&client.namespace, &self.places.regions, find, call.coordinates)?,
-            _ => Candidates { modes: Vec::new(), regions: Vec::new() },
-        };
-        let (modes, regions) = (owned(&modes), owned(&regions));
-        let message = request.canonical_bytes();
-        Ok(PlacementRequest { client, message, idempotency, modes, regions })
-    }
-
-    /// Returns the region and the publicity of a new lobby.
-    pub fn create_target(
-        &self,
-        namespace: &Namespace,
-        request: &CreateCriteria<'_>,
-    ) -> Result<(String, String), ServiceError> {
-        create_target(namespace, &self.places.regions, request)
-    }
-
-    /// Returns the region of a server that becomes a lobby.
-    pub fn attach_region(&self, namespace: &Namespace, request: &AttachCriteria<'_>) -> Result<String, ServiceError> {
-        attach_region(namespace, &self.places.regions, request)
-    }
-
-    /// Returns a hash of the player's address. The number of players with the same hash is limited.
-    ///
-    /// A back end sends the address of its player in the request. For other callers, `client` is the address.
-    pub fn source(
-        &self,
-        namespace: Id,
-        is_back_end: bool,
-        client: ClientKey,
-        player: Option<&str>,
-    ) -> Result<Source, ServiceError> {
-        let key = match (is_back_end, player.map(ip_address)) {
-            (true, None) => return Ok(NO_SOURCE),
-            (true, Some(Some(address))) => ClientKey::of(address),
-            (true, Some(None)) => return Err(client_address("invalid", None)),
-            (false, Some(_)) => return Err(client_address("not-allowed", Some("is for env_ tokens only"))),
-            (false, None) => client,
-        };
-        Ok(self.hash.source(namespace, key.as_bytes()))
-    }
-
-    fn source_of(&self, client: &Client, player: Option<&str>) -> Result<Source, ServiceError> {
-        let is_back_end = matches!(client.credential, Credential::Service(_));
-        self.source(client.namespace.id, is_back_end, client.address, player)
-    }
-
-    fn channels(&self, secrets: &[String]) -> Vec<ChannelId> {
-        secrets.iter().map(|secret| self.hash.channel(secret.as_bytes())).collect()
-    }
-
-    /// Returns the stored response of a request, or None for a new request.
-    fn recall(&self, idempotency: Option<&Idempotency>, progress: &Progress<'_>) -> Option<Decision> {
-        let idempotency = idempotency?;
-        let mut is_known = false;
-        let decision = match progress.creation {
-            Some(_) => self.place_or_hold(&[], |engine, context| {
-                let recalled = engine.recall_admission(context, idempotency);
-                is_known = !matches!(recalled.result, Ok(None));
-                CommandOutcome {
-                    result: recalled.result.map(|known| known.unwrap_or(Admission::Hold(HoldId(0)))),
-                    wait: recalled.wait,
-                }
-            }),
-            None => self.place(&[], |engine, context| {
-                let recalled = engine.recall_now(context, idempotency);
-                is_known = recalled.is_some();
-                recalled.unwrap_or(ImmediatePlacement::LobbyNeeded)
-            }),
-        };
-        is_known.then_some(decision)
-    }
-
-    fn place(
-        &self,
-        channels: &[ChannelId],
-        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> ImmediatePlacement,
-    ) -> Decision {
-        let placement = self.shard.run(|engine, context| {
-            if !channels.is_empty() {
-                engine.set_wall_clock(wall_ms());
-            }
-            command(engine, context)
-        });
-        match placement {
-            ImmediatePlacement::Done(CommandOutcome { result, wait }) => self.placed(result, wait),
-            ImmediatePlacement::LobbyStarting => Decision::Needs(Need::ReadyLobby),
-            ImmediatePlacement::LobbyNeeded => Decision::Needs(Need::NewLobby),
-        }
-    }
-
-    fn place_or_hold(
-        &self,
-        channels: &[ChannelId],
-        command: impl FnOnce(&mut Engine, &mut Context<'_>) -> CommandOutcome<Admission>,
-    ) -> Decision {
-        let mut lobby = None;
-        let CommandOutcome { result, wait } = self.shard.execute(|engine, context| {
-            if !channels.is_empty() {
-                engine.set_wall_clock(wall_ms());
-            }
-            let outcome = command(engine, context);
-            if let Ok(Admission::Hold(hold)) = outcome.result {
-                lobby = engine.lobby_of_hold(hold);
-            }
-            outcome
-        });
-        match result {
-            Ok(Admission::Hold(hold)) => Decision::Held(Held { hold, lobby }),
-            Ok(Admission::Reserved(reservation)) => self.placed(Ok(reservation), wait),
-            Err(refusal) => self.placed(Err(refusal), wait),
-        }
-    }
-
-    /// Returns the decision about a request that has reserved slots, or was refused.
-    pub fn placed(&self, result: Result<Reservation, Refusal>, wait: Lsn) -> Decision {
-        let reservation = match result {
-            Ok(reservation) => reservation,
-            Err(refusal) => return Decision::Refused { error: Box::new(ServiceError::from(&refusal)), wait },
-        };
-        match self.lobby_answer(reservation.lobby) {
-            Ok(lobby) => answered(wait, Reply::Placed { lobby, tokens: reservation.tokens }),
-            // The lobby ended before this response. The error follows once that end is durable.
-            Err(end) => Decision::Refused { error: Box::new(Code::MatchmakerLobbyStopped.into()), wait: wait.max(end) },
-        }
-    }
-
-    /// Returns the parts of a response that are equal for all players of a lobby. If the lobby has ended, returns the last event
-    /// of the engine. The cache is changed without the engine's lock.
-    fn lobby_answer(&self, lobby: Id) -> Result<Arc<LobbyAnswer>, Lsn> {
-        if let Some(answer) = self.lobby_answers.get(lobby) {
-            return Ok(answer);
-        }
-        let engine = self.shard.engine();
-        let view = engine.lobby(lobby).ok_or_else(|| engine.last_lsn())?;
-        drop(engine);
-        Ok(self.lobby_answers.add(lobby, LobbyAnswer::new(&self.places, &view)))
-    }
-}
-
-/// A valid find or join.
-pub struct PlacementRequest {
-    pub client: Client,
-    /// The message in its canonical encoding.
-    pub message: Vec<u8>,
-    pub idempotency: Option<Idempotency>,
-    /// Game modes and regions that a find may use.
-    pub modes: Vec<String>,
-    pub regions: Vec<String>,
-}
-
-fn owned(names: &[&str]) -> Vec<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
 }
 
 /// Returns the error of a request that a rate limit refuses.
@@ -689,7 +255,7 @@ fn rate_limited(limit: &'static str, wait_s: f64) -> ServiceError {
     ServiceError::from(Code::RateLimited).with_retry_after(wait_s).with_metadata("limit", limit)
 }
 
-fn answered(wait: Lsn, reply: Reply) -> Decision {
+pub(crate) fn answered(wait: Lsn, reply: Reply) -> Decision {
     Decision::Answered(Answer { wait, reply })
 }
 
@@ -702,10 +268,6 @@ fn region_info((region, kilometers): (&Region, f64)) -> proto::RegionInfo {
         datacenter_coord: Some(proto::Coordinates { latitude, longitude }),
         datacenter_distance_from_client: Some(proto::Distance { kilometers, miles: kilometers / KM_PER_MILE }),
     }
-}
-
-fn client_address(word: &'static str, reason: Option<&str>) -> ServiceError {
-    ServiceError::from(Code::BodyInvalid).with_problem(FieldProblem::new(&["client_address"], word, reason))
 }
 
 /// Checks the media type of a JSON body.
@@ -728,7 +290,7 @@ pub fn check_key(key: &[u8]) -> Result<(), ServiceError> {
     Err(ServiceError::from(Code::HeaderInvalid).with_problem(problem))
 }
 
-fn wall_ms() -> u64 {
+pub(crate) fn wall_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 

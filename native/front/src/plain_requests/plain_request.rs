@@ -2,13 +2,10 @@
 //!
 //! Other requests, and requests with a form that two readers could understand differently, are left to hyper.
 
-use std::net::IpAddr;
 use std::str;
 
-use hosting_matchmaker::{Body, Call, Operation, Progress};
+use hosting_matchmaker::Operation;
 use memchr::{memchr, memchr_iter};
-
-use crate::connections::client_address::coordinates;
 
 const LINES: [(&[u8], Operation); 5] = [
     (b"POST /matchmaker/players/connected HTTP/1.1\r\n", Operation::Connected),
@@ -122,20 +119,6 @@ impl<'a> Head<'a> {
             return None;
         }
         Some((head, decimal(length?)?))
-    }
-
-    pub fn call(&self, operation: Operation, client: IpAddr, trusts_peer: bool, body: &'a [u8]) -> Call<'a> {
-        Call {
-            operation,
-            authorization: self.authorization,
-            origin: self.origin,
-            idempotency_key: self.idempotency_key,
-            media_type: self.media_type,
-            coordinates: self.coordinates.filter(|_| trusts_peer).and_then(coordinates),
-            client,
-            body: Body::Json(body),
-            progress: Progress::default(),
-        }
     }
 }
 
