@@ -131,6 +131,9 @@ class WaitForChange(NamedTuple):
     """Run of the change numbers. A restarted service starts a new run."""
 
 
+Form = Literal["json", "proto", "checked", "target", "other"]
+
+
 @dataclass(slots=True)
 class EncodedRequest:
     """A request to an operation of the native matchmaker, which decodes and decides it.
@@ -141,9 +144,10 @@ class EncodedRequest:
     operation: str
     """Name of the operation in metrics, such as `find`."""
     call: Call
-    form: Literal["json", "proto", "checked", "target"]
+    form: Form
     """Where the content is: in `body` as JSON, as protobuf message, or as a protobuf message that
-    Python has decoded, checked and encoded deterministically, or in `path` and `query`.
+    Python has decoded, checked and encoded deterministically, or in `path` and `query`. The form
+    `other` is for content that native code does not read.
     """
     body: bytes = b""
     path: str = ""

@@ -7,10 +7,9 @@ from typing import Final
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Call, EncodedRequest, Operation, WaitForChange
+from pyservice.calls import Call, EncodedRequest, Form, Operation, WaitForChange
 from pyservice.edge.http_json_codec import decoder, encoder
 from pyservice.edge.http_messages import JSON, TEXT, HttpResponse, Request
-from pyservice.errors import ServiceError
 from pyservice.front import internal_headers
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Trace
@@ -84,11 +83,14 @@ class Endpoint:
         return response
 
     def _encoded(self, request: Request, call: Call) -> EncodedRequest:
-        # Native code reads no body of a request with a query, so that `_read` judges both.
+        form: Form = "target"
+        if self.takes_key:
+            # Native code reads either a body or a query.
+            form = "other" if request.query else "json"
         return EncodedRequest(
             self.slug,
             call,
-            "json" if self.takes_key and not request.query else "target",
+            form,
             request.body,
             request.path.decode("latin-1"),
             request.query.decode("latin-1"),

@@ -7,7 +7,15 @@ from time import perf_counter
 
 from google.protobuf.message import Message
 
-from pyservice.calls import Caller, EncodedRequest, Operation, Reply, Unanswered, WaitForChange
+from pyservice.calls import (
+    Answer,
+    Caller,
+    EncodedRequest,
+    Operation,
+    Reply,
+    Unanswered,
+    WaitForChange,
+)
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Trace
@@ -42,16 +50,26 @@ class OperationSteps:
             reply = await answer(request)
             if reply is Unanswered.UNCHECKED:
                 message = await _message(request, read, request.call.address)
-                request.form, request.body = (
-                    "checked",
-                    message.SerializeToString(deterministic=True),
-                )
-                reply = await answer(request)
+                reply = await self._answer_checked(answer, request, message)
         except ServiceError as error:
             if error.code == "RATE_LIMITED" and "limit" in error.metadata:
                 self._meter.count_refusal(error.metadata["limit"])
             raise
         return None if isinstance(reply, Unanswered) else reply
+
+    async def _answer_checked(
+        self, answer: Answer, request: EncodedRequest, message: Message
+    ) -> Reply | Unanswered:
+        request.form, request.body = "checked", message.SerializeToString(deterministic=True)
+        reply = await answer(request)
+        if reply is Unanswered.UNCHECKED:
+            # Protobuf keeps a field of another wire type as unknown. Native code does not read it.
+            message.DiscardUnknownFields()
+            request.body = message.SerializeToString(deterministic=True)
+            reply = await answer(request)
+        if reply is Unanswered.UNCHECKED:
+            raise RuntimeError("Python and native code do not agree about a valid request")
+        return reply
 
     async def run(
         self, request: EncodedRequest, read: Read, trace: Trace

@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from tests.dataplane.engine_calls import NAMESPACE, attach
+
 from pyservice.dataplane.engine import Engine
 from pyservice.errors import ServiceError
-from tests.dataplane.engine_calls import NAMESPACE, attach
 from tests.support.waiting import eventually
 
 _TAGS = [("tag", "." * 60_000)]

@@ -84,6 +84,7 @@ impl RequestArgument {
                 "json" => Body::Json(&self.body),
                 "proto" => Body::Proto(&self.body),
                 "checked" => Body::Checked(&self.body),
+                "other" => Body::Other,
                 _ => Body::Target { path: &self.path, query: &self.query },
             },
             progress: Progress {

@@ -27,8 +27,8 @@ pub fn describe(operation: Operation, body: Body<'_>) -> Option<ServiceError> {
         Body::Json(text) => describe_json(operation, text),
         Body::Proto(message) => describe_proto(operation, message),
         Body::Target { path, query } => describe_target(operation, path, query),
-        // Python has checked the message.
-        Body::Checked(_) => None,
+        // Python has checked the message, or will do.
+        Body::Checked(_) | Body::Other => None,
     }
 }
 

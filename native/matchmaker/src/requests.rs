@@ -29,6 +29,8 @@ pub enum Body<'a> {
     Proto(&'a [u8]),
     /// A protobuf message that Python has decoded, checked and encoded with its fields in order.
     Checked(&'a [u8]),
+    /// A form that only Python reads.
+    Other,
     /// Path and query of a request without a body.
     Target { path: &'a str, query: &'a str },
 }
@@ -120,7 +122,7 @@ fn message<M: Message + Default + DeserializeOwned>(operation: Operation, body: 
 fn decoded<M: Message + Default>(body: Body<'_>) -> Result<M, Undecoded> {
     match body {
         Body::Proto(bytes) | Body::Checked(bytes) => proto_message(bytes),
-        Body::Json(_) | Body::Target { .. } => Err(Undecoded),
+        Body::Json(_) | Body::Target { .. } | Body::Other => Err(Undecoded),
     }
 }
 
@@ -140,6 +142,7 @@ fn empty(operation: Operation, body: Body<'_>, request: Request) -> Result<Reque
         Body::Json(text) => text.is_empty() || read_unusual::<NoFields>(operation, text).is_some(),
         Body::Proto(bytes) | Body::Checked(bytes) => proto_message::<()>(bytes).is_ok(),
         Body::Target { query, .. } => query.is_empty(),
+        Body::Other => false,
     };
     if is_empty { Ok(request) } else { Err(Undecoded) }
 }
@@ -152,7 +155,7 @@ fn state(body: Body<'_>) -> Result<Vec<u8>, Undecoded> {
     let state = match body {
         Body::Json(text) => text.to_vec(),
         Body::Proto(_) | Body::Checked(_) => decoded::<proto::SetLobbyStateRequest>(body)?.state,
-        Body::Target { .. } => return Err(Undecoded),
+        Body::Target { .. } | Body::Other => return Err(Undecoded),
     };
     let is_valid = state.len() <= STATE_BYTES_MAX && (state.is_empty() || is_json(&state));
     if is_valid { Ok(state) } else { Err(Undecoded) }
@@ -172,7 +175,7 @@ fn lobby_of_state(body: Body<'_>) -> Result<Id, Undecoded> {
             read = decoded::<proto::GetLobbyStateRequest>(body)?;
             &read.lobby_id
         }
-        Body::Target { .. } | Body::Json(_) => return Err(Undecoded),
+        Body::Target { .. } | Body::Json(_) | Body::Other => return Err(Undecoded),
     };
     lobby_id(text).ok_or(Undecoded)
 }

@@ -260,10 +260,8 @@ fn reason_belongs_to_one_request() {
 fn client_cannot_say_that_it_is_admitted() {
     let world = world();
     let forged = "X-Hosting-Admitted: 1\r\n";
-    let development = with_lines(&find("dev_x"), forged);
     let with_query = String::from_utf8(with_lines(&find(SERVICE_TOKEN), forged)).unwrap();
     for request in [
-        development,
         with_query.replace("lobbies/find", "lobbies/find?a=b").into_bytes(),
         format!("GET /events/live HTTP/1.1\r\nHost: a\r\n{forged}\r\n").into_bytes(),
     ] {
