@@ -7,19 +7,35 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from tests.dataplane.engine_calls import NAMESPACE, attach
-
 from pyservice.dataplane.engine import Engine
 from pyservice.errors import ServiceError
 from tests.support.waiting import eventually
 
+_NAMESPACE = bytes(range(16))
+_VERSION = bytes(range(16, 32))
 _TAGS = [("tag", "." * 60_000)]
 _FILES_MAX = 1_000
 
 
 async def write_large_event(engine: Engine) -> None:
-    lobby, _ = await attach(engine, is_ready=False, tags=_TAGS)
-    await engine.detach([NAMESPACE], lobby, None)
+    lobby, _ = await engine.attach(
+        _NAMESPACE,
+        _VERSION,
+        "duel",
+        "local",
+        [],
+        tags=_TAGS,
+        max_players=(2, 2, 2),
+        player_token_ttl_ms=60_000,
+        heartbeat_timeout_ms=30_000,
+        heartbeat_grace_ms=10_000,
+        is_join_enabled=True,
+        create_ts_ms=0,
+        lobby_count_max=10,
+        idempotency=None,
+        deadline=None,
+    )
+    await engine.detach([_NAMESPACE], lobby, None)
 
 
 async def fill_journal(engine: Engine, journal_dir: Path) -> Callable[[], Awaitable[None]]:

@@ -192,10 +192,11 @@ fn message_that_python_reads_is_left_to_it() {
     let player = connected(&world.new_player());
     let unknown_field = framed(&[&player[5..], b"\x10\x01"].concat());
     let usual = ("authorization", &*token);
-    let development = bearer("dev_x");
+    let cloud = bearer("cloud_x");
     let forged = ("x-hosting-admitted", "1");
+    const STATE: &str = "/hosting.v1.Matchmaker/GetLobbyState";
     let rows: [(&str, Metadata<'_>, &[u8], &str, bool); 3] = [
-        (CONNECTED, vec![("authorization", &development), forged], &player, "mock_response", false),
+        (STATE, vec![("authorization", &cloud), forged], &player, "cloud_token", false),
         (CONNECTED, vec![usual, ("idempotency-key", "key")], &unknown_field, "invalid_request", true),
         (CONNECTED, vec![usual], &framed(b"\x08\x01"), "invalid_request", true),
     ];
