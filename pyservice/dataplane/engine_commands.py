@@ -87,13 +87,16 @@ class DurabilityWaiter(Generic[Outcome]):
                 self._loop.remove_reader(descriptor)
 
     async def wait_durable(self, lsn: int, deadline: float | None) -> None:
-        if lsn <= self.durable or not self._source.request_wake(lsn):
+        if lsn <= self.durable:
+            return
+        began = perf_counter()
+        if not self._source.request_wake(lsn):
+            note("journal wait", began)
             return
         future: asyncio.Future[None] = self._running_loop().create_future()
         if len(self._durable_waiters) >= self._prune_at:
             self._prune()
         self._durable_waiters.append((lsn, future))
-        began = perf_counter()
         try:
             await self._until(future, deadline)
         finally:

@@ -59,8 +59,14 @@ class Matchmaker:
             return Unanswered.OTHER_TOKEN
         return await self._finish(decision, request.call.deadline)
 
-    async def _decide(self, request: EncodedRequest) -> Decision:
+    def _ask(self, request: EncodedRequest) -> Decision:
+        began = perf_counter()
         decision = self._native.decide(request)
+        note("engine", began)
+        return decision
+
+    async def _decide(self, request: EncodedRequest) -> Decision:
+        decision = self._ask(request)
         request.is_paid = decision.need != "cloud_token"
         trace = current.get()
         if trace is not None:
@@ -72,11 +78,11 @@ class Matchmaker:
             else:
                 await self._admission.join(request)
                 request.admitted_modes = []
-            decision = self._native.decide(request)
+            decision = self._ask(request)
         if decision.need == "served_ports":
             await self._wait_served(decision.lobby or b"")
             request.are_ports_served = True
-            decision = self._native.decide(request)
+            decision = self._ask(request)
         if decision.need in ("new_lobby", "starting_lobby"):
             decision = await self._place(request)
         return decision

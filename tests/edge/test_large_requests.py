@@ -9,11 +9,9 @@ from typing import Any
 import grpc
 import pytest
 
-from pyservice.dataplane.engine import Engine
 from pyservice.edge import endpoint
 from pyservice.pb.hosting.v1 import games_pb2
 from pyservice.rpc import grpc_server
-from tests.support.matchmaker_scene import MatchmakerScene
 from tests.support.sample_control_plane import (
     BILLING,
     GAMES,
@@ -23,10 +21,8 @@ from tests.support.sample_control_plane import (
     until,
 )
 from tests.support.sample_service import (
-    HttpApi,
     HttpConnection,
     code_of,
-    open_api,
 )
 
 pytestmark = pytest.mark.anyio
@@ -86,28 +82,6 @@ async def test_large_body_does_not_block_other_requests(
     assert errors[-1]["message"] == f"and {60_000 - len(errors) + 1} more problems"
     assert stopped.threads == ["large request_0"]
     await large.close()
-
-
-async def test_large_matchmaker_body_does_not_block_players(
-    engine: Engine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stopped = Stopped(monkeypatch, endpoint, "find")
-    scene = MatchmakerScene(engine)
-    token = {"authorization": scene.client().call.authorization or ""}
-    async with open_api("http", scene) as api:
-        assert isinstance(api, HttpApi)
-        large = await HttpConnection.open(api.address)
-        large.say("POST", "/matchmaker/lobbies/find", UNKNOWN, token)
-        try:
-            await until(lambda: bool(stopped.threads))
-            assert (await api.call("ListRegions", {}, token)).code == "OK"
-        finally:
-            stopped.go_on.set()
-        refusal = await large.read()
-        # Unknown fields are ignored here.
-        assert [error["path"] for error in refusal.json["errors"]] == [["game_modes", "required"]]
-        assert stopped.threads == ["large request_0"]
-        await large.close()
 
 
 async def test_large_grpc_message_does_not_block_other_requests(

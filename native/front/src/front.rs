@@ -17,6 +17,7 @@ use std::time::Duration;
 use hosting_journal::DurableSignal;
 use hosting_matchmaker::Matchmaker;
 use hosting_scheduling::raise_priority;
+use hosting_shard::Shard;
 use parking_lot::Mutex;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -117,13 +118,7 @@ impl Front {
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
         let shard = matchmaker.shard.clone();
         let journal = shard.journal().ok_or_else(no_journal)?;
-        let of_lobby = shard.clone();
-        let namespace_of_lobby = move |lobby| of_lobby.engine().lobby(lobby).map(|lobby| lobby.namespace);
-        let allowance = Arc::new(RecordAllowance::new(namespace_of_lobby));
-        let operations = passing.routes.slugs().len();
-        let new_measurer = || Arc::new(Measurer::new(operations, duration_bounds.clone(), allowance.clone()));
-        let new_measurers = || Measurers { http: new_measurer(), grpc: new_measurer() };
-        let measurers = std::iter::repeat_with(new_measurers).take(threads.get()).collect();
+        let measurers = new_measurers(threads.get(), passing.routes.slugs().len(), &duration_bounds, &shard);
         let shared = Arc::new(Shared {
             matchmaker,
             budget,
@@ -243,6 +238,16 @@ impl Shared {
             shutdown: Rc::default(),
         }
     }
+}
+
+/// Returns the measurers of each thread. All of them share one allowance of records.
+fn new_measurers(threads: usize, operations: usize, bounds: &[Duration], shard: &Arc<Shard>) -> Vec<Measurers> {
+    let of_lobby = shard.clone();
+    let namespace_of_lobby = move |lobby| of_lobby.engine().lobby(lobby).map(|lobby| lobby.namespace);
+    let allowance = Arc::new(RecordAllowance::new(namespace_of_lobby));
+    let new_measurer = || Arc::new(Measurer::new(operations, bounds.to_vec(), allowance.clone()));
+    let of_thread = || Measurers { http: new_measurer(), grpc: new_measurer() };
+    std::iter::repeat_with(of_thread).take(threads).collect()
 }
 
 fn start_thread(

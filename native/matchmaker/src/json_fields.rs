@@ -119,39 +119,12 @@ pub fn read_fields(fields: Fields, members: Vec<(String, Json)>, findings: &mut 
                     continue;
                 }
             },
-            (Form::Texts(limit), Json::List(items)) => {
-                if items.len() > *limit {
-                    add(Vec::new(), "too-many", format!("must have at most {limit} entries"));
-                }
-                let mut texts = Vec::new();
-                for (index, item) in items.into_iter().take(*limit).enumerate() {
-                    if let Json::Text(text) = item {
-                        texts.push(Value::String(text));
-                    } else {
-                        add(vec![index.to_string()], "wrong-type", wrong("a string"));
-                        texts.push(Value::String(String::new()));
-                    }
-                }
-                Value::Array(texts)
-            }
+            (Form::Texts(limit), Json::List(items)) => Value::Array(read_texts(items, *limit, &mut add)),
             (Form::Texts(_), _) => {
                 add(Vec::new(), "wrong-type", wrong("an array"));
                 continue;
             }
-            (Form::TextMap(limit), Json::Object(pairs)) => {
-                if pairs.len() > *limit {
-                    add(Vec::new(), "too-many", format!("must have at most {limit} entries"));
-                }
-                let mut texts = Map::new();
-                for (key, item) in pairs.into_iter().take(*limit) {
-                    if let Json::Text(text) = item {
-                        texts.insert(key, Value::String(text));
-                    } else {
-                        add(vec![key], "wrong-type", wrong("a string"));
-                    }
-                }
-                Value::Object(texts)
-            }
+            (Form::TextMap(limit), Json::Object(pairs)) => Value::Object(read_text_map(pairs, *limit, &mut add)),
             (Form::TextMap(_), _) => {
                 add(Vec::new(), "wrong-type", wrong("an object"));
                 continue;
@@ -160,6 +133,40 @@ pub fn read_fields(fields: Fields, members: Vec<(String, Json)>, findings: &mut 
         message.insert((*field).to_owned(), value);
     }
     Some(Value::Object(message))
+}
+
+/// Adds a finding below a field.
+type Add<'a> = &'a mut dyn FnMut(Vec<String>, &'static str, String);
+
+fn read_texts(items: Vec<Json>, limit: usize, add: Add<'_>) -> Vec<Value> {
+    if items.len() > limit {
+        add(Vec::new(), "too-many", format!("must have at most {limit} entries"));
+    }
+    let mut texts = Vec::new();
+    for (index, item) in items.into_iter().take(limit).enumerate() {
+        if let Json::Text(text) = item {
+            texts.push(Value::String(text));
+        } else {
+            add(vec![index.to_string()], "wrong-type", "must be a string".to_owned());
+            texts.push(Value::String(String::new()));
+        }
+    }
+    texts
+}
+
+fn read_text_map(pairs: Vec<(String, Json)>, limit: usize, add: Add<'_>) -> Map<String, Value> {
+    if pairs.len() > limit {
+        add(Vec::new(), "too-many", format!("must have at most {limit} entries"));
+    }
+    let mut texts = Map::new();
+    for (key, item) in pairs.into_iter().take(limit) {
+        if let Json::Text(text) = item {
+            texts.insert(key, Value::String(text));
+        } else {
+            add(vec![key], "wrong-type", "must be a string".to_owned());
+        }
+    }
+    texts
 }
 
 /// A JSON value with the members of objects in their order.
