@@ -145,9 +145,12 @@ class EncodedRequest:
     """Name of the operation in metrics, such as `find`."""
     call: Call
     form: Form
-    """Where the content is: in `body` as JSON, as protobuf message, or as a protobuf message that
-    Python has decoded, checked and encoded deterministically, or in `path` and `query`. The form
-    `other` is for content that native code does not read.
+    """Place and encoding of the content.
+
+    - `json`, `proto`: `body`.
+    - `checked`: `body`, a message that Python has decoded, checked and encoded deterministically.
+    - `target`: `path` and `query`.
+    - `other`: native code does not read it.
     """
     body: bytes = b""
     path: str = ""
@@ -169,7 +172,7 @@ class Reply(Protocol):
 
 
 class Unanswered(Enum):
-    """What a native operation needs from the server."""
+    """Reason why a native operation has no response yet."""
 
     UNCHECKED = 1
     """The content has an unusual form, or is invalid. The server decodes and checks it, and asks

@@ -21,7 +21,7 @@ pub enum Caller {
         lobby: Id,
         namespace: Option<Id>,
     },
-    /// The holder of a `dev_` token, who gets mock responses.
+    /// The holder of a `dev_` token. It gets mock responses.
     Development(Client),
     /// The holder of a `cloud_` token, which only the control plane checks.
     Cloud,
@@ -38,7 +38,7 @@ impl Caller {
     }
 }
 
-/// Who may call an operation.
+/// Callers of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Callers {
     /// Game clients and back ends.

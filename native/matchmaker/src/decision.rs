@@ -35,7 +35,7 @@ pub struct Call<'a> {
     pub progress: Progress<'a>,
 }
 
-/// What has been done for a request since an earlier decision about it.
+/// Progress of a request since an earlier decision about it.
 #[derive(Default)]
 pub struct Progress<'a> {
     /// The request has paid its rate limits.

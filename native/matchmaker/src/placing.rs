@@ -21,7 +21,7 @@ use crate::proto;
 use crate::requests::Request;
 
 const NO_SOURCE: Source = 0;
-/// Any other value than `NO_SOURCE`, whose players are not limited.
+/// Any other value than `NO_SOURCE`. Players of `NO_SOURCE` are not limited.
 const ANY_SOURCE: Source = 1;
 
 impl Matchmaker {
