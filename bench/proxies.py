@@ -48,10 +48,13 @@ http {{
   scgi_temp_path {folder};
   server {{
     listen 127.0.0.1:{port} backlog=4096;
-    location / {{ return 200 '{body}'; }}
+    open_file_cache max=10;
+    location / {{ {answer} }}
   }}
 }}
 """
+_NGINX_TEXT_MAX: Final = 2_000
+"""A longer body is in a file, because a line of the configuration is limited."""
 _HAPROXY: Final = """
 global
   nbthread 1
@@ -171,7 +174,12 @@ def nginx(bench: Bench, body: str, media_type: str = "text/plain") -> Iterator[P
     """Runs nginx with one worker. It answers each request with `body`."""
     port = free_port()
     folder = bench.scratch("nginx")
-    config = _NGINX.format(folder=folder, port=port, body=body, media_type=media_type)
+    answer = f"return 200 '{body}';"
+    if len(body) > _NGINX_TEXT_MAX:
+        file = bench.scratch("nginx.body")
+        file.write_text(body)
+        answer = f"root {file.parent}; try_files /{file.name} =404;"
+    config = _NGINX.format(folder=folder, port=port, answer=answer, media_type=media_type)
     with _started(folder, config, port) as start:
         yield start("nginx", "-p", str(folder), "-e", "stderr", "-c")
 
