@@ -62,7 +62,8 @@ class Matchmaker:
     def _ask(self, request: EncodedRequest) -> Decision:
         began = perf_counter()
         decision = self._native.decide(request)
-        note("engine", began)
+        if decision.need is None:
+            note("engine", began)
         return decision
 
     async def _decide(self, request: EncodedRequest) -> Decision:

@@ -275,7 +275,11 @@ async def test_watches_end_with_an_undelivered_token(token_scenario: TokenScenar
         await creating
     await token_scenario.wait_until_none()
     (token_id,) = created
-    assert f"token:{token_id}" in ended
+
+    async def has_ended() -> bool:
+        return f"token:{token_id}" in ended
+
+    await eventually(has_ended)
 
 
 # Revocation ---------------------------------------------------------------------------------------
