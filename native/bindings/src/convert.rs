@@ -40,7 +40,11 @@ pub fn service_error<'py>(py: Python<'py>, error: &ServiceError) -> PyResult<Bou
     let details = PyDict::new(py);
     let problems: Vec<_> = error.problems().iter().map(problem).collect::<PyResult<_>>()?;
     details.set_item("errors", problems)?;
-    details.set_item("metadata", error.metadata().collect::<HashMap<_, _>>())?;
+    let metadata = PyDict::new(py);
+    for (name, value) in error.metadata() {
+        metadata.set_item(name, value)?;
+    }
+    details.set_item("metadata", metadata)?;
     details.set_item("retry_after_s", error.retry_after_s())?;
     let service_error = SERVICE_ERROR.import(py, "pyservice.errors", "ServiceError")?;
     service_error.call((error.code.slug(), error.detail()), Some(&details))
