@@ -129,8 +129,8 @@ def test_requests_in_flight_leave_descriptors_for_the_service(tmp_path: Path) ->
         with running(service), ExitStack() as lines:
             lobby, _ = service.attach()
             game.go.clear()
-            # Players of one address may have a quarter of the requests.
-            clients = [f"127.0.0.{number}" for number in range(1, 5)]
+            # One address may have a quarter of the requests, and one network a part of the connections.
+            clients = [f"127.{number}.0.1" for number in range(4)]
             for client in clients:
                 request = join_request(service.public_token(), lobby)
                 for _ in range(AT_ONCE // len(clients)):
