@@ -68,9 +68,9 @@ class Matchmaker:
 
     async def _decide(self, request: EncodedRequest) -> Decision:
         decision = self._ask(request)
-        request.is_paid = decision.need != "cloud_token"
+        request.is_paid |= decision.need != "cloud_token"
         trace = current.get()
-        if trace is not None:
+        if trace is not None and (decision.namespace or decision.lobby):
             trace.namespace_id, trace.lobby_id = decision.namespace or b"", decision.lobby or b""
             trace.authorized = trace.handled = perf_counter()
         if decision.need == "admission":
