@@ -936,9 +936,6 @@ class Decision:
     @property
     def lobby(self) -> bytes | None:
         """Lobby of the caller, or of a hold."""
-    @property
-    def exceeded(self) -> str | None:
-        """Name of the rate limit that refuses the request."""
 
 @final
 class PlacementRequest:

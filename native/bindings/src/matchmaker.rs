@@ -123,22 +123,13 @@ pub struct Decision {
     hold: u64,
     lobby: Option<IdBytes>,
     namespace: Option<IdBytes>,
-    exceeded: Option<&'static str>,
 }
 
 impl Decision {
     fn of(py: Python<'_>, decision: hosting_matchmaker::Decision) -> PyResult<Decision> {
         use hosting_matchmaker::Decision as Native;
-        let mut result = Decision {
-            need: None,
-            error: None,
-            reply: None,
-            wait: 0,
-            hold: 0,
-            lobby: None,
-            namespace: None,
-            exceeded: None,
-        };
+        let mut result =
+            Decision { need: None, error: None, reply: None, wait: 0, hold: 0, lobby: None, namespace: None };
         match decision {
             Native::Answered(answer) => {
                 result.wait = answer.wait;
@@ -163,7 +154,6 @@ impl Decision {
             Some(Subject::Lobby(lobby)) => result.lobby = Some(IdBytes(lobby)),
             None => {}
         }
-        result.exceeded = outcome.exceeded.map(hosting_matchmaker::Limit::slug);
         Ok(result)
     }
 }

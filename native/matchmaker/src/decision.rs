@@ -89,7 +89,7 @@ pub enum Need {
     CloudToken,
     /// The mock response of a `dev_` token.
     MockResponse,
-    /// The description of an invalid body, path or query.
+    /// The decoding of content with an unusual form, or the description of its problems.
     Description,
 }
 

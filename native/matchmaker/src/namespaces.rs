@@ -69,6 +69,23 @@ pub struct Namespace {
 }
 
 impl Namespace {
+    /// Returns a namespace without game modes and tokens.
+    #[cfg(test)]
+    pub fn example(id: Id) -> Namespace {
+        Namespace {
+            id,
+            label: "duels/live".into(),
+            version: Id([0x22; 16]),
+            group: Id([0x33; 16]),
+            source_limit: 4,
+            needs_admission: false,
+            modes: HashMap::new(),
+            hosts: Vec::new(),
+            service_tokens: Vec::new(),
+            revoked: Vec::new(),
+        }
+    }
+
     pub fn sort_revoked(&mut self) {
         self.revoked.sort_unstable_by_key(|id| id.0);
         self.revoked.shrink_to_fit();
@@ -114,10 +131,6 @@ impl Namespaces {
 
     pub fn remove(&self, id: Id) {
         self.0.write().remove(id);
-    }
-
-    pub fn is_revoked(&self, namespace: Id, token: Id) -> bool {
-        self.0.read().by_id.get(&namespace).is_some_and(|namespace| namespace.is_token_revoked(token))
     }
 
     /// Returns the namespace of a service token, and the token, also if it is revoked or expired.

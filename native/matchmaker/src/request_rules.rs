@@ -289,3 +289,6 @@ fn is_address(text: &str) -> bool {
         None => text.parse::<IpAddr>().is_ok(),
     }
 }
+
+#[cfg(test)]
+mod tests;

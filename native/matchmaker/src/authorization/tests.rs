@@ -1,7 +1,5 @@
 //! Credentials of clients and lobby servers.
 
-use std::collections::HashMap;
-
 use super::*;
 use crate::namespaces::ServiceToken;
 
@@ -21,18 +19,7 @@ fn token(secret: &str, token_id: Id) -> ServiceToken {
 }
 
 fn namespace(id: Id, service_tokens: Vec<ServiceToken>, revoked: Vec<Id>) -> Arc<Namespace> {
-    let mut namespace = Namespace {
-        id,
-        label: "duels/live".into(),
-        version: Id([0x22; 16]),
-        group: Id([0x33; 16]),
-        source_limit: 4,
-        needs_admission: false,
-        modes: HashMap::new(),
-        hosts: Vec::new(),
-        service_tokens,
-        revoked,
-    };
+    let mut namespace = Namespace { service_tokens, revoked, ..Namespace::example(id) };
     namespace.sort_revoked();
     Arc::new(namespace)
 }

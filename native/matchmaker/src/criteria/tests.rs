@@ -65,18 +65,8 @@ fn namespace() -> Namespace {
             },
         ),
     ];
-    Namespace {
-        id: Id([1; 16]),
-        label: "duels/live".into(),
-        version: Id([2; 16]),
-        group: Id([3; 16]),
-        source_limit: 4,
-        needs_admission: false,
-        modes: modes.into_iter().map(|(name, mode)| (name.to_owned(), mode)).collect(),
-        hosts: Vec::new(),
-        service_tokens: Vec::new(),
-        revoked: Vec::new(),
-    }
+    let modes = modes.into_iter().map(|(name, mode)| (name.to_owned(), mode)).collect();
+    Namespace { modes, ..Namespace::example(Id([1; 16])) }
 }
 
 fn regions() -> Regions {

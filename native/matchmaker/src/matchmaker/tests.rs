@@ -60,21 +60,14 @@ fn namespace() -> Namespace {
         create_publicities: HashSet::new(),
         ports: HashMap::new(),
     };
+    let of_back_end =
+        ServiceToken { sha256: Sha256::digest("env_secret").into(), token_id: TOKEN_ID, expires_ms: None };
     Namespace {
-        id: NAMESPACE,
-        label: "duels/live".into(),
-        version: VERSION,
-        group: GROUP,
         source_limit: 2,
-        needs_admission: false,
         modes: HashMap::from([("duel".into(), mode()), ("solo".into(), mode())]),
         hosts: vec!["game.example".into()],
-        service_tokens: vec![ServiceToken {
-            sha256: Sha256::digest("env_secret").into(),
-            token_id: TOKEN_ID,
-            expires_ms: None,
-        }],
-        revoked: Vec::new(),
+        service_tokens: vec![of_back_end],
+        ..Namespace::example(NAMESPACE)
     }
 }
 
