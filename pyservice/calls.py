@@ -46,7 +46,7 @@ class Call:
     path: dict[str, str] | None = None
     """Authorization of `/cloud/...` needs them before the body is read."""
     client: IPv4Address | IPv6Address | None = None
-    """Full client address. None: only `address` is known."""
+    """Full client address, which native operations need. None: only `address` is known."""
     long_poll_expired: bool = False
     """True if the maximum wait time is over. The operation then responds with the current state."""
 

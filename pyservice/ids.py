@@ -5,6 +5,7 @@ The engine creates the ids of lobbies, because they contain a shard number.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import threading
@@ -22,6 +23,15 @@ _UUID_FORM = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-
 _NAME_FORM = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
 _UUID_BYTES = 16
 _RANDOM_B_BITS = 62
+_BATCH = 256
+
+
+def random_hex(digits: int) -> Iterator[str]:
+    """Returns an endless iterator of random hexadecimal ids. Use it on one thread only."""
+    while True:
+        batch = os.urandom(digits // 2 * _BATCH).hex()
+        for start in range(0, len(batch), digits):
+            yield batch[start : start + digits]
 
 
 def is_uuid(text: str) -> bool:

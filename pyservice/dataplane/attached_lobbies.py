@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Caller, TokenKind
@@ -75,7 +74,12 @@ class AttachedLobbies:
         """
         [namespace] = await self._visible(request.game_id, request.namespace_id, caller)
         deadline = caller.call.deadline
-        idempotency = self._idempotency("attach", request, caller)
+        idempotency = self._engine.idempotency(
+            caller.identity,
+            caller.call.idempotency_key,
+            "attach",
+            request.SerializeToString(deterministic=True),
+        )
         try:
             region = self._native.attach_region(
                 namespace.namespace_id,
@@ -174,13 +178,6 @@ class AttachedLobbies:
     async def _is_reached(self, namespace: ResolvedNamespace, caller: Caller) -> bool:
         token, _ = bearer_token(caller.call.authorization, ["cloud"])
         return await self._context.can_access_game(token, namespace.game_id)
-
-    def _idempotency(self, operation: str, request: Any, caller: Caller) -> bytes | None:
-        key = caller.call.idempotency_key
-        if key is None:
-            return None
-        message = request.SerializeToString(deterministic=True)
-        return self._engine.idempotency(caller.identity, key, operation, message)
 
 
 def _attach_response(lobby: bytes, token: str) -> pb.AttachLobbyResponse:

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import random
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from time import monotonic, perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.errors import ServiceError
-from pyservice.ids import format_uuid
+from pyservice.ids import format_uuid, random_hex
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, RayMetrics
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
@@ -35,18 +34,10 @@ ONE_IN: Final = 100
 
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16
-_BATCH: Final = 256
-
-
-def _random_span_ids() -> Iterator[str]:
-    while True:
-        digits = os.urandom(_SPAN_ID_DIGITS // 2 * _BATCH).hex()
-        for start in range(0, len(digits), _SPAN_ID_DIGITS):
-            yield digits[start : start + _SPAN_ID_DIGITS]
 
 
 # Call it only on the event loop's thread.
-new_span_id = _random_span_ids().__next__
+new_span_id = random_hex(_SPAN_ID_DIGITS).__next__
 
 
 class Trace:

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from typing import Final
 
+from pyservice.ids import random_hex
 from pyservice.transport.native import read_trace
 
 RAY_ID_DIGITS: Final = 32
-_BATCH: Final = 512
 
 
-def _random_ids() -> Iterator[str]:
-    while True:
-        digits = os.urandom(RAY_ID_DIGITS // 2 * _BATCH).hex()
-        for start in range(0, len(digits), RAY_ID_DIGITS):
-            yield digits[start : start + RAY_ID_DIGITS]
-
-
-# Call it only on the event loop's thread: two threads cannot enter one generator.
-new_ray_id = _random_ids().__next__
+# Call it only on the event loop's thread.
+new_ray_id = random_hex(RAY_ID_DIGITS).__next__
 
 
 def read_traceparent(traceparent: str | None) -> tuple[str, str | None]:
