@@ -74,12 +74,7 @@ class AttachedLobbies:
         """
         [namespace] = await self._visible(request.game_id, request.namespace_id, caller)
         deadline = caller.call.deadline
-        idempotency = self._engine.idempotency(
-            caller.identity,
-            caller.call.idempotency_key,
-            "attach",
-            request.SerializeToString(deterministic=True),
-        )
+        idempotency = self._engine.idempotency(caller, "attach", request)
         try:
             region = self._native.attach_region(
                 namespace.namespace_id,

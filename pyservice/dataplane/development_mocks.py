@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Final, Protocol, TypeVar
 
+from google.protobuf.message import Message
+
 from pyservice.calls import Caller
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import NativeMatchmaker
@@ -49,7 +51,7 @@ class MockTokens(Protocol):
     ) -> None: ...
 
 
-Idempotency = Callable[[bytes, str | None, str, bytes], bytes | None]
+Idempotency = Callable[[Caller, str, Message], bytes | None]
 
 
 class MockOperations:
@@ -157,9 +159,7 @@ class MockOperations:
     def _player_tokens(
         self, operation: str, request: PlacementRequest, caller: Caller
     ) -> list[str]:
-        message = request.SerializeToString(deterministic=True)
-        key = caller.call.idempotency_key
-        seed = self._idempotency(caller.identity, key, operation, message)
+        seed = self._idempotency(caller, operation, request)
         return [
             self._tokens.mock_player_token(
                 caller.namespace_id,

@@ -12,7 +12,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Final
 
+from google.protobuf.message import Message
+
 from pyservice.auth.keyring import Keyring
+from pyservice.calls import Caller
 from pyservice.dataplane.engine_commands import (
     CommandRunner,
     DurabilityWaiter,
@@ -170,12 +173,13 @@ class Engine:
         lobby = self.lobby(lobby_id)
         return lobby.namespace if lobby else None
 
-    def idempotency(
-        self, identity: bytes, key: str | None, operation: str, message: bytes
-    ) -> bytes | None:
+    def idempotency(self, caller: Caller, operation: str, message: Message) -> bytes | None:
+        """Returns the hash of a request with an idempotency key, or None without a key."""
+        key = caller.call.idempotency_key
         if key is None:
             return None
-        return self._native.idempotency(identity, key.encode(), operation, message)
+        content = message.SerializeToString(deterministic=True)
+        return self._native.idempotency(caller.identity, key.encode(), operation, content)
 
     async def create(
         self,

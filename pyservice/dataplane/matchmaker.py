@@ -179,12 +179,7 @@ class Matchmaker:
             request.client_address if request.HasField("client_address") else None,
         )
         deadline = caller.call.deadline
-        idempotency = self._engine.idempotency(
-            caller.identity,
-            caller.call.idempotency_key,
-            "create",
-            request.SerializeToString(deterministic=True),
-        )
+        idempotency = self._engine.idempotency(caller, "create", request)
         before = await self._engine.replayed_placement(idempotency, deadline)
         if before is not None:
             return await self._created(before, deadline)

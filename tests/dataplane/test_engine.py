@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.support.matchmaker_scene import MatchmakerScene, expect_error
@@ -131,10 +132,18 @@ async def test_shutdown_cancels_waiting_finds(scene: MatchmakerScene) -> None:
     assert scene.held_slots(lobby.lobby_id) == 0
 
 
-async def test_no_idempotency_without_a_key(engine: Engine) -> None:
-    assert engine.idempotency(b"caller", None, "create", b"message") is None
-    one = engine.idempotency(b"caller", "key", "create", b"message")
+async def test_idempotency_needs_a_key(engine: Engine) -> None:
+    message = pb.JoinLobbyRequest(lobby_id="x")
+
+    def idempotency(key: str | None, operation: str = "create") -> bytes | None:
+        call = Call("0" * 32, b"", idempotency_key=key)
+        return engine.idempotency(
+            Caller(TokenKind.PUBLIC, b"", b"", b"c", call), operation, message
+        )
+
+    assert idempotency(None) is None
+    one = idempotency("key")
     assert one is not None
     assert len(one) == 32
-    assert one == engine.idempotency(b"caller", "key", "create", b"message")
-    assert one != engine.idempotency(b"caller", "key", "attach", b"message")
+    assert one == idempotency("key")
+    assert one != idempotency("key", "attach")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.auth import keyring
+from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane import engine_commands
 from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
 from pyservice.dataplane.engine_commands import DurabilityWaiter
@@ -341,7 +342,9 @@ async def test_development_token_is_deterministic(restart: Restart) -> None:
 
 
 async def test_unknown_key_has_no_replay(engine: Engine) -> None:
-    key = engine.idempotency(b"caller", "key", "join", b"message")
+    call = Call("0" * 32, b"", idempotency_key="key")
+    caller = Caller(TokenKind.PUBLIC, b"", b"", b"caller", call)
+    key = engine.idempotency(caller, "join", pb.JoinLobbyRequest())
     assert await engine.replayed_placement(None, None) is None
     assert await engine.replayed_placement(key, None) is None
     assert await engine.replayed_attach(key, None) is None
