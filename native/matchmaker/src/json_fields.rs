@@ -11,11 +11,9 @@ use crate::contract::{
     FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS, FIND_LOBBY_REQUEST_GAME_MODES_MAX_ITEMS,
     FIND_LOBBY_REQUEST_REGIONS_MAX_ITEMS, FIND_LOBBY_REQUEST_TAGS_MAX_PAIRS, PLAYER_TOKENS_TOKENS_MAX_ITEMS,
 };
-use crate::field_forms::JSON_DEPTH_MAX;
+use crate::field_forms::{JSON_DEPTH_MAX, TOO_DEEP};
 use crate::operation::Operation;
 use crate::request_rules::Finding;
-
-const TOO_DEEP: &str = "is nested deeper than 64 levels";
 
 /// Form of a field in JSON. Lists and maps have a limit of entries.
 #[derive(Clone, Copy)]
@@ -76,7 +74,7 @@ pub fn fields(operation: Operation) -> Fields {
 pub fn members(text: &[u8]) -> Option<Result<Vec<(String, Json)>, Finding>> {
     let json = if text.is_empty() { Json::Object(Vec::new()) } else { serde_json::from_slice(text).ok()? };
     Some(match json {
-        json if json.depth() > JSON_DEPTH_MAX => Err(Finding::new(Vec::new(), "too-deep", TOO_DEEP)),
+        json if json.depth() > JSON_DEPTH_MAX => Err(Finding::new(Vec::new(), TOO_DEEP.0, TOO_DEEP.1)),
         Json::Object(members) => Ok(members),
         _ => Err(Finding::new(Vec::new(), "wrong-type", "must be an object")),
     })
