@@ -161,18 +161,9 @@ fn one_event_drops_at_most_two_expired_channel_tokens_for_each_that_it_adds() {
         w.join_with(lobby, |c| (c.party_size, c.channels) = (64, &channels)).result.unwrap();
     }
     w.pass(TTL_MS);
-    let join = |party_size| Join {
-        namespace: NAMESPACE,
-        lobby,
-        party_size,
-        rejoin_token: None,
-        source: 0,
-        source_limit: SLOTS,
-        idempotency: None,
-        channels: &channels[..party_size as usize - 1],
-    };
-    assert_eq!(shrink_of(&mut w, |e, cx| e.join(cx, &join(2))), TOKEN_BYTES, "one more, two fewer");
-    assert_eq!(shrink_of(&mut w, |e, cx| e.join(cx, &join(11))), 10 * TOKEN_BYTES, "10 more, 20 fewer");
+    let party = |party_size| Join { party_size, channels: &channels[..party_size as usize - 1], ..join(lobby) };
+    assert_eq!(shrink_of(&mut w, |e, cx| e.join(cx, &party(2))), TOKEN_BYTES, "one more, two fewer");
+    assert_eq!(shrink_of(&mut w, |e, cx| e.join(cx, &party(11))), 10 * TOKEN_BYTES, "10 more, 20 fewer");
     let read = w.run(|e, cx| e.channel_events(cx, &channels[62])).result.unwrap();
     assert_eq!(read, [], "a reader checks the time");
 }
@@ -231,19 +222,8 @@ fn find_examines_at_most_4096_lobbies() {
     }
     for mode_count in [1, 2] {
         let before = engine.find_candidates_visited();
-        let find = Find {
-            namespace: NAMESPACE,
-            version: VERSION,
-            modes: &["duel", "other"][..mode_count],
-            regions: &["local"],
-            tags: &[("map", "red"), ("rank", "high")],
-            party_size: 1,
-            source: 0,
-            source_limit: 1,
-            idempotency: None,
-            channels: &[],
-            creation: CreationPolicy::Prevented,
-        };
+        let find =
+            Find { modes: &["duel", "other"][..mode_count], tags: &[("map", "red"), ("rank", "high")], ..find() };
         assert_eq!(engine.find(cx, &find).result, Err(NoAvailableLobbies));
         let visited = engine.find_candidates_visited() - before;
         assert!((2_000..=4_096).contains(&visited), "{visited} lobbies examined");
@@ -265,19 +245,7 @@ fn find_skips_at_most_4096_silent_lobbies() {
     }
     cx.now += 1_001;
     let before = engine.find_candidates_visited();
-    let find = Find {
-        namespace: NAMESPACE,
-        version: VERSION,
-        modes: &["duel"],
-        regions: &["local"],
-        tags: &[],
-        party_size: 1,
-        source: 0,
-        source_limit: 1,
-        idempotency: None,
-        channels: &[],
-        creation: CreationPolicy::Prevented,
-    };
+    let find = find();
     assert_eq!(engine.find(cx, &find).result, Err(NoAvailableLobbies));
     assert!(engine.find_candidates_visited() - before <= 4_096);
 }

@@ -287,19 +287,7 @@ fn find_cost_does_not_grow_with_lobbies() {
             engine.ready(&mut cx, lobby_id(number)).result.unwrap();
         }
         for _ in 0..4 {
-            let command = Find {
-                namespace: NAMESPACE,
-                version: VERSION,
-                modes: &["duel"],
-                regions: &["local"],
-                tags: &[("map", "rare"), ("x", "y")],
-                party_size: 1,
-                source: 0,
-                source_limit: 1,
-                idempotency: None,
-                channels: &[],
-                creation: CreationPolicy::Prevented,
-            };
+            let command = Find { tags: &[("map", "rare"), ("x", "y")], ..find() };
             engine.find(&mut cx, &command).result.unwrap();
         }
         visited.push(engine.find_candidates_visited());

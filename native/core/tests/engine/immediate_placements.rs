@@ -5,35 +5,6 @@ use hosting_core::*;
 
 use crate::test_engine::*;
 
-fn find<'a>() -> Find<'a> {
-    Find {
-        namespace: NAMESPACE,
-        version: VERSION,
-        modes: &["duel"],
-        regions: &["local"],
-        tags: &[],
-        party_size: 1,
-        source: 0,
-        source_limit: 2,
-        idempotency: None,
-        channels: &[],
-        creation: CreationPolicy::Prevented,
-    }
-}
-
-fn join<'a>(lobby: Id) -> Join<'a> {
-    Join {
-        namespace: NAMESPACE,
-        lobby,
-        party_size: 1,
-        rejoin_token: None,
-        source: 0,
-        source_limit: 2,
-        idempotency: None,
-        channels: &[],
-    }
-}
-
 fn find_now(w: &mut TestEngine, find: &Find<'_>) -> ImmediatePlacement {
     w.run(|engine, cx| engine.find_now(cx, find))
 }
@@ -157,7 +128,10 @@ fn limits_refuse_as_those_of_the_whole_command() {
     }
     let large = (Find { party_size: 5, ..find() }, Join { party_size: 5, ..join(lobby) });
     assert_refused(&mut w, &large.0, &large.1, [NoAvailableLobbies, PartyTooLarge(4)]);
-    let over = (Find { source: 9, party_size: 3, ..find() }, Join { source: 9, party_size: 3, ..join(lobby) });
+    let over = (
+        Find { source: 9, source_limit: 2, party_size: 3, ..find() },
+        Join { source: 9, source_limit: 2, party_size: 3, ..join(lobby) },
+    );
     assert_refused(&mut w, &over.0, &over.1, [TooManyPlayersFromSource, TooManyPlayersFromSource]);
     w.credit = NO_CREDIT;
     assert_refused(&mut w, &find(), &join(lobby), [StorageFull, StorageFull]);

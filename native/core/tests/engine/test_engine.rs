@@ -90,6 +90,37 @@ impl Default for TestEngine {
     }
 }
 
+/// Returns a request for one slot of any lobby.
+pub fn find<'a>() -> Find<'a> {
+    Find {
+        namespace: NAMESPACE,
+        version: VERSION,
+        modes: &["duel"],
+        regions: &["local"],
+        tags: &[],
+        party_size: 1,
+        source: 0,
+        source_limit: 256,
+        idempotency: None,
+        channels: &[],
+        creation: CreationPolicy::Prevented,
+    }
+}
+
+/// Returns a request for one slot of a lobby.
+pub fn join<'a>(lobby: Id) -> Join<'a> {
+    Join {
+        namespace: NAMESPACE,
+        lobby,
+        party_size: 1,
+        rejoin_token: None,
+        source: 0,
+        source_limit: 256,
+        idempotency: None,
+        channels: &[],
+    }
+}
+
 impl TestEngine {
     pub fn new() -> TestEngine {
         TestEngine::with(fresh_engine(), fresh_engine())
@@ -204,34 +235,13 @@ impl TestEngine {
     }
 
     pub fn find_with<'a>(&mut self, change: impl FnOnce(&mut Find<'a>)) -> CommandOutcome<Admission> {
-        let mut command = Find {
-            namespace: NAMESPACE,
-            version: VERSION,
-            modes: &["duel"],
-            regions: &["local"],
-            tags: &[],
-            party_size: 1,
-            source: 0,
-            source_limit: 256,
-            idempotency: None,
-            channels: &[],
-            creation: CreationPolicy::Prevented,
-        };
+        let mut command = find();
         change(&mut command);
         self.run(|e, cx| e.find(cx, &command))
     }
 
     pub fn join_with<'a>(&mut self, lobby: Id, change: impl FnOnce(&mut Join<'a>)) -> CommandOutcome<Admission> {
-        let mut command = Join {
-            namespace: NAMESPACE,
-            lobby,
-            party_size: 1,
-            rejoin_token: None,
-            source: 0,
-            source_limit: 256,
-            idempotency: None,
-            channels: &[],
-        };
+        let mut command = join(lobby);
         change(&mut command);
         self.run(|e, cx| e.join(cx, &command))
     }
