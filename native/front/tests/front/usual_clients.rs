@@ -11,63 +11,9 @@ use crate::namespace::{BURST, HOST, SERVICE_TOKEN, namespace, public_token, toke
 use crate::shard;
 use crate::world::{Limits, Setup, World, request_to};
 
-/// Header lines of clients beside host, authorization, content type, length, and idempotency key.
-const CLIENTS: [(&str, &[&str]); 8] = [
-    ("Python urllib", &["Accept-Encoding: identity", "User-Agent: Python-urllib/3.11"]),
-    (
-        "Python httpx",
-        &[
-            "Accept: */*",
-            "Accept-Encoding: gzip, deflate, br, zstd",
-            "Connection: keep-alive",
-            "User-Agent: python-httpx/0.28.1",
-        ],
-    ),
-    ("curl", &["User-Agent: curl/8.5.0", "Accept: */*"]),
-    (
-        "Node fetch",
-        &[
-            "connection: keep-alive",
-            "accept: */*",
-            "accept-language: *",
-            "sec-fetch-mode: cors",
-            "user-agent: node",
-            "accept-encoding: gzip, deflate",
-        ],
-    ),
-    ("Go", &["User-Agent: Go-http-client/1.1", "Accept-Encoding: gzip"]),
-    (
-        "Java HttpClient",
-        &[
-            "Connection: Upgrade, HTTP2-Settings",
-            "HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA",
-            "Upgrade: h2c",
-            "User-Agent: Java-http-client/21.0.4",
-        ],
-    ),
-    (
-        "fetch in Chrome",
-        &[
-            "Connection: keep-alive",
-            "sec-ch-ua-platform: \"Linux\"",
-            "User-Agent: Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/131.0.0.0",
-            "sec-ch-ua: \"Google Chrome\";v=\"131\", \"Chromium\";v=\"131\", \"Not_A Brand\";v=\"24\"",
-            "sec-ch-ua-mobile: ?0",
-            "Accept: */*",
-            "Origin: https://game.example",
-            "Sec-Fetch-Site: cross-site",
-            "Sec-Fetch-Mode: cors",
-            "Sec-Fetch-Dest: empty",
-            "Referer: https://game.example/",
-            "Accept-Encoding: gzip, deflate, br, zstd",
-            "Accept-Language: en-US,en;q=0.9",
-        ],
-    ),
-    (
-        "traced",
-        &["traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "X-Unknown: a", "Cookie: a=b"],
-    ),
-];
+#[path = "../../src/plain_requests/plain_request/tests/usual_clients.rs"]
+mod headers;
+use headers::{AUTHORIZATION, LENGTH, USUAL_CLIENTS};
 
 /// Changes after which hyper reads a request: header lines, and whether its body comes in chunks.
 const BY_HYPER: [(&str, bool); 4] =
@@ -83,6 +29,20 @@ fn world() -> World {
 fn with_lines(request: &[u8], lines: &str) -> Vec<u8> {
     let request = String::from_utf8(request.to_vec()).unwrap();
     request.replacen("\r\n\r\n", &format!("\r\n{lines}\r\n"), 1).into_bytes()
+}
+
+/// Returns a request with the header lines of a client.
+fn as_client(request: &[u8], headers: &[&str]) -> Vec<u8> {
+    let request = String::from_utf8(request.to_vec()).unwrap();
+    let (head, body) = request.split_once("\r\n\r\n").unwrap();
+    let own = |line: &str| {
+        let name = line.split_once(':').unwrap().0;
+        let is_named = |own: &&str| own.split_once(':').is_some_and(|(other, _)| other.eq_ignore_ascii_case(name));
+        let is_replaced = [AUTHORIZATION, LENGTH].iter().any(is_named);
+        if is_replaced { head.lines().find(is_named).unwrap().to_owned() } else { line.to_owned() }
+    };
+    let lines: Vec<_> = head.lines().take(1).map(str::to_owned).chain(headers.iter().map(|line| own(line))).collect();
+    format!("{}\r\n\r\n{body}", lines.join("\r\n")).into_bytes()
 }
 
 fn in_chunks(request: &[u8]) -> Vec<u8> {
@@ -133,11 +93,12 @@ fn find(token: &str) -> Vec<u8> {
 
 #[test]
 fn usual_clients_are_answered_by_the_own_reader() {
-    for (client, lines) in CLIENTS {
+    for (client, headers) in USUAL_CLIENTS {
         let world = world();
-        let lines = lines.iter().map(|line| format!("{line}\r\n")).collect::<String>();
-        let origin = lines.contains("Origin").then_some("*");
-        let keyed = |request: &[u8], key: &str| with_lines(request, &format!("Idempotency-Key: {key}\r\n{lines}"));
+        let origin = headers.iter().any(|line| line.starts_with("Origin")).then_some("*");
+        let keyed = |request: &[u8], key: &str| {
+            with_lines(&as_client(request, headers), &format!("Idempotency-Key: {key}\r\n"))
+        };
         let lobby_call = |operation: &str, player: &str| {
             request_to(operation, &world.lobby.lobby_token, format!(r#"{{"player_token":"{player}"}}"#))
         };
@@ -150,7 +111,7 @@ fn usual_clients_are_answered_by_the_own_reader() {
             keyed(&join(&world, SERVICE_TOKEN), "d"),
             keyed(&join(&world, SERVICE_TOKEN), "d"),
             keyed(&find(&public_token()), "e"),
-            with_lines(&find(SERVICE_TOKEN), &lines),
+            as_client(&find(SERVICE_TOKEN), headers),
         ];
         let mut connection = world.connect();
         for request in &requests {
@@ -158,7 +119,7 @@ fn usual_clients_are_answered_by_the_own_reader() {
             let answer = connection.ask(request);
             assert_eq!((answer.status, &*answer.code), (200, "OK"), "{client}: {}", answer.body);
             assert_eq!(answer.header("access-control-allow-origin"), origin, "{client}");
-            assert!(!client.starts_with("traced") || answer.ray_id == "0af7651916cd43dd8448eb211c80319c");
+            assert!(!client.starts_with("traced") || answer.ray_id == "4bf92f3577b34da6a3ce929d0e0e4736");
         }
         assert_eq!(world.players(), [3, 0], "a repeated request reserves nothing");
         world.python.check_no_request();
@@ -167,11 +128,10 @@ fn usual_clients_are_answered_by_the_own_reader() {
 
 #[test]
 fn hyper_gives_the_same_answers() {
-    for (client, lines) in CLIENTS {
+    for (client, headers) in USUAL_CLIENTS {
         for change in BY_HYPER {
             let world = world();
-            let lines: String = lines.iter().map(|line| format!("{line}\r\n")).collect();
-            let with = |request: Vec<u8>, more: &str| with_lines(&request, &format!("{more}{lines}"));
+            let with = |request: Vec<u8>, more: &str| with_lines(&as_client(&request, headers), more);
             let forged = shard::player_token(shard::KEY_ID, 8, world.lobby.lobby);
             let player = world.new_player();
             let rows = [
