@@ -95,7 +95,7 @@ build/test_programs/udp-server build/test_programs/udp-bot &: $(shell find examp
 # not apply to build scripts.
 FUZZ_TARGETS := $(addprefix build/test_programs/,fuzz-http fuzz-grpc)
 FUZZ_FLAGS := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,level=4 inline-8bit-counters pc-table trace-compares)
-$(FUZZ_TARGETS): build/test_programs/fuzz-%: $(shell find native/front native/core native/journal native/shard native/tls -name '*.rs') native/front/fuzz/Cargo.toml native/front/fuzz/Cargo.lock
+$(FUZZ_TARGETS): build/test_programs/fuzz-%: $(shell find native/front native/client_addresses native/core native/journal native/matchmaker native/shard native/tls -name '*.rs') native/front/fuzz/Cargo.toml native/front/fuzz/Cargo.lock
 	@mkdir -p $(@D)
 	@RUSTFLAGS="$(FUZZ_FLAGS)" scripts/step "fuzz target $*" build/fuzz-$*.log cargo build --release --locked --manifest-path native/front/fuzz/Cargo.toml --bin $* --target $(RUST_HOST) --target-dir $(CARGO_TARGET)/fuzz
 	@install $(CARGO_TARGET)/fuzz/$(RUST_HOST)/release/$* $@

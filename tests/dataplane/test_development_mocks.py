@@ -196,6 +196,23 @@ async def test_mock_player_tokens_are_valid_once_for_their_dev_token(
         assert await scene.code("PlayerConnected", request) == "PLAYER_TOKEN_CONSUMED"
 
 
+async def test_used_mock_tokens_count_for_the_developer_group(
+    scene: DevelopmentScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = scene.engine.player_records
+    consume = records.consume_mock
+    groups: list[bytes] = []
+
+    async def consume_mock(group: bytes, *others: Any) -> None:
+        groups.append(group)
+        await consume(group, *others)
+
+    monkeypatch.setattr(records, "consume_mock", consume_mock)
+    answer = await scene.find_lobby()
+    await scene.call("PlayerConnected", pb.PlayerConnectedRequest(player_token=answer.player.token))
+    assert groups == [scene.namespaces.group_of(NAMESPACE)] != [NAMESPACE]
+
+
 async def test_repeated_mock_request_returns_the_same_tokens(scene: DevelopmentScene) -> None:
     request = pb.FindLobbyRequest(game_modes=["duel"], party_size=2)
     keyed = [await scene.call("FindLobby", request, idempotency_key="key") for _ in range(2)]

@@ -164,6 +164,15 @@ async def test_repeated_find_returns_the_same_response(scene: MatchmakerScene) -
     assert other.player != first.player
 
 
+async def test_key_of_another_request_is_refused_for_a_new_lobby(scene: MatchmakerScene) -> None:
+    await scene.attach("tagged")
+    caller = scene.client(idempotency_key="k")
+    await scene.find("tagged", caller)
+    request = pb.CreateLobbyRequest(game_mode="duel")
+    error = await expect_error(scene.matchmaker.create(request, caller))
+    assert error.code == "IDEMPOTENCY_KEY_REUSED"
+
+
 async def test_repeated_find_shares_the_wait(scene: MatchmakerScene) -> None:
     lobby = await scene.attach(is_ready=False)
     caller = scene.client(idempotency_key="k")

@@ -1,5 +1,7 @@
 //! Rates, bursts and bounds of the token buckets, and the limits of client operations.
 
+use proptest::prelude::*;
+
 use super::*;
 
 const KEY: &[u8] = b"key";
@@ -314,4 +316,23 @@ fn other_keys_are_not_limited() {
 fn clock_does_not_go_back() {
     let times: Vec<_> = (0..1_000).map(|_| monotonic_s()).collect();
     assert!(times[0] > 0.0 && times.is_sorted());
+}
+
+proptest! {
+    #[test]
+    fn bucket_agrees_with_an_exact_simulation(
+        rate in 1_u32..=50,
+        burst in 1_u32..=50,
+        gaps_ms in prop::collection::vec(0_u32..3_000, 1..200),
+    ) {
+        let buckets = Buckets::new(f64::from(rate), burst, 100);
+        let (mut now_ms, mut thousandths) = (0, burst * 1_000);
+        for gap_ms in gaps_ms {
+            now_ms += gap_ms;
+            thousandths = (thousandths + gap_ms * rate).min(burst * 1_000);
+            let is_admitted = buckets.take(KEY, f64::from(now_ms) / 1_000.0) == 0.0;
+            prop_assert_eq!(is_admitted, thousandths >= 1_000, "after {} ms", now_ms);
+            thousandths -= if is_admitted { 1_000 } else { 0 };
+        }
+    }
 }
