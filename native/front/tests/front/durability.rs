@@ -1,19 +1,33 @@
 //! No answer leaves before the events that it depends on are durable.
 
-use crate::world::{World, wait_until};
+use crate::namespace::SERVICE_TOKEN;
+use crate::world::{World, find, request_to, wait_until};
 
 #[test]
 fn answer_waits_for_its_event() {
-    let (world, _) = World::stepped();
+    let (world, clock) = World::stepped();
     let (mut client, mut prober) = (world.connect(), world.connect());
-    let request = world.request_of_new_player();
+    let (player, left) = (world.new_player(), world.new_player());
     world.commit();
-    client.send(&request);
-    wait_until(|| world.players() == [0, 1]);
-    world.settle(&mut prober);
-    assert!(!client.has_answer());
-    world.commit();
-    assert_eq!(client.answer(), "OK");
+    let of_lobby = |operation: &str, body: &str| request_to(operation, &world.lobby.lobby_token, body);
+    let with_player = format!(r#"{{"player_token":"{left}"}}"#);
+    let empty_list = of_lobby("lobbies/heartbeat", r#"{"player_tokens":[]}"#);
+    let mut check = |request: &[u8], players| {
+        client.send(request);
+        wait_until(|| world.players() == players);
+        world.settle(&mut prober);
+        assert!(!client.has_answer(), "{}", request.escape_ascii());
+        world.commit();
+        assert_eq!(client.answer(), "OK");
+    };
+    check(&world.request(&player), [1, 1]);
+    check(&world.join(SERVICE_TOKEN), [2, 1]);
+    check(&find(SERVICE_TOKEN, "duel"), [3, 1]);
+    check(&of_lobby("players/disconnected", &with_player), [2, 1]);
+    // A list frees the players that were connected before the list before.
+    assert_eq!(world.connect().ask(&empty_list).code, "OK");
+    clock.pass(10_000);
+    check(&empty_list, [2, 0]);
 }
 
 #[test]
@@ -57,20 +71,6 @@ fn one_batch_answers_all_connections() {
     assert!(clients.iter().all(|client| !client.has_answer()));
     world.commit();
     for client in &mut clients {
-        assert_eq!(client.answer(), "OK");
-    }
-}
-
-#[test]
-fn event_after_a_durable_one_still_waits() {
-    let (world, _) = World::stepped();
-    let (mut client, mut prober) = (world.connect(), world.connect());
-    for connected in 1..=3 {
-        client.send(&world.request_of_new_player());
-        wait_until(|| world.players() == [0, connected]);
-        world.settle(&mut prober);
-        assert!(!client.has_answer());
-        world.commit();
         assert_eq!(client.answer(), "OK");
     }
 }

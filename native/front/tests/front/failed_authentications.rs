@@ -1,10 +1,8 @@
 //! Failed authentications count against the client address.
 
-use std::sync::Arc;
-
 use ipnet::IpNet;
 
-use crate::namespace::{SERVICE_TOKEN, namespace, public_token};
+use crate::namespace::{SERVICE_TOKEN, public_token};
 use crate::python::{Python, Reply};
 use crate::world::{SHORT, Setup, World};
 
@@ -83,7 +81,6 @@ fn token_that_succeeded_is_not_limited() {
 #[test]
 fn valid_tokens_of_players_and_their_back_ends_are_not_limited() {
     let world = world();
-    world.namespaces.put(Arc::new(namespace()));
     fail_often(&world);
     for token in [&*public_token(), SERVICE_TOKEN] {
         assert_eq!(status(&world, "192.0.2.1", "/unknown", token), 401, "Python decides");

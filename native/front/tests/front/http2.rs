@@ -1,7 +1,6 @@
 //! Requests over HTTP/2. The clients know without a negotiation that the front takes it.
 
 use std::io::Write as _;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -17,7 +16,6 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::client::Client;
-use crate::namespace::namespace;
 use crate::problem_names::name_of;
 use crate::raw_http2::{self, CANCEL, END_HEADERS, END_STREAM, RESET};
 use crate::socket_process::SocketProcess;
@@ -99,7 +97,6 @@ fn plain_requests_are_answered_by_the_front() {
 #[test]
 fn headers_of_usual_clients_are_answered_by_the_front() {
     let world = World::new();
-    world.namespaces.put(Arc::new(namespace()));
     run(async {
         let (mut sender, _task) = connect(&world).await;
         let mut find = request(Method::POST, "/matchmaker/lobbies/find", r#"{"game_modes":["duel"]}"#);

@@ -1,17 +1,15 @@
 //! Timeouts, and the budget of connections.
 
 use std::io::Write as _;
-use std::sync::Arc;
 use std::time::Duration;
 
 use hosting_front::Timeouts;
-use uuid::Uuid;
 
 use crate::client::Client;
-use crate::namespace::{SERVICE_TOKEN, namespace};
+use crate::namespace::SERVICE_TOKEN;
 use crate::paced_reader;
 use crate::proxy_headers::proxy_header;
-use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, request_to, wait_until};
+use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
     World::with(Setup { timeouts: Timeouts { receive, keep_alive, ..TIMEOUTS }, ..Setup::default() })
@@ -19,14 +17,7 @@ fn with_timeouts(receive: Duration, keep_alive: Duration) -> World {
 
 /// Starts a front with responses to a join of about so many bytes.
 fn with_long_answers(answer_bytes: usize, setup: Setup) -> World {
-    let world = World::with(Setup { region_name: "x".repeat(answer_bytes), ..setup });
-    world.namespaces.put(Arc::new(namespace()));
-    world
-}
-
-fn join(world: &World) -> Vec<u8> {
-    let lobby_id = Uuid::from_bytes(world.lobby.lobby.0);
-    request_to("lobbies/join", SERVICE_TOKEN, format!(r#"{{"lobby_id":"{lobby_id}"}}"#))
+    World::with(Setup { region_name: "x".repeat(answer_bytes), ..setup })
 }
 
 fn confirm_new_player(world: &World, client: &mut Client) {
@@ -88,7 +79,7 @@ fn client_that_does_not_read_is_cut_off() {
     let timeouts = Timeouts { slow_reader: SHORT, ..TIMEOUTS };
     let world = with_long_answers(ANSWER_BYTES, Setup { timeouts, ..Setup::default() });
     let mut client = world.connect();
-    client.send(&join(&world).repeat(COUNT));
+    client.send(&world.join(SERVICE_TOKEN).repeat(COUNT));
     // The front counts answers before it writes them.
     wait_until(|| world.take_answered_count() > 0);
     wait_until(|| world.budget.count() == 0);
@@ -104,7 +95,7 @@ fn client_must_read_8_kib_of_answers_a_second() {
         let timeouts = Timeouts { slow_reader: window, ..TIMEOUTS };
         let world = with_long_answers(4 << 20, Setup { timeouts, ..Setup::default() });
         let mut stream = paced_reader::connect(world.address);
-        stream.write_all(&join(&world)).unwrap();
+        stream.write_all(&world.join(SERVICE_TOKEN)).unwrap();
         wait_until(|| world.take_answered_count() > 0);
         let is_open = || world.budget.count() > 0;
         let still_open = paced_reader::read(&mut stream, bytes_per_second, windows * window, is_open);
@@ -120,10 +111,10 @@ fn unread_answers_count_for_their_client() {
     let answers_bytes_max = ANSWER_BYTES;
     let world = with_long_answers(ANSWER_BYTES, Setup { answers_bytes_max, ..Setup::default() });
     let mut first = world.connect();
-    first.send(&join(&world));
+    first.send(&world.join(SERVICE_TOKEN));
     wait_until(|| world.unread_answers.held_bytes() > answers_bytes_max / 2);
     let mut second = world.connect();
-    second.send(&join(&world));
+    second.send(&world.join(SERVICE_TOKEN));
     wait_until(|| world.budget.count() == 1);
     assert!(second.rest().len() < ANSWER_BYTES);
     assert!(first.read_answer().body.len() > ANSWER_BYTES);
@@ -135,7 +126,7 @@ fn long_answers_are_sent_completely() {
     const ANSWER_BYTES: usize = 4 << 20;
     let world = with_long_answers(ANSWER_BYTES, Setup::default());
     let mut client = world.connect();
-    client.send(&join(&world).repeat(2));
+    client.send(&world.join(SERVICE_TOKEN).repeat(2));
     for _ in 0..2 {
         assert!(client.read_answer().body.len() > ANSWER_BYTES);
     }

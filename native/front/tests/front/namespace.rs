@@ -19,14 +19,12 @@ pub const BURST: u32 = 20;
 /// Host name of the namespace's web page.
 pub const HOST: &str = "game.example";
 const PUBLIC_TOKEN_ID: Id = Id([0x61; 16]);
-pub const REVOKED_TOKEN_ID: Id = Id([0x62; 16]);
 
 pub fn public_token() -> String {
     shard::keys(7).sign_public(NAMESPACE, PUBLIC_TOKEN_ID)
 }
 
-fn mode(regions: Option<&[&str]>) -> GameMode {
-    let regions = regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect());
+fn mode() -> GameMode {
     GameMode {
         max_players: 8,
         max_players_direct: 8,
@@ -35,7 +33,7 @@ fn mode(regions: Option<&[&str]>) -> GameMode {
         is_taggable: true,
         is_listable: true,
         is_max_players_dynamic: true,
-        regions,
+        regions: None,
         create_publicities: HashSet::new(),
         ports: HashMap::new(),
     }
@@ -49,19 +47,14 @@ pub fn namespace() -> Namespace {
         group: GROUP,
         source_limit: 8,
         needs_admission: false,
-        modes: HashMap::from([
-            ("duel".into(), mode(None)),
-            ("solo".into(), GameMode { max_players: 1, ..mode(None) }),
-            ("eu-only".into(), mode(Some(&["eu"]))),
-            ("hidden".into(), GameMode { is_find_enabled: false, ..mode(None) }),
-        ]),
+        modes: HashMap::from([("duel".into(), mode()), ("solo".into(), mode())]),
         hosts: vec![HOST.into()],
         service_tokens: vec![ServiceToken {
             sha256: Sha256::digest(SERVICE_TOKEN).into(),
             token_id: SERVICE_TOKEN_ID,
             expires_ms: None,
         }],
-        revoked: vec![REVOKED_TOKEN_ID],
+        revoked: Vec::new(),
     }
 }
 

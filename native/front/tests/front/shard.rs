@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use hosting_core::{
-    Admission, Attach, Attached, CommandOutcome, Context, Engine, EngineConfig, Id, Join, KeyRing, PlayerToken, Source,
+    Admission, Attach, Attached, CommandOutcome, Context, Engine, EngineConfig, Id, Join, KeyRing, PlayerToken,
 };
 use hosting_journal::{Options, RealFiles, TimeAndRandom, open_stepped};
 use hosting_shard::{ReplayedEngine, Shard};
@@ -15,7 +15,7 @@ pub const NAMESPACE: Id = Id([0x11; 16]);
 pub const VERSION: Id = Id([0x22; 16]);
 pub const KEY_ID: u16 = 1;
 /// Life of an unused player token.
-pub const PLAYER_TOKEN_TTL_MS: u64 = 60_000;
+const PLAYER_TOKEN_TTL_MS: u64 = 60_000;
 
 pub fn keys(secret: u8) -> KeyRing {
     KeyRing::new(vec![(KEY_ID, [secret; 32])], KEY_ID).unwrap()
@@ -86,17 +86,7 @@ fn run<T>(shard: &Shard, command: impl FnOnce(&mut Engine, &mut Context<'_>) -> 
 
 /// Starts a lobby, and returns its id and token.
 pub fn new_lobby(shard: &Shard, number: u8) -> Attached {
-    let attached = new_starting_lobby(shard, number, |_| {});
-    set_ready(shard, attached.lobby);
-    attached
-}
-
-pub fn set_ready(shard: &Shard, lobby: Id) {
-    run(shard, |engine, context| engine.ready(context, lobby));
-}
-
-pub fn new_starting_lobby<'a>(shard: &Shard, number: u8, change: impl FnOnce(&mut Attach<'a>)) -> Attached {
-    let mut attach = Attach {
+    let attach = Attach {
         id: lobby_id(number),
         namespace: NAMESPACE,
         version: VERSION,
@@ -115,8 +105,9 @@ pub fn new_starting_lobby<'a>(shard: &Shard, number: u8, change: impl FnOnce(&mu
         lobby_count_max: u32::MAX,
         idempotency: None,
     };
-    change(&mut attach);
-    run(shard, |engine, context| engine.attach(context, &attach))
+    let attached = run(shard, |engine, context| engine.attach(context, &attach));
+    run(shard, |engine, context| engine.ready(context, attached.lobby));
+    attached
 }
 
 /// Returns the token of a slot use that no lobby has, signed with the key `id` of the secret.
@@ -127,17 +118,12 @@ pub fn player_token(id: u16, secret: u8, lobby: Id) -> String {
 
 /// Reserves a slot, and returns the player's token.
 pub fn new_player(shard: &Shard, lobby: Id) -> String {
-    new_player_of(shard, lobby, 0)
-}
-
-/// Reserves a slot for a player of a client address.
-pub fn new_player_of(shard: &Shard, lobby: Id, source: Source) -> String {
     let join = Join {
         namespace: NAMESPACE,
         lobby,
         party_size: 1,
         rejoin_token: None,
-        source,
+        source: 0,
         source_limit: u32::MAX,
         idempotency: None,
         channels: &[],

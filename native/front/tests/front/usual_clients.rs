@@ -1,15 +1,13 @@
 //! Requests as usual clients send them, by the reader of plain requests and by hyper.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use hosting_front::Received;
-use uuid::Uuid;
 
 use crate::client::Answer;
-use crate::namespace::{BURST, HOST, SERVICE_TOKEN, namespace, public_token, tokens_left};
+use crate::namespace::{BURST, HOST, SERVICE_TOKEN, public_token, tokens_left};
 use crate::shard;
-use crate::world::{Limits, Setup, World, request_to};
+use crate::world::{Limits, Setup, World, find, request_to};
 
 #[path = "../../src/plain_requests/plain_request/tests/usual_clients.rs"]
 mod headers;
@@ -20,10 +18,7 @@ const BY_HYPER: [(&str, bool); 4] =
     [("Expect: 100-continue\r\n", false), ("", true), ("Connection: close\r\n", false), ("Accept:\ta\r\n", false)];
 
 fn world() -> World {
-    let limits = Limits { tokens: BURST, token_addresses: BURST, client_addresses: BURST, groups: BURST };
-    let world = World::with(Setup { limits, ..Setup::default() });
-    world.namespaces.put(Arc::new(namespace()));
-    world
+    World::with(Setup { limits: Limits::of(BURST), ..Setup::default() })
 }
 
 fn with_lines(request: &[u8], lines: &str) -> Vec<u8> {
@@ -82,15 +77,6 @@ fn common(answer: &Answer) -> (u16, &str, HashMap<String, String>) {
     (answer.status, &answer.code, headers)
 }
 
-fn join(world: &World, token: &str) -> Vec<u8> {
-    let lobby_id = Uuid::from_bytes(world.lobby.lobby.0);
-    request_to("lobbies/join", token, format!(r#"{{"lobby_id":"{lobby_id}"}}"#))
-}
-
-fn find(token: &str) -> Vec<u8> {
-    request_to("lobbies/find", token, r#"{"game_modes":["duel"]}"#)
-}
-
 #[test]
 fn usual_clients_are_answered_by_the_own_reader() {
     for (client, headers) in USUAL_CLIENTS {
@@ -108,10 +94,10 @@ fn usual_clients_are_answered_by_the_own_reader() {
             keyed(&lobby_call("players/connected", &player), "a"),
             keyed(&request_to("lobbies/heartbeat", &world.lobby.lobby_token, "{}"), "b"),
             keyed(&lobby_call("players/disconnected", &player), "c"),
-            keyed(&join(&world, SERVICE_TOKEN), "d"),
-            keyed(&join(&world, SERVICE_TOKEN), "d"),
-            keyed(&find(&public_token()), "e"),
-            as_client(&find(SERVICE_TOKEN), headers),
+            keyed(&world.join(SERVICE_TOKEN), "d"),
+            keyed(&world.join(SERVICE_TOKEN), "d"),
+            keyed(&find(&public_token(), "duel"), "e"),
+            as_client(&find(SERVICE_TOKEN, "duel"), headers),
         ];
         let mut connection = world.connect();
         for request in &requests {
@@ -138,14 +124,11 @@ fn hyper_gives_the_same_answers() {
                 (with(world.request(&player), "Idempotency-Key: a\r\n"), "OK"),
                 (with(world.request(&forged), ""), "PLAYER_TOKEN_INVALID"),
                 (with(world.request(&player), "Idempotency-Key: \r\n"), "HEADER_INVALID"),
-                (with(join(&world, SERVICE_TOKEN), "Idempotency-Key: b\r\n"), "OK"),
-                (with(find(&public_token()), ""), "OK"),
-                (with(find("env_other"), ""), "TOKEN_INVALID"),
-                (with(find("cloud_other"), ""), "FORBIDDEN"),
-                (
-                    with(request_to("lobbies/find", SERVICE_TOKEN, r#"{"game_modes":["x"]}"#), ""),
-                    "MATCHMAKER_GAME_MODE_NOT_FOUND",
-                ),
+                (with(world.join(SERVICE_TOKEN), "Idempotency-Key: b\r\n"), "OK"),
+                (with(find(&public_token(), "duel"), ""), "OK"),
+                (with(find("env_other", "duel"), ""), "TOKEN_INVALID"),
+                (with(find("cloud_other", "duel"), ""), "FORBIDDEN"),
+                (with(find(SERVICE_TOKEN, "x"), ""), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
             ];
             for (request, code) in &rows {
                 let other = by_hyper(request, change);
@@ -169,9 +152,9 @@ fn repeated_headers_are_read_as_one() {
         ("Accept", "*/*", "OK"),
     ] {
         let line = format!("{name}: {value}\r\n");
-        assert_eq!(ask(&world, &with_lines(&find(SERVICE_TOKEN), &line.repeat(2))).code, code, "{name}");
+        assert_eq!(ask(&world, &with_lines(&find(SERVICE_TOKEN, "duel"), &line.repeat(2))).code, code, "{name}");
     }
-    let without_token = String::from_utf8(find("x")).unwrap().replace("Authorization: Bearer x\r\n", "");
+    let without_token = String::from_utf8(find("x", "duel")).unwrap().replace("Authorization: Bearer x\r\n", "");
     let origin = format!("Origin: https://{HOST}\r\n");
     let once = with_lines(without_token.as_bytes(), &origin);
     assert!(is_plain(&once));
@@ -188,7 +171,7 @@ fn request_for_python_is_decided_once() {
     for (number, line) in lines.into_iter().enumerate() {
         let world = world();
         // No lobby of this mode exists.
-        let request = with_lines(&request_to("lobbies/find", SERVICE_TOKEN, r#"{"game_modes":["solo"]}"#), line);
+        let request = with_lines(&find(SERVICE_TOKEN, "solo"), line);
         assert_eq!(is_plain(&request), number != 1);
         assert_eq!(ask(&world, &request).body, "/matchmaker/lobbies/find");
         let passed = world.python.request();
@@ -204,9 +187,9 @@ fn request_for_python_is_decided_once() {
 #[test]
 fn reason_belongs_to_one_request() {
     let world = world();
-    let needs_lobby = request_to("lobbies/find", SERVICE_TOKEN, r#"{"game_modes":["solo"]}"#);
+    let needs_lobby = find(SERVICE_TOKEN, "solo");
     let mut client = world.connect();
-    client.send(&[find(SERVICE_TOKEN), needs_lobby, find(SERVICE_TOKEN)].concat());
+    client.send(&[find(SERVICE_TOKEN, "duel"), needs_lobby, find(SERVICE_TOKEN, "duel")].concat());
     let answers: Vec<_> = (0..3).map(|_| client.read_answer()).collect();
     assert_eq!(answers[1].body, "/matchmaker/lobbies/find");
     assert!(answers.iter().all(|answer| answer.status == 200) && answers[2].body.contains("lobby_id"));
@@ -220,7 +203,7 @@ fn reason_belongs_to_one_request() {
 fn client_cannot_say_that_it_is_admitted() {
     let world = world();
     let forged = "X-Hosting-Admitted: 1\r\n";
-    let with_query = String::from_utf8(with_lines(&find(SERVICE_TOKEN), forged)).unwrap();
+    let with_query = String::from_utf8(with_lines(&find(SERVICE_TOKEN, "duel"), forged)).unwrap();
     for request in [
         with_query.replace("lobbies/find", "lobbies/find?a=b").into_bytes(),
         format!("GET /events/live HTTP/1.1\r\nHost: a\r\n{forged}\r\n").into_bytes(),
@@ -235,27 +218,27 @@ fn client_cannot_say_that_it_is_admitted() {
 fn wrong_tokens_count_as_failed_authentications() {
     for change in [None, Some(BY_HYPER[1])] {
         let world = World::with(Setup { failures: 3, ..Setup::default() });
-        world.namespaces.put(Arc::new(namespace()));
         let asked = |request: &[u8]| {
             let request = change.map_or(request.to_vec(), |change| by_hyper(request, change));
             let answer = ask(&world, &request);
             (answer.status, answer.problem().1.to_owned(), answer.code)
         };
-        let failed = [find("env_wrong"), join(&world, "pub_wrong"), request_to("lobbies/heartbeat", "lobby_x", "{}")];
+        let failed =
+            [find("env_wrong", "duel"), world.join("pub_wrong"), request_to("lobbies/heartbeat", "lobby_x", "{}")];
         // Neither a missing token nor one of another kind costs a look-up.
-        let without_token = String::from_utf8(find("x")).unwrap().replace("Authorization: Bearer x\r\n", "");
+        let without_token = String::from_utf8(find("x", "duel")).unwrap().replace("Authorization: Bearer x\r\n", "");
         for _ in 0..5 {
             assert_eq!(asked(without_token.as_bytes()).2, "TOKEN_MISSING");
-            assert_eq!(asked(&find("cloud_x")).2, "FORBIDDEN");
+            assert_eq!(asked(&find("cloud_x", "duel")).2, "FORBIDDEN");
         }
         for request in &failed {
-            assert_eq!((asked(request).0, asked(&find(SERVICE_TOKEN)).0), (401, 200));
+            assert_eq!((asked(request).0, asked(&find(SERVICE_TOKEN, "duel")).0), (401, 200));
         }
         for request in &failed {
             let limited = (429, "rate_limited_failures".to_owned(), "RATE_LIMITED".to_owned());
             assert_eq!(asked(request), limited);
         }
-        assert_eq!(asked(&find(SERVICE_TOKEN)).0, 200, "a valid token");
+        assert_eq!(asked(&find(SERVICE_TOKEN, "duel")).0, 200, "a valid token");
         assert_eq!(world.front.take_measurements().1.limited_failures, 3);
         world.python.check_no_request();
     }

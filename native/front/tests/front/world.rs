@@ -21,9 +21,10 @@ use hosting_shard::Shard;
 use ipnet::IpNet;
 use tokio::net::TcpSocket;
 use tokio::runtime;
+use uuid::Uuid;
 
 use crate::client::Client;
-use crate::namespace::tokens_left;
+use crate::namespace::namespace;
 use crate::python::Python;
 use crate::shard::{self, Clock};
 
@@ -103,11 +104,15 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Limits {
-        Limits { tokens: 1_000, token_addresses: 1_000, client_addresses: 1_000, groups: 1_000 }
+        Limits::of(1_000)
     }
 }
 
 impl Limits {
+    pub fn of(burst: u32) -> Limits {
+        Limits { tokens: burst, token_addresses: burst, client_addresses: burst, groups: burst }
+    }
+
     fn buckets(self) -> ClientLimits {
         let buckets = |burst| Arc::new(Buckets::new(1e-3, burst, 1_000));
         ClientLimits {
@@ -129,8 +134,6 @@ pub struct World {
     pub shard: Arc<Shard>,
     pub budget: Arc<ConnectionBudget>,
     pub lobby: Attached,
-    pub namespaces: Arc<Namespaces>,
-    pub hash: Arc<HashKey>,
     pub limits: ClientLimits,
     parked: Arc<AtomicUsize>,
     pub parked_bytes: Arc<BodyBudget>,
@@ -169,7 +172,6 @@ impl World {
         let edge_socket = folder.path().join("edge.sock");
         let budget = Arc::new(ConnectionBudget::new(setup.budget));
         let matchmaker = matchmaker(shard.clone(), setup.limits, &setup.region_name);
-        let (namespaces, hash) = (matchmaker.namespaces.clone(), matchmaker.hash.clone());
         let limits = matchmaker.limits.clone();
         let passing = passing(folder.path(), &setup);
         let (parked, parked_bytes) = (passing.parked.clone(), passing.parked_bytes.clone());
@@ -202,8 +204,6 @@ impl World {
             shard,
             budget,
             lobby,
-            namespaces,
-            hash,
             limits,
             parked,
             parked_bytes,
@@ -227,46 +227,6 @@ impl World {
 
     pub fn new_player(&self) -> String {
         shard::new_player(&self.shard, self.lobby.lobby)
-    }
-
-    /// Sends a request that Python must get, undecided or without a cost. Checks that the engine and the rate limits stay
-    /// as they were.
-    pub fn check_left_to_python(&self, request: &[u8]) {
-        self.check_passed(request, None);
-    }
-
-    /// Sends a request that has paid its rate limits before Python must get it. Checks that the engine stays as it was, and
-    /// that the client has paid once.
-    pub fn check_admitted_to_python(&self, request: &[u8], paid: [usize; 4]) {
-        self.check_passed(request, Some(paid));
-    }
-
-    fn check_passed(&self, request: &[u8], paid: Option<[usize; 4]>) {
-        let state = || {
-            let engine = self.shard.engine();
-            (engine.last_lsn(), engine.durable_hash(), engine.namespace_counts())
-        };
-        let (mut client, before, left) = (self.connect(), state(), tokens_left(&self.limits));
-        client.send(request);
-        let passed = self.python.request();
-        let head_length = request.windows(4).position(|part| part == b"\r\n\r\n").unwrap() + 4;
-        let line = format!("{} {} HTTP/1.1\r\n", passed.method, passed.target);
-        assert!(request.starts_with(line.as_bytes()), "{line:?} of {}", request.escape_ascii());
-        assert!(request[head_length..] == passed.body, "another body of {}", request.escape_ascii());
-        assert!(state() == before, "the engine has changed: {}", request.escape_ascii());
-        let paid = paid.unwrap_or_default();
-        let expected = std::array::from_fn(|number| left[number] - paid[number]);
-        assert_eq!(tokens_left(&self.limits), expected, "{}", request.escape_ascii());
-        assert_eq!(client.read_answer().body, passed.target);
-    }
-
-    /// Sends a request that the front must refuse itself. Returns the code.
-    pub fn check_refused(&self, request: &[u8]) -> String {
-        let answer = self.connect().ask(request);
-        assert_ne!(answer.status, 200, "{}", request.escape_ascii());
-        assert_eq!(answer.header("content-type"), Some("application/problem+json"));
-        self.python.check_no_request();
-        answer.code
     }
 
     /// Returns why requests were passed on since the last call.
@@ -294,6 +254,11 @@ impl World {
 
     pub fn request_of_new_player(&self) -> Vec<u8> {
         self.request(&self.new_player())
+    }
+
+    pub fn join(&self, token: &str) -> Vec<u8> {
+        let lobby_id = Uuid::from_bytes(self.lobby.lobby.0);
+        request_to("lobbies/join", token, format!(r#"{{"lobby_id":"{lobby_id}"}}"#))
     }
 
     pub fn request_with_body(&self, body: impl AsRef<[u8]>) -> Vec<u8> {
@@ -395,21 +360,23 @@ pub fn passing(folder: &Path, setup: &Setup) -> PassingOptions {
     }
 }
 
-/// Returns the rules on a shard, without namespaces.
+/// Returns the rules on a shard, with one namespace.
 pub fn matchmaker(shard: Arc<Shard>, limits: Limits, region_name: &str) -> Matchmaker {
-    let region = |id: &str, name: &str| Region {
-        id: id.into(),
-        provider_display_name: name.into(),
-        display_name: name.into(),
+    let region = Region {
+        id: "local".into(),
+        provider_display_name: region_name.into(),
+        display_name: region_name.into(),
         coordinates: (0.0, 0.0),
     };
+    let namespaces = Namespaces::default();
+    namespaces.put(Arc::new(namespace()));
     Matchmaker {
         shard,
         hash: Arc::new(HashKey::new([9; 32])),
-        namespaces: Arc::default(),
+        namespaces: Arc::new(namespaces),
         limits: limits.buckets(),
         places: Places {
-            regions: Regions::new(vec![region("local", region_name), region("eu", "eu"), region("us", "us")]),
+            regions: Regions::new(vec![region]),
             addresses: PlayerAddresses {
                 job_domain: None,
                 advertised: "127.0.0.1".into(),
@@ -433,6 +400,10 @@ pub fn request_to(operation: &str, token: &str, body: impl AsRef<[u8]>) -> Vec<u
         body.len()
     );
     [head.as_bytes(), body].concat()
+}
+
+pub fn find(token: &str, mode: &str) -> Vec<u8> {
+    request_to("lobbies/find", token, format!(r#"{{"game_modes":["{mode}"]}}"#))
 }
 
 pub fn is_readable(descriptor: i32, wait: Duration) -> bool {

@@ -7,14 +7,12 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use hosting_front::Received;
 use serde_json::Value;
 
-use crate::namespace::namespace;
 use crate::python::{self, Reply};
 use crate::request_model::{self, Next, Request};
 use crate::response_reader::{Response, take_response};
@@ -149,10 +147,8 @@ fn check_frames(connection: &mut TcpStream) {
 }
 
 fn world() -> World {
-    let unlimited =
-        Limits { tokens: u32::MAX, token_addresses: u32::MAX, client_addresses: u32::MAX, groups: u32::MAX };
-    let world = World::with(Setup { limits: unlimited, failures: u32::MAX, ..Setup::default() });
-    world.namespaces.put(Arc::new(namespace()));
+    let limits = Limits::of(u32::MAX);
+    let world = World::with(Setup { limits, failures: u32::MAX, ..Setup::default() });
     for python in [&world.python, &world.control] {
         python.reply(|request| Reply::Answer(echoed(request)));
     }

@@ -93,7 +93,7 @@ impl World {
             max_players_party: 4,
             player_token_ttl_ms: 60_000,
             heartbeat_timeout_ms: 0,
-            heartbeat_grace_ms: 10_000,
+            heartbeat_grace_ms: 0,
             is_join_enabled: true,
             ports: &[],
             create_ts_ms: 0,
@@ -293,6 +293,54 @@ fn invalid_body_of_a_lobby_server_needs_its_description() {
     assert_eq!(world.left(), [BURST as usize; 4], "lobby servers have no rate limit");
 }
 
+/// Python describes text that is no JSON, and captchas of another form.
+#[test]
+fn invalid_bodies_are_refused_or_need_a_description() {
+    let with =
+        |fields: &str| [join().replace('}', &format!(",{fields}}}")), FIND.replace('}', &format!(",{fields}}}"))];
+    let check = |operation: Operation, body: &str, expected: &str| {
+        let authorization = if operation.callers() == Callers::Clients { service() } else { of_lobby() };
+        assert_eq!(name(&World::new().ask(operation, &authorization, body)), expected, "{operation:?} {body}");
+    };
+    for (fields, expected) in [
+        (r#""party_size":0"#, "BODY_INVALID"),
+        (r#""party_size":-1"#, "BODY_INVALID"),
+        (r#""party_size":1.0"#, "BODY_INVALID"),
+        (r#""party_size":"1""#, "BODY_INVALID"),
+        (r#""client_address":"192.0.2.1%1""#, "BODY_INVALID"),
+        (r#""event_channels":["aaaaaaaaaaaaaaaaaaaaaa"]"#, "BODY_INVALID"),
+        (r#""captcha":{"token":"a"}"#, "invalid_request"),
+        (r#""party_size":null,"client_address":null,"event_channels":null,"unknown":1"#, "OK"),
+    ] {
+        let [join, find] = with(fields);
+        check(Operation::Join, &join, expected);
+        check(Operation::Find, &find, expected);
+    }
+    for operation in PLAYER_OPERATIONS {
+        let of_empty = if operation == Operation::Heartbeat { "OK" } else { "BODY_INVALID" };
+        for (body, expected) in [("", of_empty), ("{}", of_empty), ("null", "BODY_INVALID"), ("[]", "BODY_INVALID")] {
+            check(operation, body, expected);
+        }
+        for no_json in ["{}{}", "{", "{'a':1}", "\u{feff}{}", "a=b", r#"{"player_token":"\ud800"}"#] {
+            check(operation, no_json, "invalid_request");
+        }
+    }
+    for (operation, body) in [
+        (Operation::Connected, r#"{"player_token":1}"#),
+        (Operation::Connected, r#"{"playerToken":"player_a"}"#),
+        (Operation::Disconnected, r#"{"player_token":"player_a","hold_ms":600001}"#),
+        (Operation::Disconnected, r#"{"player_token":"player_a","hold_ms":1.5}"#),
+        (Operation::Heartbeat, r#"{"player_tokens":[null]}"#),
+        (Operation::Heartbeat, r#"{"player_tokens":{"tokens":[]}}"#),
+        (Operation::Join, r#"{"lobby_id":["a"]}"#),
+        (Operation::Find, r#"{"game_modes":"duel"}"#),
+        (Operation::Find, r#"{"game_modes":["duel","duel"]}"#),
+        (Operation::Find, r#"{"game_modes":["duel"],"prevent_auto_create_lobby":1}"#),
+    ] {
+        check(operation, body, "BODY_INVALID");
+    }
+}
+
 #[test]
 fn refusal_by_a_rate_limit_takes_nothing() {
     let world = World::new();
@@ -426,4 +474,5 @@ fn key_is_the_same_over_json_and_protobuf() {
     assert_eq!(tokens(world.0.answer(&over_grpc).decision), first);
 }
 
+mod lobby_calls;
 mod placing;
