@@ -1,33 +1,42 @@
-//! Fuzz target for gRPC connections. Its checks are those of `native/front/tests/fuzz_grpc`.
+//! Fuzz target for gRPC connections. Its checks are those of `native/front/tests/front/fuzz`.
 #![no_main]
 
-#[path = "../../tests/fuzz_grpc/check.rs"]
-mod check;
-#[path = "../../tests/grpc/client.rs"]
+#[path = "../../tests/front/client.rs"]
 #[allow(dead_code)]
 mod client;
-#[path = "../../tests/fuzz_grpc/client_frames.rs"]
-mod client_frames;
 #[path = "../../tests/front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
 #[path = "../../tests/front/problem_names.rs"]
 mod problem_names;
-#[path = "../../tests/grpc/python.rs"]
+#[path = "../../tests/front/python.rs"]
 #[allow(dead_code)]
 mod python;
-#[path = "../../tests/fuzz_grpc/server_frames.rs"]
-mod server_frames;
 #[path = "../../tests/front/shard.rs"]
 #[allow(dead_code)]
 mod shard;
-#[path = "../../tests/grpc/world.rs"]
+#[path = "../../tests/front/world.rs"]
 #[allow(dead_code)]
 mod world;
 
+#[path = "../../tests/front/fuzz"]
+mod fuzz {
+    mod client_frames;
+    pub mod grpc_check;
+    mod server_frames;
+}
+
+#[path = "../../tests/front/grpc"]
+#[allow(dead_code)]
+mod grpc {
+    pub mod client;
+    pub mod python;
+    pub mod world;
+}
+
 use std::sync::LazyLock;
 
-use check::Checker;
+use fuzz::grpc_check::Checker;
 use libfuzzer_sys::fuzz_target;
 
 static CHECKER: LazyLock<Checker> = LazyLock::new(Checker::new);

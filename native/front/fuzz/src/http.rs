@@ -1,14 +1,9 @@
-//! Fuzz target for HTTP connections. Its checks are those of `native/front/tests/fuzz_http`.
+//! Fuzz target for HTTP connections. Its checks are those of `native/front/tests/front/fuzz`.
 #![no_main]
 
-#[path = "../../tests/fuzz_http/check.rs"]
-mod check;
 #[path = "../../tests/front/client.rs"]
 #[allow(dead_code)]
 mod client;
-#[path = "../../tests/fuzz_grpc/client_frames.rs"]
-#[allow(dead_code)]
-mod client_frames;
 #[path = "../../tests/front/namespace.rs"]
 #[allow(dead_code)]
 mod namespace;
@@ -17,13 +12,6 @@ mod problem_names;
 #[path = "../../tests/front/python.rs"]
 #[allow(dead_code)]
 mod python;
-#[path = "../../tests/fuzz_http/request_model.rs"]
-mod request_model;
-#[path = "../../tests/fuzz_http/response_reader.rs"]
-mod response_reader;
-#[path = "../../tests/fuzz_grpc/server_frames.rs"]
-#[allow(dead_code)]
-mod server_frames;
 #[path = "../../tests/front/shard.rs"]
 #[allow(dead_code)]
 mod shard;
@@ -31,10 +19,20 @@ mod shard;
 #[allow(dead_code)]
 mod world;
 
+#[path = "../../tests/front/fuzz"]
+#[allow(dead_code)]
+mod fuzz {
+    mod client_frames;
+    pub mod http_check;
+    mod request_model;
+    mod response_reader;
+    mod server_frames;
+}
+
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::LazyLock;
 
-use check::Checker;
+use fuzz::http_check::Checker;
 use libfuzzer_sys::fuzz_target;
 
 static CHECKER: LazyLock<Checker> = LazyLock::new(Checker::new);

@@ -35,3 +35,28 @@ mod tls;
 mod upstream;
 mod usual_clients;
 mod world;
+
+mod fuzz {
+    mod client_frames;
+    mod corpus;
+    mod grpc_check;
+    mod http_check;
+    mod request_model;
+    mod response_reader;
+    mod server_frames;
+}
+
+mod grpc {
+    mod answering;
+    pub mod client;
+    mod failed_authentications;
+    mod limits;
+    mod passing;
+    mod proxies;
+    pub mod python;
+    mod slow_clients;
+    mod stopping;
+    mod threads;
+    mod tls;
+    pub mod world;
+}

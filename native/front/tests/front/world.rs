@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use hosting_core::{Attached, HashKey};
 use hosting_front::{
     BodyBudget, ByPlane, ClientAddresses, ConnectionBudget, Cors, FailedAuthentications, Front, FrontOptions,
-    OperationCounts, PassReason, PassingOptions, Plane, RequestLimits, RouteOptions, Routes, ServerCertificate,
-    Timeouts, code_names,
+    GrpcOptions, Measurements, OperationCounts, PassReason, PassingOptions, Plane, RequestLimits, RouteOptions, Routes,
+    ServerCertificate, Timeouts, code_names,
 };
 use hosting_matchmaker::{
     Buckets, ClientLimits, LobbyAnswers, Matchmaker, Namespaces, Places, PlayerAddresses, Region, Regions,
@@ -67,6 +67,10 @@ pub struct Setup {
     /// Burst of failed authentications, which does not refill during a test.
     pub failures: u32,
     pub certificate: Option<Arc<ServerCertificate>>,
+    /// Timeout of a gRPC connection without a call.
+    pub grpc_idle: Duration,
+    /// Whether the control plane serves gRPC.
+    pub has_grpc_control: bool,
 }
 
 impl Default for Setup {
@@ -89,6 +93,8 @@ impl Default for Setup {
             requests_max: ByPlane { data: 4_096, control: 512 },
             failures: 1_000,
             certificate: None,
+            grpc_idle: NEVER,
+            has_grpc_control: true,
         }
     }
 }
@@ -141,6 +147,8 @@ pub struct World {
     pub unread_answers: Arc<BodyBudget>,
     pub address: SocketAddr,
     pub shared_listener: Option<TcpListener>,
+    /// Names of the operations.
+    slugs: Vec<String>,
     /// Socket of edge-guard.
     pub edge_socket: PathBuf,
     _folder: tempfile::TempDir,
@@ -153,17 +161,22 @@ impl World {
     }
 
     pub fn with(setup: Setup) -> World {
-        World::start(setup, |folder| (shard::writing_shard(folder), ())).0
+        World::start(setup, |folder| (shard::writing_shard(folder), ()), |_, _| None).0
     }
 
     /// Starts a front with a stepped shard, for [`World::commit`].
     pub fn stepped() -> (World, Arc<Clock>) {
-        let (world, clock) = World::start(Setup::default(), shard::stepped_shard);
+        let (world, clock) = World::start(Setup::default(), shard::stepped_shard, |_, _| None);
         world.commit();
         (world, clock)
     }
 
-    fn start<T>(setup: Setup, new_shard: impl FnOnce(&Path) -> (Arc<Shard>, T)) -> (World, T) {
+    /// Starts a front, with gRPC if there are options for it.
+    pub fn start<T>(
+        setup: Setup,
+        new_shard: impl FnOnce(&Path) -> (Arc<Shard>, T),
+        grpc: impl FnOnce(&Path, &mut PassingOptions) -> Option<GrpcOptions>,
+    ) -> (World, T) {
         let folder = tempfile::tempdir().unwrap();
         let (shard, clock) = new_shard(folder.path());
         let listener = listen(setup.has_small_buffers);
@@ -173,7 +186,9 @@ impl World {
         let budget = Arc::new(ConnectionBudget::new(setup.budget));
         let matchmaker = matchmaker(shard.clone(), setup.limits, &setup.region_name);
         let limits = matchmaker.limits.clone();
-        let passing = passing(folder.path(), &setup);
+        let mut passing = passing(folder.path(), &setup);
+        let grpc = grpc(folder.path(), &mut passing);
+        let slugs = passing.routes.slugs().to_vec();
         let (parked, parked_bytes) = (passing.parked.clone(), passing.parked_bytes.clone());
         let (bodies, unread_answers) = (passing.bodies.clone(), passing.answers.clone());
         let (python, control) = (Python::start(&passing.data_socket), Python::start(&passing.control_socket));
@@ -191,7 +206,7 @@ impl World {
             },
             timeouts: setup.timeouts,
             passing,
-            grpc: None,
+            grpc,
             certificate: setup.certificate,
         };
         let lobby = shard::new_lobby(&shard, 1);
@@ -212,6 +227,7 @@ impl World {
             address,
             edge_socket,
             shared_listener,
+            slugs,
             _folder,
         };
         (world, clock)
@@ -289,13 +305,17 @@ impl World {
 
     /// Returns the number of answers by operation and code since the last call.
     pub fn counts(&self) -> Vec<(String, String, u64)> {
-        let (names, measured) = self.front.take_measurements();
+        self.counted(self.front.take_measurements().1)
+    }
+
+    /// Returns the measured numbers of answers by operation and code.
+    pub fn counted(&self, measured: Measurements) -> Vec<(String, String, u64)> {
         let of_operation = |(slug, counts): (&String, OperationCounts)| {
             let slug = slug.clone();
             let counted = code_names().zip(counts.codes).filter(|(_, count)| *count > 0);
             counted.map(move |(code, count)| (slug.clone(), code.to_owned(), count)).collect::<Vec<_>>()
         };
-        names.routes.slugs().iter().zip(measured.operations).flat_map(of_operation).collect()
+        self.slugs.iter().zip(measured.operations).flat_map(of_operation).collect()
     }
 }
 

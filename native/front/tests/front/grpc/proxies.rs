@@ -3,14 +3,16 @@
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
+use hosting_front::Timeouts;
 use hosting_tls::rustls::ALL_VERSIONS;
 use tokio::io::AsyncWriteExt as _;
 use tokio_rustls::TlsConnector;
 
 use crate::certificates::{Files, host};
-use crate::client::Client;
+use crate::grpc::client::Client;
+use crate::grpc::world::{DATA_METHOD, World};
 use crate::proxy_headers::{local_header, proxy_header};
-use crate::world::{DATA_METHOD, LIMIT, SHORT, Setup, World, wait_until};
+use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, wait_until};
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 const FORWARDED: &[(&str, &str)] = &[("x-forwarded-for", "192.0.2.9"), ("x-coords", "1,2")];
@@ -88,7 +90,7 @@ fn proxy_header_comes_before_the_handshake() {
 fn connection_of_a_proxy_without_its_header_is_closed() {
     let world = World::with(setup());
     wait_closed(&world, PREFACE);
-    let world = World::with(Setup { receive: SHORT, ..setup() });
+    let world = World::with(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, ..setup() });
     for sent in [&b""[..], &local_header()[..7]] {
         wait_closed(&world, sent);
     }
@@ -109,7 +111,7 @@ fn client_that_is_no_proxy_cannot_send_a_proxy_header() {
 
 #[test]
 fn client_that_a_proxy_names_has_half_of_the_connections() {
-    let world = World::with(Setup { connections: 2, ..setup() });
+    let world = World::with(Setup { budget: 2, ..setup() });
     let header = proxy_header([192, 0, 2, 1]);
     let mut client = connect(&world, &header);
     received(&world, &mut client);

@@ -22,8 +22,8 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::grpc::python::name;
 use crate::problem_names::name_of;
-use crate::python::name;
 use crate::world::LIMIT;
 
 /// Frames of a request, until the sender is dropped.

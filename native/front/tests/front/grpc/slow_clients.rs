@@ -5,13 +5,15 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hosting_front::Timeouts;
 use http_body::Frame;
 
-use crate::client::{Client, framed, trailers};
+use crate::grpc::client::{Client, framed, trailers};
+use crate::grpc::python::{Python, ReceivedCall};
+use crate::grpc::world::{CONTROL_METHOD, DATA_METHOD, World};
 use crate::paced_reader;
-use crate::python::{Python, ReceivedCall};
 use crate::raw_http2::{call, connect, ping, preface, update_window};
-use crate::world::{CONTROL_METHOD, DATA_METHOD, NEVER, SHORT, Setup, World, wait_until};
+use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, wait_until};
 
 const EMPTY: [u8; 5] = [0; 5];
 const LARGE: usize = 24 << 20;
@@ -21,7 +23,11 @@ const LARGE_FRAMES: usize = 8;
 const WINDOW: Duration = Duration::from_secs(1);
 
 fn with(slow_reader: Duration) -> World {
-    World::with(Setup { slow_reader, answers: 1_000_000_000, ..Setup::default() })
+    World::with(Setup {
+        timeouts: Timeouts { slow_reader, ..TIMEOUTS },
+        answers_bytes_max: 1_000_000_000,
+        ..Setup::default()
+    })
 }
 
 /// Answers the next call with this number of bytes.
@@ -103,7 +109,7 @@ fn unread_answers_hold_no_permit() {
 #[test]
 fn unread_answers_are_limited_by_client() {
     for frames in [3, LARGE_FRAMES] {
-        let world = World::with(Setup { answers: frames * FRAME_BYTES, ..Setup::default() });
+        let world = World::with(Setup { answers_bytes_max: frames * FRAME_BYTES, ..Setup::default() });
         let mut client = Client::connect(world.address);
         let running = client.start(DATA_METHOD, &[], &EMPTY);
         let received = world.data.next_call();

@@ -12,11 +12,12 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http_body::Frame;
 
-use crate::client::{framed, trailers};
-use crate::client_frames::{self, ClientFrames, Tokens};
-use crate::python::{Python, ReceivedCall};
-use crate::server_frames::{ServerFrames, Stream};
-use crate::world::{LIMIT, Setup, World};
+use crate::fuzz::client_frames::{self, ClientFrames, Tokens};
+use crate::fuzz::server_frames::{ServerFrames, Stream};
+use crate::grpc::client::{framed, trailers};
+use crate::grpc::python::{Python, ReceivedCall};
+use crate::grpc::world::World;
+use crate::world::{LIMIT, Setup};
 
 /// Time without a frame after which an invalid call counts as not answered.
 const QUIET: Duration = Duration::from_millis(10);

@@ -5,23 +5,22 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use hosting_front::{ByPlane, Timeouts};
 use http_body::Frame;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::client::{Client, OpenCall, framed, trailers};
-use crate::python::ReceivedCall;
+use crate::grpc::client::{Client, OpenCall, framed, trailers};
+use crate::grpc::python::ReceivedCall;
+use crate::grpc::world::{CONTROL_METHOD, DATA_METHOD, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, STREAM_METHOD, World};
 use crate::socket_process::SocketProcess;
-use crate::world::{
-    CONTROL_METHOD, DATA_METHOD, LIMIT, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, NEVER, SHORT, STREAM_METHOD, Setup,
-    World, wait_until,
-};
+use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, wait_until};
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 /// Open streams of one client address without a token that the front can verify.
 const STREAMS: usize = 64;
 
 fn short_receive() -> World {
-    World::with(Setup { receive: SHORT, ..Setup::default() })
+    World::with(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, ..Setup::default() })
 }
 
 #[test]
@@ -30,7 +29,7 @@ fn long_metadata_is_refused() {
     let mut client = Client::connect(world.address);
     let answer = client.call(DATA_METHOD, &[("key", &"x".repeat(METADATA_BYTES_MAX))], MESSAGE);
     assert_eq!(answer.code(), "HEADERS_TOO_LARGE");
-    assert_eq!(world.counts(), [("search".into(), "HEADERS_TOO_LARGE".into(), 1)]);
+    assert_eq!(world.counts(), [("live".into(), "HEADERS_TOO_LARGE".into(), 1)]);
     let answer = client.call("/unknown/Method", &[("key", &"x".repeat(METADATA_BYTES_MAX))], MESSAGE);
     assert_eq!(answer.code(), "HEADERS_TOO_LARGE");
 }
@@ -69,7 +68,7 @@ fn message_must_come_in_time() {
 
 #[test]
 fn message_that_comes_in_drops_must_end_in_time() {
-    let world = World::with(Setup { receive: 4 * SHORT, ..Setup::default() });
+    let world = World::with(Setup { timeouts: Timeouts { receive: 4 * SHORT, ..TIMEOUTS }, ..Setup::default() });
     let mut client = Client::connect(world.address);
     let mut call = client.open(DATA_METHOD, &[]);
     call.send(&[0, 0, 1, 0, 0]);
@@ -136,7 +135,7 @@ fn other_requests_are_not_grpc() {
 
 #[test]
 fn connections_of_one_address_are_limited() {
-    let world = World::with(Setup { connections: 4, ..Setup::default() });
+    let world = World::with(Setup { budget: 4, ..Setup::default() });
     let mut clients: Vec<_> = (0..2).map(|_| Client::connect(world.address)).collect();
     for client in &mut clients {
         let call = client.start(DATA_METHOD, &[], MESSAGE);
@@ -150,7 +149,7 @@ fn connections_of_one_address_are_limited() {
 
 #[test]
 fn new_connection_replaces_the_oldest_silent_one() {
-    let world = World::with(Setup { connections: 4, ..Setup::default() });
+    let world = World::with(Setup { budget: 4, ..Setup::default() });
     let connect = || {
         let mut client = Client::connect(world.address);
         let call = client.start(DATA_METHOD, &[], MESSAGE);
@@ -182,7 +181,7 @@ fn connection_without_a_handshake_is_closed() {
 
 #[test]
 fn idle_connection_is_closed() {
-    let world = World::with(Setup { receive: NEVER, idle: SHORT, ..Setup::default() });
+    let world = World::with(Setup { grpc_idle: SHORT, ..Setup::default() });
     let mut client = Client::connect(world.address);
     let call = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
@@ -192,7 +191,7 @@ fn idle_connection_is_closed() {
 
 #[test]
 fn connection_with_a_call_is_not_idle() {
-    let world = World::with(Setup { idle: SHORT, ..Setup::default() });
+    let world = World::with(Setup { grpc_idle: SHORT, ..Setup::default() });
     let mut client = Client::connect(world.address);
     let call = client.start(DATA_METHOD, &[("grpc-timeout", "300m")], MESSAGE);
     assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
@@ -297,7 +296,7 @@ fn open_streams_are_limited() {
 #[test]
 fn silent_stream_gives_its_permit_back_after_a_second() {
     // One call without a token runs at a time.
-    let world = World::with(Setup { data_calls: 4, ..Setup::default() });
+    let world = World::with(Setup { requests_max: ByPlane { data: 4, control: 512 }, ..Setup::default() });
     let mut client = Client::connect(world.address);
     let silent = client.start(STREAM_METHOD, &[], MESSAGE);
     let received = world.data.next_call();
@@ -334,7 +333,7 @@ fn stopped_process_ends_its_streams_and_frees_their_permits() {
 
 #[test]
 fn calls_that_wait_for_their_messages_are_limited_and_others_go_on() {
-    let world = World::with(Setup { bodies: 1_000_000, ..Setup::default() });
+    let world = World::with(Setup { bodies_bytes_max: 1_000_000, ..Setup::default() });
     let mut client = Client::connect(world.address);
     let waiting: Vec<_> = (0..100).map(|_| client.open(DATA_METHOD, &[])).collect();
     let last = client.open(DATA_METHOD, &[]);

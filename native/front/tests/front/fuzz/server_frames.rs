@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::client_frames::{
+use crate::fuzz::client_frames::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE,
 };
 

@@ -8,11 +8,12 @@ use hosting_front::PassReason;
 use hosting_matchmaker::proto;
 use uuid::Uuid;
 
-use crate::client::{Client, bearer, encoded, framed};
+use crate::grpc::client::{Client, bearer, encoded, framed};
+use crate::grpc::world::{CONNECTED, FIND, JOIN, MESSAGE_BYTES_MAX, World};
 use crate::namespace::{SERVICE_TOKEN, public_token};
 use crate::raw_http2::{DATA, END_HEADERS, END_STREAM, connect, frame, headers, preface};
 use crate::shard;
-use crate::world::{CONNECTED, FIND, JOIN, MESSAGE_BYTES_MAX, Setup, World, wait_until};
+use crate::world::{Setup, wait_until};
 
 type Metadata<'a> = Vec<(&'a str, &'a str)>;
 
@@ -85,7 +86,7 @@ fn join_and_find_reserve_slots() {
 #[test]
 fn unread_lobbies_count_for_their_client() {
     // The share of one client is 1,000 bytes.
-    let world = World::with(Setup { answers: 1_000, ..Setup::default() });
+    let world = World::with(Setup { answers_bytes_max: 1_000, ..Setup::default() });
     let mut client = Client::connect(world.address);
     let token = bearer(&public_token());
     let metadata = [("content-type", "application/grpc"), ("authorization", &token)];

@@ -2,9 +2,10 @@
 
 use http_body::Frame;
 
-use crate::client::{Client, bearer, trailers};
+use crate::grpc::client::{Client, bearer, trailers};
+use crate::grpc::world::{CONTROL_METHOD, TOKEN_STREAM_METHOD, World};
 use crate::namespace::public_token;
-use crate::world::{CONTROL_METHOD, Setup, TOKEN_STREAM_METHOD, World};
+use crate::world::Setup;
 
 const FAILURES: u32 = 3;
 /// Calls of one token that the front passes on at once.

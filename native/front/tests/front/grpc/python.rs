@@ -18,7 +18,7 @@ use tokio::net::UnixListener;
 use tokio::runtime;
 use tokio::sync::{mpsc as async_mpsc, oneshot};
 
-use crate::client::{next_frame, trailers};
+use crate::grpc::client::{next_frame, trailers};
 use crate::world::LIMIT;
 
 /// A call that waits for the test's answer.

@@ -4,13 +4,15 @@ use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use hosting_front::Timeouts;
 use hosting_matchmaker::proto;
 use hosting_tls::rustls::{ALL_VERSIONS, ClientConfig, ClientConnection, StreamOwned};
 use tokio_rustls::TlsConnector;
 
 use crate::certificates::{Files, host};
-use crate::client::{Client, bearer, encoded};
-use crate::world::{CONNECTED, DATA_METHOD, LIMIT, SHORT, Setup, World};
+use crate::grpc::client::{Client, bearer, encoded};
+use crate::grpc::world::{CONNECTED, DATA_METHOD, World};
+use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS};
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 const HTTP2: &[&[u8]] = &[b"h2"];
@@ -45,7 +47,7 @@ fn calls_are_answered_and_passed() {
     let call = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
     assert_eq!(client.finish(call).data, MESSAGE);
-    let counts = [("search", "OK", 1), ("connected", "OK", 1)];
+    let counts = [("live", "OK", 1), ("connected", "OK", 1)];
     let mut counted = world.counts();
     counted.sort_by(|first, second| second.cmp(first));
     assert_eq!(counted, counts.map(|(slug, code, count)| (slug.into(), code.into(), count)));
@@ -53,7 +55,8 @@ fn calls_are_answered_and_passed() {
 
 #[test]
 fn connection_without_a_handshake_is_closed() {
-    let (world, files) = with_tls(Setup { receive: SHORT, connections: 4, ..Setup::default() });
+    let (world, files) =
+        with_tls(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, budget: 4, ..Setup::default() });
     for sent in [&b""[..], b"\x16\x03\x01", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         wait_closed(&world, sent);
     }
@@ -77,7 +80,7 @@ fn http1_is_not_agreed_on() {
 
 #[test]
 fn handshakes_count_in_the_connection_budget() {
-    let (world, files) = with_tls(Setup { connections: 4, ..Setup::default() });
+    let (world, files) = with_tls(Setup { budget: 4, ..Setup::default() });
     let mut client = connect(world.address, files.trusting(HTTP2, ALL_VERSIONS));
     let mut waiting = TcpStream::connect(world.address).unwrap();
     let mut handshake = ClientConnection::new(files.trusting(HTTP2, ALL_VERSIONS), host()).unwrap();

@@ -13,10 +13,10 @@ use std::time::Duration;
 use hosting_front::Received;
 use serde_json::Value;
 
+use crate::fuzz::request_model::{self, Next, Request};
+use crate::fuzz::response_reader::{Response, take_response};
+use crate::fuzz::server_frames::ServerFrames;
 use crate::python::{self, Reply};
-use crate::request_model::{self, Next, Request};
-use crate::response_reader::{Response, take_response};
-use crate::server_frames::ServerFrames;
 use crate::world::{
     BODY_BYTES_MAX, FILE_BYTES_MAX, HEADERS_BYTES_MAX, LIMIT, Limits, Setup, URL_BYTES_MAX, World, wait_until,
 };

@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use crate::client::Client;
-use crate::world::{DATA_METHOD, LIMIT, World};
+use crate::grpc::client::Client;
+use crate::grpc::world::{DATA_METHOD, World};
+use crate::world::LIMIT;
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 

@@ -2,8 +2,9 @@
 
 use hosting_matchmaker::proto;
 
-use crate::client::{Client, bearer, encoded};
-use crate::world::{CONNECTED, DATA_METHOD, NEVER, Setup, World};
+use crate::grpc::client::{Client, bearer, encoded};
+use crate::grpc::world::{CONNECTED, DATA_METHOD, World};
+use crate::world::{NEVER, Setup};
 
 const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 /// One thread opens at most so many connections to Python.
@@ -22,7 +23,7 @@ fn call_both(world: &World, client: &mut Client) {
 
 #[test]
 fn two_threads_answer_and_stop() {
-    let world = World::with(Setup { threads: 2, connections: 1_000, ..Setup::default() });
+    let world = World::with(Setup { threads: 2, budget: 1_000, ..Setup::default() });
     let mut clients = Vec::new();
     while world.data.connections() <= CONNECTIONS_OF_THREAD {
         assert!(clients.len() < CLIENTS_MAX, "one thread got all connections");
@@ -34,7 +35,7 @@ fn two_threads_answer_and_stop() {
     let count = clients.len() as u64 * CONNECTIONS_OF_THREAD as u64;
     clients.iter_mut().for_each(|client| call_both(&world, client));
     let count = count + clients.len() as u64;
-    assert_eq!(world.counts(), [("connected".into(), "OK".into(), count), ("search".into(), "OK".into(), count)]);
+    assert_eq!(world.counts(), [("connected".into(), "OK".into(), count), ("live".into(), "OK".into(), count)]);
     world.front.stop(NEVER);
     clients.iter_mut().for_each(Client::wait_closed);
     assert_eq!(world.budget.count(), 0);

@@ -4,8 +4,9 @@ use bytes::Bytes;
 use hosting_front::{Changes, Plane};
 use http_body::Frame;
 
-use crate::client::{Answer, Client, OpenCall, framed, texts, trailers};
-use crate::world::{CONTROL_METHOD, DATA_METHOD, STREAM_METHOD, Setup, World, wait_until};
+use crate::grpc::client::{Answer, Client, OpenCall, framed, texts, trailers};
+use crate::grpc::world::{CONTROL_METHOD, DATA_METHOD, STREAM_METHOD, World};
+use crate::world::{Setup, wait_until};
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 const TOKEN: (&str, &str) = ("authorization", "Bearer cloud_x");
@@ -63,7 +64,7 @@ fn call_and_response_keep_their_parts() {
         );
         assert_eq!(texts(&last), texts(&trailers(&[("grpc-status", "0"), ("x-ray-id", "r"), ("data-bin", "AQ")])));
     }
-    let counts = [("search", "OK", 1), ("get", "OK", 1)];
+    let counts = [("live", "OK", 1), ("get_game", "OK", 1)];
     assert_eq!(world.counts(), counts.map(|(slug, code, count)| (slug.into(), code.into(), count)));
 }
 
@@ -82,7 +83,7 @@ fn errors_of_handlers_are_passed_and_counted() {
         let answer = client.finish(call);
         assert_eq!((answer.status(), answer.code(), answer.text("grpc-status-details-bin")), ("5", "none", "AQ"));
         assert!(!answer.last.contains_key("x-hosting-code"));
-        assert_eq!(world.counts(), [("get".into(), "NOT_FOUND".into(), 1)]);
+        assert_eq!(world.counts(), [("get_game".into(), "NOT_FOUND".into(), 1)]);
     }
 }
 
@@ -96,13 +97,13 @@ fn errors_of_the_control_plane_without_details_mean_that_it_is_unavailable() {
         let call = client.start(CONTROL_METHOD, &[TOKEN], MESSAGE);
         world.control().next_call().answer_trailers_only(&[("grpc-status", status)]);
         assert_eq!(client.finish(call).code(), code);
-        assert_eq!(world.counts(), [("get".into(), code.into(), 1)]);
+        assert_eq!(world.counts(), [("get_game".into(), code.into(), 1)]);
     }
 }
 
 #[test]
 fn missing_control_plane_is_unavailable_and_the_data_plane_goes_on() {
-    let world = World::with(Setup { has_control: false, ..Setup::default() });
+    let world = World::with(Setup { has_grpc_control: false, ..Setup::default() });
     let mut client = Client::connect(world.address);
     assert_eq!(client.call(CONTROL_METHOD, &[TOKEN], MESSAGE).code(), "CONTROL_PLANE_UNAVAILABLE");
     let call = client.start(DATA_METHOD, &[], MESSAGE);
@@ -162,7 +163,7 @@ fn reset_of_a_call_resets_the_passed_one() {
     let received = world.data.next_call();
     client.cancel(call);
     received.wait_cancelled();
-    assert_eq!(world.counts(), [("search".into(), "CANCELLED".into(), 1)]);
+    assert_eq!(world.counts(), [("live".into(), "CANCELLED".into(), 1)]);
 }
 
 #[test]
@@ -273,7 +274,7 @@ fn start_parked(world: &World, client: &mut Client, address: &str, message: &[u8
 #[test]
 fn parked_calls_of_one_address_are_limited_in_bytes() {
     let proxies = vec!["127.0.0.0/8".parse().unwrap()];
-    let world = World::with(Setup { proxies, parked: 64 << 10, ..Setup::default() });
+    let world = World::with(Setup { proxies, parked_bytes_max: 64 << 10, ..Setup::default() });
     world.front.take_changes(Plane::Data, Changes { is_complete: false, ..changes(3, &[]) });
     let mut client = Client::connect(world.address);
     for (bytes, count) in [(1, 7), (12 << 10, 1)] {

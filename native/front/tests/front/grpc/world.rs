@@ -1,0 +1,110 @@
+//! A running front that serves gRPC, and two gRPC servers in place of the Python processes.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use hosting_front::{
+    BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, Health, MethodOptions, PassingOptions, Plane,
+};
+
+use crate::grpc::python::Python;
+use crate::shard;
+use crate::world::Setup;
+
+pub const MESSAGE_BYTES_MAX: usize = 100_000;
+pub const METADATA_BYTES_MAX: usize = 2_000;
+/// Method of the control plane, which needs a token.
+pub const CONTROL_METHOD: &str = "/test.Control/Get";
+/// Method of the data plane.
+pub const DATA_METHOD: &str = "/test.Data/List";
+pub const STREAM_METHOD: &str = "/test.Data/Stream";
+pub const TOKEN_STREAM_METHOD: &str = "/test.Data/TokenStream";
+pub const CONNECTED: &str = "/hosting.v1.Matchmaker/PlayerConnected";
+pub const JOIN: &str = "/hosting.v1.Matchmaker/JoinLobby";
+pub const FIND: &str = "/hosting.v1.Matchmaker/FindLobby";
+pub const HEARTBEAT: &str = "/hosting.v1.Matchmaker/Heartbeat";
+
+/// The fields are dropped in this order.
+pub struct World {
+    http: crate::world::World,
+    pub address: SocketAddr,
+    pub data: Python,
+    pub control: Option<Python>,
+    pub budget: Arc<ConnectionBudget>,
+}
+
+/// Gives access to the front, its lobby and its budgets.
+impl Deref for World {
+    type Target = crate::world::World;
+
+    fn deref(&self) -> &Self::Target {
+        &self.http
+    }
+}
+
+impl World {
+    pub fn new() -> World {
+        World::with(Setup::default())
+    }
+
+    /// Starts a front with budgets of its own for the connections, messages and responses of gRPC.
+    pub fn with(setup: Setup) -> World {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        let budget = Arc::new(ConnectionBudget::new(setup.budget));
+        let (bodies, answers) = (setup.bodies_bytes_max, setup.answers_bytes_max);
+        let (idle, has_control, of_grpc) = (setup.grpc_idle, setup.has_grpc_control, budget.clone());
+        let mut servers = None;
+        let new_shard = |folder: &std::path::Path| (shard::writing_shard(folder), ());
+        let options = |folder: &std::path::Path, passing: &mut PassingOptions| {
+            passing.bodies = BodyBudget::new(bodies, MESSAGE_BYTES_MAX);
+            passing.answers = BodyBudget::new(answers, 1_000);
+            let (data_socket, control_socket) = (folder.join("grpc_data.sock"), folder.join("grpc_control.sock"));
+            servers = Some((Python::start(&data_socket), has_control.then(|| Python::start(&control_socket))));
+            Some(GrpcOptions {
+                listener,
+                budget: of_grpc,
+                methods: methods(),
+                data_socket,
+                control_socket,
+                bodies: passing.bodies.clone(),
+                health: Arc::new(Health::new(methods().iter().map(|method| method.path.as_str()))),
+                limits: GrpcLimits { streams_per_connection: 1_000, metadata_bytes: METADATA_BYTES_MAX, idle },
+            })
+        };
+        let http = crate::world::World::start(setup, new_shard, options).0;
+        let (data, control) = servers.unwrap();
+        World { http, address, data, control, budget }
+    }
+
+    pub fn control(&self) -> &Python {
+        self.control.as_ref().unwrap()
+    }
+
+    /// Returns operation, code and number of the counted calls since the last call.
+    pub fn counts(&self) -> Vec<(String, String, u64)> {
+        self.counted(self.front.take_grpc_measurements())
+    }
+}
+
+fn methods() -> Vec<MethodOptions> {
+    let method = |path: &str, slug: &str, plane, needs_token, is_stream| MethodOptions {
+        path: path.into(),
+        slug: slug.into(),
+        plane,
+        message_bytes_max: MESSAGE_BYTES_MAX,
+        needs_token,
+        is_stream,
+    };
+    vec![
+        method(CONNECTED, "connected", Plane::Data, true, false),
+        method(HEARTBEAT, "heartbeat", Plane::Data, true, false),
+        method(JOIN, "join", Plane::Data, false, false),
+        method(FIND, "find", Plane::Data, false, false),
+        method(DATA_METHOD, "live", Plane::Data, false, false),
+        method(STREAM_METHOD, "live", Plane::Data, false, true),
+        method(TOKEN_STREAM_METHOD, "get_game", Plane::Data, true, true),
+        method(CONTROL_METHOD, "get_game", Plane::Control, true, false),
+    ]
+}
