@@ -34,82 +34,53 @@ fn answer_by_token(python: &Python) {
     });
 }
 
+fn get(client: &str, target: &str, token: &str) -> String {
+    let authorization = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
+    format!("GET {target} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n{authorization}\r\n")
+}
+
 /// Returns the status for a token.
 fn status(world: &World, client: &str, target: &str, token: &str) -> u16 {
-    let authorization = if token.is_empty() { String::new() } else { format!("Authorization: Bearer {token}\r\n") };
-    let head = format!("GET {target} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {client}\r\n{authorization}\r\n");
-    world.connect().ask(head).status
-}
-
-fn fail_often(world: &World) {
-    for number in 0..FAILURES {
-        assert_eq!(status(world, "192.0.2.1", "/cloud/games/1", &format!("cloud_wrong{number}")), 401);
-    }
+    world.connect().ask(get(client, target, token)).status
 }
 
 #[test]
-fn tokens_of_an_address_are_refused_after_many_failures() {
-    let world = world();
-    fail_often(&world);
-    for target in ["/cloud/games/1", "/events/live", "/unknown"] {
-        let head = format!(
-            "GET {target} HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: 192.0.2.1\r\nAuthorization: Bearer cloud_new\r\n\r\n"
-        );
-        let answer = world.connect().ask(head);
-        assert_eq!(answer.problem(), (429, "rate_limited_failures", false));
-    }
-    assert_eq!(world.control.targets(FAILURES as usize).len(), FAILURES as usize);
-    world.control.check_no_request();
-    world.python.check_no_request();
-    assert_eq!(world.front.take_measurements().1.limited_failures, 3);
-    assert_eq!(world.front.take_measurements().1.limited_failures, 0);
-    assert_eq!(status(&world, "192.0.2.2", "/cloud/games/1", "cloud_new"), 200);
-}
-
-#[test]
-fn token_that_succeeded_is_not_limited() {
+fn unknown_tokens_of_an_address_are_refused_after_many_failures() {
+    const FAILING: &str = "192.0.2.1";
     let world = world();
     assert_eq!(status(&world, "192.0.2.7", "/cloud/games/1", "cloud_good"), 200);
-    fail_often(&world);
-    assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_good"), 200);
-    // The answer of a path that needs no token does not tell whether the token is valid.
+    // The response of a path that needs no token does not tell whether the token is valid.
     assert_eq!(status(&world, "192.0.2.7", "/unknown", "cloud_new"), 200);
-    assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_new"), 429);
-}
-
-/// Players behind one address share it with a client that tries wrong tokens.
-#[test]
-fn valid_tokens_of_players_and_their_back_ends_are_not_limited() {
-    let world = world();
-    fail_often(&world);
+    for _ in 0..2 * FAILURES {
+        assert_eq!(status(&world, FAILING, "/cloud/games/1", "cloud_other"), 404, "another error is no failure");
+        assert_eq!(status(&world, FAILING, "/cloud/games/1", ""), 401, "a missing token is no failure");
+    }
+    for number in 0..FAILURES {
+        assert_eq!(status(&world, FAILING, "/cloud/games/1", &format!("cloud_wrong{number}")), 401);
+    }
+    while world.control.received().is_some() {}
+    for (target, token) in [
+        ("/cloud/games/1", "cloud_new"),
+        ("/events/live", "cloud_new"),
+        ("/unknown", "cloud_new"),
+        ("/unknown", "pub_wrong"),
+        ("/unknown", "env_wrong"),
+    ] {
+        let answer = world.connect().ask(get(FAILING, target, token));
+        assert_eq!(answer.problem(), (429, "rate_limited_failures", false), "{token}");
+    }
+    world.control.check_no_request();
+    assert_eq!(world.front.take_measurements().1.limited_failures, 5);
+    assert_eq!(world.front.take_measurements().1.limited_failures, 0);
+    assert_eq!(status(&world, "192.0.2.2", "/cloud/games/1", "cloud_new"), 200);
+    assert_eq!(status(&world, FAILING, "/cloud/games/1", "cloud_good"), 200);
+    assert_eq!(status(&world, FAILING, "/cloud/games/1", ""), 401);
+    // Players behind one address share it with a client that tries wrong tokens. Python decides about their tokens.
     for token in [&*public_token(), SERVICE_TOKEN] {
-        assert_eq!(status(&world, "192.0.2.1", "/unknown", token), 401, "Python decides");
-    }
-    for token in ["pub_wrong", "env_wrong"] {
-        assert_eq!(status(&world, "192.0.2.1", "/unknown", token), 429);
-    }
-}
-
-#[test]
-fn request_without_a_token_is_not_limited_and_is_no_failure() {
-    let world = world();
-    for _ in 0..2 * FAILURES {
-        assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", ""), 401);
-    }
-    fail_often(&world);
-    assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", ""), 401);
-}
-
-#[test]
-fn other_errors_are_no_failures() {
-    let world = world();
-    for _ in 0..2 * FAILURES {
-        assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_other"), 404);
+        assert_eq!(status(&world, FAILING, "/unknown", token), 401);
     }
     world.control.end();
-    for _ in 0..2 * FAILURES {
-        assert_eq!(status(&world, "192.0.2.1", "/cloud/games/1", "cloud_other"), 503);
-    }
+    assert_eq!(status(&world, FAILING, "/cloud/games/1", "cloud_good"), 503);
 }
 
 #[test]
@@ -118,8 +89,7 @@ fn refused_request_does_not_wait_for_a_permit() {
     world.control.reply_by_test();
     let send = |token: &str| {
         let mut client = world.connect();
-        let head = format!("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n");
-        client.send(head.as_bytes());
+        client.send(get("", "/cloud/games/1", token).as_bytes());
         client
     };
     let mut slow: Vec<_> = (0..PERMITS).map(|_| send("cloud_slow")).collect();
@@ -139,10 +109,10 @@ fn refused_request_does_not_wait_for_a_permit() {
 #[test]
 fn late_request_with_a_token_counts() {
     let world = World::with(Setup { failures: 1, answer_timeout: SHORT, ..Setup::default() });
-    let head = "GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer cloud_x\r\n\r\n";
     world.control.reply_by_test();
-    assert_eq!(world.connect().ask(head).status, 504);
-    assert_eq!(world.connect().ask(head).problem(), (429, "rate_limited_failures", false));
+    let ask = || world.connect().ask(get("", "/cloud/games/1", "cloud_x"));
+    assert_eq!(ask().status, 504);
+    assert_eq!(ask().problem(), (429, "rate_limited_failures", false));
 }
 
 #[test]
@@ -151,11 +121,11 @@ fn lost_request_with_a_token_counts() {
     world.control.reply_by_test();
     for _ in 0..FAILURES {
         let mut client = world.connect();
-        client.send(b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer cloud_x\r\n\r\n");
+        client.send(get("", "/cloud/games/1", "cloud_x").as_bytes());
         world.control.request();
         drop(client);
         world.control.wait_for_close();
     }
-    let answer = world.connect().ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer cloud_x\r\n\r\n");
+    let answer = world.connect().ask(get("", "/cloud/games/1", "cloud_x"));
     assert_eq!(answer.problem(), (429, "rate_limited_failures", false));
 }

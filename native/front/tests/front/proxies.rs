@@ -126,11 +126,7 @@ fn trusted_proxy_names_the_client_of_each_request() {
     let world = behind_proxies(false);
     let mut client = world.connect();
     for (lines, expected) in [
-        ("X-Forwarded-For: 192.0.2.9, 192.0.2.1\r\n", "192.0.2.1"),
         ("X-Forwarded-For: 192.0.2.9\r\nX-Forwarded-For: 192.0.2.1, 10.0.0.1\r\n", "192.0.2.1"),
-        ("X-Forwarded-For: 192.0.2.1, unknown, 10.0.0.1\r\n", "10.0.0.1"),
-        ("X-Forwarded-For: ::ffff:192.0.2.1\r\n", "192.0.2.1"),
-        ("X-Forwarded-For: 2001:db8::1\r\n", "2001:db8::1"),
         ("X-Forwarded-For: unknown\r\n", "127.0.0.1"),
         ("Forwarded: for=192.0.2.1\r\n", "127.0.0.1"),
         ("", "127.0.0.1"),
@@ -140,15 +136,6 @@ fn trusted_proxy_names_the_client_of_each_request() {
         assert_eq!(request.header("x-coords"), Some("48.1, 11.5"));
         assert!(!request.has("x-forwarded-for") && !request.has("forwarded"));
     }
-}
-
-#[test]
-fn client_outside_the_networks_of_proxies_names_no_other() {
-    let networks = ["10.0.0.0/8", "127.0.0.2/32", "::/0"];
-    let proxies = networks.map(|network| network.parse().unwrap()).to_vec();
-    let world = World::with(Setup { proxies, ..Setup::default() });
-    let request = ask(&world, &mut world.connect(), "X-Forwarded-For: 192.0.2.1\r\nX-Coords: 1, 2\r\n");
-    assert_eq!((request.header("x-hosting-client"), request.header("x-coords")), (Some("127.0.0.1"), None));
 }
 
 #[test]

@@ -182,16 +182,6 @@ fn is_cut_off(bytes_per_second: usize, windows: u32) -> bool {
     !paced_reader::read(&mut stream, bytes_per_second, windows * window, || world.budget.count() > 0)
 }
 
-#[test]
-fn reader_below_8_kib_a_second_is_cut_off() {
-    assert!(is_cut_off(6 << 10, 10));
-}
-
-#[test]
-fn reader_above_8_kib_a_second_is_not_cut_off() {
-    assert!(!is_cut_off(32 << 10, 3));
-}
-
 /// Returns whether a client that reads at this rate is cut off. The front empties its buffers many times in each window.
 /// With the smallest buffers, the kernel sends about 3 KiB a second.
 fn is_cut_off_in_parts(buffer_bytes: u32, bytes_per_second: usize, windows: u32) -> bool {
@@ -210,13 +200,9 @@ fn is_cut_off_in_parts(buffer_bytes: u32, bytes_per_second: usize, windows: u32)
 }
 
 #[test]
-fn slow_reader_of_many_parts_is_cut_off() {
-    assert!(is_cut_off_in_parts(1, 4 << 10, 10));
-}
-
-#[test]
-fn fast_reader_of_many_parts_is_not_cut_off() {
-    assert!(!is_cut_off_in_parts(8 << 10, 16 << 10, 4));
+fn reader_must_take_8_kib_a_second() {
+    assert!(is_cut_off(6 << 10, 10) && !is_cut_off(32 << 10, 3), "one large part");
+    assert!(is_cut_off_in_parts(1, 4 << 10, 10) && !is_cut_off_in_parts(8 << 10, 16 << 10, 4), "many parts");
 }
 
 /// Waits of several responses add up, but not the pauses between them.

@@ -4,7 +4,7 @@ use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
 use std::num::NonZero;
 use std::sync::Arc;
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use hosting_core::{Engine, EngineConfig};
@@ -17,6 +17,16 @@ use crate::world::{Limits, NEVER, SHORT, Setup, TIMEOUTS, World, matchmaker, pas
 /// Waits until the front accepts no more connections, because it stops.
 fn wait_until_stopping(world: &World) {
     wait_until(|| TcpStream::connect(world.address).is_err());
+}
+
+/// Runs a part of a test after the front has begun to stop, and waits for the end of the stop.
+fn during_stop(world: &World, test: impl FnOnce(&ScopedJoinHandle<'_, ()>)) {
+    thread::scope(|scope| {
+        let stopping = scope.spawn(|| world.front.stop(NEVER));
+        wait_until_stopping(world);
+        test(&stopping);
+        stopping.join().unwrap();
+    });
 }
 
 #[test]
@@ -92,16 +102,13 @@ fn idle_connection_gets_one_more_answer_during_the_stop() {
         client.send(&world.request_of_new_player());
         assert!(!client.read_answer().is_last);
     }
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |_| {
         for mut client in clients {
             client.send(&world.request_of_new_player());
             let answer = client.read_answer();
             assert_eq!((&answer.code[..], answer.is_last), ("OK", true));
             assert_eq!(client.rest(), b"");
         }
-        stopping.join().unwrap();
     });
 }
 
@@ -114,9 +121,7 @@ fn last_pipelined_answer_closes_the_connection() {
     assert_eq!(client.answer(), "PLAYER_TOKEN_INVALID");
     wait_until(|| world.players() == [0, 1]);
     let request = world.refused_request();
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |_| {
         client.send(&[&request[..], &request, &request[..20]].concat());
         let begun = [client.read_answer(), client.read_answer()];
         assert!(begun.iter().all(|answer| !answer.is_last), "the front has read a part of another request");
@@ -125,7 +130,6 @@ fn last_pipelined_answer_closes_the_connection() {
         client.send(&request);
         assert_eq!(client.rest(), b"");
         world.commit();
-        stopping.join().unwrap();
     });
     assert_eq!(waiting.answer(), "OK");
 }
@@ -174,13 +178,10 @@ fn stop_waits_for_answers() {
         client.send(&world.request_of_new_player());
     }
     wait_until(|| world.players() == [0, 2]);
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |stopping| {
         assert!(!stopping.is_finished());
         assert!(clients.iter().all(|client| !client.has_answer()));
         world.commit();
-        stopping.join().unwrap();
     });
     for mut client in clients {
         assert_eq!(client.answer(), "OK");
@@ -197,15 +198,12 @@ fn request_during_the_stop_is_answered_and_its_connection_closed() {
     late.send(&world.refused_request());
     assert_eq!(late.answer(), "PLAYER_TOKEN_INVALID");
     wait_until(|| world.players() == [0, 1]);
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |stopping| {
         late.send(&world.refused_request());
         assert_eq!(late.answer(), "PLAYER_TOKEN_INVALID");
         assert_eq!(late.rest(), b"");
         assert!(!stopping.is_finished());
         world.commit();
-        stopping.join().unwrap();
     });
     assert_eq!(waiting.answer(), "OK");
 }
@@ -229,11 +227,8 @@ fn second_stop_shortens_the_grace_of_the_first() {
     let mut client = world.connect();
     client.send(&world.request_of_new_player());
     wait_until(|| world.players() == [0, 1]);
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |_| {
         world.front.stop(Duration::ZERO);
-        stopping.join().unwrap();
     });
     assert_eq!(client.rest(), b"");
 }
@@ -253,12 +248,9 @@ fn passed_request_is_answered_during_the_stop() {
     assert_eq!([client.read_answer().body, idle.read_answer().body], ["one"; 2]);
     client.send(GET);
     let mut request = world.python.request();
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |stopping| {
         assert!(!stopping.is_finished());
         request.answer_ok("late");
-        stopping.join().unwrap();
     });
     let answer = client.read_answer();
     assert_eq!((answer.header("connection"), &*answer.body), (Some("close"), "late"));
@@ -271,11 +263,8 @@ fn request_behind_an_answer_reaches_python_during_the_stop() {
     let mut client = world.connect();
     client.send(&[&world.request_of_new_player(), GET].concat());
     wait_until(|| world.players() == [0, 1]);
-    thread::scope(|scope| {
-        let stopping = scope.spawn(|| world.front.stop(NEVER));
-        wait_until_stopping(&world);
+    during_stop(&world, |_| {
         world.commit();
-        stopping.join().unwrap();
     });
     assert_eq!(client.answer(), "OK");
     let answer = client.read_answer();

@@ -9,7 +9,7 @@ use hosting_matchmaker::proto;
 use uuid::Uuid;
 
 use crate::grpc::client::{Client, bearer, encoded, framed};
-use crate::grpc::world::{CONNECTED, FIND, JOIN, MESSAGE_BYTES_MAX, World};
+use crate::grpc::world::{CONNECTED, FIND, JOIN, MESSAGE_BYTES_MAX, OK, World};
 use crate::namespace::{SERVICE_TOKEN, public_token};
 use crate::raw_http2::{DATA, END_HEADERS, END_STREAM, connect, frame, headers, preface};
 use crate::shard;
@@ -203,7 +203,7 @@ fn message_that_python_reads_is_left_to_it() {
         assert_eq!(received.data(), message);
         let admitted = received.metadata.get("x-hosting-admitted").map(|value| value.to_str().unwrap().to_owned());
         assert_eq!(admitted.as_deref(), Some("1"));
-        received.answer_trailers_only(&[("grpc-status", "0")]);
+        received.answer_trailers_only(OK);
         assert_eq!(client.finish(call).status(), "0");
         assert_eq!(world.players(), [1, 0], "{metadata:?}");
         let measured = world.front.take_grpc_measurements();

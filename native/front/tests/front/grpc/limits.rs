@@ -11,11 +11,12 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::grpc::client::{Client, OpenCall, framed, trailers};
 use crate::grpc::python::ReceivedCall;
-use crate::grpc::world::{CONTROL_METHOD, DATA_METHOD, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, STREAM_METHOD, World};
+use crate::grpc::world::{
+    CONTROL_METHOD, DATA_METHOD, MESSAGE, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, OK, STREAM_METHOD, World,
+};
 use crate::socket_process::SocketProcess;
 use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, wait_until};
 
-const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 /// Open streams of one client address without a token that the front can verify.
 const STREAMS: usize = 64;
 
@@ -53,7 +54,7 @@ fn longest_message_is_passed() {
     let call = client.start(DATA_METHOD, &[], &message);
     let received = world.data.next_call();
     assert!(received.data() == message);
-    received.answer(MESSAGE, &[("grpc-status", "0")]);
+    received.answer(MESSAGE, OK);
     assert_eq!(client.finish(call).status(), "0");
 }
 
@@ -134,35 +135,24 @@ fn other_requests_are_not_grpc() {
 }
 
 #[test]
-fn connections_of_one_address_are_limited() {
+fn connections_of_one_address_are_limited_unless_they_are_silent() {
     let world = World::with(Setup { budget: 4, ..Setup::default() });
-    let mut clients: Vec<_> = (0..2).map(|_| Client::connect(world.address)).collect();
-    for client in &mut clients {
-        let call = client.start(DATA_METHOD, &[], MESSAGE);
-        world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-        assert_eq!(client.finish(call).status(), "0");
-    }
-    let mut refused = TcpStream::connect(world.address).unwrap();
-    refused.set_read_timeout(Some(LIMIT)).unwrap();
-    assert!(matches!(refused.read(&mut [0; 8]), Ok(0) | Err(_)));
-}
-
-#[test]
-fn new_connection_replaces_the_oldest_silent_one() {
-    let world = World::with(Setup { budget: 4, ..Setup::default() });
-    let connect = || {
+    let open = || {
+        let stream = TcpStream::connect(world.address).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let served = || {
         let mut client = Client::connect(world.address);
-        let call = client.start(DATA_METHOD, &[], MESSAGE);
-        world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-        assert_eq!(client.finish(call).status(), "0");
+        world.serve(&mut client, DATA_METHOD, &[]);
         client
     };
-    let _spoken = connect();
-    let mut silent = TcpStream::connect(world.address).unwrap();
-    silent.set_read_timeout(Some(LIMIT)).unwrap();
+    let _spoken = served();
+    let mut silent = open();
     wait_until(|| world.budget.count() == 2);
-    let _new = connect();
+    let _new = served();
     assert_eq!(silent.read(&mut [0; 8]).unwrap(), 0);
+    assert!(matches!(open().read(&mut [0; 8]), Ok(0) | Err(_)));
 }
 
 #[test]
@@ -183,9 +173,7 @@ fn connection_without_a_handshake_is_closed() {
 fn idle_connection_is_closed() {
     let world = World::with(Setup { grpc_idle: SHORT, ..Setup::default() });
     let mut client = Client::connect(world.address);
-    let call = client.start(DATA_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    client.finish(call);
+    world.serve(&mut client, DATA_METHOD, &[]);
     client.wait_closed();
 }
 
@@ -207,14 +195,12 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
     let mut received: Vec<_> = (0..128).map(|_| world.control().next_call()).collect();
     let waiting = client.start(CONTROL_METHOD, &token, MESSAGE);
     let refused = client.start(CONTROL_METHOD, &token, MESSAGE);
-    let other = client.start(CONTROL_METHOD, &[("authorization", "Bearer cloud_y")], MESSAGE);
-    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    assert_eq!(client.finish(other).status(), "0");
-    received.pop().unwrap().answer(MESSAGE, &[("grpc-status", "0")]);
-    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    world.serve(&mut client, CONTROL_METHOD, &[("authorization", "Bearer cloud_y")]);
+    received.pop().unwrap().answer(MESSAGE, OK);
+    world.control().next_call().answer(MESSAGE, OK);
     assert_eq!(client.finish(waiting).status(), "0");
     // The free permit went to the second call.
-    world.control().next_call().answer(MESSAGE, &[("grpc-status", "0")]);
+    world.control().next_call().answer(MESSAGE, OK);
     assert_eq!(client.finish(refused).status(), "0");
     let full: Vec<_> = (0..2).map(|_| client.start(CONTROL_METHOD, &token, MESSAGE)).collect();
     received.push(world.control().next_call());
@@ -248,11 +234,11 @@ fn cancelled_calls_keep_their_permits_for_a_second() {
         let of_other = client.start(CONTROL_METHOD, &[("authorization", other)], MESSAGE);
         let received = world.control().next_call();
         assert_eq!(received.text("authorization"), Some(other));
-        received.answer(MESSAGE, &[("grpc-status", "0")]);
+        received.answer(MESSAGE, OK);
         assert_eq!(client.finish(of_other).status(), "0");
         let received = world.control().next_call();
         assert!(cancelled_at.elapsed() >= Duration::from_secs(1));
-        received.answer(MESSAGE, &[("grpc-status", "0")]);
+        received.answer(MESSAGE, OK);
         assert_eq!(client.finish(next).status(), "0");
     }
 }
@@ -281,15 +267,11 @@ fn open_streams_are_limited() {
     let paths = [STREAM_METHOD, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"].repeat(STREAMS / 2);
     let mut open: Vec<_> = paths.iter().map(|path| open_stream(&world, &mut client, path)).collect();
     assert_eq!(client.call(STREAM_METHOD, &[], MESSAGE).code(), "OVERLOADED");
-    let other = client.start(DATA_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    assert_eq!(client.finish(other).status(), "0");
+    world.serve(&mut client, DATA_METHOD, &[]);
     let (ended, frames) = open.pop().unwrap();
-    frames.send(Frame::trailers(trailers(&[("grpc-status", "0")]))).unwrap();
+    frames.send(Frame::trailers(trailers(OK))).unwrap();
     client.finish(ended);
-    let next = client.start(STREAM_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    assert_eq!(client.finish(next).status(), "0");
+    world.serve(&mut client, STREAM_METHOD, &[]);
 }
 
 /// A client without a token could hold all permits of calls with streams that send nothing.
@@ -300,10 +282,8 @@ fn silent_stream_gives_its_permit_back_after_a_second() {
     let mut client = Client::connect(world.address);
     let silent = client.start(STREAM_METHOD, &[], MESSAGE);
     let received = world.data.next_call();
-    let next = client.start(DATA_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    assert_eq!(client.finish(next).status(), "0");
-    received.answer(MESSAGE, &[("grpc-status", "0")]);
+    world.serve(&mut client, DATA_METHOD, &[]);
+    received.answer(MESSAGE, OK);
     assert_eq!(client.finish(silent).status(), "0");
 }
 
@@ -321,7 +301,7 @@ fn stopped_process_ends_its_streams_and_frees_their_permits() {
         client.call(CONTROL_METHOD, &[("authorization", "Bearer cloud_x")], MESSAGE).code(),
         "CONTROL_PLANE_UNAVAILABLE"
     );
-    frames.send(Frame::trailers(trailers(&[("grpc-status", "0")]))).unwrap();
+    frames.send(Frame::trailers(trailers(OK))).unwrap();
     assert_eq!(client.finish(quiet).status(), "0");
     process.stop();
     for (call, _frames) in open {
@@ -338,8 +318,6 @@ fn calls_that_wait_for_their_messages_are_limited_and_others_go_on() {
     let waiting: Vec<_> = (0..100).map(|_| client.open(DATA_METHOD, &[])).collect();
     let last = client.open(DATA_METHOD, &[]);
     assert_eq!(client.finish(last).code(), "OVERLOADED_BODIES");
-    let complete = client.start(DATA_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    assert_eq!(client.finish(complete).status(), "0");
+    world.serve(&mut client, DATA_METHOD, &[]);
     waiting.into_iter().for_each(|call| client.cancel(call));
 }

@@ -5,7 +5,7 @@ use hosting_front::{Changes, Plane};
 use http_body::Frame;
 
 use crate::grpc::client::{Answer, Client, OpenCall, framed, texts, trailers};
-use crate::grpc::world::{CONTROL_METHOD, DATA_METHOD, STREAM_METHOD, World};
+use crate::grpc::world::{CONTROL_METHOD, DATA_METHOD, MESSAGE, STREAM_METHOD, World};
 use crate::world::{Setup, wait_until};
 
 const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -17,7 +17,6 @@ const ERROR: &[(&str, &str)] = &[
     ("grpc-status-details-bin", "AQ"),
     ("x-hosting-code", "NOT_FOUND"),
 ];
-const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 
 fn changes(sequence: u64, topics: &[(&str, u64)]) -> Changes {
     let topics = topics.iter().map(|(topic, number)| ((*topic).to_owned(), *number)).collect();
@@ -106,9 +105,7 @@ fn missing_control_plane_is_unavailable_and_the_data_plane_goes_on() {
     let world = World::with(Setup { has_grpc_control: false, ..Setup::default() });
     let mut client = Client::connect(world.address);
     assert_eq!(client.call(CONTROL_METHOD, &[TOKEN], MESSAGE).code(), "CONTROL_PLANE_UNAVAILABLE");
-    let call = client.start(DATA_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, OK);
-    assert_eq!(client.finish(call).status(), "0");
+    world.serve(&mut client, DATA_METHOD, &[]);
 }
 
 #[test]
@@ -141,17 +138,6 @@ fn trace_of_the_client_goes_on() {
     assert_eq!(received.text("traceparent"), None);
     assert_eq!(received.text("x-hosting-ray").unwrap().len(), 32);
     drop(received);
-    client.finish(call);
-}
-
-#[test]
-fn trusted_proxy_names_the_client() {
-    let world = World::with(Setup { proxies: vec!["127.0.0.0/8".parse().unwrap()], ..Setup::default() });
-    let mut client = Client::connect(world.address);
-    let call = client.start(DATA_METHOD, &[("x-forwarded-for", "192.0.2.7"), ("x-coords", "1,2")], MESSAGE);
-    let received = world.data.next_call();
-    assert_eq!((received.text("x-hosting-client"), received.text("x-coords")), (Some("192.0.2.7"), Some("1,2")));
-    received.answer(MESSAGE, OK);
     client.finish(call);
 }
 
@@ -242,9 +228,7 @@ fn parked_call_is_repeated_after_a_change() {
     assert_eq!(received.text("x-hosting-repeat"), None);
     received.answer(&[0; 5], &[("grpc-status", "0"), ("x-hosting-park", "run.3 one,two")]);
     // A call that is answered later shows that the first one waits.
-    let other = client.start(CONTROL_METHOD, &[TOKEN], MESSAGE);
-    world.control().next_call().answer(MESSAGE, OK);
-    client.finish(other);
+    world.serve(&mut client, CONTROL_METHOD, &[TOKEN]);
     assert!(!world.control().has_call());
     world.front.take_changes(Plane::Control, changes(4, &[("two", 4)]));
     let repeated = world.control().next_call();

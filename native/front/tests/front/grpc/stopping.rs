@@ -4,10 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use crate::grpc::client::Client;
-use crate::grpc::world::{DATA_METHOD, World};
+use crate::grpc::world::{DATA_METHOD, MESSAGE, OK, World};
 use crate::world::LIMIT;
-
-const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 
 #[test]
 fn running_calls_are_answered_before_the_stop() {
@@ -17,7 +15,7 @@ fn running_calls_are_answered_before_the_stop() {
     let received = world.data.next_call();
     thread::scope(|scope| {
         let stopping = scope.spawn(|| world.front.stop(LIMIT));
-        received.answer(MESSAGE, &[("grpc-status", "0")]);
+        received.answer(MESSAGE, OK);
         assert_eq!(client.finish(call).status(), "0");
         client.wait_closed();
         stopping.join().unwrap();

@@ -6,7 +6,6 @@ use crate::grpc::client::{Client, bearer, encoded};
 use crate::grpc::world::{CONNECTED, DATA_METHOD, World};
 use crate::world::{NEVER, Setup};
 
-const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
 /// One thread opens at most so many connections to Python.
 const CONNECTIONS_OF_THREAD: usize = 2;
 const CLIENTS_MAX: usize = 400;
@@ -16,9 +15,7 @@ fn call_both(world: &World, client: &mut Client) {
     let confirmed = encoded(&proto::PlayerConnectedRequest { player_token: world.new_player() });
     let token = bearer(&world.lobby.lobby_token);
     assert_eq!(client.call(CONNECTED, &[("authorization", &token)], &confirmed).status(), "0");
-    let passed = client.start(DATA_METHOD, &[], MESSAGE);
-    world.data.next_call().answer(MESSAGE, &[("grpc-status", "0")]);
-    assert_eq!(client.finish(passed).data, MESSAGE);
+    world.serve(client, DATA_METHOD, &[]);
 }
 
 #[test]

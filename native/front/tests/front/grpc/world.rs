@@ -8,10 +8,14 @@ use hosting_front::{
     BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, Health, MethodOptions, PassingOptions, Plane,
 };
 
+use crate::grpc::client::Client;
 use crate::grpc::python::Python;
 use crate::shard;
 use crate::world::Setup;
 
+/// A message with its prefix.
+pub const MESSAGE: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
+pub const OK: &[(&str, &str)] = &[("grpc-status", "0")];
 pub const MESSAGE_BYTES_MAX: usize = 100_000;
 pub const METADATA_BYTES_MAX: usize = 2_000;
 /// Method of the control plane, which needs a token.
@@ -80,6 +84,15 @@ impl World {
 
     pub fn control(&self) -> &Python {
         self.control.as_ref().unwrap()
+    }
+
+    /// Makes a call that Python answers.
+    pub fn serve(&self, client: &mut Client, path: &str, metadata: &[(&str, &str)]) {
+        let call = client.start(path, metadata, MESSAGE);
+        let python = if path == CONTROL_METHOD { self.control() } else { &self.data };
+        python.next_call().answer(MESSAGE, OK);
+        let answer = client.finish(call);
+        assert_eq!((answer.status(), &*answer.data), ("0", MESSAGE));
     }
 
     /// Returns operation, code and number of the counted calls since the last call.
