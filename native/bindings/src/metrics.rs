@@ -44,18 +44,16 @@ pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashM
     page.namespaces(&by_label(counts, forgotten, labels));
     page.single(
         "hosting_ledger_violations_total",
-        "counter",
         "Commands after which free + held + reserved + connected + kept was not the capacity.",
         violations,
     );
-    page.single("hosting_find_candidates_total", "counter", "Lobbies that find examined.", find_work);
+    page.single("hosting_find_candidates_total", "Lobbies that find examined.", find_work);
     page.single(
         "hosting_facts_waiting",
-        "gauge",
         "Facts about lobbies that the control plane has not acknowledged.",
         facts_waiting,
     );
-    page.single("hosting_facts_lost", "gauge", "Facts dropped since the last read of the control plane.", facts_lost);
+    page.single("hosting_facts_lost", "Facts dropped since the last read of the control plane.", facts_lost);
     page.ports(&ports);
     if let Some(journal) = shard.journal() {
         page.journal(&journal.stats());
@@ -92,19 +90,24 @@ fn by_label(
 struct Page(String);
 
 impl Page {
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
+    /// Names of counters end with `_total`, as Prometheus recommends.
+    fn family(&mut self, name: &str, help: &str) {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        self.family_of(name, kind, help);
+    }
+
+    fn family_of(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn single(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
-        self.family(name, kind, help);
+    fn single(&mut self, name: &str, help: &str, value: impl Display) {
+        self.family(name, help);
         let _ = writeln!(self.0, "{name} {value}");
     }
 
     fn namespaces(&mut self, counts: &BTreeMap<String, NamespaceCounts>) {
         self.states(
             "hosting_lobbies",
-            "gauge",
             "Live lobbies.",
             "state",
             &LOBBY_STATES,
@@ -112,7 +115,6 @@ impl Page {
         );
         self.states(
             "hosting_slots",
-            "gauge",
             "Slots of live lobbies; free + held + reserved + connected + kept is their capacity.",
             "state",
             &SLOT_STATES,
@@ -120,7 +122,6 @@ impl Page {
         );
         self.states(
             "hosting_player_tokens_total",
-            "counter",
             "Player tokens issued, and outcomes of calls with one.",
             "outcome",
             &TOKEN_OUTCOMES,
@@ -128,7 +129,6 @@ impl Page {
         );
         self.states(
             "hosting_slot_ends_total",
-            "counter",
             "Ended slot uses.",
             "cause",
             &END_CAUSES,
@@ -136,7 +136,6 @@ impl Page {
         );
         self.states(
             "hosting_lobby_ends_total",
-            "counter",
             "Ended lobbies.",
             "cause",
             &LOBBY_ENDS.map(reason_word),
@@ -147,13 +146,12 @@ impl Page {
     fn states<'a, const N: usize>(
         &mut self,
         name: &str,
-        kind: &str,
         help: &str,
         label: &str,
         words: &[&str; N],
         rows: impl Iterator<Item = (&'a String, &'a [u64; N])>,
     ) {
-        self.family(name, kind, help);
+        self.family(name, help);
         for (namespace, values) in rows {
             for (word, value) in words.iter().zip(values) {
                 let _ = writeln!(self.0, "{name}{{namespace=\"{namespace}\",{label}=\"{word}\"}} {value}");
@@ -163,7 +161,7 @@ impl Page {
 
     fn ports(&mut self, counts: &[[usize; 3]; 2]) {
         let name = "hosting_ports";
-        self.family(name, "gauge", "Public ports of lobbies and servers.");
+        self.family(name, "Public ports of lobbies and servers.");
         for (protocol, values) in PORT_PROTOCOLS.iter().zip(counts) {
             for (state, value) in PORT_STATES.iter().zip(values) {
                 let _ = writeln!(self.0, "{name}{{protocol=\"{protocol}\",state=\"{state}\"}} {value}");
@@ -172,61 +170,42 @@ impl Page {
     }
 
     fn journal(&mut self, stats: &Stats) {
-        self.single("hosting_journal_batches_total", "counter", "Durable batches.", stats.batches);
-        self.single("hosting_journal_events_total", "counter", "Durable events.", stats.events);
-        self.single("hosting_journal_written_bytes_total", "counter", "Bytes of batches.", stats.bytes);
-        self.single("hosting_journal_syncs_total", "counter", "Syncs of batches.", stats.syncs);
+        self.single("hosting_journal_batches_total", "Durable batches.", stats.batches);
+        self.single("hosting_journal_events_total", "Durable events.", stats.events);
+        self.single("hosting_journal_written_bytes_total", "Bytes of batches.", stats.bytes);
+        self.single("hosting_journal_syncs_total", "Syncs of batches.", stats.syncs);
         self.histogram("hosting_journal_batch_events", "Events per batch.", &stats.batch_events, 1.0);
         self.histogram("hosting_journal_sync_seconds", "Time to write and sync a batch.", &stats.sync_ns, 1e-9);
         self.single(
             "hosting_journal_queue_age_seconds",
-            "gauge",
             "Age of the oldest event that is not durable.",
             stats.oldest_pending_ns as f64 * 1e-9,
         );
         self.single(
             "hosting_journal_pending_events",
-            "gauge",
             "Events that are not durable.",
             stats.last_lsn.saturating_sub(stats.durable_lsn),
         );
         self.single(
             "hosting_journal_credit_bytes",
-            "gauge",
             "Bytes of the journal that can still be written.",
             stats.credit.total,
         );
-        self.single(
-            "hosting_journal_reserve_bytes",
-            "gauge",
-            "Credit reserved for existing slots.",
-            stats.credit.reserve,
-        );
-        self.family("hosting_journal_segments", "gauge", "Journal files by state.");
+        self.single("hosting_journal_reserve_bytes", "Credit reserved for existing slots.", stats.credit.reserve);
+        self.family("hosting_journal_segments", "Journal files by state.");
         for (state, count) in
             [("ready", stats.segments_ready), ("free", stats.segments_free), ("closed", stats.segments_closed)]
         {
             let _ = writeln!(self.0, "hosting_journal_segments{{state=\"{state}\"}} {count}");
         }
         let stalled = u8::from(stats.is_stalled);
-        self.single(
-            "hosting_journal_stalled",
-            "gauge",
-            "1 while the disk has no space for a segment or image.",
-            stalled,
-        );
-        self.single("hosting_journal_epoch", "gauge", "Number of this opening of the journal.", stats.epoch);
+        self.single("hosting_journal_stalled", "1 while the disk has no space for a segment or image.", stalled);
+        self.single("hosting_journal_epoch", "Number of this opening of the journal.", stats.epoch);
         let failed = u8::from(stats.last_compaction == Some(LastCompaction::Failed));
-        self.single("hosting_journal_compaction_failed", "gauge", "1 when the last compaction failed.", failed);
-        self.single(
-            "hosting_compactions_total",
-            "counter",
-            "Journal images written since the start.",
-            stats.compactions,
-        );
+        self.single("hosting_journal_compaction_failed", "1 when the last compaction failed.", failed);
+        self.single("hosting_compactions_total", "Journal images written since the start.", stats.compactions);
         self.single(
             "hosting_compaction_failures_total",
-            "counter",
             "Failed compactions since the start. Each is retried.",
             stats.failed_compactions,
         );
@@ -235,26 +214,23 @@ impl Page {
     fn recovered(&mut self, recovered: &RecoveryMetrics) {
         self.single(
             "hosting_journal_recovered_events",
-            "gauge",
             "Events that this start replayed after its image.",
             recovered.events,
         );
         self.single(
             "hosting_journal_recovery_torn_bytes",
-            "gauge",
             "Bytes of an incomplete batch that this start cut off.",
             recovered.torn_bytes,
         );
         self.single(
             "hosting_journal_recovery_seconds",
-            "gauge",
             "Time that this start took to open the journal and replay it.",
             rounded(recovered.took.as_secs_f64()),
         );
     }
 
     fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram, unit: f64) {
-        self.family(name, "histogram", help);
+        self.family_of(name, "histogram", help);
         let mut below = 0;
         for (bound, count) in histogram.bounds.iter().zip(&histogram.counts) {
             below += count;
