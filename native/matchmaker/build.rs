@@ -49,13 +49,19 @@ const JSON_REQUESTS: [&str; 6] = [
     "SetLobbyClosedRequest",
 ];
 /// Messages that are written as JSON.
-const JSON_RESPONSES: [&str; 8] = [
+const JSON_RESPONSES: [&str; 14] = [
     "Coordinates",
     "Distance",
+    "FindLobbyResponse",
     "GameModeInfo",
     "GameModeStatistics",
     "GetPlayerStatisticsResponse",
     "ListRegionsResponse",
+    "Lobby",
+    "Player",
+    "Port",
+    "PortRange",
+    "Region",
     "RegionInfo",
     "RegionStatistics",
 ];
@@ -103,6 +109,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for message in JSON_RESPONSES {
         config.type_attribute(message, "#[derive(serde::Serialize)]");
     }
+    config.field_attribute("FindLobbyResponse.players", "#[serde(skip_serializing_if = \"Vec::is_empty\")]");
     for (field, function) in JSON_FORMS {
         config.field_attribute(field, format!("#[serde(deserialize_with = \"{function}\")]"));
     }

@@ -7,7 +7,6 @@ use hosting_core::{Id, LobbyView};
 use parking_lot::Mutex;
 use prost::Message as _;
 use prost::encoding::{self, WireType};
-use serde::Serialize;
 use uuid::Uuid;
 
 use crate::player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
@@ -31,60 +30,6 @@ pub struct Places {
     pub addresses: PlayerAddresses,
 }
 
-#[derive(Serialize)]
-struct RegionJson<'a> {
-    region_id: &'a str,
-    display_name: &'a str,
-}
-
-#[derive(Serialize, Clone)]
-struct PortRangeJson {
-    min: u16,
-    max: u16,
-}
-
-#[derive(Serialize, Clone)]
-struct PortJson {
-    host: Option<String>,
-    hostname: String,
-    port: Option<u16>,
-    port_range: Option<PortRangeJson>,
-    is_tls: bool,
-}
-
-impl From<&PortJson> for proto::Port {
-    fn from(port: &PortJson) -> proto::Port {
-        let range = |range: &PortRangeJson| proto::PortRange { min: range.min.into(), max: range.max.into() };
-        proto::Port {
-            host: port.host.clone(),
-            hostname: port.hostname.clone(),
-            port: port.port.map(u32::from),
-            port_range: port.port_range.as_ref().map(range),
-            is_tls: port.is_tls,
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct PlayerJson<'a> {
-    token: &'a str,
-}
-
-#[derive(Serialize)]
-struct LobbyJson<'a> {
-    lobby_id: String,
-    region: RegionJson<'a>,
-    ports: &'a BTreeMap<&'a str, PortJson>,
-    player: PlayerJson<'a>,
-}
-
-#[derive(Serialize)]
-struct PlacementJson<'a> {
-    lobby: LobbyJson<'a>,
-    ports: &'a BTreeMap<&'a str, PortJson>,
-    player: PlayerJson<'a>,
-}
-
 /// The parts of a response that are equal for all players of a lobby.
 pub struct LobbyAnswer {
     /// The JSON response, split where a player token belongs.
@@ -97,29 +42,24 @@ pub struct LobbyAnswer {
 
 impl LobbyAnswer {
     pub fn new(places: &Places, lobby: &LobbyView) -> LobbyAnswer {
-        let ports = ports(places, lobby);
-        let region = &*lobby.region;
-        let region = RegionJson { region_id: region, display_name: places.regions.display_name(region) };
-        let player = || PlayerJson { token: TOKEN };
-        let lobby_id = Uuid::from_bytes(lobby.id.0).to_string();
-        let proto_ports: BTreeMap<_, _> =
-            ports.iter().map(|(name, port)| ((*name).to_owned(), proto::Port::from(port))).collect();
-        let proto_region =
-            proto::Region { region_id: region.region_id.to_owned(), display_name: region.display_name.to_owned() };
-        let proto_lobby = proto::Lobby {
-            lobby_id: lobby_id.clone(),
-            region: Some(proto_region),
-            ports: proto_ports.clone(),
-            player: None,
+        let (region_id, ports) = (lobby.region.to_string(), ports(places, lobby));
+        let display_name = places.regions.display_name(&region_id).to_owned();
+        let player = Some(proto::Player { token: TOKEN.to_owned() });
+        let with_player = proto::Lobby {
+            lobby_id: Uuid::from_bytes(lobby.id.0).to_string(),
+            region: Some(proto::Region { region_id, display_name }),
+            ports: ports.clone(),
+            player: player.clone(),
         };
-        let proto_ports = proto::FindLobbyResponse { ports: proto_ports, ..proto::FindLobbyResponse::default() };
-        let lobby = LobbyJson { lobby_id, region, ports: &ports, player: player() };
-        let response = PlacementJson { lobby, ports: &ports, player: player() };
+        let mut response =
+            proto::FindLobbyResponse { lobby: Some(with_player), ports, player, ..proto::FindLobbyResponse::default() };
         let text = serde_json::to_string(&response).expect("the response has only text keys");
         // Both tokens come after the name of the region, which may contain any text.
         let mut json: Vec<_> = text.rsplitn(3, TOKEN).map(|part| part.as_bytes().to_vec()).collect();
         json.reverse();
-        LobbyAnswer { json, proto_lobby: proto_lobby.encode_to_vec(), proto_ports: proto_ports.encode_to_vec() }
+        response.player = None;
+        let lobby = response.lobby.take().map(|lobby| proto::Lobby { player: None, ..lobby }).unwrap_or_default();
+        LobbyAnswer { json, proto_lobby: lobby.encode_to_vec(), proto_ports: response.encode_to_vec() }
     }
 
     /// Returns the JSON response for the player tokens of a party.
@@ -164,31 +104,30 @@ impl LobbyAnswer {
     }
 }
 
-fn ports<'a>(places: &Places, lobby: &'a LobbyView) -> BTreeMap<&'a str, PortJson> {
-    let attached = lobby.ports.iter().map(|port| (&*port.name, numbered(&port.address, port.port, port.is_tls)));
+fn ports(places: &Places, lobby: &LobbyView) -> BTreeMap<String, proto::Port> {
+    let attached = lobby.ports.iter().map(|port| (port.name.clone(), numbered(&port.address, port.port, port.is_tls)));
     let leased = lobby.own.iter().flat_map(|own| &own.ports).map(|port| {
         let (protocol, exposure) = (port.protocol, port.exposure);
         let address =
             places.addresses.address_of(&port.name, protocol, exposure, lobby.id, &lobby.region, OwnerKind::Lobby);
-        let json = match address.port {
+        let with_address = match address.port {
             PlayerPort::Number(number) => numbered(&address.hostname, number, address.is_tls),
-            PlayerPort::Range(min, max) => PortJson {
-                host: None,
+            PlayerPort::Range(min, max) => proto::Port {
                 hostname: address.hostname,
-                port: None,
-                port_range: Some(PortRangeJson { min, max }),
+                port_range: Some(proto::PortRange { min: min.into(), max: max.into() }),
                 is_tls: address.is_tls,
+                ..proto::Port::default()
             },
         };
-        (&*port.name, json)
+        (port.name.to_string(), with_address)
     });
     attached.chain(leased).collect()
 }
 
-fn numbered(hostname: &str, number: u16, is_tls: bool) -> PortJson {
+fn numbered(hostname: &str, number: u16, is_tls: bool) -> proto::Port {
     let is_ipv6 = hostname.contains(':');
     let host = if is_ipv6 { format!("[{hostname}]:{number}") } else { format!("{hostname}:{number}") };
-    PortJson { host: Some(host), hostname: hostname.to_owned(), port: Some(number), port_range: None, is_tls }
+    proto::Port { host: Some(host), hostname: hostname.to_owned(), port: Some(number.into()), port_range: None, is_tls }
 }
 
 /// Answers of lobbies that recently got players. These parts of a lobby never change.
