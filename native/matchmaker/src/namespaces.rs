@@ -31,6 +31,23 @@ pub enum PortKind {
 }
 
 impl GameMode {
+    /// Returns a mode without regions and ports, which allows all that a setting can allow.
+    #[cfg(test)]
+    pub fn example(max_players: u32) -> GameMode {
+        GameMode {
+            max_players,
+            max_players_direct: max_players,
+            max_players_party: max_players,
+            is_find_enabled: true,
+            is_taggable: true,
+            is_listable: true,
+            is_max_players_dynamic: true,
+            regions: None,
+            create_publicities: HashSet::new(),
+            ports: HashMap::new(),
+        }
+    }
+
     /// Returns the largest `max_players` of a request.
     pub fn largest_limit(&self) -> u32 {
         self.max_players.max(self.max_players_direct).max(self.max_players_party)

@@ -12,6 +12,14 @@ pub struct Region {
     pub coordinates: (f64, f64),
 }
 
+#[cfg(test)]
+impl Region {
+    pub fn example(id: &str, coordinates: (f64, f64)) -> Region {
+        let name = |kind: &str| format!("{kind} of {id}");
+        Region { id: id.into(), provider_display_name: name("provider"), display_name: name("name"), coordinates }
+    }
+}
+
 /// All regions in the order of the operator.
 pub struct Regions {
     ordered: Vec<Region>,
@@ -65,13 +73,12 @@ mod tests {
     const BERLIN: (f64, f64) = (52.52, 13.405);
     const PARIS: (f64, f64) = (48.8566, 2.3522);
 
-    fn region(id: &str, coordinates: (f64, f64)) -> Region {
-        let name = |kind: &str| format!("{kind} of {id}");
-        Region { id: id.into(), provider_display_name: name("provider"), display_name: name("name"), coordinates }
-    }
-
     fn regions() -> Regions {
-        Regions::new(vec![region("us", (40.7128, -74.006)), region("paris", PARIS), region("paris-2", PARIS)])
+        Regions::new(vec![
+            Region::example("us", (40.7128, -74.006)),
+            Region::example("paris", PARIS),
+            Region::example("paris-2", PARIS),
+        ])
     }
 
     fn order(coordinates: Option<(f64, f64)>) -> Vec<(String, i64)> {

@@ -8,18 +8,8 @@ use super::*;
 use crate::regions::Region;
 
 fn mode() -> GameMode {
-    GameMode {
-        max_players: 4,
-        max_players_direct: 8,
-        max_players_party: 16,
-        is_find_enabled: true,
-        is_taggable: true,
-        is_listable: true,
-        is_max_players_dynamic: true,
-        regions: None,
-        create_publicities: publicities(&[PUBLIC, PRIVATE]),
-        ports: HashMap::new(),
-    }
+    let create_publicities = publicities(&[PUBLIC, PRIVATE]);
+    GameMode { max_players_direct: 8, max_players_party: 16, create_publicities, ..GameMode::example(4) }
 }
 
 fn publicities(names: &[&str]) -> HashSet<String> {
@@ -70,13 +60,7 @@ fn namespace() -> Namespace {
 }
 
 fn regions() -> Regions {
-    let region = |id: &str, latitude| Region {
-        id: id.into(),
-        provider_display_name: id.into(),
-        display_name: id.into(),
-        coordinates: (latitude, 0.0),
-    };
-    Regions::new(vec![region("us", 0.0), region("eu", 50.0)])
+    Regions::new(vec![Region::example("us", (0.0, 0.0)), Region::example("eu", (50.0, 0.0))])
 }
 
 fn find(modes: &[&str], regions: &[&str]) -> FindLobbyRequest {

@@ -1,6 +1,6 @@
 //! Decisions on an engine without a journal.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use hosting_core::{Attach, Engine, EngineConfig, KeyRing};
 use sha2::{Digest as _, Sha256};
@@ -48,23 +48,11 @@ fn of_lobby() -> Vec<u8> {
 }
 
 fn namespace() -> Namespace {
-    let mode = || GameMode {
-        max_players: 8,
-        max_players_direct: 8,
-        max_players_party: 8,
-        is_find_enabled: true,
-        is_taggable: false,
-        is_listable: true,
-        is_max_players_dynamic: false,
-        regions: None,
-        create_publicities: HashSet::new(),
-        ports: HashMap::new(),
-    };
     let of_back_end =
         ServiceToken { sha256: Sha256::digest("env_secret").into(), token_id: TOKEN_ID, expires_ms: None };
     Namespace {
         source_limit: 2,
-        modes: HashMap::from([("duel".into(), mode()), ("solo".into(), mode())]),
+        modes: HashMap::from(["duel", "solo"].map(|name| (name.into(), GameMode::example(8)))),
         hosts: vec!["game.example".into()],
         service_tokens: vec![of_back_end],
         ..Namespace::example(NAMESPACE)
@@ -106,12 +94,7 @@ impl World {
 
     fn without_lobby() -> World {
         let buckets = || Arc::new(Buckets::new(1e-3, BURST, 1_000));
-        let regions = Regions::new(vec![Region {
-            id: "eu".into(),
-            provider_display_name: "eu".into(),
-            display_name: "Europe".into(),
-            coordinates: (50.0, 8.0),
-        }]);
+        let regions = Regions::new(vec![Region::example("eu", (50.0, 8.0))]);
         let addresses = PlayerAddresses {
             job_domain: None,
             advertised: "127.0.0.1".into(),

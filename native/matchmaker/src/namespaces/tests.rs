@@ -4,16 +4,10 @@ use super::*;
 
 const NAMESPACE: Id = Id([0x11; 16]);
 const OTHER: Id = Id([0x12; 16]);
-const TOKEN: Id = Id([0x51; 16]);
-
-fn token(sha256: u8, token_id: Id) -> ServiceToken {
-    ServiceToken { sha256: [sha256; 32], token_id, expires_ms: None }
-}
 
 fn namespace(id: Id, hosts: &[&str], revoked: Vec<Id>) -> Arc<Namespace> {
     let hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
-    let service_tokens = vec![token(id.0[0], TOKEN)];
-    let mut namespace = Namespace { hosts, service_tokens, revoked, ..Namespace::example(id) };
+    let mut namespace = Namespace { hosts, revoked, ..Namespace::example(id) };
     namespace.sort_revoked();
     Arc::new(namespace)
 }
@@ -22,20 +16,6 @@ fn with(all: &[Arc<Namespace>]) -> Namespaces {
     let namespaces = Namespaces::default();
     all.iter().for_each(|namespace| namespaces.put(namespace.clone()));
     namespaces
-}
-
-fn is_revoked(namespaces: &Namespaces, id: Id, token: Id) -> bool {
-    namespaces.get(id).is_some_and(|namespace| namespace.is_token_revoked(token))
-}
-
-#[test]
-fn revocation_holds_only_in_its_namespace() {
-    let namespaces = with(&[namespace(NAMESPACE, &[], vec![TOKEN]), namespace(OTHER, &[], vec![])]);
-    assert!(is_revoked(&namespaces, NAMESPACE, TOKEN));
-    assert!(!is_revoked(&namespaces, OTHER, TOKEN));
-    assert!(!is_revoked(&namespaces, Id([0x13; 16]), TOKEN), "an unknown namespace");
-    namespaces.remove(NAMESPACE);
-    assert!(!is_revoked(&namespaces, NAMESPACE, TOKEN));
 }
 
 #[test]
@@ -48,23 +28,10 @@ fn revoked_ids_may_come_in_any_order() {
     };
     let revoked: Vec<_> = (0..=255).filter(|number| number % 3 == 0).map(id).collect();
     let repeated = [&revoked[..], &revoked[..10]].concat();
-    let namespaces = with(&[namespace(NAMESPACE, &[], repeated)]);
+    let namespace = namespace(NAMESPACE, &[], repeated);
     for number in 0..=255 {
-        assert_eq!(is_revoked(&namespaces, NAMESPACE, id(number)), number % 3 == 0, "{number}");
+        assert_eq!(namespace.is_token_revoked(id(number)), number % 3 == 0, "{number}");
     }
-}
-
-/// A revoked, an expired and an unknown token have different errors.
-#[test]
-fn revoked_and_expired_tokens_are_found_by_hash() {
-    let mut known = Arc::into_inner(namespace(NAMESPACE, &[], vec![TOKEN])).expect("the only owner");
-    known.service_tokens.push(ServiceToken { expires_ms: Some(1), ..token(9, OTHER) });
-    let namespaces = with(&[Arc::new(known)]);
-    let (found, token) = namespaces.service_token(&[0x11; 32]).expect("a known token");
-    assert_eq!((found.id, token.token_id, token.expires_ms), (NAMESPACE, TOKEN, None));
-    let (found, token) = namespaces.service_token(&[9; 32]).expect("a known token");
-    assert_eq!((found.id, token.token_id, token.expires_ms), (NAMESPACE, OTHER, Some(1)));
-    assert!(namespaces.service_token(&[0; 32]).is_none());
 }
 
 #[test]
@@ -87,17 +54,9 @@ fn host_belongs_to_the_latest_namespace() {
 
 #[test]
 fn game_mode_allows_its_regions() {
-    let mode = |regions: Option<&[&str]>| GameMode {
-        max_players: 4,
-        max_players_direct: 4,
-        max_players_party: 4,
-        is_find_enabled: true,
-        is_taggable: false,
-        is_listable: true,
-        is_max_players_dynamic: false,
-        regions: regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect()),
-        create_publicities: HashSet::new(),
-        ports: HashMap::new(),
+    let mode = |regions: Option<&[&str]>| {
+        let regions = regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect());
+        GameMode { regions, ..GameMode::example(4) }
     };
     assert!(mode(None).allows_region("eu"));
     assert!(mode(Some(&["us", "eu"])).allows_region("eu"));
