@@ -19,7 +19,6 @@ use tokio::sync::Semaphore;
 use tokio::task::{spawn_blocking, yield_now};
 
 use crate::connections::client_address::coordinates;
-use crate::limits::failed_authentications::FailedAuthentications;
 use crate::measurements::code_number;
 use crate::measurements::measurer::Measurer;
 use crate::measurements::pass_reason::PassReason;
@@ -102,9 +101,22 @@ pub struct Decider {
 }
 
 impl Decider {
-    /// Decides a request, or returns why it is passed on to Python.
+    /// Decides a request, or returns why it is passed on to Python. A failed authentication counts for its client.
     pub fn decide(&self, call: &Call<'_>) -> Result<Decided, PassReason> {
-        decide(&self.matchmaker, &self.options.failed_authentications, &self.measurer, call)
+        let Outcome { subject, decision, exceeded } = self.matchmaker.answer(call);
+        let (mut result, wait) = match decision {
+            Decision::Answered(answer) => (Ok(answer.reply), answer.wait),
+            Decision::Refused { error, wait } => (Err(error), wait),
+            Decision::Needs(need) => return Err(PassReason::Needs(need)),
+            Decision::Held(_) => unreachable!("the front lets no request wait for a lobby"),
+        };
+        let has_wrong_credentials = subject.is_none() && result.as_ref().is_err_and(|error| is_failure(error.code));
+        let failed_authentications = &self.options.failed_authentications;
+        if has_wrong_credentials && failed_authentications.fail(ClientKey::of(call.client)).is_err() {
+            self.measurer.count_limited_failure();
+            result = Err(Box::new(Problem::RateLimitedFailures.error()));
+        }
+        Ok(Decided { subject, wait, exceeded, result })
     }
 
     /// Decides a request of any length. Other requests of the thread run while a long one is decoded.
@@ -147,29 +159,6 @@ impl<'a> Content<'a> {
             Content::Target { path, query } => Body::Target { path, query },
         }
     }
-}
-
-/// A failed authentication counts for its client.
-fn decide(
-    matchmaker: &Matchmaker,
-    failed_authentications: &FailedAuthentications,
-    measurer: &Measurer,
-    call: &Call<'_>,
-) -> Result<Decided, PassReason> {
-    let Outcome { subject, decision, exceeded } = matchmaker.answer(call);
-    let (result, wait) = match decision {
-        Decision::Answered(answer) => (Ok(answer.reply), answer.wait),
-        Decision::Refused { error, wait } => (Err(error), wait),
-        Decision::Needs(need) => return Err(PassReason::Needs(need)),
-        Decision::Held(_) => unreachable!("the front lets no request wait for a lobby"),
-    };
-    let has_wrong_credentials = subject.is_none() && result.as_ref().is_err_and(|error| is_failure(error.code));
-    if has_wrong_credentials && failed_authentications.fail(ClientKey::of(call.client)).is_err() {
-        measurer.count_limited_failure();
-        let error = Box::new(Problem::RateLimitedFailures.error());
-        return Ok(Decided { subject, wait, exceeded, result: Err(error) });
-    }
-    Ok(Decided { subject, wait, exceeded, result })
 }
 
 /// Returns whether credentials are wrong. Missing ones cost no look-up.
