@@ -20,8 +20,7 @@ fn connection_stays_open_for_further_requests() {
     let world = World::new();
     let mut client = world.connect();
     for connected in 1..=20 {
-        client.send(&world.request_of_new_player());
-        assert_eq!(client.answer(), "OK");
+        assert_eq!(client.ask(world.request_of_new_player()).code, "OK");
         assert_eq!(world.players(), [0, connected]);
     }
 }
@@ -31,7 +30,7 @@ fn each_answer_has_its_own_ray_id() {
     let world = World::new();
     let mut client = world.connect();
     client.send(&world.refused_request().repeat(30));
-    let ray_ids: HashSet<_> = (0..30).map(|_| client.answer_with_ray_id().1).collect();
+    let ray_ids: HashSet<_> = (0..30).map(|_| client.read_answer().ray_id).collect();
     assert_eq!(ray_ids.len(), 30);
 }
 
@@ -65,8 +64,11 @@ fn request_may_be_split_at_every_byte() {
         client.send(&request[..at]);
         world.settle(&mut prober);
         assert!(!client.has_answer(), "after {at} bytes");
-        client.send(&request[at..]);
-        assert_eq!(client.answer(), if at == 1 { "OK" } else { "PLAYER_TOKEN_CONSUMED" }, "split at {at}");
+        assert_eq!(
+            client.ask(&request[at..]).code,
+            if at == 1 { "OK" } else { "PLAYER_TOKEN_CONSUMED" },
+            "split at {at}"
+        );
     }
 }
 
@@ -87,12 +89,10 @@ fn pipelined_request_may_be_split() {
     let (mut client, mut prober) = (world.connect(), world.connect());
     let requests = [world.request_of_new_player(), world.request_of_new_player()].concat();
     let at = requests.len() * 3 / 4;
-    client.send(&requests[..at]);
-    assert_eq!(client.answer(), "OK");
+    assert_eq!(client.ask(&requests[..at]).code, "OK");
     world.settle(&mut prober);
     assert!(!client.has_answer());
-    client.send(&requests[at..]);
-    assert_eq!(client.answer(), "OK");
+    assert_eq!(client.ask(&requests[at..]).code, "OK");
 }
 
 /// Hyper reads such a request, and the engine still answers it.

@@ -21,8 +21,6 @@ pub struct Answer {
     /// Without the ray id.
     pub headers: HashMap<String, String>,
     pub body: String,
-    /// Whether it has `connection: close`.
-    pub is_last: bool,
 }
 
 impl Answer {
@@ -30,11 +28,16 @@ impl Answer {
         self.headers.get(name).map(String::as_str)
     }
 
+    /// Returns whether the connection ends with the answer.
+    pub fn is_last(&self) -> bool {
+        self.header("connection") == Some("close")
+    }
+
     /// Returns the status, the name of the problem, and whether the connection ends.
     pub fn problem(&self) -> (u16, &str, bool) {
         let problem: Value = serde_json::from_str(&self.body).unwrap_or_default();
         let name = problem["detail"].as_str().and_then(|detail| name_of(&self.code, detail));
-        (self.status, name.unwrap_or(&self.body), self.header("connection") == Some("close"))
+        (self.status, name.unwrap_or(&self.body), self.is_last())
     }
 }
 
@@ -66,12 +69,6 @@ impl Client {
 
     pub fn end_sending(&self) {
         self.0.get_ref().shutdown(Shutdown::Write).unwrap();
-    }
-
-    /// Waits for the next answer. Returns its code and its ray id.
-    pub fn answer_with_ray_id(&mut self) -> (String, String) {
-        let answer = self.read_answer();
-        (answer.code, answer.ray_id)
     }
 
     /// Waits for the next answer.
@@ -106,9 +103,8 @@ impl Client {
         }
         let ray_id = headers.remove("x-ray-id").expect("a ray id");
         assert!(ray_id.len() == 32 && ray_id.bytes().all(|digit| b"0123456789abcdef".contains(&digit)), "{ray_id}");
-        let is_last = headers.get("connection").is_some_and(|value| value == "close");
         let (status, code, body) = (status.parse().unwrap(), code.to_owned(), String::new());
-        Answer { status, code, ray_id, headers, body, is_last }
+        Answer { status, code, ray_id, headers, body }
     }
 
     fn read_chunks(&mut self) -> String {
@@ -146,7 +142,7 @@ impl Client {
 
     /// Waits for the next answer. Returns its code.
     pub fn answer(&mut self) -> String {
-        self.answer_with_ray_id().0
+        self.read_answer().code
     }
 
     pub fn answers(&mut self, count: usize) -> Vec<String> {

@@ -79,22 +79,6 @@ pub async fn ask(sender: &mut Sender, request: Request<Full<Bytes>>) -> (u16, St
 }
 
 #[test]
-fn plain_requests_are_answered_by_the_front() {
-    let world = World::new();
-    run(async {
-        let (mut sender, _task) = connect(&world).await;
-        let body = format!(r#"{{"player_token":"{}"}}"#, world.new_player());
-        let mut plain = request(Method::POST, "/matchmaker/players/connected", body);
-        let token = format!("Bearer {}", world.lobby.lobby_token);
-        plain.headers_mut().insert("authorization", token.parse().unwrap());
-        assert_eq!(ask(&mut sender, plain.clone()).await, (200, "{}".to_owned()));
-        assert_eq!(ask(&mut sender, plain).await, (409, "PLAYER_TOKEN_CONSUMED".to_owned()));
-    });
-    assert_eq!(world.players(), [0, 1]);
-    world.python.check_no_request();
-}
-
-#[test]
 fn headers_of_usual_clients_are_answered_by_the_front() {
     let world = World::new();
     run(async {

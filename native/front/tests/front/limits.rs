@@ -21,8 +21,7 @@ fn with_long_answers(answer_bytes: usize, setup: Setup) -> World {
 }
 
 fn confirm_new_player(world: &World, client: &mut Client) {
-    client.send(&world.request_of_new_player());
-    assert_eq!(client.answer(), "OK");
+    assert_eq!(client.ask(world.request_of_new_player()).code, "OK");
 }
 
 #[test]

@@ -76,8 +76,7 @@ fn proxy_header_names_the_client_of_a_connection() {
         assert!(!request.has("x-coords"));
     }
     let mut client = world.connect();
-    client.send(&[header, world.request_of_new_player()].concat());
-    assert_eq!(client.answer(), "OK");
+    assert_eq!(client.ask([header, world.request_of_new_player()].concat()).code, "OK");
 }
 
 /// Returns a client with a PROXY header.

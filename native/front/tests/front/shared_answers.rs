@@ -145,15 +145,3 @@ fn others_do_not_take_a_response_without_their_key() {
         assert_eq!(answered(&mut clients), ["env_0", "env_1", "env_2", "env_3"], "{headers}");
     }
 }
-
-#[test]
-fn invalid_share_is_an_internal_error() {
-    let world = world(TIMEOUTS);
-    for invalid in ["", "key", "key env_2"] {
-        world.python.reply(move |request| {
-            let headers = format!("x-hosting-park: a.10 news,env_1\r\nx-hosting-share: {invalid}\r\n");
-            Reply::Answer(request.response("200 OK", &headers, ""))
-        });
-        assert_eq!(world.connect().ask(watch("env_1", "")).problem(), (500, "internal", false), "{invalid}");
-    }
-}

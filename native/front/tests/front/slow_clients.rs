@@ -131,8 +131,7 @@ fn client_that_sends_requests_in_parts_is_answered() {
     let (mut client, started) = (world.connect(), Instant::now());
     client.send(first);
     while started.elapsed() < Duration::from_millis(1_200) {
-        client.send(&[rest, first].concat());
-        assert_eq!(client.answer(), "PLAYER_TOKEN_INVALID");
+        assert_eq!(client.ask([rest, first].concat()).code, "PLAYER_TOKEN_INVALID");
     }
 }
 

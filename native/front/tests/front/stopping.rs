@@ -55,8 +55,7 @@ fn stop_without_connections_waits_for_nothing() {
     let timeouts = Timeouts { idle_grace: NEVER, ..TIMEOUTS };
     let world = World::with(Setup { timeouts, ..Setup::default() });
     let mut gone = world.connect();
-    gone.send(&world.request_of_new_player());
-    assert_eq!(gone.answer(), "OK");
+    assert_eq!(gone.ask(world.request_of_new_player()).code, "OK");
     drop(gone);
     wait_until(|| world.budget.count() == 0);
     world.front.stop(NEVER);
@@ -67,8 +66,7 @@ fn stop_without_connections_waits_for_nothing() {
 fn stop_closes_idle_connections_after_their_grace() {
     let world = World::new();
     let (mut idle, fresh) = (world.connect(), world.connect());
-    idle.send(&world.request_of_new_player());
-    assert_eq!(idle.answer(), "OK");
+    assert_eq!(idle.ask(world.request_of_new_player()).code, "OK");
     wait_until(|| world.budget.count() == 2);
     let began = Instant::now();
     world.front.stop(NEVER);
@@ -100,13 +98,13 @@ fn idle_connection_gets_one_more_answer_during_the_stop() {
     let mut clients = [world.connect(), world.connect()];
     for client in &mut clients {
         client.send(&world.request_of_new_player());
-        assert!(!client.read_answer().is_last);
+        assert!(!client.read_answer().is_last());
     }
     during_stop(&world, |_| {
         for mut client in clients {
             client.send(&world.request_of_new_player());
             let answer = client.read_answer();
-            assert_eq!((&answer.code[..], answer.is_last), ("OK", true));
+            assert_eq!((&answer.code[..], answer.is_last()), ("OK", true));
             assert_eq!(client.rest(), b"");
         }
     });
@@ -117,16 +115,15 @@ fn last_pipelined_answer_closes_the_connection() {
     let (world, _) = World::stepped();
     let (mut waiting, mut client) = (world.connect(), world.connect());
     waiting.send(&world.request_of_new_player());
-    client.send(&world.refused_request());
-    assert_eq!(client.answer(), "PLAYER_TOKEN_INVALID");
+    assert_eq!(client.ask(world.refused_request()).code, "PLAYER_TOKEN_INVALID");
     wait_until(|| world.players() == [0, 1]);
     let request = world.refused_request();
     during_stop(&world, |_| {
         client.send(&[&request[..], &request, &request[..20]].concat());
         let begun = [client.read_answer(), client.read_answer()];
-        assert!(begun.iter().all(|answer| !answer.is_last), "the front has read a part of another request");
+        assert!(begun.iter().all(|answer| !answer.is_last()), "the front has read a part of another request");
         client.send(&request[20..]);
-        assert!(client.read_answer().is_last);
+        assert!(client.read_answer().is_last());
         client.send(&request);
         assert_eq!(client.rest(), b"");
         world.commit();
@@ -148,7 +145,7 @@ fn partial_request_is_waited_for_beyond_the_idle_grace() {
         wait_until(|| began.elapsed() > 4 * SHORT);
         assert!(!stopping.is_finished());
         partial.send(&request[20..]);
-        assert!(partial.read_answer().is_last);
+        assert!(partial.read_answer().is_last());
         stopping.join().unwrap();
     });
 }
@@ -157,8 +154,7 @@ fn partial_request_is_waited_for_beyond_the_idle_grace() {
 fn connections_after_the_stop_wait_for_the_next_process() {
     let world = World::with(Setup { is_listener_shared: true, ..Setup::default() });
     let mut earlier = world.connect();
-    earlier.send(&world.request_of_new_player());
-    assert_eq!(earlier.answer(), "OK");
+    assert_eq!(earlier.ask(world.request_of_new_player()).code, "OK");
     drop(earlier);
     world.front.stop(NEVER);
     let mut client = world.connect();
@@ -195,12 +191,10 @@ fn request_during_the_stop_is_answered_and_its_connection_closed() {
     let (world, _) = World::stepped();
     let (mut waiting, mut late) = (world.connect(), world.connect());
     waiting.send(&world.request_of_new_player());
-    late.send(&world.refused_request());
-    assert_eq!(late.answer(), "PLAYER_TOKEN_INVALID");
+    assert_eq!(late.ask(world.refused_request()).code, "PLAYER_TOKEN_INVALID");
     wait_until(|| world.players() == [0, 1]);
     during_stop(&world, |stopping| {
-        late.send(&world.refused_request());
-        assert_eq!(late.answer(), "PLAYER_TOKEN_INVALID");
+        assert_eq!(late.ask(world.refused_request()).code, "PLAYER_TOKEN_INVALID");
         assert_eq!(late.rest(), b"");
         assert!(!stopping.is_finished());
         world.commit();

@@ -73,8 +73,7 @@ fn passed_requests_of_all_threads_share_the_permits() {
 fn stop_ends_all_threads() {
     let (world, mut clients) = world();
     clients.iter_mut().for_each(|client| {
-        client.send(&world.request_of_new_player());
-        assert_eq!(client.answer(), "OK");
+        assert_eq!(client.ask(world.request_of_new_player()).code, "OK");
     });
     world.front.stop(NEVER);
     assert_eq!(world.budget.count(), 0);

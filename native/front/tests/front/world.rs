@@ -298,8 +298,7 @@ impl World {
         // Each answer is one turn of the front's event loop. A new connection needs one to be accepted, one to be
         // registered, and one to be read.
         for _ in 0..3 {
-            prober.send(&self.refused_request());
-            assert_eq!(prober.answer(), "PLAYER_TOKEN_INVALID");
+            assert_eq!(prober.ask(self.refused_request()).code, "PLAYER_TOKEN_INVALID");
         }
     }
 

@@ -27,20 +27,6 @@ fn join(world: &World, party_size: Option<u32>) -> Vec<u8> {
 }
 
 #[test]
-fn plain_call_connects_the_player() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
-    let token = bearer(&world.lobby.lobby_token);
-    let answer = client.call(CONNECTED, &[("authorization", &token)], &connected(&world.new_player()));
-    assert_eq!((answer.status(), &answer.data[..]), ("0", &[0; 5][..]));
-    assert_eq!(answer.headers["content-type"], "application/grpc");
-    assert_eq!(answer.text("x-ray-id").len(), 32);
-    assert_eq!(world.players(), [0, 1]);
-    assert_eq!(world.counts(), [("connected".into(), "OK".into(), 1)]);
-    assert!(!world.data.has_call());
-}
-
-#[test]
 fn refusal_of_the_engine_is_sent_in_trailers() {
     let world = World::new();
     let mut client = Client::connect(world.address);
@@ -49,6 +35,8 @@ fn refusal_of_the_engine_is_sent_in_trailers() {
     for code in ["", "PLAYER_TOKEN_CONSUMED"] {
         let answer = client.call(CONNECTED, &metadata, &connected(&player));
         assert_eq!(answer.code(), code);
+        assert_eq!((answer.data == [0; 5], answer.text("x-ray-id").len()), (code.is_empty(), 32));
+        assert_eq!(answer.headers["content-type"], "application/grpc");
         assert_eq!(answer.last.contains_key("grpc-status-details-bin"), !code.is_empty());
     }
     let counts = [("connected", "OK", 1), ("connected", "PLAYER_TOKEN_CONSUMED", 1)];
@@ -65,11 +53,13 @@ fn join_and_find_reserve_slots() {
         party_size: Some(2),
         ..proto::FindLobbyRequest::default()
     });
-    for (path, token, message, players) in
-        [(JOIN, &*public_token(), join(&world, None), 0), (FIND, SERVICE_TOKEN, find, 2)]
-    {
+    for (path, credentials, message, players) in [
+        (JOIN, ("authorization", &*bearer(&public_token())), join(&world, None), 0),
+        (JOIN, ("origin", "https://game.example"), join(&world, None), 0),
+        (FIND, ("authorization", &*bearer(SERVICE_TOKEN)), find, 2),
+    ] {
         let before = world.players();
-        let answer = client.call(path, &[("authorization", &bearer(token))], &message);
+        let answer = client.call(path, &[credentials], &message);
         assert_eq!(answer.status(), "0", "{}", answer.code());
         let found: proto::FindLobbyResponse = answer.message();
         assert_eq!(found.lobby.clone().unwrap().lobby_id, lobby_id);
@@ -159,16 +149,6 @@ fn metadata_changes_only_the_answer() {
     }
     let reused = client.call(CONNECTED, &[usual, key], &connected(&world.new_player()));
     assert_eq!(reused.code(), "IDEMPOTENCY_KEY_REUSED");
-    assert!(!world.data.has_call());
-}
-
-#[test]
-fn origin_gives_access_to_a_join() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
-    let answer = client.call(JOIN, &[("origin", "https://game.example")], &join(&world, None));
-    assert_eq!((answer.status(), world.players()), ("0", [1, 0]));
-    assert_eq!(client.call(JOIN, &[], &join(&world, None)).code(), "TOKEN_MISSING");
     assert!(!world.data.has_call());
 }
 
