@@ -6,8 +6,7 @@ use crate::world::World;
 
 #[test]
 fn bytes_of_an_answer() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     client.send(&world.request_of_new_player());
     client.end_sending();
     let answer = String::from_utf8(client.rest()).unwrap();
@@ -17,8 +16,7 @@ fn bytes_of_an_answer() {
 
 #[test]
 fn connection_stays_open_for_further_requests() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     for connected in 1..=20 {
         assert_eq!(client.ask(world.request_of_new_player()).code, "OK");
         assert_eq!(world.players(), [0, connected]);
@@ -27,8 +25,7 @@ fn connection_stays_open_for_further_requests() {
 
 #[test]
 fn each_answer_has_its_own_ray_id() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     client.send(&world.refused_request().repeat(30));
     let ray_ids: HashSet<_> = (0..30).map(|_| client.read_answer().ray_id).collect();
     assert_eq!(ray_ids.len(), 30);
@@ -47,8 +44,7 @@ fn pipelined_requests_are_answered_in_order() {
 
 #[test]
 fn pipelined_requests_that_need_several_reads_are_all_answered() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let request = world.refused_request();
     let count = 40_000 / request.len();
     client.send(&request.repeat(count));

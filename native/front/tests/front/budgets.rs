@@ -50,11 +50,8 @@ fn unfinished_bodies_stay_within_the_budget() {
 #[test]
 fn body_counts_until_its_answer() {
     let world = World::new();
-    world.python.reply_by_test();
     for bytes in [100_000, 60_000] {
-        let mut client = world.connect();
-        client.send(upload(bytes).as_bytes());
-        let mut request = world.python.request();
+        let (mut client, mut request) = world.ask_python(&world.python, upload(bytes).as_bytes());
         assert_eq!(world.bodies.held_bytes(), bytes);
         request.answer_ok("");
         assert_eq!(client.read_answer().status, 200);
@@ -85,12 +82,7 @@ fn unread_answers_of_a_client_are_limited() {
 #[test]
 fn concurrent_answers_of_a_client_are_limited() {
     let world = World::with(Setup { answers_bytes_max: 8 << 20, ..Setup::default() });
-    world.python.reply_by_test();
-    let ask = |method| {
-        let mut client = world.connect();
-        client.send(format!("{method} /a HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-        (client, world.python.request())
-    };
+    let ask = |method| world.ask_python(&world.python, format!("{method} /a HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
     let (mut slow, first) = ask("GET");
     let others = [ask("GET"), ask("POST")];
     let response = first.response("200 OK", "", vec![b'a'; 24 << 20]);

@@ -52,8 +52,7 @@ fn answered_connection_has_the_longer_timeout() {
 
 #[test]
 fn client_that_ends_within_a_request_leaves_the_budget() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     client.send(&world.request_of_new_player()[..50]);
     client.end_sending();
     assert_eq!(client.rest(), b"");

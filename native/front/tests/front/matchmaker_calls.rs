@@ -11,8 +11,7 @@ use crate::world::{Limits, Setup, World, find, request_to, request_with};
 
 #[test]
 fn join_and_find_reserve_a_slot() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     for request in [world.join(SERVICE_TOKEN), find(&public_token(), "duel")] {
         let [reserved, connected] = world.players();
         let response: Value = serde_json::from_str(&client.ask(request).body).unwrap();
@@ -62,8 +61,7 @@ fn refusals_have_their_status_headers_and_details() {
 
 #[test]
 fn measurements_count_the_answers() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let request = world.request_of_new_player();
     client.send(&[&request[..], &request, &find(SERVICE_TOKEN, "other")].concat());
     let answers: Vec<_> = (0..3).map(|_| client.read_answer()).collect();

@@ -25,8 +25,7 @@ fn names(request: &Request) -> Vec<&str> {
 
 #[test]
 fn request_reaches_python_with_its_method_target_and_body() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let answer = client.ask("PUT /a%20b?c=d&e HTTP/1.1\r\nHost: h:1\r\nContent-Length: 3\r\n\r\nabc");
     assert_eq!((answer.status, &*answer.body), (200, "/a%20b?c=d&e"));
     let request = world.python.request();
@@ -120,8 +119,7 @@ fn one_trace_reaches_python() {
 
 #[test]
 fn chunked_body_reaches_python_with_its_length() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let answer = client.ask(
         "POST /a HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: authorization\r\n\r\n\
          3;x=y\r\nabc\r\n2\r\nde\r\n0\r\nAuthorization: Bearer env_a\r\nHost: b\r\n\r\n",
@@ -139,8 +137,7 @@ fn request_with_both_framings_is_the_last_one() {
     for framings in
         ["Content-Length: 5\r\nTransfer-Encoding: chunked", "Transfer-Encoding: chunked\r\nContent-Length: 5"]
     {
-        let world = World::new();
-        let mut client = world.connect();
+        let (world, mut client) = World::connected();
         client.send(format!("POST /a HTTP/1.1\r\nHost: a\r\n{framings}\r\n\r\n0\r\n\r\n").as_bytes());
         client.send(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n");
         let answer = client.read_answer();
@@ -199,8 +196,7 @@ fn response_in_chunks_reaches_the_client() {
 
 #[test]
 fn response_to_head_has_no_body() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     for _ in 0..2 {
         client.send(b"HEAD /abc HTTP/1.1\r\nHost: a\r\n\r\n");
         let head = client.read_head();
@@ -215,8 +211,7 @@ fn response_to_head_has_no_body() {
 
 #[test]
 fn plain_and_other_requests_of_one_connection_are_answered_in_order() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let mut requests = Vec::new();
     for number in 0..20 {
         requests.extend(world.request_of_new_player());
@@ -253,10 +248,7 @@ fn request_behind_a_waiting_one_waits_for_its_turn() {
 #[test]
 fn thousands_of_requests_behind_a_waiting_one_are_answered() {
     let world = World::new();
-    world.python.reply_by_test();
-    let mut client = world.connect();
-    client.send(b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
-    let mut first = world.python.request();
+    let (mut client, mut first) = world.ask_python(&world.python, b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
     let more: String = (0..3_000).fold(String::new(), |mut text, number| {
         let _ = write!(text, "GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
         text
@@ -272,8 +264,7 @@ fn thousands_of_requests_behind_a_waiting_one_are_answered() {
 
 #[test]
 fn large_bodies_in_one_write_arrive_whole() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let mut requests = String::new();
     for number in 0..30 {
         let body = number.to_string().repeat(1 + number * 1_000);
@@ -301,8 +292,7 @@ fn request_may_come_byte_by_byte() {
 
 #[test]
 fn body_is_asked_for_if_the_client_waits() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
     assert_eq!((client.line(), client.line()), ("HTTP/1.1 100 Continue".into(), String::new()));
     world.python.check_no_request();
@@ -324,8 +314,7 @@ fn connection_of_http_1_0_ends_with_the_answer() {
 
 #[test]
 fn client_may_close_its_connection_with_a_request() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     client.send(b"GET /a HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n");
     let answer = client.read_answer();
     assert_eq!((&*answer.body, answer.header("connection")), ("/a", Some("close")));
@@ -336,8 +325,7 @@ fn client_may_close_its_connection_with_a_request() {
 
 #[test]
 fn upgrade_is_ignored() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let body = "5\r\nabcde\r\n0\r\n\r\n";
     let head = "Host: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\nTransfer-Encoding: chunked";
     assert_eq!(client.ask(format!("POST /a HTTP/1.1\r\n{head}\r\n\r\n{body}")).body, "/a");
@@ -368,8 +356,7 @@ fn target_that_uvicorn_does_not_read_is_not_found() {
 
 #[test]
 fn requests_are_counted_by_operation_and_code() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     client.ask("GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n");
     client.ask("GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
     world.python.reply_with("404 Not Found", "x-hosting-code: NOT_FOUND\r\n", "");

@@ -108,8 +108,7 @@ fn chunked_body_has_the_limit_of_its_operation() {
 /// Closing the socket with unread bytes would reset the connection, and discard the answer.
 #[test]
 fn client_that_sends_its_whole_body_still_reads_the_refusal() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     let length = 4 << 20;
     client.send(post("/a", &format!("Content-Length: {length}\r\n")).as_bytes());
     client.send(&vec![b'a'; length]);
@@ -179,8 +178,7 @@ fn invalid_http_gets_the_whole_problem() {
 
 #[test]
 fn invalid_request_behind_others_is_answered_in_order() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (_world, mut client) = World::connected();
     client.send((get("/a", HOST).repeat(300) + "\0\r\n\r\n").as_bytes());
     for _ in 0..300 {
         assert_eq!(client.read_answer().body, "/a");
@@ -191,8 +189,7 @@ fn invalid_request_behind_others_is_answered_in_order() {
 
 #[test]
 fn request_has_one_host() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     for hosts in ["Host: a\r\nHost: b\r\n", "Host: a\r\nHost: a\r\n", "Host: a\r\nHost:\r\n"] {
         assert_eq!(client.ask(get("/a", hosts)).problem(), (400, "two_hosts", false), "{hosts:?}");
     }

@@ -71,10 +71,7 @@ fn unfinished_body_times_out() {
 #[test]
 fn waiting_request_is_not_slow() {
     let world = with(Timeouts { receive: SHORT, keep_alive: SHORT, ..TIMEOUTS });
-    world.python.reply_by_test();
-    let mut client = world.connect();
-    client.send(&[GET, PART].concat());
-    let mut request = world.python.request();
+    let (mut client, mut request) = world.ask_python(&world.python, &[GET, PART].concat());
     pass(3 * SHORT);
     assert!(!client.has_answer());
     request.answer_ok("late");
@@ -257,10 +254,7 @@ fn client_that_sends_but_does_not_read_is_disconnected() {
 #[test]
 fn unread_data_of_a_disconnected_client_is_discarded() {
     let world = World::new();
-    world.python.reply_by_test();
-    let mut client = world.connect();
-    client.send(GET);
-    let mut request = world.python.request();
+    let (mut client, mut request) = world.ask_python(&world.python, GET);
     client.send(&GET.repeat(2_000));
     drop(client);
     world.python.reply(|request| Reply::Answer(request.response("200 OK", "", "")));

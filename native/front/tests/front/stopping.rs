@@ -65,30 +65,17 @@ fn stop_without_connections_waits_for_nothing() {
 #[test]
 fn stop_closes_idle_connections_after_their_grace() {
     let world = World::new();
-    let (mut idle, fresh) = (world.connect(), world.connect());
+    let (mut idle, mut passed, fresh) = (world.connect(), world.connect(), world.connect());
     assert_eq!(idle.ask(world.request_of_new_player()).code, "OK");
-    wait_until(|| world.budget.count() == 2);
+    assert_eq!(passed.ask(GET).body, "/a");
+    wait_until(|| world.budget.count() == 3);
     let began = Instant::now();
     world.front.stop(NEVER);
     assert!(began.elapsed() >= SHORT);
-    for client in [idle, fresh] {
+    for client in [idle, passed, fresh] {
         assert_eq!(client.rest(), b"");
     }
     assert_eq!(world.budget.count(), 0);
-}
-
-#[test]
-fn idle_connection_with_passed_requests_is_closed_after_its_grace() {
-    let world = World::new();
-    world.python.reply_by_test();
-    let mut idle = world.connect();
-    idle.send(GET);
-    world.python.request().answer_ok("passed");
-    assert_eq!(idle.read_answer().body, "passed");
-    let began = Instant::now();
-    world.front.stop(NEVER);
-    assert!(began.elapsed() >= SHORT);
-    assert_eq!(idle.rest(), b"");
 }
 
 #[test]
@@ -118,7 +105,7 @@ fn last_pipelined_answer_closes_the_connection() {
     assert_eq!(client.ask(world.refused_request()).code, "PLAYER_TOKEN_INVALID");
     wait_until(|| world.players() == [0, 1]);
     let request = world.refused_request();
-    during_stop(&world, |_| {
+    during_stop(&world, |stopping| {
         client.send(&[&request[..], &request, &request[..20]].concat());
         let begun = [client.read_answer(), client.read_answer()];
         assert!(begun.iter().all(|answer| !answer.is_last()), "the front has read a part of another request");
@@ -126,6 +113,7 @@ fn last_pipelined_answer_closes_the_connection() {
         assert!(client.read_answer().is_last());
         client.send(&request);
         assert_eq!(client.rest(), b"");
+        assert!(!stopping.is_finished(), "another answer is not durable");
         world.commit();
     });
     assert_eq!(waiting.answer(), "OK");
@@ -183,23 +171,6 @@ fn stop_waits_for_answers() {
         assert_eq!(client.answer(), "OK");
         assert_eq!(client.rest(), b"");
     }
-}
-
-/// The end of one answer does not end the wait for another one.
-#[test]
-fn request_during_the_stop_is_answered_and_its_connection_closed() {
-    let (world, _) = World::stepped();
-    let (mut waiting, mut late) = (world.connect(), world.connect());
-    waiting.send(&world.request_of_new_player());
-    assert_eq!(late.ask(world.refused_request()).code, "PLAYER_TOKEN_INVALID");
-    wait_until(|| world.players() == [0, 1]);
-    during_stop(&world, |stopping| {
-        assert_eq!(late.ask(world.refused_request()).code, "PLAYER_TOKEN_INVALID");
-        assert_eq!(late.rest(), b"");
-        assert!(!stopping.is_finished());
-        world.commit();
-    });
-    assert_eq!(waiting.answer(), "OK");
 }
 
 #[test]
@@ -269,10 +240,7 @@ fn request_behind_an_answer_reaches_python_during_the_stop() {
 #[test]
 fn request_that_python_does_not_answer_is_refused_after_the_grace() {
     let world = World::new();
-    world.python.reply_by_test();
-    let mut client = world.connect();
-    client.send(GET);
-    let _request = world.python.request();
+    let (mut client, _request) = world.ask_python(&world.python, GET);
     world.front.stop(Duration::from_millis(50));
     assert_eq!(client.read_answer().problem(), (503, "shutting_down", true));
     assert_eq!(client.rest(), b"");

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 
 use hosting_front::ByPlane;
 
-use crate::client::Client;
 use crate::python::Reply;
 use crate::raw_http2::{self, END_HEADERS, END_STREAM};
 use crate::socket_process::SocketProcess;
@@ -20,8 +19,7 @@ const LONG: usize = 100_000;
 
 #[test]
 fn control_plane_that_is_away_is_unavailable_to_its_operations_only() {
-    let world = World::new();
-    let mut client = world.connect();
+    let (world, mut client) = World::connected();
     assert_eq!(client.ask(GET).status, 200);
     world.control.end();
     for request in [GET, POST] {
@@ -39,8 +37,7 @@ fn control_plane_that_is_away_is_unavailable_to_its_operations_only() {
 #[test]
 fn restarted_control_plane_serves_the_next_request() {
     for request in [GET, POST] {
-        let world = World::new();
-        let mut client = world.connect();
+        let (world, mut client) = World::connected();
         assert_eq!(client.ask(request).status, 200);
         world.control.end_connections();
         world.control.wait_for_close();
@@ -118,10 +115,7 @@ fn invalid_response_is_not_passed_on() {
 #[test]
 fn response_that_ends_early_ends_the_connection() {
     let world = World::new();
-    world.python.reply_by_test();
-    let mut client = world.connect();
-    client.send(OF_DATA_PLANE);
-    let mut request = world.python.request();
+    let (client, mut request) = world.ask_python(&world.python, OF_DATA_PLANE);
     let response = request.response("200 OK", "", vec![b'a'; LONG]);
     request.answer(&response[..response.len() - 1]);
     world.python.end_connections();
@@ -133,11 +127,8 @@ fn response_that_ends_early_ends_the_connection() {
 fn short_response_that_python_does_not_complete_is_replaced_by_an_error() {
     let world = World::new();
     let process = SocketProcess::start(&world.python.listener());
-    world.python.reply_by_test();
     for is_stopped in [false, true] {
-        let mut client = world.connect();
-        client.send(OF_DATA_PLANE);
-        let mut request = world.python.request();
+        let (mut client, mut request) = world.ask_python(&world.python, OF_DATA_PLANE);
         let response = request.response("200 OK", "", "abcdef");
         request.answer(&response[..response.len() - 1]);
         if is_stopped {
@@ -155,10 +146,7 @@ fn stopped_process_ends_the_responses_that_it_has_begun() {
     for (length, begun) in [("content-length: 100000", "abc"), ("transfer-encoding: chunked", "3\r\nabc\r\n")] {
         let world = World::new();
         let process = SocketProcess::start(&world.python.listener());
-        world.python.reply_by_test();
-        let mut client = world.connect();
-        client.send(OF_DATA_PLANE);
-        let mut request = world.python.request();
+        let (mut client, mut request) = world.ask_python(&world.python, OF_DATA_PLANE);
         let head = format!("HTTP/1.1 200 OK\r\nx-ray-id: {}\r\n{length}\r\n\r\n", request.ray_id());
         request.answer(head.as_bytes());
         client.read_head();
@@ -184,11 +172,7 @@ fn late_answer_is_refused_and_its_request_cancelled() {
 #[test]
 fn disconnected_client_cancels_its_request() {
     let world = World::new();
-    world.control.reply_by_test();
-    let mut client = world.connect();
-    client.send(GET);
-    world.control.request();
-    drop(client);
+    drop(world.ask_python(&world.control, GET));
     world.control.wait_for_close();
     wait_until(|| world.budget.count() == 0);
     assert_eq!(world.counts(), [("get_game".to_owned(), "CANCELLED".to_owned(), 1)]);
@@ -270,10 +254,7 @@ fn second_response_to_one_request_is_discarded() {
 #[test]
 fn disconnect_during_a_response_affects_no_other_request() {
     let world = World::new();
-    world.control.reply_by_test();
-    let mut gone: Client = world.connect();
-    gone.send(GET);
-    let mut request = world.control.request();
+    let (mut gone, mut request) = world.ask_python(&world.control, GET);
     let response = request.response("200 OK", "", "a".repeat(LONG));
     let (first, rest) = response.split_at(response.len() - 50);
     request.answer(first);

@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::client::Client;
 use crate::namespace::namespace;
-use crate::python::Python;
+use crate::python::{Python, Request};
 use crate::shard::{self, Clock};
 
 /// Time in which everything that a test waits for must happen.
@@ -160,6 +160,13 @@ impl World {
         World::with(Setup::default())
     }
 
+    /// Returns a front with its first client.
+    pub fn connected() -> (World, Client) {
+        let world = World::new();
+        let client = world.connect();
+        (world, client)
+    }
+
     pub fn with(setup: Setup) -> World {
         World::start(setup, |folder| (shard::writing_shard(folder), ()), |_, _| None).0
     }
@@ -239,6 +246,14 @@ impl World {
 
     pub fn connect(&self) -> Client {
         Client::connect(self.address)
+    }
+
+    /// Sends a request that a process gets. Returns its client, and the request for the answer by the test.
+    pub fn ask_python(&self, python: &Python, request: &[u8]) -> (Client, Request) {
+        python.reply_by_test();
+        let mut client = self.connect();
+        client.send(request);
+        (client, python.request())
     }
 
     pub fn new_player(&self) -> String {

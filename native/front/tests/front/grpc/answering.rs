@@ -28,8 +28,7 @@ fn join(world: &World, party_size: Option<u32>) -> Vec<u8> {
 
 #[test]
 fn refusal_of_the_engine_is_sent_in_trailers() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let (token, player) = (bearer(&world.lobby.lobby_token), world.new_player());
     let metadata = [("authorization", &*token), ("grpc-timeout", "10S"), ("user-agent", "test")];
     for code in ["", "PLAYER_TOKEN_CONSUMED"] {
@@ -45,8 +44,7 @@ fn refusal_of_the_engine_is_sent_in_trailers() {
 
 #[test]
 fn join_and_find_reserve_slots() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let lobby_id = Uuid::from_bytes(world.lobby.lobby.0).to_string();
     let find = encoded(&proto::FindLobbyRequest {
         game_modes: vec!["duel".into()],
@@ -101,8 +99,7 @@ fn unread_lobbies_count_for_their_client() {
 
 #[test]
 fn many_calls_of_one_connection_are_answered() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let token = bearer(&world.lobby.lobby_token);
     let messages: Vec<_> = (0..50).map(|_| connected(&world.new_player())).collect();
     let calls: Vec<_> =
@@ -115,8 +112,7 @@ fn many_calls_of_one_connection_are_answered() {
 
 #[test]
 fn message_may_come_byte_by_byte() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let token = bearer(&world.lobby.lobby_token);
     let mut call = client.open(CONNECTED, &[("authorization", &token)]);
     connected(&world.new_player()).chunks(1).for_each(|byte| call.send(byte));
@@ -127,8 +123,7 @@ fn message_may_come_byte_by_byte() {
 
 #[test]
 fn metadata_changes_only_the_answer() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let token = bearer(&world.lobby.lobby_token);
     let (usual, player) = (("authorization", &*token), connected(&world.new_player()));
     let key = ("idempotency-key", "x");
@@ -167,8 +162,7 @@ fn wrong_tokens_are_counted() {
 
 #[test]
 fn message_that_python_reads_is_left_to_it() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let token = bearer(&world.lobby.lobby_token);
     let player = connected(&world.new_player());
     let unknown_field = framed(&[&player[5..], b"\x10\x01"].concat());
@@ -196,8 +190,7 @@ fn message_that_python_reads_is_left_to_it() {
 /// The words of each message about compression are those of gRPC itself.
 #[test]
 fn compressed_messages_are_read() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let token = bearer(&world.lobby.lobby_token);
     let mut ask = |encoding: &str, flag: u8, content: &[u8]| {
         let mut message = framed(content);

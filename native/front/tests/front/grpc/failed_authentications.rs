@@ -1,5 +1,6 @@
 //! Failed authentications count against the client address.
 
+use hosting_front::ByPlane;
 use http_body::Frame;
 
 use crate::grpc::client::{Client, bearer, trailers};
@@ -8,8 +9,6 @@ use crate::namespace::public_token;
 use crate::world::Setup;
 
 const FAILURES: u32 = 3;
-/// Calls of one token that the front passes on at once.
-const PERMITS: usize = 128;
 const WRONG: &[(&str, &str)] =
     &[("grpc-status", "16"), ("grpc-status-details-bin", "AQ"), ("x-hosting-code", "TOKEN_INVALID")];
 
@@ -49,18 +48,16 @@ fn unknown_tokens_of_an_address_are_refused_after_many_failures() {
 
 #[test]
 fn refused_call_does_not_wait_for_a_permit() {
-    let world = world();
+    // One call of a token runs at a time.
+    let requests_max = ByPlane { data: 4, control: 4 };
+    let world = World::with(Setup { failures: FAILURES, requests_max, ..Setup::default() });
     let mut client = Client::connect(world.address);
-    let token = bearer("cloud_slow");
-    let metadata = [("authorization", &*token)];
-    let slow: Vec<_> = (0..PERMITS).map(|_| client.start(CONTROL_METHOD, &metadata, MESSAGE)).collect();
-    let received: Vec<_> = (0..PERMITS).map(|_| world.control().next_call()).collect();
+    let slow = client.start(CONTROL_METHOD, &[("authorization", "Bearer cloud_slow")], MESSAGE);
+    let received = world.control().next_call();
     fail_often(&world, &mut client);
     check_limited(&mut client, CONTROL_METHOD, "cloud_slow");
-    received.into_iter().for_each(|call| call.answer(MESSAGE, OK));
-    for call in slow {
-        assert_eq!(client.finish(call).status(), "0");
-    }
+    received.answer(MESSAGE, OK);
+    assert_eq!(client.finish(slow).status(), "0");
 }
 
 #[test]

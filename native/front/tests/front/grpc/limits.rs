@@ -10,7 +10,6 @@ use http_body::Frame;
 use tokio::sync::mpsc::UnboundedSender;
 
 use crate::grpc::client::{Client, OpenCall, framed, trailers};
-use crate::grpc::python::ReceivedCall;
 use crate::grpc::world::{
     CONTROL_METHOD, DATA_METHOD, MESSAGE, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, OK, STREAM_METHOD, World,
 };
@@ -26,8 +25,7 @@ fn short_receive() -> World {
 
 #[test]
 fn long_metadata_is_refused() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let answer = client.call(DATA_METHOD, &[("key", &"x".repeat(METADATA_BYTES_MAX))], MESSAGE);
     assert_eq!(answer.code(), "HEADERS_TOO_LARGE");
     assert_eq!(world.counts(), [("live".into(), "HEADERS_TOO_LARGE".into(), 1)]);
@@ -37,8 +35,7 @@ fn long_metadata_is_refused() {
 
 #[test]
 fn long_message_is_refused_before_it_has_come() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (_world, mut client) = World::connected();
     let call = client.open(DATA_METHOD, &[]);
     let length = (MESSAGE_BYTES_MAX + 1) as u32;
     call.send(&[&[0][..], &length.to_be_bytes()].concat());
@@ -48,8 +45,7 @@ fn long_message_is_refused_before_it_has_come() {
 
 #[test]
 fn longest_message_is_passed() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let message = framed(&vec![7; MESSAGE_BYTES_MAX]);
     let call = client.start(DATA_METHOD, &[], &message);
     let received = world.data.next_call();
@@ -83,8 +79,7 @@ fn message_that_comes_in_drops_must_end_in_time() {
 
 #[test]
 fn call_without_a_message_is_refused() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (_world, mut client) = World::connected();
     for sent in [&b""[..], &MESSAGE[..3], &MESSAGE[..6]] {
         let mut call = client.open(DATA_METHOD, &[]);
         call.send(sent);
@@ -107,8 +102,7 @@ fn pause_of_a_client_ends_its_messages() {
 
 #[test]
 fn token_is_checked_before_the_message() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     for (metadata, code) in [
         (&[][..], "TOKEN_MISSING"),
         (&[("authorization", "Basic x")], "TOKEN_NOT_BEARER"),
@@ -122,8 +116,7 @@ fn token_is_checked_before_the_message() {
 
 #[test]
 fn other_requests_are_not_grpc() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let mut call = client.start(DATA_METHOD, &[("content-type", "text/plain")], MESSAGE);
     assert!(!client.begin(&mut call).contains_key("grpc-status"));
     let mut http1 = TcpStream::connect(world.address).unwrap();
@@ -205,24 +198,22 @@ fn calls_of_one_token_to_the_control_plane_are_limited() {
 /// Python may have a cancelled call in a queue. So a client does not send the next one at once.
 #[test]
 fn cancelled_calls_keep_their_permits_for_a_second() {
-    let world = World::new();
+    // One call of a token runs at a time.
+    let world = World::with(Setup { requests_max: ByPlane { data: 4, control: 4 }, ..Setup::default() });
     let (token, other) = ("Bearer cloud_x", "Bearer cloud_y");
     for is_late in [false, true] {
-        let mut client = connect_without_delay(&world);
+        let mut client = Client::connect(world.address);
         let deadline = Instant::now() + Duration::from_millis(1_500);
         let timeout = ("grpc-timeout", if is_late { "1500m" } else { "1M" });
-        let start = |client: &mut Client| client.start(CONTROL_METHOD, &[("authorization", token), timeout], MESSAGE);
-        let calls: Vec<_> = (0..128).map(|_| start(&mut client)).collect();
-        let received: Vec<_> = (0..128).map(|_| world.control().next_call()).collect();
+        let call = client.start(CONTROL_METHOD, &[("authorization", token), timeout], MESSAGE);
+        let received = world.control().next_call();
         let cancelled_at = if is_late { deadline } else { Instant::now() };
-        for call in calls {
-            if is_late {
-                assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
-            } else {
-                client.cancel(call);
-            }
+        if is_late {
+            assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
+        } else {
+            client.cancel(call);
         }
-        received.into_iter().for_each(ReceivedCall::wait_cancelled);
+        received.wait_cancelled();
         let next = client.start(CONTROL_METHOD, &[("authorization", token)], MESSAGE);
         let of_other = client.start(CONTROL_METHOD, &[("authorization", other)], MESSAGE);
         let received = world.control().next_call();

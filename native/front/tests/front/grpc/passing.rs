@@ -25,8 +25,7 @@ fn changes(sequence: u64, topics: &[(&str, u64)]) -> Changes {
 
 #[test]
 fn call_and_response_keep_their_parts() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let metadata = [
         TOKEN,
         ("idempotency-key", "key"),
@@ -69,8 +68,7 @@ fn call_and_response_keep_their_parts() {
 
 #[test]
 fn errors_of_handlers_are_passed_and_counted() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     for is_trailers_only in [true, false] {
         let call = client.start(CONTROL_METHOD, &[TOKEN], MESSAGE);
         let mut received = world.control().next_call();
@@ -88,8 +86,7 @@ fn errors_of_handlers_are_passed_and_counted() {
 
 #[test]
 fn errors_of_the_control_plane_without_details_mean_that_it_is_unavailable() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     for (status, code) in
         [("14", "CONTROL_PLANE_UNAVAILABLE"), ("13", "CONTROL_PLANE_UNAVAILABLE"), ("4", "DEADLINE_EXCEEDED")]
     {
@@ -126,15 +123,12 @@ fn control_plane_that_ends_before_its_response_is_unavailable() {
 
 #[test]
 fn trace_of_the_client_goes_on() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
-    let call = client.start(DATA_METHOD, &[("traceparent", TRACEPARENT)], MESSAGE);
-    let received = world.data.next_call();
+    let (world, mut client) = World::connected();
+    let (call, received) = world.start(&mut client, &[("traceparent", TRACEPARENT)]);
     assert_eq!((received.text("traceparent"), received.text("x-hosting-ray")), (Some(TRACEPARENT), None));
     drop(received);
     assert_eq!(client.finish(call).text("x-ray-id"), &TRACEPARENT[3..35], "the front answers with the trace id");
-    let call = client.start(DATA_METHOD, &[("traceparent", "x")], MESSAGE);
-    let received = world.data.next_call();
+    let (call, received) = world.start(&mut client, &[("traceparent", "x")]);
     assert_eq!(received.text("traceparent"), None);
     assert_eq!(received.text("x-hosting-ray").unwrap().len(), 32);
     drop(received);
@@ -143,10 +137,8 @@ fn trace_of_the_client_goes_on() {
 
 #[test]
 fn reset_of_a_call_resets_the_passed_one() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
-    let call = client.start(DATA_METHOD, &[], MESSAGE);
-    let received = world.data.next_call();
+    let (world, mut client) = World::connected();
+    let (call, received) = world.start(&mut client, &[]);
     client.cancel(call);
     received.wait_cancelled();
     assert_eq!(world.counts(), [("live".into(), "CANCELLED".into(), 1)]);
@@ -154,10 +146,8 @@ fn reset_of_a_call_resets_the_passed_one() {
 
 #[test]
 fn deadline_is_passed_and_kept() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
-    let call = client.start(DATA_METHOD, &[("grpc-timeout", "400m")], MESSAGE);
-    let received = world.data.next_call();
+    let (world, mut client) = World::connected();
+    let (call, received) = world.start(&mut client, &[("grpc-timeout", "400m")]);
     let left = received.text("grpc-timeout").unwrap();
     let (digits, unit) = left.split_at(left.len() - 1);
     assert!(unit == "u" && digits.parse::<u64>().unwrap() <= 400_000, "{left}");
@@ -167,8 +157,7 @@ fn deadline_is_passed_and_kept() {
 
 #[test]
 fn messages_of_unknown_methods_flow_in_both_directions() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let mut call = client.open("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", &[]);
     call.send(MESSAGE);
     let mut received = world.data.next_call();
@@ -188,8 +177,7 @@ fn messages_of_unknown_methods_flow_in_both_directions() {
 
 #[test]
 fn trailers_of_a_client_are_not_passed() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let mut call = client.open("/unknown/Method", &[]);
     call.send(MESSAGE);
     call.end_with(&[("x-hosting-client", "192.0.2.1"), ("x-forwarded-for", "192.0.2.1"), ("key", "value")]);
@@ -201,8 +189,7 @@ fn trailers_of_a_client_are_not_passed() {
 
 #[test]
 fn stream_sends_each_response_at_once() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let mut call = client.start(STREAM_METHOD, &[], MESSAGE);
     let mut received = world.data.next_call();
     assert_eq!(received.data(), MESSAGE);
@@ -240,8 +227,7 @@ fn parked_call_is_repeated_after_a_change() {
 
 #[test]
 fn empty_response_is_no_parked_call() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let call = client.start(DATA_METHOD, &[], MESSAGE);
     world.data.next_call().answer(&[0; 5], OK);
     let answer = client.finish(call);
@@ -280,8 +266,7 @@ fn parked_calls_of_one_address_are_limited_in_bytes() {
 
 #[test]
 fn open_calls_and_their_messages_are_counted_apart_from_http() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected();
     let call = client.open(DATA_METHOD, &[]);
     // A message in two frames counts with its bytes until its call is passed on.
     call.send(&MESSAGE[..6]);

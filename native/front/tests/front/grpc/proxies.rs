@@ -8,7 +8,7 @@ use tokio_rustls::TlsConnector;
 
 use crate::certificates::{Files, host};
 use crate::grpc::client::Client;
-use crate::grpc::world::{DATA_METHOD, MESSAGE, OK, World};
+use crate::grpc::world::{MESSAGE, OK, World};
 use crate::proxy_headers::{local_header, proxy_header};
 use crate::world::Setup;
 
@@ -27,8 +27,7 @@ async fn connected(address: SocketAddr, header: &[u8]) -> tokio::net::TcpStream 
 
 /// Returns the client address and the coordinates that Python gets.
 fn received(world: &World, client: &mut Client) -> (Option<String>, Option<String>) {
-    let call = client.start(DATA_METHOD, FORWARDED, MESSAGE);
-    let received = world.data.next_call();
+    let (call, received) = world.start(client, FORWARDED);
     let texts = ["x-hosting-client", "x-coords"].map(|name| received.text(name).map(str::to_owned));
     received.answer(MESSAGE, OK);
     assert_eq!(client.finish(call).status(), "0");

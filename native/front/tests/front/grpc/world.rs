@@ -8,8 +8,8 @@ use hosting_front::{
     BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, Health, MethodOptions, PassingOptions, Plane,
 };
 
-use crate::grpc::client::Client;
-use crate::grpc::python::Python;
+use crate::grpc::client::{Client, OpenCall};
+use crate::grpc::python::{Python, ReceivedCall};
 use crate::shard;
 use crate::world::Setup;
 
@@ -50,6 +50,18 @@ impl Deref for World {
 impl World {
     pub fn new() -> World {
         World::with(Setup::default())
+    }
+
+    /// Returns a front with its first client.
+    pub fn connected() -> (World, Client) {
+        let world = World::new();
+        let client = Client::connect(world.address);
+        (world, client)
+    }
+
+    /// Starts a call of the data plane. Returns it with the call that Python gets.
+    pub fn start(&self, client: &mut Client, metadata: &[(&str, &str)]) -> (OpenCall, ReceivedCall) {
+        (client.start(DATA_METHOD, metadata, MESSAGE), self.data.next_call())
     }
 
     /// Starts a front with budgets of its own for the connections, messages and responses of gRPC.
