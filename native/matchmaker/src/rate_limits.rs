@@ -206,6 +206,37 @@ pub struct ClientLimits {
     pub lobbies: Arc<Buckets>,
 }
 
+#[cfg(test)]
+impl ClientLimits {
+    /// Returns limits with these bursts, which do not refill during a test.
+    pub fn example([tokens, token_addresses, client_addresses, groups]: [u32; 4]) -> ClientLimits {
+        let buckets = |burst| Arc::new(Buckets::new(1e-3, burst, 1_000));
+        ClientLimits {
+            tokens: buckets(tokens),
+            token_addresses: buckets(token_addresses),
+            client_addresses: buckets(client_addresses),
+            groups: buckets(groups),
+            lobbies: buckets(1_000),
+        }
+    }
+
+    /// Returns the tokens left in the buckets of a client: of its token, its address with and without one, and its group.
+    pub fn left(&self, token: &[u8], address: &[u8], group: &[u8]) -> [usize; 4] {
+        let keys = [
+            (&self.tokens, token),
+            (&self.token_addresses, address),
+            (&self.client_addresses, address),
+            (&self.groups, group),
+        ];
+        keys.map(|(buckets, key)| {
+            let now = monotonic_s();
+            let count = (0..1_000).take_while(|_| buckets.take(key, now) == 0.0).count();
+            (0..count).for_each(|_| buckets.put_back(key));
+            count
+        })
+    }
+}
+
 impl ClientLimits {
     /// Takes one token from the bucket of a lobby.
     pub fn admit_lobby(&self, lobby: &[u8]) -> Result<(), Exceeded> {

@@ -10,7 +10,7 @@ use crate::authorization::Subject;
 use crate::decision::Progress;
 use crate::namespaces::{GameMode, Namespace, ServiceToken};
 use crate::player_addresses::PlayerAddresses;
-use crate::rate_limits::{Buckets, Limit, monotonic_s};
+use crate::rate_limits::Limit;
 use crate::regions::{Region, Regions};
 
 const NAMESPACE: Id = Id([0x11; 16]);
@@ -93,7 +93,6 @@ impl World {
     }
 
     fn without_lobby() -> World {
-        let buckets = || Arc::new(Buckets::new(1e-3, BURST, 1_000));
         let regions = Regions::new(vec![Region::example("eu", (50.0, 8.0))]);
         let addresses = PlayerAddresses {
             job_domain: None,
@@ -105,13 +104,7 @@ impl World {
             shard: Shard::new(Engine::new(EngineConfig::new(1, keys())), None),
             hash: Arc::new(HashKey::new([9; 32])),
             namespaces: Arc::default(),
-            limits: ClientLimits {
-                tokens: buckets(),
-                token_addresses: buckets(),
-                client_addresses: buckets(),
-                groups: buckets(),
-                lobbies: buckets(),
-            },
+            limits: ClientLimits::example([BURST; 4]),
             places: Places { regions, addresses },
             lobby_answers: LobbyAnswers::default(),
         };
@@ -140,19 +133,7 @@ impl World {
 
     /// Returns the tokens left in the buckets of the `env_` token, its address, the client's address and the group.
     fn left(&self) -> [usize; 4] {
-        let (identity, now) = ([NAMESPACE.0, TOKEN_ID.0].concat(), monotonic_s());
-        let limits = &self.0.limits;
-        let buckets: [(&Buckets, &[u8]); 4] = [
-            (&limits.tokens, &identity),
-            (&limits.token_addresses, &[192, 0, 2, 1]),
-            (&limits.client_addresses, &[192, 0, 2, 1]),
-            (&limits.groups, &GROUP.0),
-        ];
-        buckets.map(|(buckets, key)| {
-            let count = (0..2 * BURST).take_while(|_| buckets.take(key, now) == 0.0).count();
-            (0..count).for_each(|_| buckets.put_back(key));
-            count
-        })
+        self.0.limits.left(&[NAMESPACE.0, TOKEN_ID.0].concat(), &[192, 0, 2, 1], &GROUP.0)
     }
 
     fn state(&self) -> (Lsn, [u8; 32], String) {

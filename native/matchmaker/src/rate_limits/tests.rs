@@ -193,36 +193,12 @@ const TOKEN: Option<&[u8]> = Some(b"token");
 const ADDRESS: &[u8] = &[192, 0, 2, 1];
 const GROUP: &[u8] = b"group";
 
-/// Returns limits that do not refill during a test.
-fn limits([tokens, token_addresses, client_addresses, groups]: [u32; 4]) -> ClientLimits {
-    let buckets = |burst| Arc::new(Buckets::new(1e-3, burst, 1_000));
-    ClientLimits {
-        tokens: buckets(tokens),
-        token_addresses: buckets(token_addresses),
-        client_addresses: buckets(client_addresses),
-        groups: buckets(groups),
-        lobbies: buckets(1_000),
-    }
-}
-
 fn count_admitted(limits: &ClientLimits, token: Option<&[u8]>) -> usize {
     (0..1_000).take_while(|_| limits.admit(token, ADDRESS, GROUP).is_ok()).count()
 }
 
-/// Returns the tokens left in the buckets of one client: of its token, its addresses, and its group.
 fn left(limits: &ClientLimits) -> [usize; 4] {
-    let now = monotonic_s();
-    let keys: [(&Buckets, &[u8]); 4] = [
-        (&limits.tokens, b"token"),
-        (&limits.token_addresses, ADDRESS),
-        (&limits.client_addresses, ADDRESS),
-        (&limits.groups, GROUP),
-    ];
-    keys.map(|(buckets, key)| {
-        let count = count_tokens(buckets, key, now);
-        (0..count).for_each(|_| buckets.put_back(key));
-        count
-    })
+    limits.left(b"token", ADDRESS, GROUP)
 }
 
 #[test]
@@ -230,14 +206,14 @@ fn each_limit_refuses_the_clients_that_it_counts() {
     for (number, of_token, of_client) in [(0, 3, 100), (1, 3, 100), (2, 100, 3), (3, 3, 3)] {
         let mut bursts = [100; 4];
         bursts[number] = 3;
-        assert_eq!(count_admitted(&limits(bursts), TOKEN), of_token, "token, limit {number}");
-        assert_eq!(count_admitted(&limits(bursts), None), of_client, "client, limit {number}");
+        assert_eq!(count_admitted(&ClientLimits::example(bursts), TOKEN), of_token, "token, limit {number}");
+        assert_eq!(count_admitted(&ClientLimits::example(bursts), None), of_client, "client, limit {number}");
     }
 }
 
 #[test]
 fn admission_takes_from_each_bucket() {
-    let limits = limits([10; 4]);
+    let limits = ClientLimits::example([10; 4]);
     assert_eq!(limits.admit(TOKEN, ADDRESS, GROUP), Ok(()));
     assert_eq!(left(&limits), [9, 9, 10, 9]);
     assert_eq!(limits.admit(None, ADDRESS, GROUP), Ok(()));
@@ -250,7 +226,7 @@ fn refusal_names_its_limit_and_takes_from_no_bucket() {
     for (number, limit) in names.into_iter().enumerate() {
         let mut bursts = [10; 4];
         bursts[number] = 1;
-        let limits = limits(bursts);
+        let limits = ClientLimits::example(bursts);
         let token = if number == 2 { None } else { TOKEN };
         assert_eq!(limits.admit(token, ADDRESS, GROUP), Ok(()));
         let before = left(&limits);
@@ -264,7 +240,7 @@ fn refusal_names_its_limit_and_takes_from_no_bucket() {
 /// The client's own limit comes first, so that it leaves the group its tokens.
 #[test]
 fn several_exceeded_limits_name_the_first() {
-    let limits = limits([0; 4]);
+    let limits = ClientLimits::example([0; 4]);
     for token in [TOKEN, None] {
         assert_eq!(limits.admit(token, ADDRESS, GROUP).expect_err("no token").limit, Limit::Client);
     }
@@ -272,7 +248,7 @@ fn several_exceeded_limits_name_the_first() {
 
 #[test]
 fn other_keys_are_not_limited() {
-    let limits = limits([1; 4]);
+    let limits = ClientLimits::example([1; 4]);
     let refused_by = |token: Option<&[u8]>, address: &[u8], group: &[u8]| {
         limits.admit(token, address, group).err().map(|exceeded| exceeded.limit)
     };
