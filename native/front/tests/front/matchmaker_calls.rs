@@ -104,7 +104,7 @@ fn requests_without_a_decision_reach_python_as_they_were() {
         (usual.replace("players/connected", "lobbies/ready").into_bytes(), "operation"),
         (usual.replace("POST", "PUT").into_bytes(), "operation"),
         (usual.replace("players/connected", "players/connected?a=b").into_bytes(), "query"),
-        (world.request_with_body(b"{\"player_token\":\"\xff\"}"), "invalid_request"),
+        (request_with(&world.lobby.lobby_token, b"{\"player_token\":\"\xff\"}"), "invalid_request"),
         (find(SERVICE_TOKEN, "solo"), "new_lobby"),
     ] {
         let state = || {

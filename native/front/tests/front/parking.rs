@@ -6,7 +6,7 @@ use hosting_front::{ByPlane, Changes, Plane, Timeouts};
 
 use crate::client::Client;
 use crate::python::{Python, Reply, Request};
-use crate::world::{NEVER, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{Setup, TIMEOUTS, World, wait_until};
 
 pub const WATCH: &[u8] = b"GET /events/live?after=a.10 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\
     Origin: https://b.example\r\nCookie: large\r\nContent-Length: 2\r\n\r\n{}";
@@ -146,17 +146,6 @@ fn wait_ends_with_the_current_state() {
         "the connection stays usable"
     );
     assert_eq!(world.parked(), 0);
-}
-
-#[test]
-fn stop_ends_the_waits_with_the_current_state() {
-    let world = world(TIMEOUTS);
-    let mut clients: Vec<_> = (0..20).map(|_| parked(&world).0).collect();
-    world.front.stop(NEVER);
-    for client in &mut clients {
-        let answer = client.read_answer();
-        assert_eq!((&*answer.body, answer.header("connection")), ("expired", Some("close")));
-    }
 }
 
 #[test]

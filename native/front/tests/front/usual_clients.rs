@@ -78,43 +78,9 @@ fn common(answer: &Answer) -> (u16, &str, HashMap<String, String>) {
 }
 
 #[test]
-fn usual_clients_are_answered_by_the_own_reader() {
+fn usual_clients_are_answered_by_the_own_reader_as_by_hyper() {
     for (client, headers) in USUAL_CLIENTS {
-        let world = world();
         let origin = headers.iter().any(|line| line.starts_with("Origin")).then_some("*");
-        let keyed = |request: &[u8], key: &str| {
-            with_lines(&as_client(request, headers), &format!("Idempotency-Key: {key}\r\n"))
-        };
-        let lobby_call = |operation: &str, player: &str| {
-            request_to(operation, &world.lobby.lobby_token, format!(r#"{{"player_token":"{player}"}}"#))
-        };
-        let player = world.new_player();
-        let requests = [
-            keyed(&lobby_call("players/connected", &player), "a"),
-            keyed(&lobby_call("players/connected", &player), "a"),
-            keyed(&request_to("lobbies/heartbeat", &world.lobby.lobby_token, "{}"), "b"),
-            keyed(&lobby_call("players/disconnected", &player), "c"),
-            keyed(&world.join(SERVICE_TOKEN), "d"),
-            keyed(&world.join(SERVICE_TOKEN), "d"),
-            keyed(&find(&public_token(), "duel"), "e"),
-            as_client(&find(SERVICE_TOKEN, "duel"), headers),
-        ];
-        let mut connection = world.connect();
-        for request in &requests {
-            assert!(is_plain(request), "{client}: {}", request.escape_ascii());
-            let answer = connection.ask(request);
-            assert_eq!((answer.status, &*answer.code), (200, "OK"), "{client}: {}", answer.body);
-            assert_eq!(answer.header("access-control-allow-origin"), origin, "{client}");
-            assert!(!client.starts_with("traced") || answer.ray_id == "4bf92f3577b34da6a3ce929d0e0e4736");
-        }
-        assert_eq!(world.players(), [3, 0], "a repeated request reserves nothing");
-        world.python.check_no_request();
-    }
-}
-
-#[test]
-fn hyper_gives_the_same_answers() {
-    for (client, headers) in USUAL_CLIENTS {
         for change in BY_HYPER {
             let world = world();
             let with = |request: Vec<u8>, more: &str| with_lines(&as_client(&request, headers), more);
@@ -136,7 +102,10 @@ fn hyper_gives_the_same_answers() {
                 let (own, of_hyper) = (ask(&world, request), ask(&world, &other));
                 assert_eq!(own.code, *code, "{client}, {change:?}: {}", request.escape_ascii());
                 assert_eq!(common(&own), common(&of_hyper), "{client}, {change:?}: {}", request.escape_ascii());
+                assert_eq!(own.header("access-control-allow-origin"), origin, "{client}");
+                assert!(!client.starts_with("traced") || own.ray_id == "4bf92f3577b34da6a3ce929d0e0e4736");
             }
+            assert_eq!(world.players(), [3, 1], "a repeated request reserves nothing");
             world.python.check_no_request();
         }
     }

@@ -292,10 +292,6 @@ impl World {
         request_to("lobbies/join", token, format!(r#"{{"lobby_id":"{lobby_id}"}}"#))
     }
 
-    pub fn request_with_body(&self, body: impl AsRef<[u8]>) -> Vec<u8> {
-        request_with(&self.lobby.lobby_token, body)
-    }
-
     /// Returns a plain request that the engine refuses with `PLAYER_TOKEN_INVALID`, because another key signed the
     /// player token.
     pub fn refused_request(&self) -> Vec<u8> {
