@@ -101,33 +101,21 @@ struct Measurers {
 impl Front {
     /// Starts to serve. Fails if the shard has no journal, or without a free descriptor or thread.
     pub fn start(options: FrontOptions) -> io::Result<Front> {
-        let FrontOptions {
-            threads,
-            listener,
-            edge_listener,
-            budget,
-            matchmaker,
-            duration_bounds,
-            addresses,
-            timeouts,
-            passing,
-            grpc,
-            certificate,
-        } = options;
         free_large_bodies_at_once();
         let no_journal = || io::Error::new(io::ErrorKind::InvalidInput, "the front needs a journal");
-        let shard = matchmaker.shard.clone();
+        let shard = options.matchmaker.shard.clone();
         let journal = shard.journal().ok_or_else(no_journal)?;
-        let measurers = new_measurers(threads.get(), passing.routes.slugs().len(), &duration_bounds, &shard);
+        let FrontOptions { threads, listener, edge_listener, passing, grpc, .. } = options;
+        let measurers = new_measurers(threads.get(), passing.routes.slugs().len(), &options.duration_bounds, &shard);
         let shared = Arc::new(Shared {
-            matchmaker,
-            budget,
-            addresses: Arc::new(addresses),
-            timeouts,
+            matchmaker: options.matchmaker,
+            budget: options.budget,
+            addresses: Arc::new(options.addresses),
+            timeouts: options.timeouts,
             permits: Arc::new(HttpPermits::new(passing.requests_max)),
             grpc_permits: Arc::new(GrpcPermits::new(passing.requests_max)),
             options: Arc::new(passing),
-            tls: certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,
+            tls: options.certificate.as_ref().map(TlsAcceptors::new).transpose().map_err(io::Error::other)?,
             measurers,
         });
         let (stop, stopped) = watch::channel(None);
