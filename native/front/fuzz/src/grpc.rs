@@ -12,6 +12,9 @@ mod problem_names;
 #[path = "../../tests/front/python.rs"]
 #[allow(dead_code)]
 mod python;
+#[path = "../../tests/front/raw_http2.rs"]
+#[allow(dead_code)]
+mod raw_http2;
 #[path = "../../tests/front/shard.rs"]
 #[allow(dead_code)]
 mod shard;

@@ -96,11 +96,6 @@ mod tests {
 
     const RAY: RayId = RayId::from_bytes([0x12; 16]);
 
-    fn addresses() -> ClientAddresses {
-        let proxies = vec!["10.0.0.0/8".parse().expect("a network")];
-        ClientAddresses { proxies, ..ClientAddresses::default() }
-    }
-
     fn headers(entries: &[(&str, &str)]) -> HeaderMap {
         let entry = |(name, value): &(&str, &str)| {
             (HeaderName::try_from(*name).expect("a name"), HeaderValue::try_from(*value).expect("a value"))
@@ -134,17 +129,6 @@ mod tests {
         assert_eq!(in_a_year, "99999999m");
         let soon = timeout_value(Instant::now() + Duration::from_secs(99));
         assert!(read_timeout(soon.as_bytes()).is_some_and(|left| left > Duration::from_secs(90)));
-    }
-
-    #[test]
-    fn proxies_name_their_clients() {
-        let proxy = Peer::Proxy("10.0.0.1".parse().expect("an address"));
-        let client =
-            |peer, entries: &[(&str, &str)]| CallHead::read(&headers(entries), &addresses(), peer).client.to_string();
-        let forwarded = [("x-forwarded-for", "198.51.100.1"), ("x-forwarded-for", "198.51.100.2, 10.0.0.2")];
-        assert_eq!(client(proxy, &forwarded), "198.51.100.2");
-        assert_eq!(client(proxy, &[]), "10.0.0.1");
-        assert_eq!(client(CLIENT, &forwarded), "192.0.2.1");
     }
 
     #[test]

@@ -9,12 +9,14 @@ pub const HEADERS: u8 = 1;
 pub const RESET: u8 = 3;
 pub const SETTINGS: u8 = 4;
 pub const PING: u8 = 6;
+pub const GOAWAY: u8 = 7;
 pub const WINDOW_UPDATE: u8 = 8;
 pub const CONTINUATION: u8 = 9;
 
 /// Code of a reset by the client.
 pub const CANCEL: [u8; 4] = [0, 0, 0, 8];
 
+pub const ACK: u8 = 1;
 pub const END_STREAM: u8 = 1;
 pub const END_HEADERS: u8 = 4;
 

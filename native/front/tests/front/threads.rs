@@ -1,14 +1,13 @@
 //! Several threads that serve the same sockets.
 
-use hosting_front::{Changes, Plane};
+use hosting_front::Plane;
 
 use crate::client::Client;
-use crate::python::Reply;
+use crate::parking::{WATCH, changes, park};
 use crate::world::{NEVER, Setup, World, wait_until};
 
 /// So many connections that each thread has some.
 const CLIENTS: usize = 48;
-const WATCH: &[u8] = b"GET /events/live HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer env_a\r\n\r\n";
 /// Requests without a token that one client address may have at the control plane at once.
 const WITHOUT_TOKEN_AT_ONCE: usize = 128;
 
@@ -34,22 +33,11 @@ fn all_connections_are_answered_and_counted() {
 #[test]
 fn change_wakes_the_parked_requests_of_all_threads() {
     let (world, mut clients) = world();
-    let changes = |sequence, is_complete| Changes {
-        run: "a".into(),
-        sequence,
-        topics: vec![("one".into(), sequence)],
-        is_complete,
-    };
-    world.front.take_changes(Plane::Data, changes(10, false));
-    world.python.reply(|request| {
-        Reply::Answer(match request.header("x-hosting-repeat") {
-            None => request.response("200 OK", "x-hosting-park: a.10 one\r\n", ""),
-            Some(held) => request.response("200 OK", "", held),
-        })
-    });
+    world.front.take_changes(Plane::Data, changes("a", 10, &["one"], false));
+    park(&world.python, "a.10 one");
     clients.iter_mut().for_each(|client| client.send(WATCH));
     wait_until(|| world.parked() == CLIENTS);
-    world.front.take_changes(Plane::Data, changes(11, true));
+    world.front.take_changes(Plane::Data, changes("a", 11, &["one"], true));
     for client in &mut clients {
         assert_eq!(client.read_answer().body, "changed");
     }

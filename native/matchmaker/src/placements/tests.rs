@@ -211,35 +211,12 @@ fn protobuf_response_has_the_fields_of_the_json_one() {
     );
     for tokens in [&["player_a"][..], &["player_a", "player_b", "player_c"]] {
         let tokens: Vec<_> = tokens.iter().map(|token| (*token).to_owned()).collect();
-        let mut message = b"before ".to_vec();
-        LobbyAnswer::new(&places(), &lobby).write_proto(&tokens, &mut message);
+        let (mut message, answer) = (b"before ".to_vec(), LobbyAnswer::new(&places(), &lobby));
+        answer.write_proto(&tokens, &mut message);
         let message = message.strip_prefix(b"before ").expect("the message is appended");
-        let port = |host: Option<&str>, hostname: &str, port, port_range, is_tls| proto::Port {
-            host: host.map(str::to_owned),
-            hostname: hostname.into(),
-            port,
-            port_range,
-            is_tls,
-        };
-        let range = Some(proto::PortRange { min: 30_000, max: 30_009 });
-        let ports = BTreeMap::from([
-            ("game".to_owned(), port(Some("203.0.113.5:7777"), "203.0.113.5", Some(7_777), None, true)),
-            ("d".to_owned(), port(None, "2001:db8::1", None, range, false)),
-        ]);
-        let region = proto::Region { region_id: "eu".into(), display_name: "Europe \"West\" <token>".into() };
-        let player = |token: &String| proto::Player { token: token.clone() };
-        let own = Some(player(&tokens[0]));
-        let expected = proto::FindLobbyResponse {
-            lobby: Some(proto::Lobby {
-                lobby_id: LOBBY_TEXT.into(),
-                region: Some(region),
-                ports: ports.clone(),
-                player: own.clone(),
-            }),
-            ports,
-            player: own,
-            players: tokens.iter().filter(|_| tokens.len() > 1).map(player).collect(),
-        };
-        assert_eq!(message, expected.encode_to_vec());
+        let response = proto::FindLobbyResponse::decode(message).expect("a message");
+        assert_eq!(message, response.encode_to_vec(), "the fields are in order");
+        let json: Value = serde_json::from_slice(&answer.json(&tokens)).expect("JSON");
+        assert_eq!(serde_json::to_value(response).expect("JSON"), json);
     }
 }

@@ -39,24 +39,16 @@ fn is_tls_protocol(protocol: Protocol) -> bool {
 }
 
 #[test]
-fn number_in_domain_mode_is_at_the_host_of_the_region() {
-    for has_certificate in [false, true] {
-        let addresses = addresses(Some("play.example.com"), has_certificate);
-        for (protocol, kind) in PROTOCOLS.map(|protocol| (protocol, OwnerKind::Lobby)) {
-            let found = address_of(&addresses, protocol, PortExposure::Number(20_001), kind);
-            assert_eq!(found, number("eu.play.example.com", 20_001, is_tls_protocol(protocol)), "{protocol:?}");
-        }
-    }
-}
-
-#[test]
-fn number_in_local_mode_is_at_the_advertised_address() {
-    for has_certificate in [false, true] {
-        let addresses = addresses(None, has_certificate);
+fn number_is_at_the_host_of_the_region_or_at_the_advertised_address() {
+    for addresses in all_settings() {
+        let in_domain = addresses.job_domain.is_some();
+        let hostname = if in_domain { "eu.play.example.com" } else { "192.0.2.1" };
         for protocol in PROTOCOLS {
-            let found = address_of(&addresses, protocol, PortExposure::Number(20_001), OwnerKind::Server);
-            let is_tls = has_certificate && is_tls_protocol(protocol);
-            assert_eq!(found, number("192.0.2.1", 20_001, is_tls), "{protocol:?}");
+            let is_tls = is_tls_protocol(protocol) && (in_domain || addresses.has_certificate);
+            for kind in [OwnerKind::Lobby, OwnerKind::Server] {
+                let found = address_of(&addresses, protocol, PortExposure::Number(20_001), kind);
+                assert_eq!(found, number(hostname, 20_001, is_tls), "{protocol:?}");
+            }
         }
     }
 }

@@ -45,6 +45,15 @@ async fn permit(permits: &Arc<Permits>, token: &str, number: u8) -> Permit {
     .await
 }
 
+/// Returns the permits of requests with these tokens, each of an address of its own from this number on.
+async fn permits_of(permits: &Arc<Permits>, tokens: [&str; 4], first: u8) -> Vec<Permit> {
+    let mut held = Vec::new();
+    for (number, token) in (first..).zip(tokens) {
+        held.push(permit(permits, token, number).await);
+    }
+    held
+}
+
 async fn refusal(permits: &Arc<Permits>, token: &str, number: u8) -> Overload {
     let token = Some(token).filter(|token| !token.is_empty());
     permits.acquire(token, address(number)).await.err().expect("a limit is reached")
@@ -137,10 +146,7 @@ fn players_of_one_address_leave_permits_for_others() {
 fn total_number_is_limited() {
     run(async {
         let permits = Permits::new(4, SHORT);
-        let mut held = Vec::new();
-        for (number, token) in (1..).zip(["cloud_0", "cloud_1", "cloud_2", "cloud_3"]) {
-            held.push(permit(&permits, token, number).await);
-        }
+        let _held = permits_of(&permits, ["cloud_0", "cloud_1", "cloud_2", "cloud_3"], 1).await;
         assert_eq!(refusal(&permits, "cloud_9", 9).await, Overload::All);
     });
 }
@@ -180,10 +186,7 @@ fn queue_of_twice_the_share_refuses_further_requests() {
 fn tokens_take_turns() {
     run(async {
         let permits = Permits::new(4, NEVER);
-        let mut held = Vec::new();
-        for (number, token) in (11..).zip(["cloud_w", "cloud_x", "cloud_y", "cloud_z"]) {
-            held.push(permit(&permits, token, number).await);
-        }
+        let mut held = permits_of(&permits, ["cloud_w", "cloud_x", "cloud_y", "cloud_z"], 11).await;
         let mut of_a = [waiter(&permits, "cloud_a", 1).await, waiter(&permits, "cloud_a", 1).await];
         let mut of_b = waiter(&permits, "cloud_b", 2).await;
         held.pop();
@@ -318,10 +321,7 @@ fn line_that_is_unblocked_and_gives_up_unblocks_the_next() {
 fn address_without_a_waiting_request_may_wait_in_a_full_queue() {
     run(async {
         let permits = Permits::new(4, NEVER);
-        let mut held = Vec::new();
-        for (number, token) in (1..).zip(["cloud_a", "cloud_b", "cloud_c", "cloud_d"]) {
-            held.push(permit(&permits, token, number).await);
-        }
+        let held = permits_of(&permits, ["cloud_a", "cloud_b", "cloud_c", "cloud_d"], 1).await;
         let mut waiters = Vec::new();
         for (number, token) in (1..).zip(["cloud_a", "cloud_b", "cloud_c", "cloud_d"]) {
             waiters.push(waiter(&permits, token, number).await);

@@ -8,18 +8,9 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 
+use crate::raw_http2::{DATA, END_HEADERS, END_STREAM, HEADERS, PING, frame};
+
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-pub const DATA: u8 = 0;
-pub const HEADERS: u8 = 1;
-pub const RST_STREAM: u8 = 3;
-pub const SETTINGS: u8 = 4;
-pub const PING: u8 = 6;
-pub const GOAWAY: u8 = 7;
-pub const WINDOW_UPDATE: u8 = 8;
-pub const CONTINUATION: u8 = 9;
-pub const END_STREAM: u8 = 1;
-pub const ACK: u8 = 1;
-pub const END_HEADERS: u8 = 4;
 const PADDED: u8 = 8;
 /// Begins a call on the next stream: path and metadata, with a zero byte between them.
 const CALL: u8 = 0x40;
@@ -122,10 +113,7 @@ impl ClientFrames {
     }
 
     fn frame(&mut self, kind: u8, flags: u8, stream: u32, content: &[u8]) {
-        self.bytes.extend_from_slice(&(content.len() as u32).to_be_bytes()[1..]);
-        self.bytes.extend_from_slice(&[kind, flags]);
-        self.bytes.extend_from_slice(&stream.to_be_bytes());
-        self.bytes.extend_from_slice(content);
+        self.bytes.extend_from_slice(&frame(kind, flags, stream, content));
     }
 }
 

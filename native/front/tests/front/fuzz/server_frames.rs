@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::fuzz::client_frames::{
-    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS, WINDOW_UPDATE,
+use crate::raw_http2::{
+    ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RESET, SETTINGS, WINDOW_UPDATE,
 };
 
 const HEAD_BYTES: usize = 9;
@@ -54,7 +54,7 @@ impl ServerFrames {
             SETTINGS | WINDOW_UPDATE => {}
             PING => self.is_pinged |= flags & ACK != 0,
             GOAWAY => self.is_going_away = true,
-            RST_STREAM => {
+            RESET => {
                 let stream = self.streams.entry(stream).or_default();
                 (stream.is_reset, stream.has_ended) = (true, true);
             }
