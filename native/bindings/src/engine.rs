@@ -11,6 +11,7 @@ use hosting_core::{
     Attach, ChannelId, CommandOutcome, Context, Create, EngineConfig, HashKey, HoldId, Id, Port as CorePort, PortRange,
 };
 use hosting_journal::DurableSignal;
+use hosting_matchmaker::wall_ms;
 use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -101,7 +102,7 @@ impl Engine {
         let durable_signal = opened.journal().map(hosting_journal::Journal::subscribe).transpose()?;
         opened.start_expiry_thread()?;
         opened.start_compaction().map_err(|error| journal::open_failed(&error))?;
-        let first_generation = facts::wall_ms() << 20;
+        let first_generation = wall_ms() << 20;
         let shard_number = shard;
         Ok(Engine {
             shard: opened,
@@ -409,7 +410,7 @@ impl Engine {
         let mut starting = None;
         let answer = self.shard.execute(|engine, context| {
             if !channels.is_empty() {
-                engine.set_wall_clock(facts::wall_ms());
+                engine.set_wall_clock(wall_ms());
             }
             let answer = command(engine, context);
             if let Ok(hosting_core::Admission::Hold(hold)) = &answer.result {

@@ -1,18 +1,12 @@
 //! Python classes of lobby facts. Converts service time to wall-clock time.
 
-use std::time::{SystemTime, UNIX_EPOCH};
-
 use hosting_core as core;
 use hosting_core::{LobbyFactKind, Lsn, Ms};
+use hosting_matchmaker::wall_ms;
 use hosting_shard::Shard;
 use pyo3::prelude::*;
 
 use crate::convert::{IdBytes, reason_word};
-
-/// Returns the current Unix time in milliseconds.
-pub fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
-}
 
 /// Conversion of service time to the current wall clock.
 #[derive(Clone, Copy)]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use hosting_core::{HoldId, Id, Reservation};
 use hosting_matchmaker::{
     AttachCriteria, Body, Call, Callers, Client, ClientLimits, CreateCriteria, Credential, Held, LobbyAnswers,
-    Operation, Places, Progress, Region, Regions, Subject,
+    Operation, Places, Progress, Region, Regions, Subject, attach_region, create_target,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -328,7 +328,7 @@ impl Matchmaker {
     ) -> PyResult<(String, String)> {
         let criteria =
             CreateCriteria { mode, region, publicity, has_tags, max_players, party_size, coordinates: coords };
-        let target = self.inner.create_target(&*self.namespace(namespace)?, &criteria);
+        let target = create_target(&*self.namespace(namespace)?, &self.inner.places.regions, &criteria);
         target.map_err(|error| raised(py, &error))
     }
 
@@ -343,7 +343,7 @@ impl Matchmaker {
     ) -> PyResult<String> {
         let ports: BTreeSet<&str> = ports.iter().map(String::as_str).collect();
         let criteria = AttachCriteria { mode, region, has_tags, ports };
-        let region = self.inner.attach_region(&*self.namespace(namespace)?, &criteria);
+        let region = attach_region(&*self.namespace(namespace)?, &self.inner.places.regions, &criteria);
         region.map_err(|error| raised(py, &error))
     }
 

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use hosting_core as core;
 use hosting_core::{Attach, Id, LeaseRequest, PortExposure, PortRequest, Protocol, Publicity};
+use hosting_matchmaker::wall_ms;
 use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::convert::{self, IdBytes, Sequence, resolve_lsn, resolve_outcome};
-use crate::facts;
 use crate::leased_port::{LeasedPort, PROTOCOLS};
 
 /// Requested port: name, protocol, kind ("number", "host" or "range"), first and last number of a range, and
@@ -119,7 +119,7 @@ impl LobbyTemplate {
             heartbeat_grace_ms: self.heartbeat_grace_ms,
             is_join_enabled: self.is_join_enabled,
             ports: &[],
-            create_ts_ms: facts::wall_ms(),
+            create_ts_ms: wall_ms(),
             lobby_count_max: self.lobby_count_max,
             idempotency: None,
         };

@@ -1,12 +1,12 @@
 //! Authorization: credentials become a caller, or an error. See docs/reference/tokens.md#authorization.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hosting_core::{Id, KeyRing};
 use sha2::{Digest, Sha256};
 
 use crate::bearer_token::{BearerProblem, kind_of, token_of};
+use crate::clock::wall_ms;
 use crate::contract::Code;
 use crate::error::ServiceError;
 use crate::namespaces::{Namespace, Namespaces};
@@ -204,7 +204,7 @@ fn check_validity(namespace: &Namespace, token: Id, expires_ms: Option<u64>) -> 
     if namespace.is_token_revoked(token) {
         return Err(Code::TokenRevoked.into());
     }
-    if expires_ms.is_some_and(|end| end <= unix_ms()) { Err(Code::TokenExpired.into()) } else { Ok(()) }
+    if expires_ms.is_some_and(|end| end <= wall_ms()) { Err(Code::TokenExpired.into()) } else { Ok(()) }
 }
 
 /// Returns the token of one of these kinds in an `authorization` header, and its kind.
@@ -241,10 +241,6 @@ fn host_of_origin(origin: &[u8]) -> Option<String> {
     };
     let host = host.to_lowercase();
     (!host.is_empty()).then(|| host.trim_end_matches('.').to_owned())
-}
-
-fn unix_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]

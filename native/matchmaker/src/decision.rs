@@ -174,10 +174,6 @@ impl Reply {
 }
 
 impl Decision {
-    fn refused(error: impl Into<ServiceError>) -> Decision {
-        Decision::Refused { error: Box::new(error.into()), wait: 0 }
-    }
-
     pub(crate) fn of_command(outcome: CommandOutcome<()>) -> Decision {
         match outcome.result {
             Ok(()) => Decision::Answered(Answer { wait: outcome.wait, reply: Reply::Empty }),
@@ -188,7 +184,7 @@ impl Decision {
 
 impl From<ServiceError> for Decision {
     fn from(error: ServiceError) -> Decision {
-        Decision::refused(error)
+        Decision::Refused { error: Box::new(error), wait: 0 }
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod authorization;
 mod bearer_token;
+mod clock;
 pub mod contract;
 mod criteria;
 mod decision;
@@ -29,8 +30,9 @@ mod requests;
 
 pub use authorization::{Caller, Callers, Client, Credential, Subject, accepted_token};
 pub use bearer_token::{BearerProblem, PUBLIC_TOKEN, token_of};
+pub use clock::{monotonic_s, wall_ms};
 pub use contract::Code;
-pub use criteria::{AttachCriteria, CreateCriteria, check_mode};
+pub use criteria::{AttachCriteria, CreateCriteria, attach_region, check_mode, create_target};
 pub use decision::{Answer, Call, Decision, Held, Need, Outcome, PlacementRequest, Progress, Reply};
 pub use error::{FieldProblem, ServiceError, reason_word};
 pub use hosting_client_addresses::ClientKey;
@@ -40,6 +42,6 @@ pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
 pub use placements::{LobbyAnswers, Places};
 pub use player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
-pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits, monotonic_s};
+pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits};
 pub use regions::{Region, Regions};
 pub use requests::Body;

@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use hosting_client_addresses::ClientKey;
 use hosting_core::{Connect, Disconnect, HashKey, Id, Idempotency, LobbyView, Lsn, PlayerCount, PlayerList};
@@ -11,6 +10,7 @@ use hosting_shard::Shard;
 use crate::authorization::{
     Caller, Callers, Client, Credential, authorize_client, authorize_lobby, authorize_operator, authorize_state,
 };
+use crate::clock::wall_ms;
 use crate::contract::Code;
 use crate::decision::{Answer, Call, Decision, Need, Outcome, Reply};
 use crate::description::describe;
@@ -288,10 +288,6 @@ pub fn check_key(key: &[u8]) -> Result<(), ServiceError> {
     let reason = format!("must be 1 to {KEY_BYTES_MAX} visible ASCII characters");
     let problem = FieldProblem::new(&["idempotency-key"], "invalid", Some(&reason));
     Err(ServiceError::from(Code::HeaderInvalid).with_problem(problem))
-}
-
-pub(crate) fn wall_ms() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
 #[cfg(test)]

@@ -9,13 +9,13 @@ use hosting_core::{
 };
 
 use crate::authorization::{Caller, Client, Credential};
+use crate::clock::wall_ms;
 use crate::contract::Code;
-use crate::criteria::{AttachCriteria, Candidates, CreateCriteria, attach_region, candidates, create_target};
+use crate::criteria::{Candidates, candidates};
 use crate::decision::{Call, Decision, Held, Need, PlacementRequest, Progress, Reply};
 use crate::error::{FieldProblem, ServiceError};
 use crate::field_forms::{ip_address, lobby_id};
-use crate::matchmaker::{Matchmaker, answered, wall_ms};
-use crate::namespaces::Namespace;
+use crate::matchmaker::{Matchmaker, answered};
 use crate::placements::LobbyAnswer;
 use crate::proto;
 use crate::requests::Request;
@@ -129,20 +129,6 @@ impl Matchmaker {
         let (modes, regions) = (owned(&modes), owned(&regions));
         let message = request.canonical_bytes();
         Ok(PlacementRequest { client, message, idempotency, modes, regions })
-    }
-
-    /// Returns the region and the publicity of a new lobby.
-    pub fn create_target(
-        &self,
-        namespace: &Namespace,
-        request: &CreateCriteria<'_>,
-    ) -> Result<(String, String), ServiceError> {
-        create_target(namespace, &self.places.regions, request)
-    }
-
-    /// Returns the region of a server that becomes a lobby.
-    pub fn attach_region(&self, namespace: &Namespace, request: &AttachCriteria<'_>) -> Result<String, ServiceError> {
-        attach_region(namespace, &self.places.regions, request)
     }
 
     /// Returns a hash of the player's address. The number of players with the same hash is limited.

@@ -5,16 +5,10 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::clock::monotonic_s;
+
 /// Differences below a nanosecond are rounding errors.
 const ROUNDING_S: f64 = 1e-9;
-
-/// Returns the seconds of the clock that never goes back, as `time.monotonic` of Python.
-pub fn monotonic_s() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: pointer to one live value.
-    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
-}
 
 /// One token bucket for each key. The memory is bounded by the number of recently used keys.
 ///

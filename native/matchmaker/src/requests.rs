@@ -157,12 +157,8 @@ fn state(body: Body<'_>) -> Result<Vec<u8>, Undecoded> {
         Body::Proto(_) | Body::Checked(_) => decoded::<proto::SetLobbyStateRequest>(body)?.state,
         Body::Target { .. } | Body::Other => return Err(Undecoded),
     };
-    let is_valid = state.len() <= STATE_BYTES_MAX && (state.is_empty() || is_json(&state));
+    let is_valid = state.len() <= STATE_BYTES_MAX && (state.is_empty() || json_problem(&state).is_none());
     if is_valid { Ok(state) } else { Err(Undecoded) }
-}
-
-fn is_json(text: &[u8]) -> bool {
-    json_problem(text).is_none()
 }
 
 fn lobby_of_state(body: Body<'_>) -> Result<Id, Undecoded> {

@@ -249,7 +249,7 @@ fn revoked_tokens_are_refused() {
 
 #[test]
 fn expired_service_token_is_refused() {
-    let now = unix_ms();
+    let now = wall_ms();
     for (expires_ms, is_valid) in [(0, false), (now - 1_000, false), (now, false), (now + 600_000, true)] {
         let token = ServiceToken { expires_ms: Some(expires_ms), ..token(SECRET, TOKEN) };
         let namespaces = with(&[namespace(NAMESPACE, vec![token.clone()], vec![])]);
