@@ -14,9 +14,9 @@ use crate::world::Setup;
 
 const HTTP2: &[&[u8]] = &[b"h2"];
 
-fn with_tls(setup: Setup) -> (World, Files) {
+fn with_tls() -> (World, Files) {
     let files = Files::new();
-    (World::with(Setup { certificate: Some(files.read()), ..setup }), files)
+    (World::with(Setup { certificate: Some(files.read()), ..Setup::default() }), files)
 }
 
 fn connect(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
@@ -28,7 +28,7 @@ fn connect(address: SocketAddr, config: Arc<ClientConfig>) -> Client {
 
 #[test]
 fn calls_are_answered_and_passed() {
-    let (world, files) = with_tls(Setup::default());
+    let (world, files) = with_tls();
     let mut client = connect(world.address, files.trusting(HTTP2, ALL_VERSIONS));
     let token = bearer(&world.lobby.lobby_token);
     let message = encoded(&proto::PlayerConnectedRequest { player_token: world.new_player() });
@@ -43,7 +43,7 @@ fn calls_are_answered_and_passed() {
 
 #[test]
 fn http1_is_not_agreed_on() {
-    let (world, files) = with_tls(Setup::default());
+    let (world, files) = with_tls();
     let mut stream = TcpStream::connect(world.address).unwrap();
     let mut client = ClientConnection::new(files.trusting(&[b"http/1.1"], ALL_VERSIONS), host()).unwrap();
     assert!(client.complete_io(&mut stream).and_then(|_| client.complete_io(&mut stream)).is_err());
