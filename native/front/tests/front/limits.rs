@@ -25,19 +25,16 @@ fn confirm_new_player(world: &World, client: &mut Client) {
 }
 
 #[test]
-fn connection_without_a_request_is_closed() {
-    let world = with_timeouts(SHORT, NEVER);
-    assert_eq!(world.connect().rest(), b"");
-    wait_until(|| world.budget.count() == 0);
-}
-
-#[test]
-fn idle_connection_is_closed() {
-    let world = with_timeouts(NEVER, SHORT);
-    let mut client = world.connect();
-    confirm_new_player(&world, &mut client);
-    assert_eq!(client.rest(), b"");
-    wait_until(|| world.budget.count() == 0);
+fn connection_without_a_request_and_idle_connection_are_closed() {
+    for (receive, keep_alive, has_request) in [(SHORT, NEVER, false), (NEVER, SHORT, true)] {
+        let world = with_timeouts(receive, keep_alive);
+        let mut client = world.connect();
+        if has_request {
+            confirm_new_player(&world, &mut client);
+        }
+        assert_eq!(client.rest(), b"");
+        wait_until(|| world.budget.count() == 0);
+    }
 }
 
 #[test]

@@ -163,14 +163,6 @@ fn connection_without_a_handshake_is_closed() {
 }
 
 #[test]
-fn idle_connection_is_closed() {
-    let world = World::with(Setup { grpc_idle: SHORT, ..Setup::default() });
-    let mut client = Client::connect(world.address);
-    world.serve(&mut client, DATA_METHOD, &[]);
-    client.wait_closed();
-}
-
-#[test]
 fn connection_with_a_call_is_not_idle() {
     let world = World::with(Setup { grpc_idle: SHORT, ..Setup::default() });
     let mut client = Client::connect(world.address);
