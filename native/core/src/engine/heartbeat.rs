@@ -30,6 +30,13 @@ impl PlayerList {
     }
 }
 
+#[derive(Default)]
+struct MarkedSlots {
+    /// Connected slots that the list does not name, although their players were connected before the previous list.
+    missing: Vec<SlotUse>,
+    first_listed: Vec<u32>,
+}
+
 impl Engine {
     /// Records a heartbeat, and frees connected slots that are missing in the list of player tokens.
     ///
@@ -47,8 +54,9 @@ impl Engine {
                 Ok(present) => present,
                 Err((indexes, wait)) => return refuse(Refusal::TokenInListInvalid(indexes), wait),
             };
-            let missing = self.mark_listed(number, &present);
+            let MarkedSlots { missing, first_listed } = self.mark_listed(number, &present);
             if !has_credit(cx, CreditClass::ExistingSlot, missing.len() as u64 * Event::PLAYER_LEFT_LEN) {
+                first_listed.into_iter().for_each(|at| self.slots.get_mut(at).was_listed = false);
                 return refuse(Refusal::StorageFull, 0);
             }
             let at = self.time.now();
@@ -97,23 +105,25 @@ impl Engine {
         }
     }
 
-    /// Marks all slots as listed. Returns the connected ones that the list does not name, if their players were connected
-    /// before the previous list. One pass, because the engine is locked meanwhile.
-    fn mark_listed(&mut self, number: u32, present: &[bool]) -> Vec<SlotUse> {
-        let Some(lobby) = self.lobbies.live(number) else { return Vec::new() };
+    /// Marks all slots as listed. One pass, because the engine is locked meanwhile.
+    fn mark_listed(&mut self, number: u32, present: &[bool]) -> MarkedSlots {
+        let mut marked = MarkedSlots::default();
+        let Some(lobby) = self.lobbies.live(number) else { return marked };
         let now = self.time.now();
-        let mut missing = Vec::new();
         for at in (0..lobby.slots.used).filter_map(|slot| lobby.slots.locate(slot)) {
             let slot = self.slots.get_mut(at);
             let was_listed = core::mem::replace(&mut slot.was_listed, true);
+            if !was_listed {
+                marked.first_listed.push(at);
+            }
             let is_over = slot.state == SlotState::Connected
                 && was_listed
                 && now >= slot.time.saturating_add(lobby.heartbeat_grace_ms)
                 && !present[usize::from(slot.number)];
-            if is_over && missing.len() < MAX_FREED_SLOTS {
-                missing.push(SlotUse { lobby: number, slot: slot.number, generation: slot.generation });
+            if is_over && marked.missing.len() < MAX_FREED_SLOTS {
+                marked.missing.push(SlotUse { lobby: number, slot: slot.number, generation: slot.generation });
             }
         }
-        missing
+        marked
     }
 }

@@ -135,6 +135,25 @@ fn reserve_serves_existing_slots() {
 }
 
 #[test]
+fn refused_heartbeat_counts_as_no_list() {
+    let mut w = TestEngine::new();
+    let lobby = w.lobby(|c| c.heartbeat_grace_ms = 1_000);
+    let tokens: Vec<String> = (0..2).map(|_| w.join(lobby).unwrap()).collect();
+    w.connect(lobby, &tokens[0]).unwrap();
+    w.heartbeat(lobby, Some(&[])).unwrap();
+    w.pass(1_000);
+    w.connect(lobby, &tokens[1]).unwrap();
+    w.credit = NO_CREDIT;
+    assert_eq!(w.heartbeat(lobby, Some(&[])), Err(StorageFull));
+    w.credit = Credit::UNLIMITED;
+    w.pass(1_000);
+    w.heartbeat(lobby, Some(&[])).unwrap();
+    assert_eq!(w.players(lobby), [0, 0, 1, 0], "the second player connected after the last accepted list");
+    w.heartbeat(lobby, Some(&[])).unwrap();
+    assert_eq!(w.players(lobby), [0; 4]);
+}
+
+#[test]
 fn without_credit_expiry_is_postponed() {
     let mut w = TestEngine::new();
     let lobby = w.lobby(|c| (c.max_players, c.max_players_direct, c.max_players_party) = (1, 1, 1));
