@@ -213,6 +213,17 @@ impl Disk {
         })
     }
 
+    /// Returns whether all calls fail since a crash.
+    pub fn is_off(&self) -> bool {
+        self.inner().is_off
+    }
+
+    /// Returns whether a call has met the planned fault.
+    pub fn has_failed(&self) -> bool {
+        let inner = self.inner();
+        inner.fault.is_some_and(|(at, _)| at <= inner.calls)
+    }
+
     /// Clears the fault, as if only the failed process had ended. Handles stay valid.
     pub fn forget_fault(&self) {
         let mut inner = self.inner();

@@ -271,10 +271,20 @@ impl World {
             let count = (after as usize) - self.acknowledged.len();
             self.acknowledged.extend(self.submitted.drain(..count));
             let is_blocked = !was_written && after < self.journal().last();
-            let is_prepared = is_blocked && matches!(self.journal().step_prepare(), Ok(true));
+            let is_prepared = is_blocked && self.prepare_awaited();
             if !was_written && !is_prepared {
                 return;
             }
+        }
+    }
+
+    /// Prepares the segment for which events wait. The thread of the journal repeats a failed attempt until the machine stops.
+    fn prepare_awaited(&self) -> bool {
+        let prepare = || self.journal().step_prepare();
+        match prepare() {
+            Ok(is_prepared) => is_prepared,
+            Err(_) if self.disk.is_off() => die("the disk is off"),
+            Err(_) => matches!(prepare(), Ok(true)),
         }
     }
 
@@ -299,8 +309,10 @@ impl World {
     pub fn shut_down(&mut self) {
         let journal = self.journal.take().unwrap();
         journal.shutdown();
-        assert_eq!(journal.durable(), journal.last());
-        self.acknowledged.append(&mut self.submitted);
+        // Events that wait for a segment are lost if it cannot be prepared. They are not acknowledged.
+        assert!(journal.durable() == journal.last() || self.disk.has_failed());
+        let count = journal.durable() as usize - self.acknowledged.len();
+        self.acknowledged.extend(self.submitted.drain(..count));
     }
 
     pub fn drop_journal(&mut self) {
