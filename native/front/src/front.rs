@@ -231,7 +231,7 @@ impl Shared {
 /// Returns the measurers of each thread. All of them share one allowance of records.
 fn new_measurers(threads: usize, operations: usize, bounds: &[Duration], shard: &Arc<Shard>) -> Vec<Measurers> {
     let of_lobby = shard.clone();
-    let namespace_of_lobby = move |lobby| of_lobby.engine().lobby(lobby).map(|lobby| lobby.namespace);
+    let namespace_of_lobby = move |lobby| of_lobby.engine().namespace_of_lobby(lobby);
     let allowance = Arc::new(RecordAllowance::new(namespace_of_lobby));
     let new_measurer = || Arc::new(Measurer::new(operations, bounds.to_vec(), allowance.clone()));
     let of_thread = || Measurers { http: new_measurer(), grpc: new_measurer() };

@@ -93,18 +93,20 @@ pub async fn answer(
         Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
     };
     drop(body);
-    let mut passed_on = metadata();
     if let Some(operation) = method.operation {
         let headers = EffectiveHeaders::of(&parts.headers, matches!(peer, Peer::Proxy(_)), |_| false);
         message = match decompressed(message, &parts.headers, method.message_bytes_max, &mut reservation).await {
             Ok(message) => message,
             Err(failure) => return Ok(call.refuse_compressed(failure)),
         };
-        passed_on.remove(GRPC_ENCODING);
         match call.answer_decided(operation, headers, &message).await {
             Ok(response) => return Ok(response),
             Err(reason) => call.measuring.reason = reason,
         }
+    }
+    let mut passed_on = metadata();
+    if method.operation.is_some() {
+        passed_on.remove(GRPC_ENCODING);
         if call.measuring.reason.is_paid() {
             passed_on.insert(ADMITTED, YES);
         }

@@ -1,7 +1,6 @@
 //! Requests that the rules of the matchmaker decide at once, in both protocols.
 
 use std::borrow::Cow;
-use std::io::Write as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -85,8 +84,11 @@ impl Decided {
 fn write_ok(ray_id: RayId, lines: &str, body: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\nx-ray-id: ");
     out.extend_from_slice(&ray_id.digits());
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "\r\n{lines}content-length: {}\r\n\r\n", body.len());
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(lines.as_bytes());
+    out.extend_from_slice(b"content-length: ");
+    out.extend_from_slice(itoa::Buffer::new().format(body.len()).as_bytes());
+    out.extend_from_slice(b"\r\n\r\n");
     out.extend_from_slice(body);
 }
 
