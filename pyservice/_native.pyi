@@ -1026,6 +1026,12 @@ def read_trace(traceparent: str) -> tuple[str, str] | None:
 def bearer_token(authorization: str | None, accepted_kinds: Sequence[str]) -> tuple[str, str]:
     """Return the token of an `authorization` header and its kind, such as `env`. Raises ServiceError."""
 
+def broken_rules(operation: str, message: bytes) -> list[tuple[list[str], str, str]]:
+    """Return location, word and reason of each problem in the message of a native operation.
+
+    Raises ValueError for bytes of another message.
+    """
+
 def check_idempotency_key(key: str) -> None:
     """Raises ServiceError."""
 

@@ -36,6 +36,7 @@ ONE_IMPORTER = {
         "pyservice/auth/bearer_token.py",
         "pyservice/dataplane/native.py",
         "pyservice/runtime/filesystem.py",
+        "pyservice/schema/validation.py",
         "pyservice/transport/native.py",
     ),
     "grpc": ("pyservice/rpc",),

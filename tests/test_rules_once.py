@@ -17,6 +17,8 @@ _RULES: Final = {
     "a mode takes tags": r"is not taggable",
     "a mode takes max_players": r"does not allow max_players to be chosen",
     "a mode is enabled in a region": r"is not enabled in \{",
+    "a channel for each guest": r"fewer entries than party_size",
+    "a rejoin of one player": r"together with rejoin_token",
     "a port can be attached": r"is a range and cannot be attached",
     "a token kind may send client_address": r"is for env_ tokens only",
     "the order of rate limits": r"keys\(\)\.take\(number\)|limits\[:number\]",

@@ -1,5 +1,6 @@
 //! `Matchmaker` class: decisions about requests, for the Python servers.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -72,8 +73,7 @@ struct RequestArgument {
 impl RequestArgument {
     fn call(&self) -> PyResult<Call<'_>> {
         Ok(Call {
-            operation: Operation::of_slug(&self.operation)
-                .ok_or_else(|| PyValueError::new_err(format!("the operation {} is not native", self.operation)))?,
+            operation: native_operation(&self.operation)?,
             authorization: self.call.authorization.as_ref().map(|text| text.as_bytes()),
             origin: self.call.origin.as_ref().map(|text| text.as_bytes()),
             idempotency_key: self.call.idempotency_key.as_ref().map(|text| text.as_bytes()),
@@ -95,6 +95,10 @@ impl RequestArgument {
             },
         })
     }
+}
+
+fn native_operation(slug: &str) -> PyResult<Operation> {
+    Operation::of_slug(slug).ok_or_else(|| PyValueError::new_err(format!("the operation {slug} is not native")))
 }
 
 #[pyclass(frozen, module = "pyservice._native")]
@@ -401,6 +405,17 @@ pub fn check_media_type(py: Python<'_>, media_type: &[u8]) -> PyResult<()> {
 #[pyfunction]
 pub fn check_idempotency_key(py: Python<'_>, key: &str) -> PyResult<()> {
     hosting_matchmaker::check_key(key.as_bytes()).map_err(|error| raised(py, &error))
+}
+
+/// Location, word and reason of a problem.
+type FindingTuple = (Vec<Cow<'static, str>>, &'static str, Cow<'static, str>);
+
+/// Returns the problems of the encoded message of a native operation.
+#[pyfunction]
+pub fn broken_rules(operation: &str, message: &[u8]) -> PyResult<Vec<FindingTuple>> {
+    let findings = hosting_matchmaker::rules_of_proto(native_operation(operation)?, message)
+        .map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(findings.into_iter().map(|finding| (finding.location, finding.word, finding.reason)).collect())
 }
 
 fn raised(py: Python<'_>, error: &hosting_matchmaker::ServiceError) -> PyErr {

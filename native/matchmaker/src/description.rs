@@ -3,7 +3,7 @@
 //! Some are left to Python: text that is not JSON, and fields with raw JSON or a captcha.
 
 use percent_encoding::percent_decode_str;
-use prost::Message;
+use prost::{DecodeError, Message};
 use serde_json::Value;
 
 use crate::contract::{Code, SET_LOBBY_STATE_BODY_BYTES_MAX};
@@ -11,6 +11,7 @@ use crate::error::{FieldProblem, ServiceError};
 use crate::field_forms::json_problem;
 use crate::json_fields::{Json, fields, members, read_fields};
 use crate::operation::Operation;
+use crate::proto;
 use crate::request_rules::{self as rules, Finding};
 use crate::requests::{Body, LOBBIES_PATH, STATE_PATH};
 
@@ -62,16 +63,11 @@ fn broken_rules(operation: Operation, message: Value) -> Option<Vec<Finding>> {
 }
 
 fn describe_proto(operation: Operation, message: &[u8]) -> Option<ServiceError> {
-    fn read_as<M: Message + Default>(
-        code: Code,
-        message: &[u8],
-        check: fn(&M) -> Vec<Finding>,
-    ) -> Option<ServiceError> {
-        match M::decode(message) {
-            Ok(message) => error(code, check(&message)),
-            // Python takes the field for an unknown one.
-            Err(error) if error.to_string().contains("invalid wire type") => None,
-            Err(_) => Some(ServiceError::from(Code::BodyInvalid).with_detail(WRONG_MESSAGE)),
+    if operation == Operation::SetState {
+        let state_bytes = proto::SetLobbyStateRequest::decode(message).map_or(0, |one| one.state.len());
+        if state_bytes > SET_LOBBY_STATE_BODY_BYTES_MAX {
+            let detail = format!("Send at most {SET_LOBBY_STATE_BODY_BYTES_MAX} bytes, not {state_bytes}.");
+            return Some(ServiceError::from(Code::BodyTooLarge).with_detail(detail));
         }
     }
     let code = match operation {
@@ -79,26 +75,32 @@ fn describe_proto(operation: Operation, message: &[u8]) -> Option<ServiceError> 
         Operation::List => Code::QueryInvalid,
         _ => Code::BodyInvalid,
     };
+    match rules_of_proto(operation, message) {
+        Ok(findings) => error(code, findings),
+        // Python takes the field for an unknown one.
+        Err(error) if error.to_string().contains("invalid wire type") => None,
+        Err(_) => Some(ServiceError::from(Code::BodyInvalid).with_detail(WRONG_MESSAGE)),
+    }
+}
+
+/// Returns the rules that a message breaks.
+pub fn rules_of_proto(operation: Operation, message: &[u8]) -> Result<Vec<Finding>, DecodeError> {
+    fn read<M: Message + Default>(message: &[u8], check: fn(&M) -> Vec<Finding>) -> Result<Vec<Finding>, DecodeError> {
+        M::decode(message).map(|message| check(&message))
+    }
     match operation {
-        Operation::Connected => read_as(code, message, rules::connected),
-        Operation::Disconnected => read_as(code, message, rules::disconnected),
-        Operation::Heartbeat => read_as(code, message, rules::heartbeat),
-        Operation::Join => read_as(code, message, rules::join),
-        Operation::Find => read_as(code, message, rules::find),
-        Operation::Closed => read_as(code, message, rules::closed),
-        Operation::List => read_as(code, message, rules::list),
-        Operation::GetState => read_as(code, message, |message: &crate::proto::GetLobbyStateRequest| {
+        Operation::Connected => read(message, rules::connected),
+        Operation::Disconnected => read(message, rules::disconnected),
+        Operation::Heartbeat => read(message, rules::heartbeat),
+        Operation::Join => read(message, rules::join),
+        Operation::Find => read(message, rules::find),
+        Operation::Closed => read(message, rules::closed),
+        Operation::List => read(message, rules::list),
+        Operation::GetState => read(message, |message: &proto::GetLobbyStateRequest| {
             if message.lobby_id.is_empty() { Vec::new() } else { rules::lobby_of_path(&message.lobby_id) }
         }),
-        Operation::SetState => {
-            let state_bytes = crate::proto::SetLobbyStateRequest::decode(message).map_or(0, |one| one.state.len());
-            if state_bytes > SET_LOBBY_STATE_BODY_BYTES_MAX {
-                let detail = format!("Send at most {SET_LOBBY_STATE_BODY_BYTES_MAX} bytes, not {state_bytes}.");
-                return Some(ServiceError::from(Code::BodyTooLarge).with_detail(detail));
-            }
-            read_as(code, message, |message: &crate::proto::SetLobbyStateRequest| state(&message.state))
-        }
-        Operation::Ready | Operation::Regions | Operation::Statistics => read_as::<()>(code, message, |()| Vec::new()),
+        Operation::SetState => read(message, |message: &proto::SetLobbyStateRequest| state(&message.state)),
+        Operation::Ready | Operation::Regions | Operation::Statistics => read::<()>(message, |()| Vec::new()),
     }
 }
 
@@ -151,8 +153,8 @@ fn describe_target(operation: Operation, path: &str, query: &str) -> Option<Serv
     error(code, in_path)
 }
 
-fn list_message(fields: &Value) -> crate::proto::ListLobbiesRequest {
-    crate::proto::ListLobbiesRequest {
+fn list_message(fields: &Value) -> proto::ListLobbiesRequest {
+    proto::ListLobbiesRequest {
         include_state: fields["include_state"].as_bool(),
         limit: fields["limit"].as_u64().and_then(|limit| u32::try_from(limit).ok()),
         cursor: fields["cursor"].as_str().map(str::to_owned),

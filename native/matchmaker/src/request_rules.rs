@@ -21,6 +21,9 @@ use crate::proto;
 
 type Name = Cow<'static, str>;
 
+/// Characters of the longest text that has two problems: its length and its form.
+const MATCHED_LENGTH: usize = 4096;
+
 /// One problem of a field. The reason continues a sentence about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -95,7 +98,14 @@ impl TextRule {
 }
 
 fn check_text(findings: &mut Vec<Finding>, text: &str, rules: &[TextRule], location: impl Fn() -> Vec<Name>) {
-    findings.extend(rules.iter().filter(|rule| !rule.holds(text)).map(|rule| rule.finding(location())));
+    for rule in rules.iter().filter(|rule| !rule.holds(text)) {
+        let finding = rule.finding(location());
+        let is_matched = finding.word != "too-long" || text.chars().nth(MATCHED_LENGTH).is_none();
+        findings.push(finding);
+        if !is_matched {
+            return;
+        }
+    }
 }
 
 fn check_list(findings: &mut Vec<Finding>, name: &'static str, list: &[String], limit: usize, rules: &[TextRule]) {
