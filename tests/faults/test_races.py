@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.faults.conftest import MakePlane
+from tests.faults.conftest import MakePlane, OpenClients
 from tests.support.data_plane_clients import PlaneClient, PlaneClients, TransportResponse
 from tests.support.killable_plane import Plane
 from tests.support.lobby_setup import ApiSession, attach_fields
@@ -146,6 +146,29 @@ async def test_leaving_and_joining_players_never_exceed_the_limit(
     await session.join(lobby)
 
 
+async def test_lobby_server_over_its_rate_is_refused_over_both_transports(
+    make_plane: MakePlane, open_clients: OpenClients
+) -> None:
+    plane = make_plane(
+        shim=None, settings={"rate_limits": {"lobby": {"per_second": 0.001, "burst": 40}}}
+    )
+    await plane.start()
+    clients = open_clients(plane)
+    session = ApiSession(plane, clients.http, await plane.public_token())
+    lobby, other = await session.attach("large"), await session.attach("large")
+
+    async def beat(client: PlaneClient) -> TransportResponse:
+        return await client.call("heartbeat", token=lobby.token)
+
+    answers = await all_at_once(clients, beat, 60)
+    # One call before made the lobby ready.
+    assert Counter(answer.code for answer in answers) == {"OK": 39, "RATE_LIMITED": 21}
+    for client in (clients.http, clients.grpc):
+        refused = await client.call("heartbeat", token=lobby.token)
+        assert (refused.code, refused.metadata) == ("RATE_LIMITED", {"limit": "lobby"})
+        assert (await client.call("heartbeat", token=other.token)).code == "OK"
+
+
 class TestDefaultRates:
     """Default rates: client operations 20/s, burst 100, per address. Attach 50/s, burst 200."""
 
@@ -177,17 +200,6 @@ class TestDefaultRates:
         await asyncio.sleep(wait_s)
         for client in clients:
             assert (await look(client)).code == "OK"
-
-    async def test_lobby_operations_are_not_rate_limited(
-        self, session: ApiSession, clients: PlaneClients
-    ) -> None:
-        lobby = await session.attach("large")
-
-        async def beat(client: PlaneClient) -> TransportResponse:
-            return await client.call("heartbeat", token=lobby.token)
-
-        answers = await all_at_once(clients, beat, 600)
-        assert {answer.code for answer in answers} == {"OK"}
 
     async def test_operator_rate_limit_is_per_token_and_separate_for_attach(
         self, session: ApiSession, clients: PlaneClients

@@ -133,12 +133,6 @@ def test_memory_of_each_limit_is_bounded() -> None:
     assert all(len(one.buckets) <= 100 for one in vars(limits).values())
 
 
-def test_lobby_operations_have_no_limit() -> None:
-    limits = Limits()
-    for slug in ("connected", "disconnected", "ready", "closed", "set_state", "heartbeat"):
-        assert limits.data_plane_limit(slug) is None
-
-
 def test_every_limited_operation_exists() -> None:
     slugs = {method.slug for method in METHODS.values()}
     assert slugs >= CLIENT_OPERATIONS | CONTROL_OPERATIONS

@@ -232,9 +232,9 @@ impl ClientLimits {
 }
 
 impl ClientLimits {
-    /// Takes one token from the bucket of a lobby.
-    pub fn admit_lobby(&self, lobby: &[u8]) -> Result<(), Exceeded> {
-        let wait_s = self.lobbies.take(lobby, monotonic_s());
+    /// Takes one token from the bucket of a lobby server.
+    pub fn admit_lobby_server(&self, key: &[u8]) -> Result<(), Exceeded> {
+        let wait_s = self.lobbies.take(key, monotonic_s());
         if wait_s > 0.0 { Err(Exceeded { limit: Limit::Lobby, wait_s }) } else { Ok(()) }
     }
 

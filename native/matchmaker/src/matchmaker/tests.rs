@@ -254,7 +254,21 @@ fn invalid_body_of_a_lobby_server_needs_its_description() {
         let outcome = world.0.answer(&call(operation, &of_lobby(), "{"));
         assert_eq!((name(&outcome.decision), outcome.subject), ("invalid_request", Some(Subject::Lobby(LOBBY))));
     }
-    assert_eq!(world.left(), [BURST as usize; 4], "lobby servers have no rate limit");
+    assert_eq!(world.left(), [BURST as usize; 4], "lobby servers take nothing from the limits of clients");
+}
+
+#[test]
+fn lobby_server_has_a_limit_of_its_own() {
+    let world = World::new();
+    let other = bearer(&keys().sign_lobby(1, Id([0x44; 16])).expect("a key"));
+    let developer = bearer(&keys().sign_development(NAMESPACE, Id([0x61; 16]), 1 << 50));
+    for server in [of_lobby(), other, developer] {
+        let exceeded = || world.0.answer(&call(Operation::Heartbeat, &server, "{}")).exceeded;
+        assert!((0..BURST).all(|_| exceeded().is_none()));
+        assert_eq!(exceeded(), Some(Limit::Lobby));
+    }
+    let error = error(world.ask(Operation::Ready, &of_lobby(), ""));
+    assert_eq!((error.code, error.metadata().collect()), (Code::RateLimited, vec![("limit", "lobby")]));
 }
 
 /// Python describes text that is no JSON, and captchas of another form.

@@ -82,10 +82,12 @@ fn is_in_network_namespace(test: &str) -> bool {
         return true;
     }
     let program = std::env::current_exe().expect("this program");
+    let (_, module) = module_path!().split_once("::").expect("a crate and a module");
     let mut run = std::process::Command::new("unshare");
-    run.args(["-rn", "--"]).arg(program).args(["--exact", test]).env(MARK, "1");
+    run.args(["-rn", "--"]).arg(program).args(["--exact", &format!("{module}::{test}")]).env(MARK, "1");
     let output = run.output().expect("unshare");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && text.contains(" 1 passed"), "{text}");
     false
 }
 
@@ -129,8 +131,7 @@ fn change_network(change: RouteNetlinkMessage) {
 
 #[test]
 fn connection_without_an_owner_is_trusted_only_from_another_machine() {
-    const NAME: &str = "client_address::tests::connection_without_an_owner_is_trusted_only_from_another_machine";
-    if !is_in_network_namespace(NAME) {
+    if !is_in_network_namespace("connection_without_an_owner_is_trusted_only_from_another_machine") {
         return;
     }
     configure_loopback();
