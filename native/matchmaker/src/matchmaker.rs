@@ -92,11 +92,11 @@ impl Matchmaker {
         }
     }
 
-    /// Returns whether a token is a valid one of a game's players or of its back ends.
+    /// Returns whether a token is a valid one of a game: of its players, its back ends or its developers.
     pub fn is_client_token(&self, token: &str) -> bool {
         let authorization = [b"Bearer ", token.as_bytes()].concat();
         let caller = self.caller(Callers::Clients, Some(&authorization), None, ClientKey::V4([0; 4]));
-        matches!(caller, Ok(Caller::Client(_)))
+        matches!(caller, Ok(Caller::Client(_) | Caller::Development(_)))
     }
 
     fn admit(&self, caller: &Caller, operation: Operation) -> Result<(), Exceeded> {

@@ -5,6 +5,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use hosting_matchmaker::{Operation, Reply};
+use http::header::HeaderMap;
 use http::uri::PathAndQuery;
 use http::{Method as HttpMethod, Request, Response};
 use hyper::body::Incoming;
@@ -61,7 +62,7 @@ pub async fn answer(
         return Ok(call.refuse(Problem::HeadersTooLarge));
     }
     if matches!(path.as_str(), health::CHECK | health::WATCH) {
-        return call.answer_health(path.as_str(), &mut body).await;
+        return call.answer_health(path.as_str(), &parts.headers, &mut body).await;
     }
     let token = bearer_token(&parts.headers);
     let metadata = || call_head::passed_metadata(&parts.headers, peer, &source);
@@ -122,7 +123,12 @@ pub async fn answer(
 
 impl Call {
     /// Answers a call of the health service.
-    async fn answer_health(&mut self, path: &str, body: &mut Incoming) -> io::Result<Response<ReplyBody>> {
+    async fn answer_health(
+        &mut self,
+        path: &str,
+        metadata: &HeaderMap,
+        body: &mut Incoming,
+    ) -> io::Result<Response<ReplyBody>> {
         let context = self.context.clone();
         let mut reservation = context.bodies.reserve_for_call(self.client_key());
         let until = Instant::now() + context.thread.timeouts.receive;
@@ -132,14 +138,17 @@ impl Call {
             Err(MessageFailure::TooLarge(_)) => return Ok(self.refuse(Problem::BodyTooLarge)),
             Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
         };
-        if path == health::WATCH {
+        let message = match decompressed(message, metadata, HEALTH_BYTES_MAX, &mut reservation).await {
+            Ok(message) => message,
+            Err(failure) => return Ok(self.refuse_compressed(failure)),
+        };
+        let response = if path == health::WATCH {
             let watch = context.health.watch(message.content(), self.deadline);
-            return Ok(new_response(ReplyBody::Health(Box::new(watch))));
-        }
-        Ok(match context.health.check(message.content()) {
-            Ok(response) => reply::message(response, self.source.ray_id),
-            Err(trailers) => reply::trailers_only(trailers),
-        })
+            watch.map(|watch| new_response(ReplyBody::Health(Box::new(watch))))
+        } else {
+            context.health.check(message.content()).map(|status| reply::message(status, self.source.ray_id))
+        };
+        Ok(response.unwrap_or_else(reply::trailers_only))
     }
 
     fn refuse_compressed(&mut self, failure: compression::Failure) -> Response<ReplyBody> {

@@ -18,6 +18,7 @@ pub const CHECK: &str = "/grpc.health.v1.Health/Check";
 pub const WATCH: &str = "/grpc.health.v1.Health/Watch";
 const DEADLINE_EXCEEDED: (i32, &str) = (4, "");
 const NOT_FOUND: (i32, &str) = (5, "no service of this name is served here");
+const DAMAGED: (i32, &str) = (13, "the message is no HealthCheckRequest");
 const UNAVAILABLE: (i32, &str) = (14, "the server is stopping");
 // Numbers of `HealthCheckResponse.ServingStatus`.
 const SERVING: i32 = 1;
@@ -70,18 +71,22 @@ impl Health {
 
     /// Returns the response message of a check, or trailers.
     pub fn check(&self, request: &[u8]) -> Result<Bytes, HeaderMap> {
-        let request = HealthCheckRequest::decode(request).unwrap_or_default();
-        if self.services.contains(&request.service) {
+        if self.is_known(request)? {
             Ok(response(status_of(*self.state.borrow())))
         } else {
             Err(status_trailers(NOT_FOUND))
         }
     }
 
-    pub fn watch(&self, request: &[u8], deadline: Option<Instant>) -> HealthWatch {
-        let request = HealthCheckRequest::decode(request).unwrap_or_default();
-        let is_known = self.services.contains(&request.service);
-        HealthWatch { next: Next::Look(self.state.subscribe()), is_known, last: None, deadline }
+    /// Returns the response to a watch, or trailers.
+    pub fn watch(&self, request: &[u8], deadline: Option<Instant>) -> Result<HealthWatch, HeaderMap> {
+        let is_known = self.is_known(request)?;
+        Ok(HealthWatch { next: Next::Look(self.state.subscribe()), is_known, last: None, deadline })
+    }
+
+    fn is_known(&self, request: &[u8]) -> Result<bool, HeaderMap> {
+        let request = HealthCheckRequest::decode(request).map_err(|_| status_trailers(DAMAGED))?;
+        Ok(self.services.contains(&request.service))
     }
 }
 

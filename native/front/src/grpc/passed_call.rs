@@ -10,7 +10,7 @@ use http::header::{HeaderMap, HeaderValue};
 use http::uri::PathAndQuery;
 use http::{Request, Response, StatusCode, Uri, Version};
 use http_body::{Body as _, Frame};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::grpc::call::Call;
 use crate::grpc::call_head::set_deadline;
@@ -34,9 +34,6 @@ use hosting_matchmaker::BearerProblem;
 
 /// Time for which a stream without a response keeps the permit of a call.
 const SILENT_STREAM: Duration = Duration::from_secs(1);
-
-/// Longest duration of a stream with a token that the front cannot verify. Its client may open another one.
-const UNVERIFIED_STREAM_AGE_MAX: Duration = Duration::from_secs(600);
 
 const DEADLINE_EXCEEDED: &[u8] = b"4";
 const OK: &[u8] = STATUS_OK.as_bytes();
@@ -148,13 +145,19 @@ impl PassedCall {
         let GrpcPlane { permits, streams, unverified_streams, .. } = self.grpc_plane();
         let is_verified = self.is_verified();
         let stream = self.permit(if is_verified { streams } else { unverified_streams }).await?;
-        let age = (!is_verified).then(|| Box::pin(sleep(UNVERIFIED_STREAM_AGE_MAX)));
-        let permit = self.permit(permits).await?;
         let context = self.call.context.clone();
+        let end = (!is_verified).then(|| Instant::now() + context.thread.timeouts.unverified_stream);
+        let permit = self.permit(permits).await?;
         let attempt = self.admit(&context.thread.options.failed_authentications)?;
         let deadline = self.call.deadline;
         // The permit is given back when the response begins, or before, because a stream may be silent for long.
         let sending = permit.run_at_most(SILENT_STREAM, self.send(body));
+        let sending = async {
+            match end {
+                Some(end) => timeout_at(end, sending).await.unwrap_or(Err(Failure::Unavailable)),
+                None => sending.await,
+            }
+        };
         let response = until(deadline, sending).await.and_then(|response| response);
         let outcome = match &response {
             // Its status comes later.
@@ -166,7 +169,7 @@ impl PassedCall {
         if headers.contains_key(GRPC_STATUS) {
             return self.checked(headers).map(trailers_only);
         }
-        Ok(self.begun(headers, None, rest, Held::Stream { _permit: stream, age }))
+        Ok(self.begun(headers, None, rest, Held::Stream(stream), end))
     }
 
     async fn unary_response(&mut self, message: Bytes) -> Result<Response<ReplyBody>, Failure> {
@@ -196,7 +199,7 @@ impl PassedCall {
                     let unwritten = thread.options.reserve_answer(self.call.client_key(), bytes, self.is_safe);
                     let unwritten = unwritten.map_err(Failure::Problem)?;
                     let first = Some(Frame::data(first));
-                    return Ok(self.begun(headers, first, rest, Held::Answer { _unwritten: unwritten }));
+                    return Ok(self.begun(headers, first, rest, Held::Answer(unwritten), None));
                 }
             };
             if parked.is_none() {
@@ -342,12 +345,13 @@ impl PassedCall {
         first: Option<Frame<Bytes>>,
         rest: UpstreamBody,
         held: Held,
+        end: Option<Instant>,
     ) -> Response<ReplyBody> {
         remove_internal(&mut headers);
         let problem = self.unavailable();
         let Call { source, measuring, .. } = &mut self.call;
         let unavailable = error_response::trailers(&problem.error(), source.ray_id);
-        let passed = PassedResponse { first, rest: Some(rest), unavailable, measuring: measuring.take(), held };
+        let passed = PassedResponse::new(first, rest, unavailable, measuring.take(), held, end);
         let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
         *response.headers_mut() = headers;
         response

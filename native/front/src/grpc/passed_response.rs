@@ -1,12 +1,15 @@
 //! Responses of Python processes, while their frames go to clients.
 
+use std::cell::RefCell;
 use std::pin::Pin;
-use std::task::{Context, Poll, ready};
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker, ready};
 
 use bytes::Bytes;
 use http::header::HeaderMap;
 use http_body::{Body as _, Frame};
-use tokio::time::Sleep;
+use tokio::task::{JoinHandle, spawn_local};
+use tokio::time::{Instant, sleep_until};
 
 use crate::limits::body_budget::Reservation;
 use crate::limits::permits::Permit;
@@ -17,38 +20,79 @@ use crate::responses::error_response::{GRPC_STATUS, STATUS_OK};
 
 /// Response of a Python process, while its frames go to the client.
 pub struct PassedResponse {
-    pub first: Option<Frame<Bytes>>,
-    pub rest: Option<UpstreamBody>,
+    first: Option<Frame<Bytes>>,
+    open: Rc<RefCell<Option<Open>>>,
+    has_ended: bool,
     /// Trailers of a response that ends without any.
-    pub unavailable: HeaderMap,
-    pub measuring: Measuring,
-    pub held: Held,
+    unavailable: HeaderMap,
+    measuring: Measuring,
+    _end: Option<EndTask>,
+}
+
+/// The rest of a response, until its end.
+struct Open {
+    rest: UpstreamBody,
+    /// Waits for the next frame.
+    reader: Option<Waker>,
+    _held: Held,
 }
 
 /// The part of a limit that a response takes until its end.
+#[expect(dead_code, reason = "held until it is dropped")]
 pub enum Held {
-    Stream {
-        _permit: Permit,
-        /// Ends the response. None: it has any age.
-        age: Option<Pin<Box<Sleep>>>,
-    },
-    Answer {
-        _unwritten: Reservation,
-    },
+    Stream(Permit),
+    Answer(Reservation),
+}
+
+/// Task that ends a response at its time. A body cannot do so itself: hyper polls none while its client takes no bytes.
+struct EndTask(JoinHandle<()>);
+
+impl EndTask {
+    fn spawn(open: Rc<RefCell<Option<Open>>>, end: Instant) -> EndTask {
+        EndTask(spawn_local(async move {
+            sleep_until(end).await;
+            let reader = open.borrow_mut().take().and_then(|open| open.reader);
+            reader.into_iter().for_each(Waker::wake);
+        }))
+    }
+}
+
+impl Drop for EndTask {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl PassedResponse {
+    /// `end` is the time after which the response ends.
+    pub fn new(
+        first: Option<Frame<Bytes>>,
+        rest: UpstreamBody,
+        unavailable: HeaderMap,
+        measuring: Measuring,
+        held: Held,
+        end: Option<Instant>,
+    ) -> PassedResponse {
+        let open = Rc::new(RefCell::new(Some(Open { rest, reader: None, _held: held })));
+        let _end = end.map(|end| EndTask::spawn(open.clone(), end));
+        PassedResponse { first, open, has_ended: false, unavailable, measuring, _end }
+    }
+
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
         if let Some(frame) = self.first.take() {
             return Poll::Ready(Some(frame));
         }
-        let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
-        let is_too_old = match &mut self.held {
-            Held::Stream { age: Some(age), .. } => age.as_mut().poll(context).is_ready(),
-            Held::Stream { age: None, .. } | Held::Answer { .. } => false,
-        };
+        if self.has_ended {
+            return Poll::Ready(None);
+        }
         // Without its last frame, the response ends with the trailers for a process that is away: the client may try again.
-        let frame = if is_too_old { None } else { ready!(Pin::new(rest).poll_frame(context)) };
+        let frame = match &mut *self.open.borrow_mut() {
+            Some(open) => {
+                open.reader = Some(context.waker().clone());
+                ready!(Pin::new(&mut open.rest).poll_frame(context))
+            }
+            None => None,
+        };
         let trailers = match frame.and_then(Result::ok).map(Frame::into_trailers) {
             Some(Err(data)) => return Poll::Ready(Some(data)),
             Some(Ok(mut trailers)) => {
@@ -62,7 +106,8 @@ impl PassedResponse {
                 std::mem::take(&mut self.unavailable)
             }
         };
-        self.rest = None;
+        self.has_ended = true;
+        *self.open.borrow_mut() = None;
         Poll::Ready(Some(Frame::trailers(trailers)))
     }
 }

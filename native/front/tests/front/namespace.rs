@@ -20,6 +20,10 @@ pub const BURST: u32 = 20;
 pub const HOST: &str = "game.example";
 const PUBLIC_TOKEN_ID: Id = Id([0x61; 16]);
 
+pub fn development_token() -> String {
+    shard::keys(7).sign_development(NAMESPACE, Id([0x63; 16]), 1 << 50)
+}
+
 pub fn public_token() -> String {
     shard::keys(7).sign_public(NAMESPACE, PUBLIC_TOKEN_ID)
 }

@@ -35,8 +35,14 @@ pub const NEVER: Duration = Duration::from_secs(600);
 /// A timeout for which a test waits.
 pub const SHORT: Duration = Duration::from_millis(50);
 
-pub const TIMEOUTS: Timeouts =
-    Timeouts { receive: NEVER, keep_alive: NEVER, slow_reader: NEVER, parked: NEVER, idle_grace: SHORT };
+pub const TIMEOUTS: Timeouts = Timeouts {
+    receive: NEVER,
+    keep_alive: NEVER,
+    slow_reader: NEVER,
+    parked: NEVER,
+    idle_grace: SHORT,
+    unverified_stream: NEVER,
+};
 pub const URL_BYTES_MAX: usize = 2 * 1024;
 pub const HEADERS_BYTES_MAX: usize = 16 * 1024;
 /// For requests without an operation.

@@ -217,6 +217,23 @@ fn compressed_messages_are_read() {
     assert!(!world.data.has_call());
 }
 
+#[test]
+fn messages_about_health_are_read_as_others() {
+    let world = World::new();
+    let mut client = Client::connect(world.address);
+    let unknown = b"\x0a\x04none";
+    let mut compressed = framed(&all_of(GzEncoder::new(&unknown[..], Compression::fast())));
+    compressed[0] = 1;
+    for path in ["/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"] {
+        let damaged = client.call(path, &[], &framed(&unknown[..3]));
+        assert_eq!((damaged.status(), damaged.text("grpc-message")), ("13", "the message is no HealthCheckRequest"));
+    }
+    for message in [framed(unknown), compressed] {
+        let metadata = [("grpc-encoding", "gzip")];
+        assert_eq!(client.call("/grpc.health.v1.Health/Check", &metadata, &message).status(), "5");
+    }
+}
+
 fn all_of(mut compressed: impl Read) -> Vec<u8> {
     let mut bytes = Vec::new();
     compressed.read_to_end(&mut bytes).unwrap();

@@ -132,12 +132,25 @@ impl Client {
         Client::over(async { TcpStream::connect(address).await.unwrap() })
     }
 
+    /// Connects a client that takes no bytes of messages.
+    pub fn connect_without_window(address: SocketAddr) -> Client {
+        let mut builder = Builder::new(TokioExecutor::new());
+        builder.initial_stream_window_size(0);
+        Client::built(builder, async { TcpStream::connect(address).await.unwrap() })
+    }
+
     pub fn over<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(connecting: impl Future<Output = S>) -> Client {
+        Client::built(Builder::new(TokioExecutor::new()), connecting)
+    }
+
+    fn built<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
+        builder: Builder<TokioExecutor>,
+        connecting: impl Future<Output = S>,
+    ) -> Client {
         let runtime = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
         let (sender, connection) = runtime.block_on(async {
             let stream = connecting.await;
-            let (sender, connection) =
-                Builder::new(TokioExecutor::new()).handshake(TokioIo::new(stream)).await.unwrap();
+            let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
             let running = async {
                 let _ = connection.await;
             };

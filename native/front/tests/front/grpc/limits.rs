@@ -9,10 +9,11 @@ use hosting_front::{ByPlane, Timeouts};
 use http_body::Frame;
 use tokio::sync::mpsc::UnboundedSender;
 
-use crate::grpc::client::{Client, OpenCall, framed, trailers};
+use crate::grpc::client::{Client, OpenCall, bearer, framed, trailers};
 use crate::grpc::world::{
     CONTROL_METHOD, DATA_METHOD, MESSAGE, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, OK, STREAM_METHOD, World,
 };
+use crate::namespace::development_token;
 use crate::socket_process::SocketProcess;
 use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, wait_until};
 
@@ -248,6 +249,42 @@ fn open_streams_are_limited() {
     frames.send(Frame::trailers(trailers(OK))).unwrap();
     client.finish(ended);
     world.serve(&mut client, STREAM_METHOD, &[]);
+}
+
+fn ending_streams() -> World {
+    World::with(Setup { timeouts: Timeouts { unverified_stream: SHORT, ..TIMEOUTS }, ..Setup::default() })
+}
+
+/// Without an end, two addresses could hold all permits of streams with invented tokens.
+#[test]
+fn unverified_streams_end_in_time() {
+    let world = ending_streams();
+    let mut client = Client::connect(world.address);
+    let (open, _frames) = open_stream(&world, &mut client, STREAM_METHOD);
+    assert_eq!((client.finish(open).status(), world.counts().len()), ("14", 1));
+    let silent = client.start(STREAM_METHOD, &[], MESSAGE);
+    let received = world.data.next_call();
+    assert_eq!(client.finish(silent).status(), "14");
+    received.wait_cancelled();
+    // The body of this response is never asked for its next frame.
+    let mut closed = Client::connect_without_window(world.address);
+    let (_unread, frames) = open_stream(&world, &mut closed, STREAM_METHOD);
+    wait_until(|| frames.is_closed());
+}
+
+#[test]
+fn verified_streams_have_no_end() {
+    let world = ending_streams();
+    let mut client = Client::connect(world.address);
+    let developer = bearer(&development_token());
+    let mut verified = client.start(STREAM_METHOD, &[("authorization", &developer)], MESSAGE);
+    let frames = world.data.next_call().begin();
+    client.begin(&mut verified);
+    // A stream that begins later, and has an end, has ended.
+    let (other, _frames) = open_stream(&world, &mut client, STREAM_METHOD);
+    client.finish(other);
+    frames.send(Frame::trailers(trailers(OK))).unwrap();
+    assert_eq!(client.finish(verified).status(), "0");
 }
 
 /// A client without a token could hold all permits of calls with streams that send nothing.
