@@ -1062,6 +1062,7 @@ class Front:
         passing: FrontPassing,
         connections_max: int | None,
         duration_bounds_s: Sequence[float],
+        records_per_second: int,
         trusted_proxies: Sequence[str],
         edge_proxies: Sequence[str],
         has_proxy_headers: bool,

@@ -6,6 +6,7 @@ and lets it decide again.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
@@ -59,34 +60,41 @@ class Matchmaker:
             return Unanswered.OTHER_TOKEN
         return await self._finish(decision, request.call.deadline)
 
-    def _ask(self, request: EncodedRequest) -> Decision:
+    async def _ask(self, request: EncodedRequest) -> Decision:
         began = perf_counter()
-        decision = self._native.decide(request)
+        if request.operation == "list":
+            # A page can have 10,000 lobbies with their states.
+            decision = await asyncio.to_thread(self._native.decide, request)
+        else:
+            decision = self._native.decide(request)
         if decision.need is None:
             note("engine", began)
         return decision
 
     async def _decide(self, request: EncodedRequest) -> Decision:
-        decision = self._ask(request)
+        decision = await self._ask(request)
         request.is_paid |= decision.need != "cloud_token"
         trace = current.get()
         if trace is not None and (decision.namespace or decision.lobby):
             trace.namespace_id, trace.lobby_id = decision.namespace or b"", decision.lobby or b""
             trace.authorized = trace.handled = perf_counter()
-        if decision.need == "admission":
-            if request.operation == "find":
-                request.admitted_modes = await self._admission.find(request)
+        # What a request needs can change while it waits.
+        while True:
+            if decision.need == "admission":
+                if request.operation == "find":
+                    request.admitted_modes = await self._admission.find(request)
+                else:
+                    await self._admission.join(request)
+                    request.admitted_modes = []
+                decision = await self._ask(request)
+            elif decision.need == "served_ports":
+                await self._wait_served(decision.lobby or b"")
+                request.are_ports_served = True
+                decision = await self._ask(request)
+            elif decision.need in ("new_lobby", "starting_lobby"):
+                decision = await self._place(request)
             else:
-                await self._admission.join(request)
-                request.admitted_modes = []
-            decision = self._ask(request)
-        if decision.need == "served_ports":
-            await self._wait_served(decision.lobby or b"")
-            request.are_ports_served = True
-            decision = self._ask(request)
-        if decision.need in ("new_lobby", "starting_lobby"):
-            decision = await self._place(request)
-        return decision
+                return decision
 
     async def _place(self, request: EncodedRequest) -> Decision:
         """Places the players of a request in a starting lobby, or in a new one."""
@@ -106,7 +114,7 @@ class Matchmaker:
         if await self._lobby_templates.wait_for_runtime(modes):
             if self._namespaces.resolved(placement.namespace) is not namespace:
                 request.admitted_modes = None
-                return await self._decide(request)
+                return await self._ask(request)
             decision = await self._place_found(request, message, namespace, placement)
         self._raise_start_refusal(decision.error, message, modes, placement.regions)
         return decision

@@ -98,6 +98,7 @@ class FrontServer:
             passing=_passing(settings, config, self._limits.failed_authentications),
             connections_max=settings.connections_max,
             duration_bounds_s=DURATION_BOUNDS_S,
+            records_per_second=self._rays.per_second,
             trusted_proxies=[str(network) for network in settings.trusted_proxies],
             edge_proxies=[str(network) for network in settings.front_proxies],
             has_proxy_headers=settings.proxy_protocol,

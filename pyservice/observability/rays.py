@@ -145,6 +145,7 @@ class Rays:
         self._namespace_of_lobby = namespace_of_lobby
         self.service = service
         self.count = count or RayMetrics()
+        self.per_second = per_second
         self._errors = _Allowance(per_second)
         self._samples = _Allowance(per_second)
         self._queue: deque[EndedTrace] = deque()

@@ -171,7 +171,7 @@ pub struct Front(RunningFront);
 #[pymethods]
 impl Front {
     #[staticmethod]
-    #[pyo3(signature = (matchmaker, listener_fd, edge_listener_fd, *, passing, connections_max, duration_bounds_s, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
+    #[pyo3(signature = (matchmaker, listener_fd, edge_listener_fd, *, passing, connections_max, duration_bounds_s, records_per_second, trusted_proxies, edge_proxies, has_proxy_headers, game_servers,
         receive_timeout_ms, keep_alive_timeout_ms, grpc, certificate))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn start(
@@ -181,6 +181,7 @@ impl Front {
         passing: PassingArgument,
         connections_max: Option<usize>,
         duration_bounds_s: Vec<f64>,
+        records_per_second: u32,
         trusted_proxies: Vec<String>,
         edge_proxies: Vec<String>,
         has_proxy_headers: bool,
@@ -199,6 +200,7 @@ impl Front {
             budget: Arc::new(Budget::new(connections_max.unwrap_or(usize::MAX))),
             matchmaker: matchmaker.inner.clone(),
             duration_bounds: duration_bounds_s.into_iter().map(Duration::from_secs_f64).collect(),
+            records_per_second,
             addresses: ClientAddresses {
                 proxies: parse_networks(&trusted_proxies)?,
                 edge_proxies: parse_networks(&edge_proxies)?,

@@ -61,6 +61,8 @@ pub struct FrontOptions {
     pub budget: Arc<ConnectionBudget>,
     pub matchmaker: Arc<Matchmaker>,
     pub duration_bounds: Vec<Duration>,
+    /// Records of failed and slow requests that each namespace has in a second, and as many of others.
+    pub records_per_second: u32,
     pub addresses: ClientAddresses,
     pub timeouts: Timeouts,
     pub passing: PassingOptions,
@@ -106,7 +108,12 @@ impl Front {
         let shard = options.matchmaker.shard.clone();
         let journal = shard.journal().ok_or_else(no_journal)?;
         let FrontOptions { threads, listener, edge_listener, passing, grpc, .. } = options;
-        let measurers = new_measurers(threads.get(), passing.routes.slugs().len(), &options.duration_bounds, &shard);
+        let allowance = new_allowance(options.records_per_second, &shard);
+        let new_measurer = || {
+            Arc::new(Measurer::new(passing.routes.slugs().len(), options.duration_bounds.clone(), allowance.clone()))
+        };
+        let of_thread = |_| Measurers { http: new_measurer(), grpc: new_measurer() };
+        let measurers = (0..threads.get()).map(of_thread).collect();
         let shared = Arc::new(Shared {
             matchmaker: options.matchmaker,
             budget: options.budget,
@@ -228,14 +235,10 @@ impl Shared {
     }
 }
 
-/// Returns the measurers of each thread. All of them share one allowance of records.
-fn new_measurers(threads: usize, operations: usize, bounds: &[Duration], shard: &Arc<Shard>) -> Vec<Measurers> {
+/// Returns the allowance of records that all threads share.
+fn new_allowance(per_second: u32, shard: &Arc<Shard>) -> Arc<RecordAllowance> {
     let of_lobby = shard.clone();
-    let namespace_of_lobby = move |lobby| of_lobby.engine().namespace_of_lobby(lobby);
-    let allowance = Arc::new(RecordAllowance::new(namespace_of_lobby));
-    let new_measurer = || Arc::new(Measurer::new(operations, bounds.to_vec(), allowance.clone()));
-    let of_thread = || Measurers { http: new_measurer(), grpc: new_measurer() };
-    std::iter::repeat_with(of_thread).take(threads).collect()
+    Arc::new(RecordAllowance::new(per_second, move |lobby| of_lobby.engine().namespace_of_lobby(lobby)))
 }
 
 fn start_thread(

@@ -7,8 +7,6 @@ use hosting_core::Id;
 use hosting_matchmaker::Subject;
 use parking_lot::Mutex;
 
-/// Records of each kind that a namespace has in a second. Requests without a caller share one limit.
-pub const PER_SECOND: u32 = 100;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -21,6 +19,8 @@ pub enum RecordKind {
 
 /// Records that are left in the current second, of all threads and both transports.
 pub struct RecordAllowance {
+    /// Records of each kind that a namespace has in a second. Requests without a caller share one limit.
+    per_second: u32,
     namespace_of_lobby: Box<dyn Fn(Id) -> Option<Id> + Send + Sync>,
     taken: Mutex<Taken>,
 }
@@ -31,9 +31,12 @@ struct Taken {
 }
 
 impl RecordAllowance {
-    pub fn new(namespace_of_lobby: impl Fn(Id) -> Option<Id> + Send + Sync + 'static) -> RecordAllowance {
+    pub fn new(
+        per_second: u32,
+        namespace_of_lobby: impl Fn(Id) -> Option<Id> + Send + Sync + 'static,
+    ) -> RecordAllowance {
         let taken = Mutex::new(Taken { until: Instant::now(), counts: HashMap::new() });
-        RecordAllowance { namespace_of_lobby: Box::new(namespace_of_lobby), taken }
+        RecordAllowance { per_second, namespace_of_lobby: Box::new(namespace_of_lobby), taken }
     }
 
     /// Counts a record at `now`. Returns false if its namespace has none left.
@@ -52,6 +55,6 @@ impl RecordAllowance {
         }
         let count = taken.counts.entry((subject, kind)).or_default();
         *count += 1;
-        *count <= PER_SECOND
+        *count <= self.per_second
     }
 }

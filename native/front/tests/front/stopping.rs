@@ -40,6 +40,7 @@ fn front_without_a_journal_does_not_start() {
         budget: Arc::new(ConnectionBudget::new(10)),
         matchmaker: Arc::new(matchmaker(shard, Limits::default(), "Local")),
         duration_bounds: Vec::new(),
+        records_per_second: 100,
         addresses: ClientAddresses::default(),
         timeouts: TIMEOUTS,
         passing: passing(folder.path(), &Setup::default()),

@@ -212,6 +212,7 @@ impl World {
             budget: budget.clone(),
             matchmaker: Arc::new(matchmaker),
             duration_bounds: vec![Duration::from_secs(1)],
+            records_per_second: 100,
             addresses: ClientAddresses {
                 proxies: setup.proxies,
                 has_proxy_headers: setup.has_proxy_headers,

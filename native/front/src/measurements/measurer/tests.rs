@@ -12,7 +12,7 @@ const RECORDED: u16 = 0;
 const LOBBY: Subject = Subject::Lobby(Id([1; 16]));
 
 fn measurer() -> Measurer {
-    measurer_with(Arc::new(RecordAllowance::new(|_| None)))
+    measurer_with(Arc::new(RecordAllowance::new(100, |_| None)))
 }
 
 fn measurer_with(allowance: Arc<RecordAllowance>) -> Measurer {
@@ -150,7 +150,7 @@ fn records_beyond_the_bound_are_dropped_and_counted() {
 #[test]
 fn first_refusals_of_each_namespace_in_a_second_are_recorded() {
     let lobby = |number: u8| Some(Subject::Lobby(Id([number; 16])));
-    let allowance = Arc::new(RecordAllowance::new(|lobby| Some(Id([lobby.0[0] / 3; 16]))));
+    let allowance = Arc::new(RecordAllowance::new(100, |lobby| Some(Id([lobby.0[0] / 3; 16]))));
     let threads = [measurer_with(allowance.clone()), measurer_with(allowance)];
     let recorded = |caller, trace, code, now| {
         let requests = vec![RequestRecord { caller, trace, ..request(code, now, UNRECORDED) }; 60];
