@@ -11,7 +11,6 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.support.matchmaker_scene import MatchmakerScene, expect_error
-from tests.support.namespace_configurations import version
 
 pytestmark = pytest.mark.anyio
 
@@ -44,44 +43,6 @@ async def test_result_is_durable_when_returned(scene: MatchmakerScene) -> None:
     assert status.durable == status.last
 
 
-async def test_concurrent_commands_share_batches(scene: MatchmakerScene) -> None:
-    scene.feed(
-        versions=[version(arena={"max_players": 500})],
-        matchmaker={"lobby_count_max": 2, "max_players": 1_000},
-    )
-    lobby = await scene.attach("arena", ports={})
-    found = await asyncio.gather(*(scene.find("arena") for _ in range(500)))
-    tokens = {one.player.token for one in found}
-    assert len(tokens) == 500
-    await asyncio.gather(*(scene.connected(lobby.lobby_id, token) for token in tokens))
-    assert (await expect_error(scene.find("arena"))).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-
-
-async def test_finds_wait_for_a_starting_lobby(scene: MatchmakerScene) -> None:
-    lobby = await scene.attach(is_ready=False)
-    finds = start_finds(scene, 2)
-    await until_held(scene, lobby.lobby_id, 2)
-    assert (await expect_error(scene.find())).code == "MATCHMAKER_NO_AVAILABLE_LOBBIES"
-    await ready(scene, lobby.lobby_id)
-    found = await asyncio.gather(*finds)
-    assert {one.lobby.lobby_id for one in found} == {lobby.lobby_id}
-    assert len({one.player.token for one in found}) == 2
-
-
-async def test_cancelled_find_releases_its_hold_once(scene: MatchmakerScene) -> None:
-    lobby = await scene.attach(is_ready=False)
-    cancelled, waiting = start_finds(scene, 2)
-    await until_held(scene, lobby.lobby_id, 2)
-    cancelled.cancel()
-    await asyncio.gather(cancelled, return_exceptions=True)
-    assert scene.held_slots(lobby.lobby_id) == 1
-    [third] = start_finds(scene, 1)
-    await until_held(scene, lobby.lobby_id, 2)
-    await ready(scene, lobby.lobby_id)
-    found = await asyncio.gather(waiting, third)
-    assert {one.lobby.lobby_id for one in found} == {lobby.lobby_id}
-
-
 async def test_shared_hold_is_released_with_its_last_request(scene: MatchmakerScene) -> None:
     lobby = await scene.attach(is_ready=False)
     *cancelled, waiting = start_finds(scene, 3, idempotency_key="k")
@@ -109,18 +70,6 @@ async def test_hold_expires_with_its_limit_or_the_caller_deadline(
     assert error.code == "DEADLINE_EXCEEDED"
     assert error.metadata == {"lobby_id": lobby.lobby_id, "reason": "lobby_not_ready"}
     assert scene.held_slots(lobby.lobby_id) == 0
-
-
-async def test_lobby_that_fails_to_start_fails_its_finds(scene: MatchmakerScene) -> None:
-    lobby = await scene.attach(is_ready=False)
-    tasks = [*start_finds(scene, 1), asyncio.create_task(scene.join(lobby.lobby_id))]
-    await until_held(scene, lobby.lobby_id, 2)
-    request = pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby.lobby_id)
-    assert (await scene.fleet.detach(request, scene.back_end())).did_remove
-    for task in tasks:
-        error = await expect_error(task)
-        assert error.code == "MATCHMAKER_LOBBY_START_FAILED"
-        assert error.metadata == {"lobby_id": lobby.lobby_id, "reason": "removed"}
 
 
 async def test_shutdown_cancels_waiting_finds(scene: MatchmakerScene) -> None:

@@ -17,7 +17,7 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import allow_any
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
-from tests.support.matchmaker_scene import MODES, PORTS
+from tests.support.matchmaker_scene import MODES, attach_request
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, configuration, version
 from tests.support.third_party_server import ThirdPartyServer, hold_responses, third_party_server
 from tests.support.waiting import PATIENCE_S
@@ -56,15 +56,9 @@ class SlowGame:
         )
 
     async def attach(self) -> None:
-        request = pb.AttachLobbyRequest(
-            game_id="slow",
-            namespace_id="prod",
-            game_mode="duel",
-            ports={name: pb.AttachedPort(**port) for name, port in PORTS.items()},
-        )
         back_end = self._scene.back_end()
         back_end.namespace_id = raw_id(OTHER_NAMESPACE_ID)
-        lobby = await self._scene.fleet.attach(request, back_end)
+        lobby = await self._scene.fleet.attach(attach_request(game_id="slow"), back_end)
         self._scene.lobby_tokens[lobby.lobby_id] = lobby.lobby_token
         await self._scene.fleet.ready(pb.LobbyReadyRequest(), self._scene.server(lobby.lobby_id))
         self.lobby_id = lobby.lobby_id

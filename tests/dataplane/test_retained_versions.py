@@ -25,9 +25,13 @@ from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
-from pyservice.pb.hosting.v1.matchmaker_pb2 import AttachedPort, AttachLobbyRequest
 from tests.dataplane.admission_scene import running_engine
-from tests.support.matchmaker_scene import ENVIRONMENT_TOKENS, MODES, PORTS, MatchmakerScene
+from tests.support.matchmaker_scene import (
+    ENVIRONMENT_TOKENS,
+    MODES,
+    MatchmakerScene,
+    attach_request,
+)
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, configuration, version
 
 pytestmark = pytest.mark.anyio
@@ -209,13 +213,8 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
 
     plane.wire(can_access_game=reaches)
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
-    request = AttachLobbyRequest(
-        game_id="arena",
-        namespace_id="prod",
-        game_mode="duel",
-        ports={name: AttachedPort(**port) for name, port in PORTS.items()},
-    )
-    attached = await plane.fleet.attach(request, Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call))
+    cloud = Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call)
+    attached = await plane.fleet.attach(attach_request(), cloud)
     lobby = plane.engine.lobby(raw_id(attached.lobby_id))
     assert lobby is not None
     assert lobby.version == raw_id(version_id(3))

@@ -78,6 +78,16 @@ NO_RATES: Final = Rates(*[Rate(0, 1)] * len(Rates._fields))
 Response = TypeVar("Response", bound=Message)
 
 
+def attach_request(**fields: Any) -> pb.AttachLobbyRequest:
+    usual = {
+        "game_id": "arena",
+        "namespace_id": "prod",
+        "game_mode": "duel",
+        "ports": {name: pb.AttachedPort(**port) for name, port in PORTS.items()},
+    }
+    return pb.AttachLobbyRequest(**{**usual, **fields})
+
+
 class NoCloudTokens:
     async def scope(self, token: str) -> Scope:
         raise ServiceError("TOKEN_INVALID")
@@ -278,15 +288,7 @@ class MatchmakerScene:
     async def attach(
         self, mode: str = "duel", *, is_ready: bool = True, **fields: Any
     ) -> pb.AttachLobbyResponse:
-        request = pb.AttachLobbyRequest(
-            **{
-                "game_id": "arena",
-                "namespace_id": "prod",
-                "game_mode": mode,
-                "ports": {name: pb.AttachedPort(**port) for name, port in PORTS.items()},
-                **fields,
-            }
-        )
+        request = attach_request(game_mode=mode, **fields)
         lobby = await self.fleet.attach(request, self.back_end())
         self.lobby_tokens[lobby.lobby_id] = lobby.lobby_token
         if is_ready:
