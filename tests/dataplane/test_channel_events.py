@@ -125,22 +125,6 @@ async def test_watch_index_of_another_run_returns_at_once(readers: Readers) -> N
         assert isinstance(await readers.ask(MINA, foreign), pb.GetLiveEventsResponse)
 
 
-async def test_repeated_find_delivers_once(scene: MatchmakerScene, readers: Readers) -> None:
-    await scene.attach()
-    for _ in range(2):
-        caller = scene.client(idempotency_key="party-7")
-        await scene.find(caller=caller, party_size=2, event_channels=[MINA])
-    assert len((await readers.read(MINA)).events) == 1
-
-
-async def test_ended_lobby_is_not_delivered(scene: MatchmakerScene, readers: Readers) -> None:
-    lobby_id = (await scene.attach()).lobby_id
-    await scene.find(party_size=2, event_channels=[MINA])
-    raw = scene.server(lobby_id).lobby_id
-    await scene.engine.detach([scene.client().namespace_id], raw, None)
-    assert not (await readers.read(MINA)).events
-
-
 @pytest.mark.parametrize(
     ("header", "code"),
     [

@@ -269,17 +269,6 @@ async def test_mock_skips_captcha_and_verification(scene: DevelopmentScene) -> N
     assert (await scene.find_lobby()).lobby.lobby_id == NIL
 
 
-async def test_invalid_dev_token_is_refused(scene: DevelopmentScene) -> None:
-    invalid = {"elsewhere": "TOKEN_INVALID", "forged": "TOKEN_INVALID"}
-    for name in ("FindLobby", "ListRegions", "LobbyReady"):
-        for token, code in {"late": "TOKEN_EXPIRED", **invalid}.items():
-            assert await scene.code(name, None, token) == code
-    scene.feed(revoked_token_ids=[TOKEN_ID])
-    for name in ("FindLobby", "ListRegions", "LobbyReady"):
-        assert await scene.code(name) == "TOKEN_REVOKED"
-    assert await scene.call("ListRegions", None, "two")
-
-
 async def test_operator_operations_refuse_dev_tokens(scene: DevelopmentScene) -> None:
     for name in ("AttachLobby", "DetachLobby", "GetLobbyState"):
         assert await scene.code(name) == "FORBIDDEN"

@@ -1,24 +1,20 @@
-"""Waiting for durable LSNs and holds, and the records of channels, captcha passes and mock players."""
+"""Waiting for durable LSNs and holds, and the records of captcha passes."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
-from pyservice.auth import keyring
-from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane import engine_commands
-from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import DurabilityWaiter
 from pyservice.dataplane.resolved_namespace import raw_id
-from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.support.matchmaker_scene import MatchmakerScene, expect_error
+from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.waiting import PATIENCE_S
 
@@ -236,115 +232,19 @@ async def test_cancel_holds_releases_all(scene: Scene) -> None:
 
 
 NAMESPACE = raw_id(NAMESPACE_ID)
-GROUP = bytes(range(48, 64))
-OTHER_NAMESPACE = bytes(range(1, 17))
-TOKEN_ID = bytes(range(32, 48))
 ADDRESS = bytes([10, 0, 0, 1])
-MINA = "a-secret-that-mina-chose"
-
-Restart = Callable[[], Awaitable[Engine]]
 
 
-@pytest.fixture
-async def restart(tmp_path: Path) -> AsyncIterator[Restart]:
-    ring = keyring.load_or_create(tmp_path)
-    engines: list[Engine] = []
-
-    async def reopen() -> Engine:
-        if engines:
-            await engines[-1].close()
-        engines.append(open_engine(tmp_path / "journal", ring, EngineLimits(segment_bytes=1 << 20)))
-        engines[-1].start()
-        return engines[-1]
-
-    yield reopen
-    await engines[-1].close()
-
-
-async def test_channel_token_survives_a_restart(restart: Restart) -> None:
-    engine = await restart()
-    channels: list[bytes] = []
-    engine.on_delivered = channels.append
-    mina = engine.player_records.channel(MINA.encode())
-    scene = MatchmakerScene(engine)
-    lobby = await scene.attach()
-    before_ms = time.time_ns() // 1_000_000
-    found = await scene.join(lobby.lobby_id, party_size=2, event_channels=[MINA])
-    after_ms = time.time_ns() // 1_000_000
-    [event] = await engine.player_records.channel_events(mina, None)
-    assert (event.lobby, event.token) == (raw_id(lobby.lobby_id), found.players[1].token)
-    assert before_ms <= event.ts_ms <= after_ms
-    while not channels:
-        await asyncio.sleep(0.001)
-    assert channels == [mina]
-    other = engine.player_records.channel(MINA.encode() + b"x")
-    assert await engine.player_records.channel_events(other, None) == []
-    again = await restart()
-    assert again.player_records.channel(MINA.encode()) == mina
-    assert await again.player_records.channel_events(mina, None) == [event]
-
-
-async def test_hold_is_delivered_to_its_channels(restart: Restart) -> None:
-    engine = await restart()
-    channels: list[bytes] = []
-    engine.on_delivered = channels.append
-    mina = engine.player_records.channel(MINA.encode())
-    scene = MatchmakerScene(engine)
-    lobby = await scene.attach(is_ready=False)
-    joining = asyncio.create_task(scene.join(lobby.lobby_id, party_size=2, event_channels=[MINA]))
-    while not scene.held_slots(lobby.lobby_id):
-        await asyncio.sleep(0)
-    assert await engine.player_records.channel_events(mina, None) == []
-    await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(lobby.lobby_id))
-    found = await joining
-    [event] = await engine.player_records.channel_events(mina, None)
-    assert event.token == found.players[1].token
-    assert channels == [mina]
-
-
-async def test_captcha_pass_is_per_namespace_and_survives_a_restart(restart: Restart) -> None:
-    records = (await restart()).player_records
+async def test_captcha_pass_is_per_namespace_and_address(engine: Engine) -> None:
+    records = engine.player_records
     assert records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
     before_ms = time.time_ns() // 1_000_000
     await records.record_pass(NAMESPACE, ADDRESS, None)
     records.record_request(NAMESPACE, ADDRESS)
-    for again in (records, (await restart()).player_records):
-        passed_ms, requests = again.last_pass(NAMESPACE, ADDRESS)
-        assert passed_ms is not None
-        # The two clocks have a resolution of one millisecond.
-        assert before_ms - 2 <= passed_ms <= time.time_ns() // 1_000_000
-        assert requests == 1
-        assert again.last_pass(OTHER_NAMESPACE, ADDRESS) == (None, 0)
-        assert again.last_pass(NAMESPACE, bytes([10, 0, 0, 2])) == (None, 0)
-
-
-async def test_mock_player_is_valid_once_across_restarts(restart: Restart) -> None:
-    records = (await restart()).player_records
-    token, other = (records.mock_player_token(NAMESPACE, TOKEN_ID) for _ in range(2))
-    assert token != other
-    assert len(token) <= 160
-    foreign = records.consume_mock(GROUP, OTHER_NAMESPACE, TOKEN_ID, token, None)
-    assert (await expect_error(foreign)).code == "PLAYER_TOKEN_INVALID"
-    await records.consume_mock(GROUP, NAMESPACE, TOKEN_ID, token, None)
-    for again in (records, (await restart()).player_records):
-        repeated = again.consume_mock(GROUP, NAMESPACE, TOKEN_ID, token, None)
-        assert (await expect_error(repeated)).code == "PLAYER_TOKEN_CONSUMED"
-    await again.consume_mock(GROUP, NAMESPACE, TOKEN_ID, other, None)
-
-
-async def test_development_token_is_deterministic(restart: Restart) -> None:
-    engine = await restart()
-    token = engine.development_token(NAMESPACE, TOKEN_ID, 1_700_000_000_000)
-    assert token.startswith("dev_")
-    assert len(token) <= 160
-    again = await restart()
-    assert again.development_token(NAMESPACE, TOKEN_ID, 1_700_000_000_000) == token
-
-
-async def test_unknown_key_has_no_replay(engine: Engine) -> None:
-    call = Call("0" * 32, b"", idempotency_key="key")
-    caller = Caller(TokenKind.PUBLIC, b"", b"", b"caller", call)
-    key = engine.idempotency(caller, "join", pb.JoinLobbyRequest())
-    assert await engine.replayed_placement(None, None) is None
-    assert await engine.replayed_placement(key, None) is None
-    assert await engine.replayed_attach(key, None) is None
+    passed_ms, requests = records.last_pass(NAMESPACE, ADDRESS)
+    assert passed_ms is not None
+    # The two clocks have a resolution of one millisecond.
+    assert before_ms - 2 <= passed_ms <= time.time_ns() // 1_000_000
+    assert requests == 1
+    assert records.last_pass(bytes(range(1, 17)), ADDRESS) == (None, 0)
+    assert records.last_pass(NAMESPACE, bytes([10, 0, 0, 2])) == (None, 0)
