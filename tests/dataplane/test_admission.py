@@ -195,24 +195,6 @@ async def test_verification_stops_when_the_client_disconnects(
     await scene.join(lobby.lobby_id, scene.client(idempotency_key=key))
 
 
-async def test_repeated_request_is_not_verified_again(
-    scene: AdmissionScene, game: ThirdPartyServer
-) -> None:
-    lobby = await scene.attach("tagged")
-    scene.ask(tagged_join=game.url(), tagged_find=game.url())
-    joining = scene.client(idempotency_key="join")
-    finding = scene.client(idempotency_key="find")
-    joined = await scene.join(lobby.lobby_id, joining)
-    placement = await scene.find("tagged", finding)
-    game.answers(403)
-    assert await scene.join(lobby.lobby_id, joining) == joined
-    assert await scene.find("tagged", finding) == placement
-    assert len(game.requests) == 2
-    error = await expect_error(scene.join(lobby.lobby_id, joining, party_size=2))
-    assert error.code == "IDEMPOTENCY_KEY_REUSED"
-    assert scene.slot_counts(lobby.lobby_id) == (0, 2, 0, 0)
-
-
 async def test_denied_request_is_verified_again(
     scene: AdmissionScene, game: ThirdPartyServer
 ) -> None:

@@ -16,7 +16,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
-from tests.support.matchmaker_scene import MODES, expect_error
+from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import configuration, version
 from tests.support.third_party_server import ThirdPartyServer, third_party_server
 from tests.support.waiting import PATIENCE_S
@@ -193,28 +193,6 @@ async def test_unreachable_provider_is_unavailable(
         assert error.code == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
 
 
-async def test_repeated_request_needs_no_second_captcha(
-    scene: AdmissionScene, provider: ThirdPartyServer
-) -> None:
-    lobby = await scene.attach("tagged")
-    scene.ask(EACH_REQUEST)
-
-    async def find() -> Any:
-        return await scene.find("tagged", scene.client(idempotency_key="find"), captcha=proof())
-
-    async def join() -> Any:
-        caller = scene.client(idempotency_key="join")
-        return await scene.join(lobby.lobby_id, caller, captcha=proof())
-
-    for request in (find, join):
-        provider.answers(200, PASSED)
-        first = await request()
-        provider.answers(200, FAILED)
-        assert await request() == first
-    assert scene.slot_counts(lobby.lobby_id) == (0, 2, 0, 0)
-    assert len(provider.requests) == 2
-
-
 async def test_concurrent_repeated_requests_share_one_captcha(
     scene: AdmissionScene, provider: ThirdPartyServer
 ) -> None:
@@ -245,40 +223,6 @@ async def test_concurrent_repeated_requests_share_one_captcha(
     assert len(provider.requests) == 1
 
 
-async def test_captcha_error_order(scene: AdmissionScene, provider: ThirdPartyServer) -> None:
-    lobby = (await scene.attach()).lobby_id
-    scene.ask(RULE)
-    server = scene.server(lobby)
-    unknown = "00010000-0000-4000-8000-000000000000"
-    for work, code in (
-        (scene.join(unknown), "MATCHMAKER_LOBBY_NOT_FOUND"),
-        (scene.join(lobby, party_size=5), "BODY_INVALID"),
-        (scene.find("brawl"), "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        (scene.find(tags={"a": "b"}), "MATCHMAKER_TAGS_DISABLED"),
-        (scene.find(party_size=3), "BODY_INVALID"),
-    ):
-        assert (await expect_error(work)).code == code
-    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=True), server)
-    assert (await expect_error(scene.join(lobby))).code == "MATCHMAKER_LOBBY_CLOSED"
-    await scene.fleet.set_closed(pb.SetLobbyClosedRequest(is_closed=False), server)
-    await scene.join(lobby, captcha=proof(), party_size=2)
-    # The lobby is full, but that is not reported before the captcha.
-    error = await expect_error(scene.join(lobby, scene.client(2)))
-    assert error.code == "CAPTCHA_REQUIRED"
-    error = await expect_error(scene.join(lobby, scene.client(2), captcha=proof()))
-    assert error.code == "MATCHMAKER_LOBBY_FULL"
-    scene.ask(EACH_REQUEST, {"matchmaker": {"lobby_count_max": 512, "max_players": 2}})
-    for request in (lambda **fields: scene.join(lobby, **fields), scene.find):
-        assert (await expect_error(request())).code == "CAPTCHA_REQUIRED"
-        error = await expect_error(request(captcha=proof()))
-        assert error.code == "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE"
-    detach = pb.DetachLobbyRequest(game_id="arena", lobby_id=lobby)
-    await scene.fleet.detach(detach, scene.back_end())
-    error = await expect_error(scene.join(lobby, scene.client(3)))
-    assert error.code == "MATCHMAKER_LOBBY_STOPPED"
-    assert len(provider.requests) == 4
-
-
 async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:
     lobby = await scene.attach()
     token = (await scene.join(lobby.lobby_id)).player.token
@@ -290,17 +234,6 @@ async def test_rejoin_requires_captcha(scene: AdmissionScene) -> None:
     assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 1)
     await scene.join(lobby.lobby_id, rejoin_token=token, captcha=proof())
     assert scene.slot_counts(lobby.lobby_id) == (0, 1, 0, 0)
-
-
-async def test_lobby_keeps_the_captcha_of_its_version(scene: AdmissionScene) -> None:
-    lobby = await scene.attach("tagged")
-    later = "0192f000-0000-7000-8000-0000000000b9"
-    old, new = version(level={"captcha": RULE}, **MODES), version(later, **MODES)
-    scene.feed(versions=[old, new], current_version_id=later)
-    assert (await expect_error(scene.join(lobby.lobby_id))).code == "CAPTCHA_REQUIRED"
-    fresh = await scene.attach("tagged")
-    await scene.join(fresh.lobby_id)
-    await scene.find("tagged")
 
 
 async def test_bundled_captcha_provider(engine: Engine) -> None:

@@ -361,23 +361,6 @@ async def test_silent_starting_lobby_is_found(engine: Engine) -> None:
     await all_over(engine, [lobby.lobby_id])
 
 
-async def test_find_with_max_players_below_party_size_is_refused(engine: Engine) -> None:
-    scene = await connected_scene(engine, squad={**MODES["duel"], "max_players": 8})
-    for operation in (scene.find, scene.create):
-        error = await expect_error(operation("squad", max_players=2, party_size=4))
-        assert error.code == "BODY_INVALID"
-        assert [problem.path for problem in error.errors] == [("party_size", "too-high")]
-    assert engine.processes.wanted_since(0)[2] == []
-    async with asking(scene.find("squad")) as finding:
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
-        await scene.ready_at_once(lobby.lobby_id)
-        await asyncio.wait_for(finding, PATIENCE_S)
-    fits = await asyncio.wait_for(scene.find("squad", max_players=2, party_size=4), PATIENCE_S)
-    assert fits.lobby.lobby_id == lobby.lobby_id, (
-        "only a lobby created for this request has the chosen values"
-    )
-
-
 EMPTY_GRACE_MS = 1_500
 
 

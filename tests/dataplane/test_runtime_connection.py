@@ -121,26 +121,6 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
         assert other.lobby_id != started_lobby.lobby_id, "an existing lobby is never used"
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"mode": "none"}, "MATCHMAKER_GAME_MODE_NOT_FOUND"),
-        ({"region": "nowhere"}, "MATCHMAKER_REGION_NOT_FOUND"),
-        ({"mode": "attached"}, "MATCHMAKER_CREATE_DISABLED"),
-        ({"mode": "private", "tags": {"a": "b"}}, "MATCHMAKER_TAGS_DISABLED"),
-        ({"mode": "private", "max_players": 1}, "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED"),
-        ({"mode": "private", "publicity": "public"}, "MATCHMAKER_PUBLICITY_DISABLED"),
-        ({"max_players": 33}, "BODY_INVALID"),
-        ({"party_size": 3}, "BODY_INVALID"),
-    ],
-)
-async def test_create_error_codes(
-    connected: RuntimeScene, fields: dict[str, Any], code: str
-) -> None:
-    assert (await expect_error(connected.create(**fields))).code == code
-    assert (await connected.desired_lobbies()).lobbies == []
-
-
 async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find()) as first, asking(scene.find()) as second:

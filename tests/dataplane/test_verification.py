@@ -31,9 +31,6 @@ from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
 
-UNKNOWN_LOBBY = "00010000-0000-4000-8000-000000000000"
-LATER_VERSION_ID = "0192f000-0000-7000-8000-0000000000b9"
-
 
 @pytest.fixture
 async def game() -> AsyncIterator[ThirdPartyServer]:
@@ -226,19 +223,6 @@ async def test_unavailable_modes_are_not_verified(
     request = pb.FindLobbyRequest(game_modes=["duel", "tagged"], tags={"a": "b"})
     await scene.matchmaker.find(request, scene.client())
     assert [call.path for call in game.requests] == ["/tagged"]
-
-
-async def test_impossible_join_is_not_verified(
-    scene: AdmissionScene, game: ThirdPartyServer
-) -> None:
-    lobby = await scene.attach()
-    scene.ask(duel_join=game.url())
-    assert (await expect_error(scene.join(UNKNOWN_LOBBY))).code == "MATCHMAKER_LOBBY_NOT_FOUND"
-    assert (await expect_error(scene.join(lobby.lobby_id, party_size=5))).code == "BODY_INVALID"
-    closed = pb.SetLobbyClosedRequest(is_closed=True)
-    await scene.fleet.set_closed(closed, scene.server(lobby.lobby_id))
-    assert (await expect_error(scene.join(lobby.lobby_id))).code == "MATCHMAKER_LOBBY_CLOSED"
-    assert game.requests == []
 
 
 async def test_full_lobby_is_reported_after_verification(
