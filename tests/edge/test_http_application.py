@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate, Rates
 from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     GOOD,
-    LOBBY_ID,
     HttpApi,
     HttpConnection,
     SmallService,
@@ -91,21 +89,8 @@ async def test_rejected_token_returns_the_scheme(connection: HttpConnection) -> 
     assert response.headers["www-authenticate"] == "Bearer"
 
 
-@pytest.mark.parametrize(
-    "media_type", ["application/json", "application/json; charset=utf-8", "Application/JSON"]
-)
-async def test_json_media_type_variants_are_accepted(
-    connection: HttpConnection, media_type: str
-) -> None:
-    headers = {**GOOD, "content-type": media_type}
-    assert (await connection.ask("POST", CONNECTED_PATH, BODY, headers)).status == 200
-
-
-@pytest.mark.parametrize(
-    "media_type", ["text/plain", "application/x-www-form-urlencoded", "application/jsonx", ""]
-)
-async def test_other_media_types_are_rejected(connection: HttpConnection, media_type: str) -> None:
-    headers = {**GOOD, "content-type": media_type}
+async def test_media_type_other_than_json_is_rejected(connection: HttpConnection) -> None:
+    headers = {**GOOD, "content-type": "text/plain"}
     response = await connection.ask("POST", CONNECTED_PATH, BODY, headers)
     assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
 
@@ -125,23 +110,6 @@ async def test_body_over_the_limit_is_rejected(connection: HttpConnection) -> No
     assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
 
 
-@pytest.mark.parametrize(
-    ("body", "word"),
-    [
-        (b"{", "not-json"),
-        (b"[]", "wrong-type"),
-        (b'{"player_token":NaN}', "not-json"),
-        (b"{} {}", "not-json"),
-    ],
-)
-async def test_unreadable_body_is_rejected(
-    connection: HttpConnection, body: bytes, word: str
-) -> None:
-    response = await connection.ask("POST", CONNECTED_PATH, body, GOOD)
-    assert (response.status, code_of(response)) == (400, "BODY_INVALID")
-    assert [word] in [problem["path"] for problem in response.json["errors"]]
-
-
 async def test_query_is_parsed(connection: HttpConnection) -> None:
     path = "/matchmaker/lobbies/list?include_state="
     response = await connection.ask("GET", path + "true", None, GOOD)
@@ -151,13 +119,6 @@ async def test_query_is_parsed(connection: HttpConnection) -> None:
     paths = [problem["path"] for problem in response.json["errors"]]
     assert ["include_state", "wrong-type"] in paths
     assert ["other", "unknown-parameter"] in paths
-
-
-async def test_path_is_parsed(connection: HttpConnection) -> None:
-    response = await connection.ask("GET", "/matchmaker/lobbies/nonsense/state", None, GOOD)
-    assert (response.status, code_of(response)) == (400, "ID_INVALID")
-    response = await connection.ask("GET", f"/matchmaker/lobbies/{LOBBY_ID}/state", None, GOOD)
-    assert (response.status, response.body) == (200, b"null")
 
 
 async def test_path_is_known_before_the_body(
@@ -175,15 +136,3 @@ async def test_user_agent_and_origin_are_passed_to_the_operation(
     headers = {**GOOD, "user-agent": "engine/1.0", "origin": ORIGIN}
     await connection.ask("POST", CONNECTED_PATH, BODY, headers)
     assert (service.calls[0].user_agent, service.calls[0].origin) == ("engine/1.0", ORIGIN)
-
-
-async def test_rate_limit_returns_429_with_retry_after(service: SmallService) -> None:
-    limits = Limits(Rates(Rate(0.5, 1), Rate(0.5, 1)))
-    async with open_api("http", service, limits=limits) as api:
-        assert isinstance(api, HttpApi)
-        connection = await HttpConnection.open(api.address)
-        first = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
-        second = await connection.ask("GET", "/matchmaker/lobbies/list", None, GOOD)
-        await connection.close()
-    assert (first.status, second.status) == (200, 429)
-    assert second.headers["retry-after"] == "2"

@@ -6,14 +6,13 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
-from pyservice.pb.hosting.v1 import lobby_pb2, matchmaker_pb2
+from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.schema.methods import METHODS, Method
 
 BY_SLUG: dict[str, Method] = {method.slug: method for method in METHODS.values()}
@@ -23,7 +22,6 @@ Decode = Callable[..., Any]
 Refusal = Callable[..., ServiceError]
 
 LOBBY = "01a1f816-c6c0-45cf-aea6-491dc6e0571b"
-ATTACH_PATH = {"game_id": "arena", "namespace_id": "prod"}
 
 
 def paths(error: ServiceError) -> set[tuple[str, ...]]:
@@ -172,43 +170,6 @@ def test_body_of_an_operation_without_one_is_ignored(decode: Decode) -> None:
 @pytest.mark.parametrize("slug", ["connected", "disconnected", "ready", "closed", "heartbeat"])
 def test_empty_response_is_an_empty_object(slug: str) -> None:
     assert ENCODERS[slug](BY_SLUG[slug].response()) == b"{}"
-
-
-@pytest.mark.parametrize("slug", ["find", "join"])
-def test_find_response_matches_the_contract(slug: str) -> None:
-    port = lobby_pb2.Port(host="127.0.0.1:9000", hostname="127.0.0.1", port=9000)
-    player = lobby_pb2.Player(token="player_x")
-    region = lobby_pb2.Region(region_id="local", display_name="Local")
-    lobby = lobby_pb2.Lobby(lobby_id=LOBBY, region=region, ports={"ws": port}, player=player)
-    answer = BY_SLUG[slug].response(lobby=lobby, ports={"ws": port}, player=player)
-    ports = {
-        "ws": {
-            "host": "127.0.0.1:9000",
-            "hostname": "127.0.0.1",
-            "port": 9000,
-            "port_range": None,
-            "is_tls": False,
-        }
-    }
-    assert orjson.loads(ENCODERS[slug](answer)) == {
-        "lobby": {
-            "lobby_id": LOBBY,
-            "region": {"region_id": "local", "display_name": "Local"},
-            "ports": ports,
-            "player": {"token": "player_x"},
-        },
-        "ports": ports,
-        "player": {"token": "player_x"},
-    }
-
-
-def test_statistics_are_exact_64_bit_numbers() -> None:
-    answer = matchmaker_pb2.GetPlayerStatisticsResponse(player_count=2**64 - 1)
-    answer.game_modes["duel"].regions["local"].player_count = 3
-    assert ENCODERS["statistics"](answer) == (
-        b'{"player_count":18446744073709551615,"game_modes":{"duel":'
-        b'{"player_count":0,"regions":{"local":{"player_count":3}}}}}'
-    )
 
 
 def test_lobby_state_is_returned_unwrapped() -> None:
