@@ -113,26 +113,6 @@ def test_more_tokens_and_groups_do_not_raise_the_rate_of_an_address(is_control: 
     assert admitted(limit, 1, caller(kind, b"else", b"new", b"new")) == 1
 
 
-def test_refused_call_takes_nothing_from_other_limits() -> None:
-    rates = Rates(operator=Rate(1, 4), operator_group=Rate(1, 2), address=Rate(1, 4))
-    limits = Limits(rates)
-    limit = limits.control_plane_limit("create_game")
-    one = caller(TokenKind.CLOUD)
-    assert refusals(limit, [one] * 20) == [""] * 2 + ["operator_group"] * 18
-    assert admitted(limit, 3, caller(TokenKind.CLOUD, group=b"other")) == 2
-    assert refusals(limit, [one]) == ["operator"]
-
-
-def test_memory_of_each_limit_is_bounded() -> None:
-    limits = Limits(max_keys=100)
-    limit = limits.data_plane_limit("find")
-    assert limit is not None
-    for key in addresses(10_000):
-        limit.refusal(caller(TokenKind.SERVICE, key, key * 2, key))
-        limit.refusal(caller(address=key, group=key))
-    assert all(len(one.buckets) <= 100 for one in vars(limits).values())
-
-
 def test_every_limited_operation_exists() -> None:
     slugs = {method.slug for method in METHODS.values()}
     assert slugs >= CLIENT_OPERATIONS | CONTROL_OPERATIONS
