@@ -42,7 +42,7 @@ from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import NativeMatchmaker
+from pyservice.dataplane.native import NativeMatchmaker, OpenFailed
 from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
@@ -82,9 +82,7 @@ from pyservice.transport.native import PublicCertificate
 from pyservice.transport.rate_limits import Limits, rates_of
 from pyservice.watch import Topics
 
-START_FAILURES: Final = (
-    *(keyring.KeyringError, FeedFileError, engine.OpenFailed, CertificateUnusable),
-)
+START_FAILURES: Final = (*(keyring.KeyringError, FeedFileError, OpenFailed, CertificateUnusable),)
 """Logged without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
@@ -307,7 +305,7 @@ class DataPlane:
                 processes.routes.wait_lobby_served,
             ),
             attached_lobbies,
-            MockOperations(native, namespaces, engine_.player_records, engine_.idempotency),
+            MockOperations(native, engine_, namespaces),
         )
         return table | ChannelEvents(native, engine_, topics).operations()
 

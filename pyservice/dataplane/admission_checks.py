@@ -12,7 +12,7 @@ from urllib.parse import urlencode
 import orjson
 from yarl import URL
 
-from pyservice.dataplane.engine import Lobby
+from pyservice.dataplane.native import Lobby
 from pyservice.dataplane.outbound_http import NoUsableResponse, OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import CaptchaProvider, CaptchaRule, VerificationRule
 from pyservice.errors import ServiceError
@@ -33,9 +33,7 @@ class CaptchaPasses(Protocol):
         requests since then.
         """
 
-    async def record_pass(
-        self, namespace: bytes, address: bytes, deadline: float | None
-    ) -> None: ...
+    async def record_pass(self, namespace: bytes, address: bytes) -> None: ...
 
     def record_request(self, namespace: bytes, address: bytes) -> None: ...
 
@@ -95,7 +93,7 @@ class CaptchaCheck:
             form["sitekey"] = keys[provider].site_key
         if not await self._verify(provider, form, ray_id, tenant):
             raise ServiceError("CAPTCHA_FAILED")
-        await self._passes.record_pass(namespace_id, address, None)
+        await self._passes.record_pass(namespace_id, address)
 
     async def _verify(
         self, provider: CaptchaProvider, form: Mapping[str, str], ray_id: str, tenant: bytes

@@ -6,16 +6,14 @@ No slot is reserved, and captcha and verification are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, Protocol, TypeVar
-
-from google.protobuf.message import Message
+from typing import Final, TypeVar
 
 from pyservice.calls import Caller
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import NativeMatchmaker
-from pyservice.dataplane.player_addresses import set_port_address
 from pyservice.dataplane.resolved_namespace import DevPort
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import lobby_pb2
@@ -32,40 +30,13 @@ MockResponse = TypeVar(
 PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
-class MockTokens(Protocol):
-    """Issuer of mock player tokens. Each is valid only for one `dev_` token, identified by its
-    namespace and id.
-    """
-
-    def mock_player_token(
-        self, namespace: bytes, token_id: bytes, nonce: bytes | None = None
-    ) -> str: ...
-
-    async def consume_mock(
-        self,
-        group: bytes,
-        namespace: bytes,
-        token_id: bytes,
-        player_token: str,
-        deadline: float | None,
-    ) -> None: ...
-
-
-Idempotency = Callable[[Caller, str, Message], bytes | None]
-
-
 class MockOperations:
     def __init__(
-        self,
-        native: NativeMatchmaker,
-        namespaces: NamespaceIndex,
-        tokens: MockTokens,
-        idempotency: Idempotency,
+        self, native: NativeMatchmaker, engine: Engine, namespaces: NamespaceIndex
     ) -> None:
         self._native = native
+        self._engine = engine
         self._namespaces = namespaces
-        self._idempotency = idempotency
-        self._tokens = tokens
 
     async def find(self, request: pb.FindLobbyRequest, caller: Caller) -> pb.FindLobbyResponse:
         """Returns the mock lobby. Its ports are those of the `dev_` token, or else of the first
@@ -126,7 +97,7 @@ class MockOperations:
     async def connected(
         self, request: pb.PlayerConnectedRequest, caller: Caller
     ) -> pb.PlayerConnectedResponse:
-        await self._tokens.consume_mock(
+        await self._engine.player_records.consume_mock(
             self._namespaces.group_of(caller.namespace_id),
             caller.namespace_id,
             _token_id(caller),
@@ -159,9 +130,9 @@ class MockOperations:
     def _player_tokens(
         self, operation: str, request: PlacementRequest, caller: Caller
     ) -> list[str]:
-        seed = self._idempotency(caller, operation, request)
+        seed = self._engine.idempotency(caller, operation, request)
         return [
-            self._tokens.mock_player_token(
+            self._engine.player_records.mock_player_token(
                 caller.namespace_id,
                 _token_id(caller),
                 seed and blake2b(number.to_bytes(1), key=seed, digest_size=16).digest(),
@@ -215,7 +186,10 @@ def _port(port: DevPort, hostname: str) -> lobby_pb2.Port:
     if port.port_range is not None:
         result.port_range.min, result.port_range.max = port.port_range
     else:
-        set_port_address(result, hostname, port.port or (443 if result.is_tls else 80))
+        result.port = port.port or (443 if result.is_tls else 80)
+        result.host = (
+            f"[{hostname}]:{result.port}" if ":" in hostname else f"{hostname}:{result.port}"
+        )
     return result
 
 

@@ -23,18 +23,13 @@ from pyservice.dataplane.engine_commands import (
     ProcessCommands,
 )
 from pyservice.dataplane.native import (
-    Fact,
-    Facts,
-    Lobby,
     LobbyTemplate,
     NativeEngine,
     NativeMatchmaker,
     NativePlayerAddresses,
-    OpenFailed,
     Placed,
     Refused,
     Resolved,
-    Status,
     module,
 )
 from pyservice.errors import ServiceError
@@ -65,20 +60,6 @@ class EngineLimits:
     segment_bytes: int = 64 << 20
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
 
-
-__all__ = [
-    "Engine",
-    "EngineLimits",
-    "Fact",
-    "Facts",
-    "Lobby",
-    "OpenFailed",
-    "Placed",
-    "Status",
-    "build_profile",
-    "open_engine",
-    "version",
-]
 
 build_profile: Final = module.build_profile
 version: Final = module.version
@@ -148,7 +129,9 @@ class Engine:
         self.read_facts = native.read_facts
         self.acknowledge_facts = native.acknowledge_facts
         self.counts = native.counts
+        self.wait_durable = self._waiter.wait_durable
         self.wait_for_change = self._waiter.wait_for_change
+        self.cancel_holds = self._waiter.cancel_holds
 
     @property
     def uncovered_block(self) -> tuple[int, int] | None:
@@ -160,9 +143,6 @@ class Engine:
         commands.
         """
         self._waiter.start()
-
-    def cancel_holds(self) -> None:
-        self._waiter.cancel_holds()
 
     async def close(self) -> None:
         """Closes the native engine. Repeated calls do nothing."""
@@ -261,15 +241,10 @@ class Engine:
         namespaces: Sequence[bytes],
         lobby: bytes,
         deadline: float | None,
-        speaker: bytes | None = None,
     ) -> bytes:
-        """Returns the state that the lobby's server has set. It is empty if no state is set.
-
-        `speaker` is the lobby that requests the state with its own token. That lobby must not have
-        ended, and the call counts as its heartbeat.
-        """
+        """Returns the state that the lobby's server has set. It is empty if no state is set."""
         state, wait = await self._commands.run(
-            lambda: self._native.state(namespaces, lobby, speaker), deadline
+            lambda: self._native.state(namespaces, lobby, None), deadline
         )
         await self._waiter.wait_durable(wait, deadline)
         return state or b""
@@ -283,9 +258,6 @@ class Engine:
     ) -> NativeMatchmaker:
         """Returns the rules of the matchmaker over this engine. The first region is the default."""
         return NativeMatchmaker(self._native, namespaces, regions, addresses, limits)
-
-    async def wait_durable(self, lsn: int, deadline: float | None) -> None:
-        await self._waiter.wait_durable(lsn, deadline)
 
     async def wait_all_durable(self, deadline: float | None) -> None:
         await self._waiter.wait_durable(self._native.status().last, deadline)

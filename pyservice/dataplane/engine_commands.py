@@ -217,11 +217,11 @@ class CommandRunner:
     def __init__(self, waiter: DurabilityWaiter[Any]) -> None:
         self.waiter = waiter
 
-    async def run_durable(self, command: Callable[[], int], deadline: float | None) -> None:
+    async def run_durable(self, command: Callable[[], int], deadline: float | None = None) -> None:
         await self.waiter.wait_durable(await self.run(command, deadline), deadline)
 
     async def run_durable_result(
-        self, command: Callable[[], tuple[Result, int]], deadline: float | None
+        self, command: Callable[[], tuple[Result, int]], deadline: float | None = None
     ) -> Result:
         result, lsn = await self.run(command, deadline)
         await self.waiter.wait_durable(lsn, deadline)
@@ -289,15 +289,9 @@ class ProcessCommands:
         self.routes_since = native.routes_since
         self.leased_servers = native.leased_servers
 
-    async def start_idle(
-        self,
-        namespace: bytes,
-        version: bytes,
-        template: LobbyTemplate,
-        deadline: float | None = None,
-    ) -> bytes:
+    async def start_idle(self, namespace: bytes, version: bytes, template: LobbyTemplate) -> bytes:
         return await self._commands.run_durable_result(
-            lambda: self._native.start_idle(namespace, version, template), deadline
+            lambda: self._native.start_idle(namespace, version, template)
         )
 
     async def stop(
@@ -307,58 +301,42 @@ class ProcessCommands:
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
 
-    async def record_exit(
-        self, lobby: bytes, exit_code: int | None, deadline: float | None = None
-    ) -> bool:
+    async def record_exit(self, lobby: bytes, exit_code: int | None) -> bool:
         return await self._commands.run_durable_result(
-            lambda: self._native.exited(lobby, exit_code), deadline
+            lambda: self._native.exited(lobby, exit_code)
         )
 
     async def lease(
-        self,
-        lease_owner: bytes,
-        namespace: bytes,
-        region: str,
-        ports: Sequence[PortRequest],
-        deadline: float | None = None,
+        self, lease_owner: bytes, namespace: bytes, region: str, ports: Sequence[PortRequest]
     ) -> LeasedPorts:
         """Leases ports for a dynamic server. A repeated call returns the same ports.
 
         Raises PORTS_EXHAUSTED, STORAGE_FULL, and SERVER_NOT_FOUND for a server that has ended.
         """
         return await self._commands.run_durable_result(
-            lambda: self._native.lease(lease_owner, namespace, region, ports), deadline
+            lambda: self._native.lease(lease_owner, namespace, region, ports)
         )
 
     async def set_backends(
-        self,
-        lease_owner: bytes,
-        backends: Sequence[tuple[str, str, int]],
-        deadline: float | None = None,
+        self, lease_owner: bytes, backends: Sequence[tuple[str, str, int]]
     ) -> None:
-        await self._commands.run_durable(
-            lambda: self._native.set_backends(lease_owner, backends), deadline
-        )
+        await self._commands.run_durable(lambda: self._native.set_backends(lease_owner, backends))
 
-    async def end_lease(self, lease_owner: bytes, deadline: float | None = None) -> None:
+    async def end_lease(self, lease_owner: bytes) -> None:
         """Ends the port lease of `lease_owner`. Repeated calls do nothing."""
-        await self._commands.run_durable(lambda: self._native.end_lease(lease_owner)[1], deadline)
+        await self._commands.run_durable_result(lambda: self._native.end_lease(lease_owner))
 
-    async def replace_port(
-        self, lease_owner: bytes, name: str, refused_port: int, deadline: float | None = None
-    ) -> int | None:
+    async def replace_port(self, lease_owner: bytes, name: str, refused_port: int) -> int | None:
         return await self._commands.run_durable_result(
-            lambda: self._native.replace_port(lease_owner, name, refused_port), deadline
+            lambda: self._native.replace_port(lease_owner, name, refused_port)
         )
 
-    async def ports_returned(self, lease_owner: bytes, deadline: float | None = None) -> None:
+    async def ports_returned(self, lease_owner: bytes) -> None:
         """Starts the quarantine of the ports of `lease_owner`. Raises STORAGE_FULL.
 
         Call it after edge-guard has closed the sockets of these ports.
         """
-        await self._commands.run_durable(
-            lambda: self._native.ports_returned(lease_owner)[1], deadline
-        )
+        await self._commands.run_durable_result(lambda: self._native.ports_returned(lease_owner))
 
 
 _NONCE_BYTES = 16
@@ -392,10 +370,8 @@ class PlayerRecords:
         ago_ms, requests = self._native.standing(namespace, address)
         return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
 
-    async def record_pass(self, namespace: bytes, address: bytes, deadline: float | None) -> None:
-        await self._commands.run_durable(
-            lambda: self._native.note_human(namespace, address), deadline
-        )
+    async def record_pass(self, namespace: bytes, address: bytes) -> None:
+        await self._commands.run_durable(lambda: self._native.note_human(namespace, address))
 
     def mock_player_token(
         self, namespace: bytes, token_id: bytes, nonce: bytes | None = None

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pyservice.dataplane import engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_resources import NO_RESOURCES, Resources
+from pyservice.dataplane.native import Fact, Lobby
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
@@ -34,7 +35,7 @@ Result = TypeVar("Result")
 class FactsOutbox:
     def __init__(
         self,
-        source: engine.Engine,
+        source: Engine,
         size_of: Callable[[bytes], Resources] = lambda _: NO_RESOURCES,
     ) -> None:
         """`size_of` returns the resources of a lobby, by its id."""
@@ -72,7 +73,7 @@ class FactsOutbox:
             oldest_lsn=facts.oldest,
         )
 
-    def _fact(self, fact: engine.Fact) -> pb.Fact:
+    def _fact(self, fact: Fact) -> pb.Fact:
         message = _fact(fact)
         if message.HasField("made"):
             about, size = message.made.about, self._size_of(fact.lobby)
@@ -134,7 +135,7 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _fact(fact: engine.Fact) -> pb.Fact:
+def _fact(fact: Fact) -> pb.Fact:
     message = pb.Fact(
         lsn=fact.lsn,
         ts_ms=fact.ts_ms,
@@ -157,7 +158,7 @@ def _fact(fact: engine.Fact) -> pb.Fact:
     return message
 
 
-def _lobby_ended(fact: engine.Fact) -> pb.LobbyEnded:
+def _lobby_ended(fact: Fact) -> pb.LobbyEnded:
     reserved_count, connected_count, kept_count = fact.players or (0, 0, 0)
     return pb.LobbyEnded(
         about=_lobby_about(fact),
@@ -172,7 +173,7 @@ def _lobby_ended(fact: engine.Fact) -> pb.LobbyEnded:
     )
 
 
-def _lobby_about(fact: engine.Fact) -> pb.LobbyAbout:
+def _lobby_about(fact: Fact) -> pb.LobbyAbout:
     find, direct, party = fact.max_players or (0, 0, 0)
     return pb.LobbyAbout(
         version_id=format_uuid(fact.version or bytes(16)),
@@ -186,7 +187,7 @@ def _lobby_about(fact: engine.Fact) -> pb.LobbyAbout:
     )
 
 
-def _slot_counts(lobby_id: str, lobby: engine.Lobby) -> pb.LobbySlots:
+def _slot_counts(lobby_id: str, lobby: Lobby) -> pb.LobbySlots:
     hold_count, reserved_count, connected_count, kept_count = lobby.players
     return pb.LobbySlots(
         lobby_id=lobby_id,

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from pyservice.dataplane.engine import Status
+from pyservice.dataplane.native import Status
 from pyservice.observability.health import log_shortage
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb

@@ -12,10 +12,16 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from pyservice.calls import Caller, EncodedRequest, Reply, TokenKind, Unanswered
-from pyservice.dataplane.engine import Engine, Placed
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import CreateTarget, LobbyOverrides, LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import Decision, LobbyTemplate, NativeMatchmaker, PlacementRequest
+from pyservice.dataplane.native import (
+    Decision,
+    LobbyTemplate,
+    NativeMatchmaker,
+    Placed,
+    PlacementRequest,
+)
 from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace
 from pyservice.errors import ServiceError
 from pyservice.observability.rays import current, note

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pyservice import _native as module
 from pyservice._native import (
     Decision,
-    EmptyLobby,
     Fact,
     Facts,
     IdleLobbyGroup,
@@ -20,14 +19,12 @@ from pyservice._native import (
     Status,
 )
 from pyservice._native import Engine as NativeEngine
-from pyservice._native import Front as NativeFront
 from pyservice._native import Matchmaker as NativeMatchmaker
 from pyservice._native import PlayerAddresses as NativePlayerAddresses
 from pyservice._native import Servers as NativeServers
 
 __all__ = [
     "Decision",
-    "EmptyLobby",
     "Fact",
     "Facts",
     "IdleLobbyGroup",
@@ -35,7 +32,6 @@ __all__ = [
     "Lobby",
     "LobbyTemplate",
     "NativeEngine",
-    "NativeFront",
     "NativeMatchmaker",
     "NativePlayerAddresses",
     "NativeServers",

@@ -3,7 +3,6 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 from pyservice.dataplane.native import LeasedPort, NativePlayerAddresses
-from pyservice.pb.hosting.v1 import lobby_pb2
 
 OwnerKind = Literal["lobby", "server"]
 
@@ -39,21 +38,3 @@ class PlayerAddresses:
         self, port: LeasedPort, lease_owner: bytes, region: str, label: OwnerKind = "lobby"
     ) -> PlayerAddress:
         return PlayerAddress(*self.native.address_of(port, lease_owner, region, label))
-
-    def write_port(
-        self, port_message: lobby_pb2.Port, port: LeasedPort, lobby: bytes, region: str
-    ) -> None:
-        player_address = self.address_of(port, lobby, region)
-        port_message.is_tls = player_address.is_tls
-        if player_address.number is not None:
-            set_port_address(port_message, player_address.hostname, player_address.number)
-            return
-        port_message.hostname = player_address.hostname
-        if player_address.port_range is not None:
-            port_message.port_range.min, port_message.port_range.max = player_address.port_range
-
-
-def set_port_address(port: lobby_pb2.Port, address: str, number: int) -> None:
-    port.hostname = address
-    port.port = number
-    port.host = f"[{address}]:{number}" if ":" in address else f"{address}:{number}"

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from pyservice.dataplane.engine import Status
 from pyservice.dataplane.health_monitors import (
     CompactionMonitor,
     ControlPlaneMonitor,
@@ -18,6 +17,7 @@ from pyservice.dataplane.health_monitors import (
     EventLoopMonitor,
     JournalStallMonitor,
 )
+from pyservice.dataplane.native import Status
 from pyservice.observability.health import Conditions, DescriptorMonitor, Note
 
 _STALL_MS: Final = 5_000

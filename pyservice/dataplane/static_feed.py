@@ -21,7 +21,6 @@ from typing import Any, Final, Protocol
 from google.protobuf import json_format
 
 from pyservice.calls import InternalCalls
-from pyservice.dataplane import static_feed
 from pyservice.durable_files import write_file
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.ids import is_uuid
@@ -295,8 +294,8 @@ class StaticFeed:
     async def _add_service_token(self, namespace_id: str, token: dict[str, Any]) -> None:
         async with self._lock:
             try:
-                before = await asyncio.to_thread(static_feed.load_feed_file, self._path)
-                after, configuration = static_feed.with_service_token(before, namespace_id, token)
+                before = await asyncio.to_thread(load_feed_file, self._path)
+                after, configuration = with_service_token(before, namespace_id, token)
             except FeedDocumentError as error:
                 raise ServiceError("VALIDATION_FAILED", f"{self._path}: {error}") from None
             request = feed_pb2.ApplyRequest(configuration=configuration)
@@ -311,7 +310,7 @@ class StaticFeed:
 
     async def _write(self, content: bytes) -> None:
         try:
-            await asyncio.to_thread(static_feed.replace_feed_file, self._path, content)
+            await asyncio.to_thread(replace_feed_file, self._path, content)
         except OSError as error:
             raise ServiceError(
                 "STORAGE_FULL", f"{self._path} cannot be written: {error.strerror}"
@@ -319,7 +318,7 @@ class StaticFeed:
 
     async def _restore(self, before: bytes, token_id: str) -> None:
         try:
-            if await asyncio.to_thread(static_feed.load_feed_file, self._path) != before:
+            if await asyncio.to_thread(load_feed_file, self._path) != before:
                 await self._write(before)
         except (FeedDocumentError, ServiceError) as error:
             # The token was never returned, so its hash is harmless.
@@ -344,7 +343,7 @@ class StaticFeed:
 
     async def _read(self) -> None:
         try:
-            content = await asyncio.to_thread(static_feed.read_feed_file, self._path)
+            content = await asyncio.to_thread(read_feed_file, self._path)
         except FeedDocumentError as error:
             self._unreadable = [f"{self._path}: {problem}" for problem in error.problems]
             for problem in self._unreadable:

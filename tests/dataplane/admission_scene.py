@@ -27,9 +27,7 @@ class MemoryCaptchaPasses:
         known = self.passed.get((namespace_id, address))
         return known or (None, 0)
 
-    async def record_pass(
-        self, namespace_id: bytes, address: bytes, deadline: float | None
-    ) -> None:
+    async def record_pass(self, namespace_id: bytes, address: bytes) -> None:
         self.passed[namespace_id, address] = (self.now_ms, 0)
 
     def record_request(self, namespace_id: bytes, address: bytes) -> None:

@@ -239,7 +239,7 @@ async def test_captcha_pass_is_per_namespace_and_address(engine: Engine) -> None
     records = engine.player_records
     assert records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
     before_ms = time.time_ns() // 1_000_000
-    await records.record_pass(NAMESPACE, ADDRESS, None)
+    await records.record_pass(NAMESPACE, ADDRESS)
     records.record_request(NAMESPACE, ADDRESS)
     passed_ms, requests = records.last_pass(NAMESPACE, ADDRESS)
     assert passed_ms is not None

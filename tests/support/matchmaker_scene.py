@@ -217,8 +217,7 @@ class MatchmakerScene:
         self.matchmaker = self.fleet = OperationCalls(matchmaker, attached)
 
     def operations(self) -> dict[str, Operation]:
-        records = self.engine.player_records
-        mocks = MockOperations(self.native, self.namespaces, records, self.engine.idempotency)
+        mocks = MockOperations(self.native, self.engine, self.namespaces)
         return operation_table(self.authorizer, *self.matchmaker.parts, mocks)
 
     def admission(self, client: OutboundHttpClient, endpoints: dict[Any, str]) -> Admission:
