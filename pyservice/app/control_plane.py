@@ -83,7 +83,7 @@ from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.quotas import CONFIGURATION_BYTES, LOG_BYTES
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, rates_of
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 
 FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
@@ -258,7 +258,7 @@ class ControlPlane:
         settings = self._settings
         table = operation_table(self._gate, operations, self._refusals)
         transport = _transport_settings(settings)
-        limits = self._limits = Limits(rates_of(settings.rate_limits))
+        limits = self._limits = Limits(settings.rate_limits)
         self._http = self._http_server(table, transport)
         internal: dict[str, Handler] = {
             NEXT_CHANGES: next_changes(self._topics),
@@ -466,7 +466,7 @@ class ControlPlane:
         settings = reread_settings(reread, self._settings, names_unapplied=not self._is_supervised)
         if settings is None:
             return
-        self._limits.change(rates_of(settings.rate_limits))
+        self._limits.change(settings.rate_limits)
         self._quotas.defaults = settings.quotas
         self._tiers = settings.tiers
         self._runtime.set_tiers(settings.tiers)

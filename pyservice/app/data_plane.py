@@ -52,7 +52,7 @@ from pyservice.dataplane.static_feed import FeedOverSocket, StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
 from pyservice.durable_files import is_disk_full
 from pyservice.edge.http_server import HttpServer, listen_unix
-from pyservice.edge.metrics_listener import create_probes
+from pyservice.edge.metrics_listener import Probes
 from pyservice.edge_guard.admin_socket import EdgeGuardMetrics
 from pyservice.front.front_server import FrontConfig
 from pyservice.front.public_certificate import (
@@ -79,7 +79,7 @@ from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
 from pyservice.settings.database_url import database_location
 from pyservice.transport.native import PublicCertificate
-from pyservice.transport.rate_limits import Limits, rates_of
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import Topics
 
 START_FAILURES: Final = (*(keyring.KeyringError, FeedFileError, OpenFailed, CertificateUnusable),)
@@ -123,7 +123,7 @@ class DataPlane:
         self._grpc_socket = listeners.get("grpc")
         self._keyring = keyring.load_or_create(settings.data_dir)
         self._metrics = RequestMetrics(version=engine.version, build_profile=engine.build_profile)
-        self._limits = Limits(rates_of(settings.rate_limits))
+        self._limits = Limits(settings.rate_limits)
         self._namespaces = NamespaceIndex()
         self._feed = ConfigurationFeed(
             FeedFiles(settings.data_dir / "feed"),
@@ -151,7 +151,7 @@ class DataPlane:
         self._cloud_tokens = CloudTokenCheck(self._control_client)
         self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_control_awaited)
         self._edge = EdgeGuardMetrics(settings.data_dir)
-        probes = create_probes(self._conditions, self._metrics, self._render, self._scrape)
+        probes = Probes(self._conditions, self._metrics, self._render, self._scrape)
         self._probes = HttpServer(probes, [self._probes_socket])
 
     async def recover(self, signals: StopSignals) -> bool:
@@ -391,7 +391,7 @@ class DataPlane:
         settings = reread_settings(reread, self._settings, names_unapplied=True)
         if settings is None:
             return
-        self._limits.change(rates_of(settings.rate_limits))
+        self._limits.change(settings.rate_limits)
         reload_certificate(self._certificate, settings)
         self._tiers = settings.tiers
         self._feed.group_bytes_max = settings.quotas.configuration_bytes

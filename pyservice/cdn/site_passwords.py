@@ -23,9 +23,11 @@ from pyservice.control.namespace_access import (
     PasswordThreadPool,
     TooManyWaiting,
 )
-from pyservice.transport.rate_limits import Buckets, Rate
+from pyservice.transport.native import Buckets
+from pyservice.transport.rate_limits import MAX_KEYS
 
-WRONG_RATE: Final = Rate(per_second=10 / 60, burst=10)
+WRONG_PER_SECOND: Final = 10 / 60
+WRONG_BURST: Final = 10
 
 _WAITING_MAX: Final = 64
 _REMEMBERED_MAX: Final = 1024
@@ -69,7 +71,7 @@ class SitePasswords:
         self._key = secrets.token_bytes(32)
         self._valid: OrderedDict[bytes, None] = OrderedDict()
         self._clock_s = clock_s
-        self._wrong_passwords = Buckets(WRONG_RATE).native
+        self._wrong_passwords = Buckets(WRONG_PER_SECOND, WRONG_BURST, MAX_KEYS)
         self._lines: dict[bytes, _Line] = {}
         # Kept, so that a disconnected client does not avoid the count of wrong passwords.
         self._checks: SingleFlight[bytes, bool] = SingleFlight(is_kept=True)

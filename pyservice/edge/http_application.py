@@ -7,13 +7,13 @@ front, the application trusts the headers `x-hosting-*` (pyservice/transport/int
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Iterable, Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 from pyservice.calls import Call, Operation
 from pyservice.edge.endpoint import Endpoint
-from pyservice.edge.http_messages import HttpResponse, Request, problem
+from pyservice.edge.http_messages import HttpResponse, Receive, Request, Scope, Send, problem
 from pyservice.edge.route_table import RouteTable
 from pyservice.edge.static_document import StaticDocument
 from pyservice.errors import ServiceError
@@ -24,7 +24,7 @@ from pyservice.observability.rays import Rays, Trace, current
 from pyservice.schema.methods import METHODS
 from pyservice.transport import TransportSettings, client_address, trace_context
 from pyservice.transport.client_address import Address
-from pyservice.transport.rate_limits import OperationLimit
+from pyservice.transport.rate_limits import LimitOf
 from pyservice.watch import LongPolls
 
 _CLIENT: Final = internal_headers.INTERNAL_CLIENT.encode()
@@ -33,14 +33,6 @@ _CODE: Final = internal_headers.INTERNAL_CODE.encode()
 _REPEAT: Final = internal_headers.INTERNAL_REPEAT.encode()
 _EXPIRED: Final = internal_headers.EXPIRED.encode()
 _OTHER_PLANE: Final = "The other plane serves this operation, at an address of its own."
-
-Scope = MutableMapping[str, Any]
-Event = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Event]]
-Send = Callable[[Event], Awaitable[None]]
-
-LimitOf = Callable[[str], OperationLimit | None]
-"""Returns the rate limit of an operation by its slug, or None without a limit."""
 
 Match = tuple[Endpoint, dict[str, str]] | StaticDocument | ServiceError
 """Endpoint of a request with its path parameters, or a document, or the error of the route."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any, Final
 
 import orjson
 
@@ -18,6 +18,11 @@ PROBLEM: Final = b"application/problem+json"
 _WITHOUT_CONTENT: Final = frozenset({204, 304})
 
 Headers = list[tuple[bytes, bytes]]
+
+Scope = MutableMapping[str, Any]
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
 
 
 class Request:

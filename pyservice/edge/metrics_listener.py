@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
+from collections.abc import Awaitable, Callable
 
+from pyservice.edge.http_messages import Receive, Scope, Send
 from pyservice.observability.health import Conditions, failed_conditions
 from pyservice.observability.metrics import CONTENT_TYPE, RequestMetrics
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 Readiness = Callable[[], Conditions]
 """Every readiness condition, with remarks."""
@@ -33,8 +28,8 @@ class Probes:
         self,
         readiness: Readiness,
         metrics: RequestMetrics,
-        render_engine: RenderEngine | None,
-        scrape_control: ScrapeControl | None,
+        render_engine: RenderEngine | None = None,
+        scrape_control: ScrapeControl | None = None,
     ) -> None:
         self._readiness = readiness
         self._metrics = metrics
@@ -91,12 +86,3 @@ class Probes:
 
     async def _render_control(self) -> bytes:
         return await self._scrape_control() if self._scrape_control else b""
-
-
-def create_probes(
-    readiness: Readiness,
-    metrics: RequestMetrics,
-    render_engine: RenderEngine | None = None,
-    scrape_control: ScrapeControl | None = None,
-) -> Probes:
-    return Probes(readiness, metrics, render_engine, scrape_control)

@@ -16,8 +16,8 @@ from pyservice.front.public_certificate import log_notices
 from pyservice.observability.metrics import DURATION_BOUNDS_S, RequestMetrics
 from pyservice.observability.rays import Rays, Trace
 from pyservice.transport import MIB, TransportSettings
-from pyservice.transport.native import Buckets as NativeBuckets
 from pyservice.transport.native import (
+    Buckets,
     Front,
     FrontRecord,
     Matchmaker,
@@ -59,7 +59,7 @@ class Passing:
     body_bytes_max: int
     bodies_bytes_max: int
     unread_answers_bytes_max: int
-    failed_authentications: NativeBuckets
+    failed_authentications: Buckets
 
 
 class FrontServer:
@@ -189,7 +189,7 @@ def _take_changes(front: Front, changes: Changes, is_control: bool) -> None:
 
 
 def _passing(
-    settings: TransportSettings, config: FrontConfig, failed_authentications: NativeBuckets
+    settings: TransportSettings, config: FrontConfig, failed_authentications: Buckets
 ) -> Passing:
     return Passing(
         routes(settings.body_limit_bytes),

@@ -33,12 +33,10 @@ from pyservice.transport import (
 )
 from pyservice.transport.native import check_idempotency_key
 from pyservice.transport.operation_steps import OperationSteps
-from pyservice.transport.rate_limits import OperationLimit
+from pyservice.transport.rate_limits import LimitOf, OperationLimit
 from pyservice.watch import LongPolls, run_until_changed
 
 Context = grpc.aio.ServicerContext[bytes, bytes]
-LimitOf = Callable[[str], OperationLimit | None]
-"""Returns the rate limit of an operation."""
 
 # Factor above the limit up to which the service reports the error itself. grpcio rejects larger messages with
 # its own text.

@@ -20,7 +20,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Trace
 from pyservice.transport import large_body_worker
-from pyservice.transport.rate_limits import OperationLimit, check_rate_limit
+from pyservice.transport.rate_limits import OperationLimit
 
 Read = Callable[[], Message]
 """Returns the message of a request. Raises ServiceError for invalid headers or content."""
@@ -79,7 +79,7 @@ class OperationSteps:
         trace.caller = caller
         trace.authorized = perf_counter()
         if self._rate_limit is not None and not request.is_paid:
-            check_rate_limit(self._rate_limit, caller, self._meter)
+            self._rate_limit.check(caller, self._meter)
         message = await _message(request, read, caller.identity)
         trace.message = message
         trace.handled = perf_counter()

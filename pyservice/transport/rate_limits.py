@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from math import ceil
 from typing import Final, NamedTuple
 
 from pyservice.calls import Caller, TokenKind
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
-from pyservice.settings.sections import RateLimit, RateLimits
-from pyservice.transport.native import Buckets as NativeBuckets
-from pyservice.transport.native import OperationLimits
+from pyservice.settings.sections import RateLimits
+from pyservice.transport.native import Buckets, OperationLimits
 
 CLIENT_OPERATIONS: Final = frozenset(
     {"find", "join", "create", "list", "regions", "statistics", "live_events"}
@@ -20,66 +19,17 @@ CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
 """Control plane operations that create records without a token."""
 MAX_KEYS: Final = 100_000
+"""Keys of one limit. Above them, the older half is dropped, so that their buckets are full again."""
 
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """Sustained rate and burst. A rate of 0 means no limit."""
-
-    per_second: float
-    burst: int
-
-    def __post_init__(self) -> None:
-        if self.per_second < 0 or self.burst < 1:
-            raise ValueError("a rate needs per_second of at least 0 and a burst of at least 1")
-
-
-class Buckets:
-    """One token bucket for each key, with memory for the recently used keys.
-
-    The front takes from the same buckets. If `max_keys` is reached, the older half of the keys is
-    dropped, so that their buckets are full again.
-    """
-
-    def __init__(self, rate: Rate, max_keys: int = MAX_KEYS) -> None:
-        self.native = NativeBuckets(rate.per_second, rate.burst, max_keys)
-
-    def change(self, rate: Rate) -> None:
-        """Changes the rate of all buckets, but does not refill them."""
-        self.native.change(rate.per_second, rate.burst)
-
-    def __len__(self) -> int:
-        return len(self.native)
-
-
-def _rate(limit: RateLimit) -> Rate:
-    return Rate(limit.per_second, limit.burst)
-
-
-_SETTINGS: Final = RateLimits()
-
-
-class Rates(NamedTuple):
-    """Rates of all limits. Each name is that of the setting and of the metric's label."""
-
-    client: Rate = _rate(_SETTINGS.client)
-    operator: Rate = _rate(_SETTINGS.operator)
-    anonymous: Rate = _rate(_SETTINGS.anonymous)
-    client_group: Rate = _rate(_SETTINGS.client_group)
-    operator_group: Rate = _rate(_SETTINGS.operator_group)
-    address: Rate = _rate(_SETTINGS.address)
-    failed_authentication: Rate = _rate(_SETTINGS.failed_authentication)
-    lobby: Rate = _rate(_SETTINGS.lobby)
-
-
-DEFAULT_RATES: Final = Rates()
-
-
-def rates_of(settings: RateLimits) -> Rates:
-    return Rates(*(_rate(getattr(settings, name)) for name in Rates._fields))
+DEFAULT_RATES: Final = RateLimits()
 
 
 class KeyedLimit(NamedTuple):
+    """One token bucket for each key. The front takes from the same buckets.
+
+    `name` is that of the setting and of the metric's label.
+    """
+
     name: str
     buckets: Buckets
 
@@ -100,36 +50,42 @@ class OperationLimit:
         client_address: KeyedLimit,
     ) -> None:
         """`client_address` is the limit of callers without their own token."""
-        limits = (token, token_address, client_address, group)
-        self._native = OperationLimits(*((limit.name, limit.buckets.native) for limit in limits))
+        self._native = OperationLimits(token, token_address, client_address, group)
 
-    def refusal(self, caller: Caller) -> Refusal | None:
-        """Takes one token from each bucket, or none and returns the limit that refuses."""
+    def check(self, caller: Caller, meter: Meter) -> None:
+        """Takes one token from each bucket. Raises RATE_LIMITED, without taking any, if a limit is
+        used up.
+        """
         is_token_holder = caller.kind is TokenKind.SERVICE or caller.kind is TokenKind.CLOUD
         token = caller.identity if is_token_holder else None
         exceeded = self._native.admit(token, caller.call.address, caller.group or None)
-        return None if exceeded is None else Refusal(*exceeded)
+        if exceeded is not None:
+            limit, wait_s = exceeded
+            meter.count_refusal(limit)
+            raise ServiceError(
+                "RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)), metadata={"limit": limit}
+            )
 
 
-class Refusal(NamedTuple):
-    limit: str
-    wait_s: float
+LimitOf = Callable[[str], OperationLimit | None]
+"""Returns the rate limit of an operation by its slug, or None without a limit."""
 
 
 class ClientBuckets(NamedTuple):
     """Buckets of the operations of game clients, back ends and lobby servers."""
 
-    tokens: NativeBuckets
-    token_addresses: NativeBuckets
-    client_addresses: NativeBuckets
-    groups: NativeBuckets
-    lobbies: NativeBuckets
+    tokens: Buckets
+    token_addresses: Buckets
+    client_addresses: Buckets
+    groups: Buckets
+    lobbies: Buckets
 
 
 class Limits:
-    def __init__(self, rates: Rates = DEFAULT_RATES, *, max_keys: int = MAX_KEYS) -> None:
+    def __init__(self, rates: RateLimits = DEFAULT_RATES) -> None:
         def limit(name: str) -> KeyedLimit:
-            return KeyedLimit(name, Buckets(getattr(rates, name), max_keys))
+            rate = getattr(rates, name)
+            return KeyedLimit(name, Buckets(rate.per_second, rate.burst, MAX_KEYS))
 
         self._client_addresses = limit("client")
         self._client_tokens = limit("client")
@@ -144,23 +100,24 @@ class Limits:
 
     @property
     def of_clients(self) -> ClientBuckets:
-        limits = (
-            self._client_tokens,
-            self._token_addresses,
-            self._client_addresses,
-            self._client_groups,
-            self._lobbies,
+        return ClientBuckets(
+            self._client_tokens.buckets,
+            self._token_addresses.buckets,
+            self._client_addresses.buckets,
+            self._client_groups.buckets,
+            self._lobbies.buckets,
         )
-        return ClientBuckets(*(limit.buckets.native for limit in limits))
 
     @property
-    def failed_authentications(self) -> NativeBuckets:
+    def failed_authentications(self) -> Buckets:
         """Buckets from which only the front takes."""
-        return self._failed_authentications.buckets.native
+        return self._failed_authentications.buckets
 
-    def change(self, rates: Rates) -> None:
+    def change(self, rates: RateLimits) -> None:
+        """Changes the rates of all buckets, but does not refill them."""
         for limit in vars(self).values():
-            limit.buckets.change(getattr(rates, limit.name))
+            rate = getattr(rates, limit.name)
+            limit.buckets.change(rate.per_second, rate.burst)
 
     def control_plane_limit(self, slug: str) -> OperationLimit:
         """Returns the rate limit of a control plane operation."""
@@ -181,23 +138,4 @@ class Limits:
                 self._token_addresses,
                 self._client_addresses,
             )
-        if slug in CONTROL_OPERATIONS:
-            return OperationLimit(
-                self._control_tokens,
-                self._control_groups,
-                self._token_addresses,
-                self._control_addresses,
-            )
-        return None
-
-
-def check_rate_limit(limit: OperationLimit, caller: Caller, meter: Meter) -> None:
-    """Raises RATE_LIMITED if a limit of the operation is used up."""
-    refusal = limit.refusal(caller)
-    if refusal is not None:
-        meter.count_refusal(refusal.limit)
-        raise ServiceError(
-            "RATE_LIMITED",
-            retry_after_s=max(1, ceil(refusal.wait_s)),
-            metadata={"limit": refusal.limit},
-        )
+        return self.control_plane_limit(slug) if slug in CONTROL_OPERATIONS else None

@@ -13,8 +13,9 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate, Rates
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
+from tests.support.rate_limits import rates
 from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_control_plane import until
 from tests.support.sample_service import (
@@ -74,7 +75,7 @@ def service() -> SlowService:
 
 @pytest.fixture(params=APIS)
 async def api(request: pytest.FixtureRequest, service: SlowService) -> AsyncIterator[Api]:
-    limits = Limits(Rates(client=Rate(0, 1), operator=Rate(0.001, 2)))
+    limits = Limits(rates(client=(0, 1), operator=(0.001, 2)))
     async with open_api(request.param, service, limits=limits) as api:
         yield api
 

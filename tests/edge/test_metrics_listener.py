@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from pyservice.edge.metrics_listener import create_probes
+from pyservice.edge.metrics_listener import Probes
 from pyservice.observability.health import Note
 from pyservice.observability.metrics import RequestMetrics
 from tests.support.sample_service import HttpConnection, open_http
@@ -21,7 +21,7 @@ def conditions() -> dict[str, str | None]:
 
 @pytest.fixture
 async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpConnection]:
-    probes = create_probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
+    probes = Probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
     async with open_http(probes) as api:
         connection = await HttpConnection.open(api.address)
         yield connection
@@ -64,7 +64,7 @@ async def test_all_parts_of_a_scrape_have_the_same_state() -> None:
         order.append("engine")
         return NATIVE
 
-    async with open_http(create_probes(dict, metrics, render_engine)) as api:
+    async with open_http(Probes(dict, metrics, render_engine)) as api:
         connection = await HttpConnection.open(api.address)
         await connection.ask("GET", "/metrics")
         await connection.close()

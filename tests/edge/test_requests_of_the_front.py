@@ -12,8 +12,9 @@ from pyservice.edge.http_application import HttpApplication
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.rays import Rays
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate, Rates
+from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls
+from tests.support.rate_limits import rates
 from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_control_plane import (
     BILLING,
@@ -47,7 +48,7 @@ def control() -> SmallControl:
 @pytest.fixture
 async def connection(tmp_path: Path, control: SmallControl) -> AsyncIterator[HttpConnection]:
     """Connection of the front to the control plane, which allows three requests of a token."""
-    servers = ControlServers(tmp_path, Limits(Rates(operator=Rate(0.001, 3))))
+    servers = ControlServers(tmp_path, Limits(rates(operator=(0.001, 3))))
     await servers.start(control)
     connection = HttpConnection(*await asyncio.open_unix_connection(servers.http_path))
     yield connection

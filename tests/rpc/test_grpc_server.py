@@ -15,7 +15,8 @@ from pyservice.observability.metrics import CANCELLED, RequestMetrics
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate, Rates
+from pyservice.transport.rate_limits import Limits
+from tests.support.rate_limits import rates
 from tests.support.sample_connections import anyio_backend as anyio_backend
 from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
@@ -40,7 +41,7 @@ def metrics() -> RequestMetrics:
 
 @pytest.fixture
 async def api(service: SmallService, metrics: RequestMetrics) -> AsyncIterator[GrpcApi]:
-    limits = Limits(Rates(Rate(0.001, 1), Rate(1, 1)))
+    limits = Limits(rates(client=(0.001, 1), operator=(1, 1)))
     async with open_api("grpc", service, metrics=metrics, limits=limits) as api:
         assert isinstance(api, GrpcApi)
         yield api

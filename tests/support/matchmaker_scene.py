@@ -40,8 +40,10 @@ from pyservice.errors import ServiceError
 from pyservice.ids import parse_uuid
 from pyservice.network.hosts import allow_any
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from pyservice.transport.rate_limits import Limits, Rate, Rates
+from pyservice.settings.sections import RateLimits
+from pyservice.transport.rate_limits import Limits
 from tests.support.namespace_configurations import NAMESPACE_ID, configuration, version
+from tests.support.rate_limits import no_limits
 from tests.support.waiting import PATIENCE_S
 
 PORTS: dict[str, dict[str, Any]] = {"game": {"address": "127.0.0.1", "port": 4000}}
@@ -72,8 +74,6 @@ REGIONS: Final = [
     (name, "Self-hosted", name.title(), latitude, 0.0)
     for name, latitude in (("north", 60.0), ("south", -60.0))
 ]
-
-NO_RATES: Final = Rates(*[Rate(0, 1)] * len(Rates._fields))
 
 Response = TypeVar("Response", bound=Message)
 
@@ -167,16 +167,18 @@ class MatchmakerScene:
         self,
         engine: Engine,
         player_addresses: PlayerAddresses | None = None,
-        rates: Rates = NO_RATES,
+        limits: RateLimits | None = None,
         **changes: Any,
     ) -> None:
         self.engine = engine
         self.namespaces = NamespaceIndex()
         self.feed(**changes)
         self.player_addresses = player_addresses or PlayerAddresses()
-        limits = Limits(rates).of_clients
         self.native = engine.matchmaker(
-            self.namespaces.native, REGIONS, self.player_addresses.native, limits
+            self.namespaces.native,
+            REGIONS,
+            self.player_addresses.native,
+            Limits(limits or no_limits()).of_clients,
         )
         self.authorizer = Authorizer(self.native, NoCloudTokens())
         self.lobby_tokens: dict[str, str] = {}

@@ -11,9 +11,10 @@ import pytest
 from pyservice.dataplane.engine import Engine
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.transport import TransportSettings
-from pyservice.transport.rate_limits import Limits, Rate, Rates
+from pyservice.transport.rate_limits import Limits
 from tests.support.captured_logs import logged
 from tests.support.matchmaker_scene import MatchmakerScene
+from tests.support.rate_limits import rates
 from tests.support.sample_service import (
     APIS,
     CONNECTED,
@@ -157,7 +158,7 @@ async def test_headers_of_proxies_and_the_front_are_ignored_without_it(
 @pytest.fixture
 async def slow_api(kind: str, service: SmallService, metrics: RequestMetrics) -> AsyncIterator[Api]:
     """Server that allows two requests at once and then one in a thousand seconds."""
-    limits = Limits(Rates(Rate(0.001, 2), Rate(0.001, 3)))
+    limits = Limits(rates(client=(0.001, 2), operator=(0.001, 3)))
     async with open_api(kind, service, BEHIND_FRONT, metrics, limits) as api:
         yield api
 
@@ -180,7 +181,7 @@ async def test_rate_limited_client_gets_a_retry_time(
 async def test_refusal_of_the_native_matchmaker_is_counted(
     kind: str, engine: Engine, metrics: RequestMetrics
 ) -> None:
-    scene = MatchmakerScene(engine, rates=Rates(Rate(0.001, 1)))
+    scene = MatchmakerScene(engine, limits=rates(client=(0.001, 1)))
     token = {"authorization": scene.client().call.authorization or ""}
     async with open_api(kind, scene, metrics=metrics) as api:
         codes = [(await api.call("ListRegions", {}, token)).code for _ in range(2)]

@@ -5,25 +5,20 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
+from pyservice.errors import ServiceError
+from pyservice.observability.metrics import RequestMetrics
 from pyservice.schema.methods import METHODS
 from pyservice.transport.rate_limits import (
     CLIENT_OPERATIONS,
     CONTROL_OPERATIONS,
     Limits,
     OperationLimit,
-    Rate,
-    Rates,
 )
+from tests.support.rate_limits import rates
 
 ADDRESS = bytes([203, 0, 113, 9])
 TOKEN = b"t" * 16
 GROUP = b"g" * 16
-
-
-@pytest.mark.parametrize(("per_second", "burst"), [(-1, 1), (1, 0)])
-def test_invalid_rate_is_rejected(per_second: float, burst: int) -> None:
-    with pytest.raises(ValueError, match="rate"):
-        Rate(per_second, burst)
 
 
 def caller(
@@ -38,8 +33,15 @@ def caller(
 def refusals(limit: OperationLimit | None, callers: Iterable[Caller]) -> list[str]:
     """Returns the name of the limit that refuses each call, or an empty name."""
     assert limit is not None
-    found = [limit.refusal(one) for one in callers]
-    return ["" if refusal is None else refusal.limit for refusal in found]
+    meter = RequestMetrics().http.meter("find")
+    names = []
+    for one in callers:
+        try:
+            limit.check(one, meter)
+            names.append("")
+        except ServiceError as error:
+            names.append(error.metadata["limit"])
+    return names
 
 
 def admitted(limit: OperationLimit | None, times: int, one: Caller | None = None) -> int:
@@ -57,19 +59,19 @@ def back_ends(count: int, group: bytes = GROUP) -> list[Caller]:
 
 
 def test_changed_rate_applies_at_once() -> None:
-    limits = Limits(Rates(Rate(1, 1)))
+    limits = Limits(rates(client=(1, 1)))
     limit = limits.data_plane_limit("find")
     assert admitted(limit, 5) == 1
-    limits.change(Rates(Rate(1, 4)))
+    limits.change(rates(client=(1, 4)))
     assert admitted(limit, 5) == 3
-    limits.change(Rates(Rate(0, 1)))
+    limits.change(rates(client=(0, 1)))
     assert admitted(limit, 5) == 5
-    limits.change(Rates(Rate(0, 1), client_group=Rate(1, 1)))
+    limits.change(rates(client=(0, 1), client_group=(1, 1)))
     assert admitted(limit, 5) == 0
 
 
 def test_client_operations_share_the_bucket_of_an_address() -> None:
-    limits = Limits(Rates(Rate(1, 3)))
+    limits = Limits(rates(client=(1, 3)))
     find, lobbies = limits.data_plane_limit("find"), limits.data_plane_limit("list")
     assert admitted(find, 2) + admitted(lobbies, 2) == 3
     assert admitted(find, 1, caller(token=b"other")) == 0
@@ -77,27 +79,27 @@ def test_client_operations_share_the_bucket_of_an_address() -> None:
 
 
 def test_back_end_counts_by_its_token() -> None:
-    limit = Limits(Rates(Rate(1, 2))).data_plane_limit("find")
+    limit = Limits(rates(client=(1, 2))).data_plane_limit("find")
     moving = [caller(TokenKind.SERVICE, address) for address in addresses(3)]
     assert refusals(limit, moving) == ["", "", "client"]
     assert admitted(limit, 1) == 1
 
 
 def test_attach_counts_by_token() -> None:
-    limit = Limits(Rates(operator=Rate(1, 3))).data_plane_limit("attach")
+    limit = Limits(rates(operator=(1, 3))).data_plane_limit("attach")
     assert admitted(limit, 5, caller(TokenKind.SERVICE)) == 3
     assert admitted(limit, 5, caller(TokenKind.SERVICE, token=b"other")) == 3
 
 
 @pytest.mark.parametrize(("slug", "name"), [("find", "client_group"), ("attach", "operator_group")])
 def test_more_tokens_and_addresses_do_not_raise_the_rate_of_a_group(slug: str, name: str) -> None:
-    limit = Limits(Rates(**{name: Rate(1, 10)})).data_plane_limit(slug)
+    limit = Limits(rates(**{name: (1, 10)})).data_plane_limit(slug)
     assert refusals(limit, back_ends(14)) == [""] * 10 + [name] * 4
     assert admitted(limit, 1, caller(TokenKind.SERVICE, b"new", b"new", b"other group")) == 1
 
 
 def test_players_of_a_game_share_the_rate_of_its_group() -> None:
-    limit = Limits(Rates(client_group=Rate(1, 10))).data_plane_limit("find")
+    limit = Limits(rates(client_group=(1, 10))).data_plane_limit("find")
     players = [caller(address=address) for address in addresses(12)]
     assert refusals(limit, players) == [""] * 10 + ["client_group"] * 2
     assert admitted(limit, 5, caller(group=b"")) == 5
@@ -105,7 +107,7 @@ def test_players_of_a_game_share_the_rate_of_its_group() -> None:
 
 @pytest.mark.parametrize("is_control", [False, True])
 def test_more_tokens_and_groups_do_not_raise_the_rate_of_an_address(is_control: bool) -> None:
-    limits = Limits(Rates(address=Rate(1, 10)))
+    limits = Limits(rates(address=(1, 10)))
     limit = limits.control_plane_limit("x") if is_control else limits.data_plane_limit("find")
     kind = TokenKind.CLOUD if is_control else TokenKind.SERVICE
     callers = [caller(kind, ADDRESS, key * 2, key) for key in addresses(12)]
@@ -119,7 +121,7 @@ def test_every_limited_operation_exists() -> None:
 
 
 def test_control_operations_count_per_token_or_address() -> None:
-    limits = Limits(Rates(operator=Rate(1, 2)))
+    limits = Limits(rates(operator=(1, 2)))
     limit, same = limits.control_plane_limit("create_game"), limits.control_plane_limit("get_games")
     one, elsewhere = caller(TokenKind.CLOUD), caller(TokenKind.CLOUD, b"elsewhere")
     assert admitted(limit, 1, one) + admitted(same, 1, elsewhere) == 2
@@ -127,15 +129,15 @@ def test_control_operations_count_per_token_or_address() -> None:
     assert admitted(limit, 1, caller(TokenKind.CLOUD, token=b"another")) == 1
     tokenless = [caller(TokenKind.TOKENLESS, token=key, group=b"") for key in (b"x", b"y", b"z")]
     assert refusals(limit, tokenless) == ["", "", "operator"]
-    limits.change(Rates(operator=Rate(0, 1)))
+    limits.change(rates(operator=(0, 1)))
     assert refusals(limit, tokenless) == [""] * 3
 
 
 def test_tokenless_creation_has_its_own_rate_per_address() -> None:
-    limits = Limits(Rates(operator=Rate(0, 1), anonymous=Rate(1, 2)))
+    limits = Limits(rates(operator=(0, 1), anonymous=(1, 2)))
     limit = limits.control_plane_limit("prepare_device_link")
     one = caller(TokenKind.TOKENLESS, token=ADDRESS, group=b"")
     assert refusals(limit, [one] * 3) == ["", "", "anonymous"]
     assert admitted(limit, 1, caller(TokenKind.TOKENLESS, b"elsewhere", group=b"")) == 1
-    limits.change(Rates(anonymous=Rate(0, 1)))
+    limits.change(rates(anonymous=(0, 1)))
     assert admitted(limit, 1, one) == 1
