@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
-from pathlib import Path
 from typing import Any
 
-from pyservice.auth import keyring
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
-from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from tests.support.matchmaker_scene import MODES, MatchmakerScene
@@ -75,14 +73,3 @@ async def admission_scene(
     scene = AdmissionScene(engine, timeout_ms, endpoints)
     yield scene
     await scene.close()
-
-
-@asynccontextmanager
-async def running_engine(folder: Path) -> AsyncIterator[Engine]:
-    for name in ("journal", "keys"):
-        (folder / name).mkdir(exist_ok=True)
-    ring = keyring.load_or_create(folder / "keys")
-    engine = open_engine(folder / "journal", ring, EngineLimits(segment_bytes=1 << 20))
-    engine.start()
-    yield engine
-    await engine.close()

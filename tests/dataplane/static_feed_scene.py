@@ -18,7 +18,6 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from tests.support.namespace_configurations import NAMESPACE_ID
-from tests.support.waiting import PATIENCE_S
 
 RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
 
@@ -80,11 +79,6 @@ class StaticFeedScene:
     async def feed(self) -> tuple[str, ...]:
         async with self.feeding():
             return self.static.problems
-
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while not is_so():
-                await asyncio.sleep(0.001)
 
     def is_good(self, digest: bytes) -> bool:
         return self.namespaces.native.of_service_token(digest) is not None

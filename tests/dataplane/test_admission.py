@@ -16,7 +16,8 @@ from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.admission_scene import AdmissionScene, admission_scene, running_engine
+from tests.dataplane.admission_scene import AdmissionScene, admission_scene
+from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import MODES, expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, version
 from tests.support.third_party_server import (
@@ -25,7 +26,7 @@ from tests.support.third_party_server import (
     third_party_server,
     wait_requested,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -168,9 +169,7 @@ async def test_verification_stops_at_the_caller_deadline(
                 await expect_error(scene.join(lobby.lobby_id, caller))
             ).code == "DEADLINE_EXCEEDED"
             left_s *= 2
-    async with asyncio.timeout(PATIENCE_S):
-        while game.disconnect_count < len(game.requests):
-            await asyncio.sleep(0.01)
+    await until_met(lambda: game.disconnect_count >= len(game.requests))
     assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
 
 
@@ -186,9 +185,7 @@ async def test_verification_stops_when_the_client_disconnects(
     joining.cancel()
     with pytest.raises(asyncio.CancelledError):
         await joining
-    async with asyncio.timeout(PATIENCE_S):
-        while not game.disconnect_count:
-            await asyncio.sleep(0.01)
+    await until_met(lambda: game.disconnect_count)
     assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
     assert len(scene.entrance._flights) == 0
     game.answers(200)

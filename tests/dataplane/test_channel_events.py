@@ -16,7 +16,7 @@ from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 from pyservice.watch import Topics
 from tests.support.matchmaker_scene import MatchmakerScene
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -104,8 +104,7 @@ async def test_live_events_long_poll(scene: MatchmakerScene, readers: Readers) -
 async def test_party_waits_for_a_starting_lobby(scene: MatchmakerScene, readers: Readers) -> None:
     lobby_id = (await scene.attach(is_ready=False)).lobby_id
     finding = asyncio.create_task(scene.find(party_size=2, event_channels=[MINA]))
-    while not scene.held_slots(lobby_id):
-        await asyncio.sleep(0)
+    await until_met(lambda: scene.held_slots(lobby_id))
     before = await readers.read(MINA)
     assert not before.events
     await scene.fleet.ready(matchmaker_pb2.LobbyReadyRequest(), scene.server(lobby_id))

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pyservice.auth import keyring
 from pyservice.dataplane import edge_routes
 from pyservice.dataplane.edge_routes import EdgeRoutes
-from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
 from tests.dataplane.full_journal import fill_journal
+from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.runtime_scene import (
@@ -278,18 +278,12 @@ Block = Callable[[Engine, Path], Awaitable[Unblock]]
 async def patient_scene(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[RuntimeScene]:
-    (tmp_path / "journal").mkdir()
-    (tmp_path / "keys").mkdir()
-    ring = keyring.load_or_create(tmp_path / "keys")
-    limits = EngineLimits(segment_bytes=1 << 20, port_quarantine_ms=50)
-    engine = open_engine(tmp_path / "journal", ring, limits)
-    engine.start()
     for name in ("LOBBY_SERVED_TIMEOUT_S", "SERVER_SERVED_TIMEOUT_S"):
         monkeypatch.setattr(edge_routes, name, PATIENCE_S)
-    scene = await connected_scene(engine)
-    scene.runtime.wait_server_served = scene.routes.wait_server_served
-    yield scene
-    await engine.close()
+    async with running_engine(tmp_path, port_quarantine_ms=50) as engine:
+        scene = await connected_scene(engine)
+        scene.runtime.wait_server_served = scene.routes.wait_server_served
+        yield scene
 
 
 async def pool_is_empty(engine: Engine, _: Path) -> Unblock:

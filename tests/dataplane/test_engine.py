@@ -11,6 +11,7 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.support.matchmaker_scene import MatchmakerScene, expect_error
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -18,11 +19,6 @@ pytestmark = pytest.mark.anyio
 @pytest.fixture
 async def scene(engine: Engine) -> MatchmakerScene:
     return MatchmakerScene(engine)
-
-
-async def until_held(scene: MatchmakerScene, lobby_id: str, count: int) -> None:
-    while scene.held_slots(lobby_id) != count:
-        await asyncio.sleep(0)
 
 
 async def ready(scene: MatchmakerScene, lobby_id: str) -> None:
@@ -46,7 +42,7 @@ async def test_result_is_durable_when_returned(scene: MatchmakerScene) -> None:
 async def test_shared_hold_is_released_with_its_last_request(scene: MatchmakerScene) -> None:
     lobby = await scene.attach(is_ready=False)
     *cancelled, waiting = start_finds(scene, 3, idempotency_key="k")
-    await until_held(scene, lobby.lobby_id, 1)
+    await until_met(lambda: scene.held_slots(lobby.lobby_id) == 1)
     for one in cancelled:
         one.cancel()
     await asyncio.gather(*cancelled, return_exceptions=True)
@@ -75,7 +71,7 @@ async def test_hold_expires_with_its_limit_or_the_caller_deadline(
 async def test_shutdown_cancels_waiting_finds(scene: MatchmakerScene) -> None:
     lobby = await scene.attach(is_ready=False)
     [finding] = start_finds(scene, 1)
-    await until_held(scene, lobby.lobby_id, 1)
+    await until_met(lambda: scene.held_slots(lobby.lobby_id) == 1)
     scene.engine.cancel_holds()
     assert (await expect_error(finding)).code == "SHUTTING_DOWN"
     assert scene.held_slots(lobby.lobby_id) == 0

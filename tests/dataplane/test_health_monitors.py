@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
 
 import pytest
 
 from pyservice.dataplane.health_monitors import ControlPlaneMonitor
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 from tests.support.captured_logs import logged
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -65,9 +64,9 @@ async def test_control_plane_is_starting_until_its_first_response(
     assert (watch.is_starting, alone.is_starting) == (True, False)
     running = asyncio.create_task(watch.run())
     other.is_there = True
-    await _until(lambda: watch.is_up)
+    await until_met(lambda: watch.is_up)
     other.is_there = False
-    await _until(lambda: not watch.is_up)
+    await until_met(lambda: not watch.is_up)
     assert not watch.is_starting
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -79,10 +78,10 @@ async def test_database_problem_is_reported_while_up(monkeypatch: pytest.MonkeyP
     other.database_problem = "does not answer"
     watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
     running = asyncio.create_task(watch.run())
-    await _until(lambda: watch.database_problem == "does not answer")
+    await until_met(lambda: watch.database_problem == "does not answer")
     assert watch.is_up
     other.is_there = False
-    await _until(lambda: not watch.is_up)
+    await until_met(lambda: not watch.is_up)
     assert watch.database_problem == ""
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -113,9 +112,3 @@ async def test_outage_is_logged_after_two_missed_polls() -> None:
         "control plane is down",
         "control plane is up",
     ]
-
-
-async def _until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0)

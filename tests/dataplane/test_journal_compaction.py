@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.auth import keyring
 from pyservice.dataplane import health_monitors
-from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.health_monitors import CompactionMonitor
 from tests.dataplane.full_journal import write_large_event
 from tests.support.captured_logs import logged
+from tests.support.data_plane_service import running_engine
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.anyio
@@ -22,12 +22,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def small(tmp_path: Path) -> AsyncIterator[Engine]:
-    ring = keyring.load_or_create(tmp_path)
-    limits = EngineLimits(segment_bytes=256 << 10)
-    engine = open_engine(tmp_path / "journal", ring, limits)
-    engine.start()
-    yield engine
-    await engine.close()
+    async with running_engine(tmp_path, segment_bytes=256 << 10) as engine:
+        yield engine
 
 
 async def write_until(engine: Engine, is_met: Callable[[], bool]) -> None:

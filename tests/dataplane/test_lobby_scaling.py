@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
-from pyservice.auth import keyring
 from pyservice.dataplane import lobby_scaling
 from pyservice.dataplane.configuration_feed import retain_versions
-from pyservice.dataplane.engine import Engine, EngineLimits, open_engine
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_scaling import (
     BACKOFF_S,
     CrashBackoff,
@@ -26,6 +24,7 @@ from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id, resolve
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
+from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import ENVIRONMENT_TOKENS, expect_error
 from tests.support.namespace_configurations import configuration, version
 from tests.support.runtime_scene import (
@@ -290,20 +289,6 @@ TWO_IDLE: Final[dict[str, Any]] = {
 }
 
 
-@contextlib.asynccontextmanager
-async def engine_that_waits(start_limit_ms: int, tmp_path: Path) -> AsyncIterator[Engine]:
-    (tmp_path / "journal").mkdir()
-    (tmp_path / "keys").mkdir()
-    ring = keyring.load_or_create(tmp_path / "keys")
-    limits = EngineLimits(segment_bytes=1 << 20, start_limit_ms=start_limit_ms)
-    engine = open_engine(tmp_path / "journal", ring, limits)
-    engine.start()
-    try:
-        yield engine
-    finally:
-        await engine.close()
-
-
 async def all_over(engine: Engine, lobbies: list[str]) -> None:
     async def are_over() -> bool:
         return all(engine.lobby(parse_uuid(lobby) or b"") is None for lobby in lobbies)
@@ -322,7 +307,7 @@ async def test_failed_lobbies_are_replaced_with_backoff(
 ) -> None:
     now = [1_000.0]
     monkeypatch.setattr(lobby_scaling, "_now_s", lambda: now[0])
-    async with engine_that_waits(300_000 if is_ready else 500, tmp_path) as engine:
+    async with running_engine(tmp_path, start_limit_ms=300_000 if is_ready else 500) as engine:
         scene = await connected_scene(engine, beats=TWO_IDLE)
         scene.lobby_scaler.namespace_changed(scene.client().namespace_id)
         for pause_s in BACKOFF_S[1::2]:

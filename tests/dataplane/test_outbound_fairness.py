@@ -20,7 +20,7 @@ from tests.dataplane.admission_scene import AdmissionScene, admission_scene
 from tests.support.matchmaker_scene import MODES, attach_request
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, configuration, version
 from tests.support.third_party_server import ThirdPartyServer, hold_responses, third_party_server
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -102,9 +102,8 @@ async def test_slow_verification_does_not_block_other_games(scene: AdmissionScen
         await slow.attach()
         joins = [asyncio.create_task(slow.join()) for _ in range(JOINS)]
         try:
-            async with asyncio.timeout(PATIENCE_S):
-                while server.now < AT_ONE_HOST or sum(join.done() for join in joins) < 48:
-                    await asyncio.sleep(0.01)
+            await until_met(lambda: server.now >= AT_ONE_HOST)
+            await until_met(lambda: sum(join.done() for join in joins) >= 48)
             await good_joins(scene, 20)
             assert sum(not join.done() for join in joins) == PRESENT_MAX
             early_codes = {join.result() for join in joins if join.done()}
@@ -138,9 +137,7 @@ async def test_slow_dns_does_not_block_other_games(
             slow.ask(f"http://n{number}.hole.example/")
             joins.append(asyncio.create_task(slow.join()))
             await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE_S):
-            while sum(join.done() for join in joins) < 72:
-                await asyncio.sleep(0.01)
+        await until_met(lambda: sum(join.done() for join in joins) >= 72)
         assert len(hosts) == 8
         async with third_party_server() as game:
             scene.ask(duel_join=game.url(host="good.example"))
@@ -168,9 +165,7 @@ async def test_slow_captcha_provider_serves_games_in_turn(engine: Engine) -> Non
                 asyncio.create_task(scene.find("duel", scene.client(n % 250), captcha=proof))
                 for n in range(100)
             ]
-            async with asyncio.timeout(PATIENCE_S):
-                while provider.now < AT_ONE_HOST:
-                    await asyncio.sleep(0.01)
+            await until_met(lambda: provider.now >= AT_ONE_HOST)
             provider.answers(200, b'{"success": true}')
             scene.namespaces.put(
                 configuration(
@@ -226,14 +221,10 @@ async def test_slow_tenant_leaves_connections_to_others(
         for _ in range(60)
     ]
     try:
-        async with asyncio.timeout(PATIENCE_S):
-            while sum(task.done() for task in slow) < 600 - 512:
-                await asyncio.sleep(0.01)
+        await until_met(lambda: sum(task.done() for task in slow) >= 600 - 512)
         refused = {str(task.exception()) for task in slow if task.done()}
         assert refused == {"too many requests of this tenant wait already"}
-        async with asyncio.timeout(PATIENCE_S):
-            while server.now < 128:
-                await asyncio.sleep(0.01)
+        await until_met(lambda: server.now >= 128)
         async with third_party_server() as good_server:
             for _ in range(20):
                 url = good_server.url(host="good.example")

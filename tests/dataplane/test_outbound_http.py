@@ -21,7 +21,7 @@ from aiohttp import web
 from pyservice.dataplane.outbound_http import DnsResolver, NoUsableResponse, OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations, allow_any
 from tests.support.third_party_server import ThirdPartyServer, raw_server, third_party_server
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -241,12 +241,6 @@ async def test_compressed_response_is_not_expanded(
     assert answer.body == bomb
 
 
-async def _until_busy(server: ThirdPartyServer, count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while server.most < count:
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.full
 async def test_connections_per_host_are_limited(server: ThirdPartyServer) -> None:
     free = asyncio.Event()
@@ -262,7 +256,7 @@ async def test_connections_per_host_are_limited(server: ThirdPartyServer) -> Non
         for tenant in (b"one", b"two")
         for _ in range(60)
     ]
-    await _until_busy(server, 64)
+    await until_met(lambda: server.most >= 64)
     async with third_party_server() as beside:
         assert (await _post(outbound, beside.url(host="localhost"))).status == 200
     answers = await asyncio.gather(*requests, return_exceptions=True)
@@ -286,9 +280,7 @@ async def test_cancelled_request_closes_its_connection(
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
-    async with asyncio.timeout(PATIENCE_S):
-        while not server.disconnect_count:
-            await asyncio.sleep(0.01)
+    await until_met(lambda: server.disconnect_count)
 
 
 @pytest.fixture(scope="module")
@@ -355,12 +347,6 @@ def hanging_lookups(monkeypatch: pytest.MonkeyPatch) -> Iterator[HangingLookups]
     server.free.set()
 
 
-async def until_none(lookups: DnsResolver) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while len(lookups):
-            await asyncio.sleep(0.002)
-
-
 def ask(lookups: DnsResolver, tenant: bytes, names: list[str]) -> list[asyncio.Task[list[str]]]:
     return [asyncio.create_task(lookups.addresses(name, tenant)) for name in names]
 
@@ -374,7 +360,7 @@ async def test_slow_lookups_leave_permits_to_other_tenants(hanging_lookups: Hang
     later = ask(lookups, b"slow", ["good.example"])
     hanging_lookups.free.set()
     assert await asyncio.gather(*tasks, *later) == [["127.0.0.1"]] * 21
-    await until_none(lookups)
+    await until_met(lambda: not len(lookups))
     assert await lookups.addresses("hole1.example", b"slow") == ["127.0.0.1"]
 
 
@@ -397,7 +383,7 @@ async def test_free_lookup_permit_goes_to_the_tenant_below_its_share(
     hanging_lookups.free.set()
     assert await other == ["127.0.0.1"]
     assert await asyncio.gather(*tasks) == [["127.0.0.1"]] * 80
-    await until_none(lookups)
+    await until_met(lambda: not len(lookups))
     assert len(lookups._queue) == 0
 
 
@@ -411,7 +397,7 @@ async def test_waiting_lookups_are_limited_per_tenant(hanging_lookups: HangingLo
     for task in tasks:
         task.cancel()
     hanging_lookups.free.set()
-    await until_none(lookups)
+    await until_met(lambda: not len(lookups))
 
 
 async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(
@@ -424,7 +410,7 @@ async def test_lookup_timeout_keeps_its_permit_until_the_thread_ends(
             await lookups.addresses(name, b"slow")
     assert hanging_lookups.hosts == ["hole.example"]
     hanging_lookups.free.set()
-    await until_none(lookups)
+    await until_met(lambda: not len(lookups))
     assert await lookups.addresses("good.example", b"slow") == ["127.0.0.1"]
     assert len(lookups._queue) == 0
 

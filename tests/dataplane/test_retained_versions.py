@@ -25,7 +25,7 @@ from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
-from tests.dataplane.admission_scene import running_engine
+from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import (
     ENVIRONMENT_TOKENS,
     MODES,
@@ -33,6 +33,7 @@ from tests.support.matchmaker_scene import (
     attach_request,
 )
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, configuration, version
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -151,9 +152,7 @@ async def test_lobby_created_during_a_switch_keeps_join_rules(plane: Plane) -> N
     plane.files.go_on.clear()
     plane.files.is_saving.clear()
     switching = asyncio.create_task(plane.switch(2))
-    async with asyncio.timeout(30):
-        while not plane.files.is_saving.is_set():
-            await asyncio.sleep(0.001)
+    await until_met(plane.files.is_saving.is_set)
     lobby_id = (await plane.attach()).lobby_id
     plane.files.go_on.set()
     assert (await switching).HasField("applied")

@@ -32,7 +32,7 @@ from tests.support.runtime_scene import (
     connected_scene,
     outcome,
 )
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, eventually, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -352,8 +352,7 @@ async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
     scene.free = (2_500, 1_000_000)
     await scene.desired_lobbies()
     async with asking(scene.create()), asking(scene.create()):
-        while len(engine.processes.wanted_since(0)[2]) < 2:
-            await asyncio.sleep(0)
+        await until_met(lambda: len(engine.processes.wanted_since(0)[2]) >= 2)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         waiting = await expect_error(scene.find(tags={"nobody": "has"}))
         assert waiting.code == NO_LOBBY

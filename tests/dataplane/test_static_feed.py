@@ -30,6 +30,7 @@ from tests.support.namespace_configurations import (
     document,
     version,
 )
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -79,7 +80,7 @@ async def test_failed_namespaces_are_retried(source: StaticFeedScene) -> None:
             "arena/staging: is not applied yet: STORAGE_FULL",
         }
         source.away_for = 3
-        await source.until(lambda: not source.static.problems)
+        await until_met(lambda: not source.static.problems)
     assert len(source.namespaces) == 2
 
 
@@ -88,10 +89,10 @@ async def test_failing_namespace_does_not_block_others(source: StaticFeedScene) 
     source.never = NAMESPACE_ID
     async with source.feeding():
         waiting = ("arena/prod: is not applied yet: OVERLOADED",)
-        await source.until(lambda: source.static.problems == waiting)
+        await until_met(lambda: source.static.problems == waiting)
         assert list(source.namespaces.labels().values()) == ["arena/staging"]
         source.never = ""
-        await source.until(lambda: len(source.namespaces) == 2)
+        await until_met(lambda: len(source.namespaces) == 2)
 
 
 async def test_reload_replaces_pending_messages(source: StaticFeedScene) -> None:
@@ -102,7 +103,7 @@ async def test_reload_replaces_pending_messages(source: StaticFeedScene) -> None
         source.static.reload()
         await source.static.wait_fed()
         source.away_for = 0
-        await source.until(lambda: not source.static.problems)
+        await until_met(lambda: not source.static.problems)
     assert revision_and_name(source) == (2, "Changed")
 
 
@@ -114,7 +115,7 @@ async def test_invalid_file_keeps_pending_messages(source: StaticFeedScene) -> N
         source.static.reload()
         await source.static.wait_fed()
         source.away_for = 0
-        await source.until(lambda: len(source.static.problems) == 1)
+        await until_met(lambda: len(source.static.problems) == 1)
         assert "is not JSON" in source.static.problems[0]
     assert len(source.namespaces) == 1
 
@@ -363,11 +364,11 @@ async def test_cancelled_token_is_added_completely_or_not_at_all(
     may_go_on = asyncio.Event()
     filled_feed.local.meanwhile = may_go_on.wait
     adding = asyncio.create_task(add_token(filled_feed))
-    await filled_feed.until(lambda: DIGEST.hex() in filled_feed.path.read_text())
+    await until_met(lambda: DIGEST.hex() in filled_feed.path.read_text())
     adding.cancel()
     await asyncio.gather(adding, return_exceptions=True)
     may_go_on.set()
-    await filled_feed.until(lambda: filled_feed.is_good(DIGEST))
+    await until_met(lambda: filled_feed.is_good(DIGEST))
     filled_feed.static.reload()
     assert await filled_feed.feed() == ()
 
@@ -382,7 +383,7 @@ async def test_added_token_applies_pending_changes_of_its_namespace(
         await add_token(filled_feed)
         assert filled_feed.static.problems == ("arena/staging: is not applied yet: STORAGE_FULL",)
         filled_feed.away_for = 0
-        await filled_feed.until(lambda: not filled_feed.static.problems)
+        await until_met(lambda: not filled_feed.static.problems)
     assert revision_and_name(filled_feed) == (3, "Changed")
 
 

@@ -17,7 +17,6 @@ from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 from tests.support.rate_limits import rates
 from tests.support.sample_connections import anyio_backend as anyio_backend
-from tests.support.sample_control_plane import until
 from tests.support.sample_service import (
     APIS,
     MATCHMAKER,
@@ -29,6 +28,7 @@ from tests.support.sample_service import (
     open_api,
     open_http,
 )
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -82,7 +82,7 @@ async def api(request: pytest.FixtureRequest, service: SlowService) -> AsyncIter
 
 async def test_slow_token_check_does_not_block_others(api: Api, service: SlowService) -> None:
     slow = asyncio.create_task(api.call("PlayerConnected", {"player_token": "x"}, CLOUD))
-    await until(lambda: service.check_count == 1)
+    await until_met(lambda: service.check_count == 1)
     assert (await api.call("PlayerConnected", {"player_token": "x"}, GOOD)).code == "OK"
     assert not slow.done()
     service.may_know.set()
@@ -117,7 +117,7 @@ async def test_pipelined_responses_keep_their_order(service: SlowService) -> Non
         connection = await HttpConnection.open(api.address)
         connection.say("POST", PATH, BODY, {"authorization": "Bearer cloud_bad"})
         connection.say("POST", PATH, BODY, GOOD)
-        await until(lambda: service.check_count == 1)
+        await until_met(lambda: service.check_count == 1)
         assert service.calls == []
         service.may_know.set()
         assert code_of(await connection.read()) == "TOKEN_REVOKED"
@@ -130,9 +130,9 @@ async def test_client_disconnect_cancels_a_slow_token_check(service: SlowService
         assert isinstance(api, HttpApi)
         connection = await HttpConnection.open(api.address)
         connection.say("POST", PATH, BODY, CLOUD)
-        await until(lambda: service.check_count == 1)
+        await until_met(lambda: service.check_count == 1)
         await connection.close()
-        await until(lambda: service.given_up == 1)
+        await until_met(lambda: service.given_up == 1)
 
 
 async def test_oversized_body_is_reported_after_the_token(service: SlowService) -> None:
@@ -167,7 +167,7 @@ async def test_asynchronous_local_operation_waits() -> None:
     async with open_http(app) as api:
         connection = await HttpConnection.open(api.address)
         connection.say("GET", "/matchmaker/lobbies/list", None, GOOD)
-        await until(lambda: len(long_polls) == 1)
+        await until_met(lambda: len(long_polls) == 1)
         topics.bump("lobbies")
         assert (await connection.read()).status == 200
         await connection.close()

@@ -9,9 +9,8 @@ import pytest
 
 from pyservice.edge.http_server import HttpServer, listen_unix
 from tests.support.sample_connections import anyio_backend as anyio_backend
-from tests.support.sample_control_plane import until
 from tests.support.sample_service import HttpConnection, is_closed, listener
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -68,7 +67,7 @@ async def test_stop_waits_for_running_requests(app: SlowApplication) -> None:
     idle = await HttpConnection.open(bound.getsockname())
     busy = await HttpConnection.open(bound.getsockname())
     busy.say("GET", "/")
-    await until(lambda: app.running == 1)
+    await until_met(lambda: app.running == 1)
     stopping = asyncio.create_task(server.stop(PATIENCE_S))
     assert await is_closed(idle)
     assert not stopping.done()
@@ -86,7 +85,7 @@ async def test_stop_aborts_requests_after_the_grace(app: SlowApplication) -> Non
     await server.start()
     connection = await HttpConnection.open(bound.getsockname())
     connection.say("GET", "/")
-    await until(lambda: app.running == 1)
+    await until_met(lambda: app.running == 1)
     await server.stop(0.0)
     assert app.disconnected == 1
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
@@ -100,7 +99,7 @@ async def test_second_stop_ends_the_wait_of_the_first(app: SlowApplication) -> N
     await server.start()
     connection = await HttpConnection.open(bound.getsockname())
     connection.say("GET", "/")
-    await until(lambda: app.running == 1)
+    await until_met(lambda: app.running == 1)
     first = asyncio.create_task(server.stop(10 * PATIENCE_S))
     await asyncio.sleep(0)
     await server.stop(0.0)

@@ -18,12 +18,12 @@ from tests.support.sample_control_plane import (
     VALIDATE,
     ControlServers,
     SmallControl,
-    until,
 )
 from tests.support.sample_service import (
     HttpConnection,
     code_of,
 )
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -69,7 +69,7 @@ async def test_large_body_does_not_block_other_requests(
     large = await open_internal(servers)
     large.say("POST", VALIDATE, UNKNOWN, CLOUD)
     try:
-        await until(lambda: bool(stopped.threads))
+        await until_met(lambda: bool(stopped.threads))
         small = await open_internal(servers)
         assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
         await small.close()
@@ -95,7 +95,7 @@ async def test_large_grpc_message_does_not_block_other_requests(
         data = games_pb2.ValidateGameRequest(display_name=LONG).SerializeToString()
         large = asyncio.ensure_future(call(data, metadata=metadata, timeout=30))
         try:
-            await until(lambda: bool(stopped.threads))
+            await until_met(lambda: bool(stopped.threads))
             small = await open_internal(servers)
             assert (await small.ask("GET", BILLING, None, CLOUD)).status == 200
             await small.close()

@@ -22,7 +22,6 @@ from tests.support.sample_control_plane import (
     GROUP,
     ControlServers,
     SmallControl,
-    until,
 )
 from tests.support.sample_service import (
     GOOD,
@@ -32,6 +31,7 @@ from tests.support.sample_service import (
     code_of,
     open_http,
 )
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -120,7 +120,7 @@ async def test_disconnect_of_the_front_cancels_the_operation(
     connection.say("POST", "/cloud/groups", b'{"display_name":"a"}', CLOUD)
     await control.begun.wait()
     connection.writer.transport.abort()
-    await until(control.disconnected.is_set)
+    await until_met(control.disconnected.is_set)
 
 
 async def test_paths_of_both_planes_are_known(connection: HttpConnection) -> None:

@@ -17,14 +17,10 @@ from pyservice.rpc import (
     next_changes,
 )
 from pyservice.watch import Changes, Topics
-from tests.support.sample_control_plane import until
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
 
 
 class Plane:
@@ -46,7 +42,7 @@ class Plane:
             self._server = None
 
     async def wait_for_poll(self) -> None:
-        await until(lambda: bool(self.topics._change_waiters))
+        await until_met(lambda: bool(self.topics._change_waiters))
 
 
 class Client(InternalClient):
@@ -93,11 +89,11 @@ async def test_first_answer_reports_the_state_and_the_next_ones_the_changes(plan
         first = received[0]
         assert (first.run, first.sequence, first.is_complete) == (plane.topics.run, 1, False)
         plane.topics.bump("a", "b")
-        await until(lambda: topics_of(received[1:]) == ["a", "b"])
+        await until_met(lambda: topics_of(received[1:]) == ["a", "b"])
         assert all(changes.is_complete for changes in received[1:])
         await plane.wait_for_poll()
         plane.topics.bump("a")
-        await until(lambda: topics_of(received[1:]) == ["a", "a", "b"])
+        await until_met(lambda: topics_of(received[1:]) == ["a", "a", "b"])
 
 
 async def test_outage_loses_no_change(plane: Plane) -> None:
@@ -106,9 +102,9 @@ async def test_outage_loses_no_change(plane: Plane) -> None:
         await plane.wait_for_poll()
         await plane.stop()
         plane.topics.bump("a")
-        await until(lambda: plane.failures > 0)
+        await until_met(lambda: plane.failures > 0)
         await plane.start()
-        await until(lambda: topics_of(received[1:]) == ["a"])
+        await until_met(lambda: topics_of(received[1:]) == ["a"])
         assert received[-1].is_complete
 
 
@@ -119,13 +115,13 @@ async def test_restarted_plane_reports_a_new_run(plane: Plane) -> None:
         await plane.stop()
         plane.topics = Topics()
         await plane.start()
-        await until(lambda: received[-1].run == plane.topics.run)
+        await until_met(lambda: received[-1].run == plane.topics.run)
         assert not received[-1].is_complete
 
 
 async def test_polling_waits_for_a_plane_that_starts_later(plane: Plane) -> None:
     async with polling(plane) as received:
-        await until(lambda: plane.failures > 0)
+        await until_met(lambda: plane.failures > 0)
         assert received == []
         await plane.start()
-        await until(lambda: len(received) == 1)
+        await until_met(lambda: len(received) == 1)

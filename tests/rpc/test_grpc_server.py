@@ -26,7 +26,7 @@ from tests.support.sample_service import (
     SmallService,
     open_api,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -158,8 +158,7 @@ async def test_operation_past_its_deadline_is_cancelled(
     assert failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     await asyncio.wait_for(service.disconnected.wait(), PATIENCE_S)
     codes = metrics.grpc.meters["join"].codes
-    while sum(codes.values()) == 0:
-        await asyncio.sleep(0)
+    await until_met(lambda: sum(codes.values()) != 0)
     # The client's deadline ends at the same time, and its cancellation may arrive first.
     assert codes.get("DEADLINE_EXCEEDED", 0) + codes.get(CANCELLED, 0) == 1
 

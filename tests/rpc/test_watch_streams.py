@@ -18,7 +18,7 @@ from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.rpc import RpcServer
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -112,8 +112,7 @@ async def test_stream_starts_at_the_clients_index(
     await counter.raise_to(3)
     stream = _stream(channel, watch_index="3")
     reading = asyncio.ensure_future(stream.read())
-    while counter.watch_indexes != ["3"]:
-        await asyncio.sleep(0)
+    await until_met(lambda: counter.watch_indexes == ["3"])
     assert not reading.done()
     await counter.raise_to(4)
     answer = await reading
@@ -129,8 +128,7 @@ async def test_equal_response_is_not_sent_twice(
     stream = _stream(channel)
     first = await stream.read()
     assert isinstance(first, pb.StreamLiveEventsResponse)
-    while len(counter.watch_indexes) < 20:
-        await asyncio.sleep(0.001)
+    await until_met(lambda: len(counter.watch_indexes) >= 20)
     await counter.raise_to(1)
     second = await stream.read()
     assert isinstance(second, pb.StreamLiveEventsResponse)
@@ -143,12 +141,9 @@ async def test_disconnect_ends_the_waiting_request(
 ) -> None:
     stream = _stream(channel)
     await stream.read()
-    while len(counter.watch_indexes) < 2:
-        await asyncio.sleep(0)
+    await until_met(lambda: len(counter.watch_indexes) >= 2)
     stream.cancel()
-    async with asyncio.timeout(PATIENCE_S):
-        while not counter.left_count:
-            await asyncio.sleep(0.001)
+    await until_met(lambda: counter.left_count)
 
 
 async def test_error_ends_the_stream_with_its_code(channel: grpc.aio.Channel) -> None:

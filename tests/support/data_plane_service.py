@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -219,15 +220,24 @@ def service(make_service: MakeService, request: pytest.FixtureRequest) -> Servic
     return make_service(**getattr(request, "param", {})).start()
 
 
-@pytest.fixture
-async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+@asynccontextmanager
+async def running_engine(folder: Path, **limits: Any) -> AsyncIterator[Engine]:
+    """Runs an engine with its journal and keys in a folder, which may have those of an earlier one."""
     from pyservice.dataplane.engine import EngineLimits, open_engine
 
-    (tmp_path / "journal").mkdir()
-    (tmp_path / "keys").mkdir()
-    ring = keyring.load_or_create(tmp_path / "keys")
-    limits = EngineLimits(segment_bytes=1 << 20, find_wait_ms=2_000)
-    engine = open_engine(tmp_path / "journal", ring, limits)
+    for name in ("journal", "keys"):
+        (folder / name).mkdir(exist_ok=True)
+    ring = keyring.load_or_create(folder / "keys")
+    limits = {"segment_bytes": 1 << 20, **limits}
+    engine = open_engine(folder / "journal", ring, EngineLimits(**limits))
     engine.start()
-    yield engine
-    await engine.close()
+    try:
+        yield engine
+    finally:
+        await engine.close()
+
+
+@pytest.fixture
+async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
+    async with running_engine(tmp_path, find_wait_ms=2_000) as engine:
+        yield engine

@@ -6,7 +6,6 @@ They have a change counter for each topic.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from pyservice.rpc import NEXT_CHANGES, Handler, RpcServer, next_changes
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
-from tests.support.waiting import PATIENCE_S
 
 GROUP = "00000000-0000-4000-8000-00000000000a"
 OTHER_GROUP = "00000000-0000-4000-8000-00000000000b"
@@ -158,9 +156,3 @@ class ControlServers:
             http, rpc = self._servers
             self._servers = None
             await asyncio.gather(http.stop(0.0), rpc.stop(0.0))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.002)

@@ -37,6 +37,13 @@ def until(condition: Callable[[], Found]) -> Found:
     return value
 
 
+async def until_met(condition: Callable[[], object]) -> None:
+    """Waits for a condition on the event loop."""
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(POLL_S / 5)
+
+
 async def eventually(check: Any, timeout_s: float = PATIENCE_S) -> Any:
     """Waits for the first true value of an asynchronous check and returns the value."""
     end = time.monotonic() + timeout_s

@@ -15,6 +15,8 @@ from pyservice.transport.rate_limits import Limits
 from tests.support.captured_logs import logged
 from tests.support.matchmaker_scene import MatchmakerScene
 from tests.support.rate_limits import rates
+from tests.support.sample_connections import anyio_backend as anyio_backend
+from tests.support.sample_connections import service as service
 from tests.support.sample_service import (
     APIS,
     CONNECTED,
@@ -26,7 +28,7 @@ from tests.support.sample_service import (
     SmallService,
     open_api,
 )
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -36,19 +38,9 @@ WITHOUT_FRONT = ("grpc",)
 BEHIND_FRONT = TransportSettings(is_internal=True)
 
 
-@pytest.fixture
-def anyio_backend() -> tuple[str, dict[str, bool]]:
-    return "asyncio", {"use_uvloop": True}
-
-
 @pytest.fixture(params=APIS)
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def service() -> SmallService:
-    return SmallService()
 
 
 @pytest.fixture
@@ -223,8 +215,7 @@ async def test_disconnect_releases_the_request_resources(
     await asyncio.wait_for(service.disconnected.wait(), PATIENCE_S)
     if isinstance(api, HttpApi):
         return
-    while not metrics.grpc.meters["join"].codes.get("CANCELLED"):
-        await asyncio.sleep(0)
+    await until_met(lambda: metrics.grpc.meters["join"].codes.get("CANCELLED"))
     assert metrics.grpc.in_flight == 0
 
 
