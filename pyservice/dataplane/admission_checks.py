@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
 import orjson
 from yarl import URL
 
+from pyservice.dataplane.engine_commands import PlayerRecords
 from pyservice.dataplane.native import Lobby
 from pyservice.dataplane.outbound_http import NoUsableResponse, OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import CaptchaProvider, CaptchaRule, VerificationRule
@@ -27,29 +27,16 @@ _FORM_HEADERS: Final = {"Content-Type": "application/x-www-form-urlencoded"}
 _LOGGED_CODES: Final = 4
 
 
-class CaptchaPasses(Protocol):
-    def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
-        requests since then.
-        """
-
-    async def record_pass(self, namespace: bytes, address: bytes) -> None: ...
-
-    def record_request(self, namespace: bytes, address: bytes) -> None: ...
-
-
 class CaptchaCheck:
     def __init__(
         self,
         outbound: OutboundHttpClient,
-        passes: CaptchaPasses,
+        passes: PlayerRecords,
         endpoints: Mapping[CaptchaProvider, str],
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self._outbound = outbound
         self._passes = passes
         self._endpoints = endpoints
-        self._now_ms = now_ms
 
     async def require_human(
         self,
@@ -68,13 +55,8 @@ class CaptchaCheck:
         Raises CAPTCHA_REQUIRED, CAPTCHA_FAILED, STORAGE_FULL. Raises
         MATCHMAKER_VERIFICATION_UNAVAILABLE if the captcha provider does not respond.
         """
-        passed_ms, requests = self._passes.last_pass(namespace_id, address)
-        is_good = (
-            passed_ms is not None
-            and self._now_ms() - passed_ms < rule.ttl_ms
-            and requests < rule.requests
-        )
-        if is_good:
+        ago_ms, requests = self._passes.last_pass(namespace_id, address)
+        if ago_ms is not None and ago_ms < rule.ttl_ms and requests < rule.requests:
             self._passes.record_request(namespace_id, address)
             return
         keys = dict(rule.providers)

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
@@ -354,21 +353,15 @@ class PlayerRecords:
         self._commands = commands
         self.channel = native.channel
         self.record_request = native.note_request
+        self.last_pass = native.standing
+        """Returns the age of the address's last captcha pass (ms, or None) and the number of requests
+        since then. Passes are stored for 12 h.
+        """
 
     async def channel_events(self, channel: bytes, deadline: float | None) -> list[ChannelToken]:
         events, wait = self._native.channel_events(channel)
         await self._commands.waiter.wait_durable(wait, deadline)
         return [ChannelToken(*event) for event in events]
-
-    def last_pass(self, namespace: bytes, address: bytes) -> tuple[int | None, int]:
-        """Returns the time of the address's last captcha pass (Unix ms, or None) and the number of
-        requests since then.
-
-        Passes are stored for 12 h. The time is computed from the pass's age, so setting the wall
-        clock changes it.
-        """
-        ago_ms, requests = self._native.standing(namespace, address)
-        return (None if ago_ms is None else time.time_ns() // 1_000_000 - ago_ms), requests
 
     async def record_pass(self, namespace: bytes, address: bytes) -> None:
         await self._commands.run_durable(lambda: self._native.note_human(namespace, address))

@@ -1,4 +1,4 @@
-"""Matchmaker with captcha and verification against real HTTP servers. Captcha passes are in memory."""
+"""Matchmaker with captcha and verification against real HTTP servers."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from ipaddress import ip_network
 from typing import Any
+
+import pytest
 
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
@@ -15,28 +17,16 @@ from pyservice.network.hosts import AllowedDestinations, allow_any
 from tests.support.matchmaker_scene import MODES, MatchmakerScene
 from tests.support.namespace_configurations import version
 
-
-class MemoryCaptchaPasses:
-    def __init__(self) -> None:
-        self.now_ms = 0
-        self.passed: dict[tuple[bytes, bytes], tuple[int, int]] = {}
-
-    def last_pass(self, namespace_id: bytes, address: bytes) -> tuple[int | None, int]:
-        known = self.passed.get((namespace_id, address))
-        return known or (None, 0)
-
-    async def record_pass(self, namespace_id: bytes, address: bytes) -> None:
-        self.passed[namespace_id, address] = (self.now_ms, 0)
-
-    def record_request(self, namespace_id: bytes, address: bytes) -> None:
-        passed_ms, requests = self.passed[namespace_id, address]
-        self.passed[namespace_id, address] = (passed_ms, requests + 1)
+CAPTCHA_RULE = {
+    "captcha_a": {"secret_key": "s", "site_key": "k"},
+    "requests_before_reverify": 3,
+    "verification_ttl": 60_000,
+}
 
 
 class AdmissionScene(MatchmakerScene):
     def __init__(self, engine: Engine, timeout_ms: int, endpoints: dict[Any, str]) -> None:
         super().__init__(engine)
-        self.passes = MemoryCaptchaPasses()
         loopback = AllowedDestinations((ip_network("127.0.0.0/8"),))
         self.to_games = OutboundHttpClient(loopback, timeout_ms=timeout_ms)
         self.to_providers = OutboundHttpClient(allow_any, timeout_ms=timeout_ms)
@@ -44,7 +34,7 @@ class AdmissionScene(MatchmakerScene):
             self.native,
             engine,
             self.namespaces,
-            CaptchaCheck(self.to_providers, self.passes, endpoints, lambda: self.passes.now_ms),
+            CaptchaCheck(self.to_providers, engine.player_records, endpoints),
             VerificationCheck(self.to_games),
         )
         self.wire(admission=self.entrance)
@@ -73,3 +63,9 @@ async def admission_scene(
     scene = AdmissionScene(engine, timeout_ms, endpoints)
     yield scene
     await scene.close()
+
+
+@pytest.fixture
+async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
+    async with admission_scene(engine) as scene:
+        yield scene

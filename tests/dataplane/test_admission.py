@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
+from pyservice.dataplane.admission_checks import VerificationCheck
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
-from tests.dataplane.admission_scene import AdmissionScene, admission_scene
+from tests.dataplane.admission_scene import CAPTCHA_RULE, AdmissionScene, admission_scene
+from tests.dataplane.admission_scene import scene as scene
 from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import MODES, expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID, version
@@ -30,24 +31,7 @@ from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
-RULE = {
-    "captcha_a": {"secret_key": "s", "site_key": "k"},
-    "requests_before_reverify": 3,
-    "verification_ttl": 60_000,
-}
 LATER_VERSION_ID = "0192f000-0000-7000-8000-0000000000b9"
-
-
-@pytest.fixture
-async def game() -> AsyncIterator[ThirdPartyServer]:
-    async with third_party_server() as server:
-        yield server
-
-
-@pytest.fixture
-async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
-    async with admission_scene(engine) as scene:
-        yield scene
 
 
 Joining = tuple[str, asyncio.Event, asyncio.Task[Any]]
@@ -125,7 +109,7 @@ async def test_captcha_is_not_repeated_after_a_change(
     ):
         provider.answers(200, b'{"success": true}')
         lobby = await scene.attach()
-        rule = {**RULE, "requests_before_reverify": 0}
+        rule = {**CAPTCHA_RULE, "requests_before_reverify": 0}
         scene.ask(rule, duel_join=game.url())
         go = hold_responses(game)
         proof = pb.Captcha(captcha_a=pb.CaptchaAnswer(client_response="human"))
@@ -208,7 +192,7 @@ async def test_denied_request_is_verified_again(
 
 async def test_captcha_precedes_verification(scene: AdmissionScene, game: ThirdPartyServer) -> None:
     lobby = await scene.attach()
-    scene.ask(RULE, duel_join=game.url(), duel_find=game.url())
+    scene.ask(CAPTCHA_RULE, duel_join=game.url(), duel_find=game.url())
     for work in (scene.join(lobby.lobby_id), scene.find()):
         assert (await expect_error(work)).code == "CAPTCHA_REQUIRED"
     assert game.requests == []
@@ -228,9 +212,7 @@ async def durable_scene(folder: Path, provider: ThirdPartyServer) -> AsyncIterat
         running_engine(folder) as engine,
         admission_scene(engine, captcha_a=provider.url()) as scene,
     ):
-        endpoints = scene.entrance._captcha._endpoints
-        scene.entrance._captcha = CaptchaCheck(scene.to_providers, engine.player_records, endpoints)
-        scene.ask(RULE)
+        scene.ask(CAPTCHA_RULE)
         yield scene
 
 

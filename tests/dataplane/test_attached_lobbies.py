@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
@@ -22,11 +21,6 @@ from tests.support.namespace_configurations import (
 )
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def scene(engine: Engine) -> MatchmakerScene:
-    return MatchmakerScene(engine)
 
 
 async def _code(work: Awaitable[Any]) -> str:

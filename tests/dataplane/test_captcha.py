@@ -119,15 +119,18 @@ async def test_pass_expires_after_requests(
     assert len(provider.requests) == 4
 
 
-async def test_pass_expires_after_ttl_and_belongs_to_an_address(scene: AdmissionScene) -> None:
+async def test_pass_expires_after_ttl_and_belongs_to_an_address(
+    scene: AdmissionScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await scene.attach("tagged")
     scene.ask(RULE)
     await scene.find("tagged", captcha=proof())
     error = await expect_error(scene.find("tagged", scene.client(2)))
     assert error.code == "CAPTCHA_REQUIRED"
-    scene.passes.now_ms = 59_999
+    records = scene.engine.player_records
+    monkeypatch.setattr(records, "last_pass", lambda *_: (59_999, 0))
     await scene.find("tagged")
-    scene.passes.now_ms = 60_000
+    monkeypatch.setattr(records, "last_pass", lambda *_: (60_000, 0))
     assert (await expect_error(scene.find("tagged"))).code == "CAPTCHA_REQUIRED"
 
 
@@ -178,7 +181,9 @@ async def test_other_response_of_the_provider_stores_nothing(
     error = await expect_error(scene.find(captcha=proof()))
     assert error.code == code
     assert ("captcha provider" in error.detail) == (code == "MATCHMAKER_VERIFICATION_UNAVAILABLE")
-    assert scene.passes.passed == {}
+    client = scene.client()
+    last_pass = scene.engine.player_records.last_pass(client.namespace_id, client.call.address)
+    assert last_pass == (None, 0)
     assert scene.slot_counts(lobby.lobby_id) == (0, 0, 0, 0)
 
 

@@ -10,7 +10,6 @@ import pytest
 
 from pyservice.calls import Call, Caller, TokenKind, WaitForChange
 from pyservice.dataplane.channel_events import ChannelEvents
-from pyservice.dataplane.engine import Engine
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.v1 import events_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2
@@ -41,11 +40,6 @@ class Readers:
         answer = await self.ask(secret, watch_index)
         assert isinstance(answer, pb.GetLiveEventsResponse)
         return answer
-
-
-@pytest.fixture
-def scene(engine: Engine) -> MatchmakerScene:
-    return MatchmakerScene(engine)
 
 
 @pytest.fixture

@@ -47,11 +47,6 @@ async def game_and_web(scene: RuntimeScene) -> list[routes_pb2.Route]:
     return sorted((await scene.follow()).routes, key=lambda route: route.port_name)
 
 
-@pytest.fixture
-async def connected(engine: Engine) -> RuntimeScene:
-    return await connected_scene(engine)
-
-
 async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> None:
     scene = RuntimeScene(engine, PlayerAddresses(job_domain="job.test"))
     await scene.desired_lobbies()

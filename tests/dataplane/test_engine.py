@@ -16,11 +16,6 @@ from tests.support.waiting import until_met
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-async def scene(engine: Engine) -> MatchmakerScene:
-    return MatchmakerScene(engine)
-
-
 async def ready(scene: MatchmakerScene, lobby_id: str) -> None:
     await scene.fleet.ready(pb.LobbyReadyRequest(), scene.server(lobby_id))
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
@@ -238,13 +237,10 @@ ADDRESS = bytes([10, 0, 0, 1])
 async def test_captcha_pass_is_per_namespace_and_address(engine: Engine) -> None:
     records = engine.player_records
     assert records.last_pass(NAMESPACE, ADDRESS) == (None, 0)
-    before_ms = time.time_ns() // 1_000_000
     await records.record_pass(NAMESPACE, ADDRESS)
     records.record_request(NAMESPACE, ADDRESS)
-    passed_ms, requests = records.last_pass(NAMESPACE, ADDRESS)
-    assert passed_ms is not None
-    # The two clocks have a resolution of one millisecond.
-    assert before_ms - 2 <= passed_ms <= time.time_ns() // 1_000_000
+    ago_ms, requests = records.last_pass(NAMESPACE, ADDRESS)
+    assert ago_ms is not None
     assert requests == 1
     assert records.last_pass(bytes(range(1, 17)), ADDRESS) == (None, 0)
     assert records.last_pass(NAMESPACE, bytes([10, 0, 0, 2])) == (None, 0)

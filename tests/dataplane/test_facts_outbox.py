@@ -74,11 +74,6 @@ def handlers(facts: FactsOutbox) -> dict[str, Any]:
 
 
 @pytest.fixture
-def scene(engine: Engine) -> MatchmakerScene:
-    return MatchmakerScene(engine)
-
-
-@pytest.fixture
 async def reader(engine: Engine, tmp_path: Path) -> AsyncIterator[Reader]:
     path = tmp_path / "admin.sock"
     server = InternalServer(handlers(FactsOutbox(engine)), path)

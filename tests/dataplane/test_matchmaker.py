@@ -9,18 +9,12 @@ import orjson
 import pytest
 from google.protobuf.descriptor import Descriptor
 
-from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.schema.json_encoding import compile_encoder
 from tests.support.matchmaker_scene import MODES, MatchmakerScene, expect_error
 from tests.support.namespace_configurations import version
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def scene(engine: Engine) -> MatchmakerScene:
-    return MatchmakerScene(engine)
 
 
 async def test_lobby_keeps_its_join_rule(scene: MatchmakerScene) -> None:

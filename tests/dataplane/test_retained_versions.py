@@ -25,6 +25,7 @@ from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
+from tests.dataplane.admission_scene import CAPTCHA_RULE
 from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import (
     ENVIRONMENT_TOKENS,
@@ -37,13 +38,7 @@ from tests.support.waiting import until_met
 
 pytestmark = pytest.mark.anyio
 
-CAPTCHA = {
-    "captcha": {
-        "captcha_a": {"secret_key": "s", "site_key": "k"},
-        "requests_before_reverify": 3,
-        "verification_ttl": 60_000,
-    }
-}
+CAPTCHA = {"captcha": CAPTCHA_RULE}
 LIMITS = OperatorLimits(256, {"north", "south"}, (), ("captcha_a",))
 
 
@@ -221,9 +216,7 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
 
 
 def bulky(size: int) -> dict[str, Any]:
-    return {
-        "captcha": {**CAPTCHA["captcha"], "captcha_a": {"secret_key": "s" * size, "site_key": "k"}}
-    }
+    return {"captcha": {**CAPTCHA_RULE, "captcha_a": {"secret_key": "s" * size, "site_key": "k"}}}
 
 
 async def test_retained_bytes_limit(plane: Plane) -> None:

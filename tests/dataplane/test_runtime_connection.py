@@ -44,11 +44,6 @@ NAMES = {"region_display_name": "North", "provider_display_name": "Self-hosted"}
 NORTH: dict[str, Any] = {"regions": [{"name_id": "north", **NAMES, "latitude": 60, "longitude": 0}]}
 
 
-@pytest.fixture
-async def connected(engine: Engine) -> RuntimeScene:
-    return await connected_scene(engine)
-
-
 async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeScene) -> None:
     scene = connected
     async with asking(scene.find(tags={"map": "sea"})) as finding:

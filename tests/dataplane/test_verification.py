@@ -17,6 +17,7 @@ from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.network.hosts import AllowedDestinations
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
+from tests.dataplane.admission_scene import scene as scene
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.runtime_scene import MODES, RuntimeScene, asking, connected_scene
@@ -24,24 +25,11 @@ from tests.support.third_party_server import (
     ThirdPartyServer,
     hold_responses,
     raw_server,
-    third_party_server,
     wait_requested,
 )
 from tests.support.waiting import PATIENCE_S, until_met
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def game() -> AsyncIterator[ThirdPartyServer]:
-    async with third_party_server() as server:
-        yield server
-
-
-@pytest.fixture
-async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
-    async with admission_scene(engine) as scene:
-        yield scene
 
 
 @pytest.fixture
