@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Caller, TokenKind
@@ -17,17 +18,7 @@ from pyservice.ids import format_uuid
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
 CanAccessGame = Callable[[str, bytes], Awaitable[bool]]
-
-
-async def _no_game_access(token: str, game_id: bytes) -> bool:
-    return False
-
-
 QuotaRefusal = Callable[[ResolvedNamespace], ServiceError | None]
-
-
-def _no_quota(namespace: ResolvedNamespace) -> None:
-    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +29,9 @@ class AttachedLobbyContext:
 
     heartbeat_timeout_ms: int
     heartbeat_grace_ms: int
+    can_access_game: CanAccessGame
+    quota_refusal: QuotaRefusal
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    can_access_game: CanAccessGame = _no_game_access
-    quota_refusal: QuotaRefusal = _no_quota
 
 
 class AttachedLobbies:
@@ -97,7 +88,8 @@ class AttachedLobbies:
                 return _attach_response(*before)
             await self._engine.wait_all_durable(deadline)
             raise full
-        lobby, token = await self._engine.attach(
+        attach = partial(
+            self._engine.attach_lobby,
             namespace.namespace_id,
             namespace.version_id,
             mode.name,
@@ -119,9 +111,8 @@ class AttachedLobbies:
             create_ts_ms=self._context.now_ms(),
             lobby_count_max=namespace.lobby_count_max,
             idempotency=idempotency,
-            deadline=deadline,
         )
-        return _attach_response(lobby, token)
+        return _attach_response(*await self._engine.attached(attach, deadline))
 
     async def detach(
         self, request: pb.DetachLobbyRequest, caller: Caller

@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Final
 
 from google.protobuf.message import Message
@@ -23,20 +22,16 @@ from pyservice.dataplane.engine_commands import (
     ProcessCommands,
 )
 from pyservice.dataplane.native import (
-    LobbyTemplate,
     NativeEngine,
     NativeMatchmaker,
     NativePlayerAddresses,
     Placed,
-    Refused,
-    Resolved,
     module,
 )
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.network.port_ranges import PUBLIC_PORTS
 from pyservice.observability.logging import get_logger
-from pyservice.observability.rays import note
 from pyservice.transport.native import Namespaces
 from pyservice.transport.rate_limits import ClientBuckets
 
@@ -107,13 +102,13 @@ class Engine:
     def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
         self._native = native
         self.facts_stream: Final = facts_stream
-        self._waiter: DurabilityWaiter[Resolved] = DurabilityWaiter(
-            native, find_wait_ms, self._report_deliveries
-        )
+        self._waiter = DurabilityWaiter(native, find_wait_ms, self._report_deliveries)
         self.on_delivered: Callable[[bytes], None] = _ignore_delivery
         self._commands = CommandRunner(self._waiter)
         self.player_records = PlayerRecords(native, self._commands)
         self.processes = ProcessCommands(native.servers(), self._commands)
+        self.create_lobby = native.create
+        self.attach_lobby = native.attach
         self.lobby = native.lobby
         self.public_token = native.public_token
         self.development_token = native.development_token
@@ -161,34 +156,10 @@ class Engine:
         content = message.SerializeToString(deterministic=True)
         return self._native.idempotency(caller.identity, key.encode(), operation, content)
 
-    async def create(
-        self,
-        namespace: bytes,
-        version: bytes,
-        creation: LobbyTemplate | int,
-        *,
-        party_size: int,
-        source: int,
-        source_limit: int,
-        idempotency: bytes | None,
-        deadline: float | None,
-        channels: Sequence[bytes] = (),
-    ) -> Placed:
-        began = perf_counter()
-        try:
-            placement = self._native.create(
-                namespace,
-                version,
-                creation,
-                party_size=party_size,
-                source=source,
-                source_limit=source_limit,
-                idempotency=idempotency,
-                channels=channels,
-            )
-        except Refused as refusal:
-            raise await self._commands.durable_error(refusal, deadline, began=began) from None
-        return await self._wait_for_placement(placement, deadline, began=began)
+    async def placed(self, command: Callable[[], Placed], deadline: float | None) -> Placed:
+        """Runs a command that places players, and waits if their lobby is still starting."""
+        placement = await self._commands.run(command, deadline)
+        return await self._wait_for_placement(placement, deadline)
 
     async def replayed_placement(
         self, idempotency: bytes | None, deadline: float | None
@@ -202,11 +173,7 @@ class Engine:
         placement = await self._commands.run(lambda: self._native.recall(idempotency), deadline)
         return None if placement is None else await self._wait_for_placement(placement, deadline)
 
-    async def _wait_for_placement(
-        self, placement: Placed, deadline: float | None, began: float | None = None
-    ) -> Placed:
-        if began is not None:
-            note("engine", began)
+    async def _wait_for_placement(self, placement: Placed, deadline: float | None) -> Placed:
         if placement.hold:
             placement = await self.wait_for_hold(placement.hold, placement.lobby, deadline)
         await self._waiter.wait_durable(placement.wait, deadline)
@@ -262,45 +229,11 @@ class Engine:
     async def wait_all_durable(self, deadline: float | None) -> None:
         await self._waiter.wait_durable(self._native.status().last, deadline)
 
-    async def attach(
-        self,
-        namespace: bytes,
-        version: bytes,
-        mode: str,
-        region: str,
-        ports: Sequence[tuple[str, str, int, bool]],
-        *,
-        tags: Sequence[tuple[str, str]],
-        max_players: tuple[int, int, int],
-        player_token_ttl_ms: int,
-        heartbeat_timeout_ms: int,
-        heartbeat_grace_ms: int,
-        is_join_enabled: bool,
-        create_ts_ms: int,
-        lobby_count_max: int,
-        idempotency: bytes | None,
-        deadline: float | None,
+    async def attached(
+        self, command: Callable[[], tuple[bytes, str, int]], deadline: float | None
     ) -> tuple[bytes, str]:
-        """Creates an attached lobby. Returns the lobby id and the lobby token."""
-        lobby, token, wait = await self._commands.run(
-            lambda: self._native.attach(
-                namespace,
-                version,
-                mode,
-                region,
-                ports,
-                tags=tags,
-                max_players=max_players,
-                player_token_ttl_ms=player_token_ttl_ms,
-                heartbeat_timeout_ms=heartbeat_timeout_ms,
-                heartbeat_grace_ms=heartbeat_grace_ms,
-                is_join_enabled=is_join_enabled,
-                create_ts_ms=create_ts_ms,
-                lobby_count_max=lobby_count_max,
-                idempotency=idempotency,
-            ),
-            deadline,
-        )
+        """Runs a command that attaches a lobby. Returns the lobby id and the lobby token."""
+        lobby, token, wait = await self._commands.run(command, deadline)
         await self._waiter.wait_durable(wait, deadline)
         return lobby, token
 
@@ -309,12 +242,10 @@ class Engine:
     ) -> tuple[bytes, str] | None:
         if idempotency is None:
             return None
-        replayed_placement = await self._commands.run(
-            lambda: self._native.recall_attach(idempotency), deadline
-        )
-        if replayed_placement is None:
+        before = await self._commands.run(lambda: self._native.recall_attach(idempotency), deadline)
+        if before is None:
             return None
-        lobby, token, wait = replayed_placement
+        lobby, token, wait = before
         await self._waiter.wait_durable(wait, deadline)
         return lobby, token
 

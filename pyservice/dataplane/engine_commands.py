@@ -12,7 +12,7 @@ import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from pyservice.dataplane.native import (
     LeasedPort,
@@ -20,6 +20,7 @@ from pyservice.dataplane.native import (
     NativeEngine,
     NativeServers,
     Refused,
+    Resolved,
 )
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
@@ -30,25 +31,16 @@ _PRUNE_AT: Final = 4096
 Value = TypeVar("Value")
 
 
-class EndedHold(Protocol):
-    @property
-    def hold(self) -> int: ...
-
-
-Outcome = TypeVar("Outcome", bound=EndedHold)
-OutcomeRead = TypeVar("OutcomeRead", bound=EndedHold, covariant=True)
-
-
-class WakeSource(Protocol[OutcomeRead]):
+class WakeSource(Protocol):
     def wake_fd(self) -> int: ...
     def request_wake(self, lsn: int) -> bool: ...
     def change_fd(self) -> int: ...
     def durable(self) -> int: ...
-    def take_resolved(self) -> Sequence[OutcomeRead]: ...
+    def take_resolved(self) -> Sequence[Resolved]: ...
     def release_hold(self, hold: int) -> None: ...
 
 
-class DurabilityWaiter(Generic[Outcome]):
+class DurabilityWaiter:
     """Wakes requests when their log sequence number (LSN) is durable or their hold ends.
 
     Also wakes readers that follow changes of the engine. Belongs to one event loop. The native module
@@ -57,7 +49,7 @@ class DurabilityWaiter(Generic[Outcome]):
 
     def __init__(
         self,
-        source: WakeSource[Outcome],
+        source: WakeSource,
         longest_hold_ms: int,
         on_changed: Callable[[], None] | None = None,
     ) -> None:
@@ -66,7 +58,7 @@ class DurabilityWaiter(Generic[Outcome]):
         self._longest_hold_s = longest_hold_ms / 1000
         self._durable_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._prune_at = _PRUNE_AT
-        self._hold_waiters: dict[int, list[asyncio.Future[Outcome]]] = {}
+        self._hold_waiters: dict[int, list[asyncio.Future[Resolved]]] = {}
         self._change_waiters: list[asyncio.Future[None]] = []
         self._readers = {source.wake_fd(): self._on_durable, source.change_fd(): self._on_change}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -114,7 +106,7 @@ class DurabilityWaiter(Generic[Outcome]):
             with contextlib.suppress(ValueError):
                 self._change_waiters.remove(future)
 
-    async def wait_for_hold(self, hold: int, deadline: float | None) -> Outcome:
+    async def wait_for_hold(self, hold: int, deadline: float | None) -> Resolved:
         """Waits for the end of a hold, and returns the reserved slots or an error. Raises
         DEADLINE_EXCEEDED.
 
@@ -122,7 +114,7 @@ class DurabilityWaiter(Generic[Outcome]):
         """
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
-        future: asyncio.Future[Outcome] = loop.create_future()
+        future: asyncio.Future[Resolved] = loop.create_future()
         waiter = self._hold_waiters.setdefault(hold, [])
         waiter.append(future)
         began = perf_counter()
@@ -213,7 +205,7 @@ Result = TypeVar("Result")
 
 
 class CommandRunner:
-    def __init__(self, waiter: DurabilityWaiter[Any]) -> None:
+    def __init__(self, waiter: DurabilityWaiter) -> None:
         self.waiter = waiter
 
     async def run_durable(self, command: Callable[[], int], deadline: float | None = None) -> None:

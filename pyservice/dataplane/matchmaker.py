@@ -215,19 +215,21 @@ class Matchmaker:
             await self._engine.wait_all_durable(deadline)
             raise
         try:
-            placement = await self._engine.create(
-                namespace.namespace_id,
-                namespace.version_id,
-                creation,
-                party_size=request.party_size or 1,
-                source=source,
-                source_limit=namespace.source_limit,
-                idempotency=idempotency,
-                deadline=deadline,
-                channels=[
-                    self._engine.player_records.channel(secret.encode())
-                    for secret in request.event_channels
-                ],
+            placement = await self._engine.placed(
+                lambda: self._engine.create_lobby(
+                    namespace.namespace_id,
+                    namespace.version_id,
+                    creation,
+                    party_size=request.party_size or 1,
+                    source=source,
+                    source_limit=namespace.source_limit,
+                    idempotency=idempotency,
+                    channels=[
+                        self._engine.player_records.channel(secret.encode())
+                        for secret in request.event_channels
+                    ],
+                ),
+                deadline,
             )
         except ServiceError as error:
             self._raise_start_refusal(error, request, [target.mode], [target.region])

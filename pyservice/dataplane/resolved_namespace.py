@@ -143,22 +143,9 @@ def resolve_version(content: bytes, *, is_retained: bool = False) -> ResolvedVer
 VersionsById = Mapping[str, ResolvedVersion]
 
 
-def resolved_versions(configuration: pb.NamespaceConfiguration) -> VersionsById:
-    """Returns the versions of a complete configuration, retained ones included."""
-    retained = {
-        version.version_id: resolve_version(version_content(version.matchmaker), is_retained=True)
-        for version in configuration.retained_versions
-    }
-    return retained | {
-        version.version_id: resolve_version(version_content(version.matchmaker))
-        for version in configuration.versions
-    }
-
-
-def resolve_admission_rules(
-    configuration: pb.NamespaceConfiguration, versions: VersionsById | None = None
+def _admission_rules(
+    configuration: pb.NamespaceConfiguration, versions: VersionsById
 ) -> AdmissionRules | None:
-    versions = resolved_versions(configuration) if versions is None else versions
     current = versions.get(configuration.current_version_id)
     is_any = any(version.has_admission_rules for version in versions.values())
     if not is_any and (current is None or not (current.find or current.create)):
@@ -364,12 +351,9 @@ def raw_id(text: str) -> bytes:
 
 
 def resolve_namespace(
-    configuration: pb.NamespaceConfiguration, versions: VersionsById | None = None
+    configuration: pb.NamespaceConfiguration, versions: VersionsById
 ) -> ResolvedNamespace:
-    """Returns the configuration with defaults. With `versions`, `configuration` needs no content of
-    versions.
-    """
-    versions = resolved_versions(configuration) if versions is None else versions
+    """Returns the configuration with defaults. `configuration` needs no content of versions."""
     current = configuration.current_version_id
     running = versions.get(current)
     return ResolvedNamespace(
@@ -382,7 +366,7 @@ def resolve_namespace(
         modes=running.modes if running else MappingProxyType({}),
         lobby_count_max=configuration.matchmaker.lobby_count_max,
         source_limit=configuration.matchmaker.max_players,
-        admission_rules=resolve_admission_rules(configuration, versions),
+        admission_rules=_admission_rules(configuration, versions),
         dev_hostname=running.dev_hostname if running else None,
         retired=MappingProxyType(
             {

@@ -20,7 +20,6 @@ from pyservice.control.configuration_validation import configuration_problems
 from pyservice.dataplane import feed_validation
 from pyservice.dataplane.feed_validation import OperatorLimits
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.edge import http_json_codec
 from pyservice.errors import ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as fed
@@ -36,7 +35,7 @@ from tests.control.configurations import (
     read,
     read_text,
 )
-from tests.support.namespace_configurations import VERSION_ID, configuration
+from tests.support.namespace_configurations import VERSION_ID, configuration, resolved_namespace
 
 _encode_answer = http_json_codec.encoder(METHODS["hosting.v1.Versions.GetVersion"])
 
@@ -199,7 +198,7 @@ def test_data_plane_accepts_accepted_configurations(document: Any) -> None:
     problems = feed_validation.configuration_problems(namespace, _LIMITS, NamespaceIndex())
     assert [(list(problem.path), problem.reason) for problem in problems] == []
     modes = document.get("matchmaker", {}).get("game_modes", {})
-    assert set(resolve_namespace(namespace).modes) == set(modes)
+    assert set(resolved_namespace(namespace).modes) == set(modes)
     assert namespace.current_version_id == VERSION_ID
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pyservice.dataplane.engine import Engine
 from pyservice.errors import ServiceError
+from tests.support.data_plane_service import attach_lobby
 from tests.support.waiting import eventually
 
 _NAMESPACE = bytes(range(16))
@@ -18,23 +19,7 @@ _FILES_MAX = 1_000
 
 
 async def write_large_event(engine: Engine) -> None:
-    lobby, _ = await engine.attach(
-        _NAMESPACE,
-        _VERSION,
-        "duel",
-        "local",
-        [],
-        tags=_TAGS,
-        max_players=(2, 2, 2),
-        player_token_ttl_ms=60_000,
-        heartbeat_timeout_ms=30_000,
-        heartbeat_grace_ms=10_000,
-        is_join_enabled=True,
-        create_ts_ms=0,
-        lobby_count_max=10,
-        idempotency=None,
-        deadline=None,
-    )
+    lobby = attach_lobby(engine, _NAMESPACE, _VERSION, tags=_TAGS)
     await engine.detach([_NAMESPACE], lobby, None)
 
 

@@ -13,11 +13,10 @@ import pytest
 from aiohttp import web
 
 from pyservice.dataplane.engine import Engine
-from pyservice.dataplane.resolved_namespace import resolve_namespace
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.dataplane.admission_scene import AdmissionScene, admission_scene
 from tests.support.matchmaker_scene import expect_error
-from tests.support.namespace_configurations import configuration, version
+from tests.support.namespace_configurations import configuration, resolved_namespace, version
 from tests.support.third_party_server import ThirdPartyServer, third_party_server
 from tests.support.waiting import PATIENCE_S
 
@@ -264,7 +263,7 @@ def test_captcha_rule_repr_hides_secrets() -> None:
     verification = {"url": "https://x/?key=s3", "headers": {"k": "s3"}}
     duel = {"actions": {"join": {"enabled": True, "verification": verification}}}
     message = configuration(versions=[version(level={"captcha": RULE}, duel=duel)])
-    resolved = resolve_namespace(message)
+    resolved = resolved_namespace(message)
     assert resolved.admission_rules is not None
     assert "secret-a" not in repr(resolved)
     assert "s3" not in repr(resolved)

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -51,7 +52,7 @@ class Journal:
         self.wake_ups += 1
         return self._durable
 
-    def take_resolved(self) -> list[Ended]:
+    def take_resolved(self) -> list[Any]:
         resolved, self._ended = self._ended, []
         return resolved
 
@@ -78,15 +79,13 @@ class Journal:
 class Scene:
     def __init__(self) -> None:
         self.journal = Journal()
-        self.waiting: DurabilityWaiter[Ended] = DurabilityWaiter(
-            self.journal, longest_hold_ms=60_000
-        )
+        self.waiting = DurabilityWaiter(self.journal, longest_hold_ms=60_000)
         self.waiting.start()
 
     def settle(self, lsn: int, deadline: float | None = None) -> asyncio.Task[None]:
         return asyncio.create_task(self.waiting.wait_durable(lsn, deadline))
 
-    def hold(self, hold: int, deadline: float | None = None) -> asyncio.Task[Ended]:
+    def hold(self, hold: int, deadline: float | None = None) -> asyncio.Task[Any]:
         return asyncio.create_task(self.waiting.wait_for_hold(hold, deadline))
 
 

@@ -11,11 +11,12 @@ import pytest
 
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.resolved_namespace import JoinRules, raw_id, resolve_admission_rules
+from pyservice.dataplane.resolved_namespace import JoinRules, raw_id
 from tests.support.namespace_configurations import (
     OTHER_NAMESPACE_ID,
     VERSION_ID,
     configuration,
+    resolved_namespace,
     version,
 )
 
@@ -313,13 +314,15 @@ def test_admission_rules_are_none_without_checks() -> None:
         version(level={"captcha": {}}, duel={}),
         version(duel={"actions": enabled}),
     ):
-        assert resolve_admission_rules(configuration(versions=[only])) is None
+        assert resolved_namespace(configuration(versions=[only])).admission_rules is None
 
 
 def test_admission_rules_by_version() -> None:
     old = version(VERSION_ID, level={"captcha": RULE}, duel={"actions": {"join": _verified()}})
     new = version(LATER_ID, duel={"actions": {"find": _verified()}}, tag={})
-    rules = resolve_admission_rules(configuration(versions=[old, new], current_version_id=LATER_ID))
+    rules = resolved_namespace(
+        configuration(versions=[old, new], current_version_id=LATER_ID)
+    ).admission_rules
     assert rules is not None
     assert rules.captcha is None
     assert (list(rules.find), list(rules.create)) == (["duel"], [])

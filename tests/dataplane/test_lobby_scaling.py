@@ -20,13 +20,13 @@ from pyservice.dataplane.lobby_scaling import (
     LobbyScaler,
     plan_group,
 )
-from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id, resolve_namespace
+from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as calls
 from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import ENVIRONMENT_TOKENS, expect_error
-from tests.support.namespace_configurations import configuration, version
+from tests.support.namespace_configurations import configuration, resolved_namespace, version
 from tests.support.runtime_scene import (
     BUILD_ID,
     DOCKER,
@@ -65,7 +65,7 @@ class Group:
 
 def mode(low: int, high: int, **fields: Any) -> ResolvedMode:
     idle = {"idle_lobbies": {"min": low, "max": high}}
-    return resolve_namespace(configuration(versions=[version(duel=idle | fields)])).modes["duel"]
+    return resolved_namespace(configuration(versions=[version(duel=idle | fields)])).modes["duel"]
 
 
 def plan(group: Group, low: int, high: int, region: str = "local", **fields: Any) -> GroupPlan:

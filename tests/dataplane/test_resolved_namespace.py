@@ -12,13 +12,17 @@ from pyservice.dataplane.resolved_namespace import (
     ModePort,
     RegionSettings,
     ResolvedMode,
-    resolve_namespace,
 )
-from tests.support.namespace_configurations import VERSION_ID, configuration, version
+from tests.support.namespace_configurations import (
+    VERSION_ID,
+    configuration,
+    resolved_namespace,
+    version,
+)
 
 
 def resolved(level: dict[str, Any], mode: dict[str, Any]) -> ResolvedMode:
-    namespace = resolve_namespace(configuration(versions=[version(level=level, duel=mode)]))
+    namespace = resolved_namespace(configuration(versions=[version(level=level, duel=mode)]))
     return namespace.modes["duel"]
 
 
@@ -78,7 +82,7 @@ def test_tls_follows_protocol() -> None:
 
 def test_only_the_current_version_is_resolved() -> None:
     other = "0192f000-0000-7000-8000-0000000000b2"
-    namespace = resolve_namespace(
+    namespace = resolved_namespace(
         configuration(versions=[version(other, old={}), version(VERSION_ID, new={})])
     )
     assert set(namespace.modes) == {"new"}
@@ -306,7 +310,7 @@ def test_ports_and_dev_ports_come_from_one_level(
 def test_dev_hostname_is_from_the_current_version(level: dict[str, Any], name: str | None) -> None:
     other = version(OTHER_BUILD, {"dev_hostname": "elsewhere"})
     assert (
-        resolve_namespace(configuration(versions=[version(level=level), other])).dev_hostname
+        resolved_namespace(configuration(versions=[version(level=level), other])).dev_hostname
         == name
     )
 

@@ -26,7 +26,7 @@ from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import NamespaceConfiguration
 from tests.dataplane.admission_scene import CAPTCHA_RULE
-from tests.support.data_plane_service import running_engine
+from tests.support.data_plane_service import attach_lobby, running_engine
 from tests.support.matchmaker_scene import (
     ENVIRONMENT_TOKENS,
     MODES,
@@ -243,20 +243,7 @@ async def test_retained_versions_limit(plane: Plane) -> None:
     lobby_id = (await plane.attach()).lobby_id
     ids = [version_id(number) for number in range(1, RETAINED_MAX + 2)]
     for one in ids:
-        plane.engine._native.attach(
-            raw_id(NAMESPACE_ID),
-            raw_id(one),
-            "duel",
-            "north",
-            [],
-            max_players=(1, 1, 1),
-            player_token_ttl_ms=5_000,
-            heartbeat_timeout_ms=30_000,
-            heartbeat_grace_ms=0,
-            is_join_enabled=True,
-            create_ts_ms=1,
-            lobby_count_max=10_000,
-        )
+        attach_lobby(plane.engine, raw_id(NAMESPACE_ID), raw_id(one))
     named = [version(one, duel={}) for one in ids]
     await plane.take(current_version_id=ids[0], versions=named)
     answer = await plane.switch(0xF000)

@@ -241,3 +241,23 @@ async def running_engine(folder: Path, **limits: Any) -> AsyncIterator[Engine]:
 async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     async with running_engine(tmp_path, find_wait_ms=2_000) as engine:
         yield engine
+
+
+def attach_lobby(engine: Engine, namespace: bytes, version: bytes, **fields: Any) -> bytes:
+    """Attaches a lobby without waiting for the disk. Returns its id."""
+    lobby, _, _ = engine.attach_lobby(
+        namespace,
+        version,
+        "duel",
+        "north",
+        [],
+        max_players=(2, 2, 2),
+        player_token_ttl_ms=60_000,
+        heartbeat_timeout_ms=30_000,
+        heartbeat_grace_ms=10_000,
+        is_join_enabled=True,
+        create_ts_ms=0,
+        lobby_count_max=10_000,
+        **fields,
+    )
+    return lobby

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from ipaddress import ip_address
 from typing import Any, Final, TypeVar
+from unittest.mock import AsyncMock
 
 import pytest
 from google.protobuf.message import Message
@@ -210,6 +211,8 @@ class MatchmakerScene:
         fields = {
             "heartbeat_timeout_ms": 30_000,
             "heartbeat_grace_ms": 10_000,
+            "can_access_game": AsyncMock(return_value=False),
+            "quota_refusal": lambda namespace: None,
             "now_ms": lambda: 1_700_000_000_000,
             **context,
         }

@@ -6,6 +6,9 @@ from typing import Any
 
 from google.protobuf import json_format
 
+from pyservice.dataplane.held_versions import HeldVersions
+from pyservice.dataplane.namespace_index import prepare_namespace
+from pyservice.dataplane.resolved_namespace import ResolvedNamespace
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 
 NAMESPACE_ID = "0192f000-0000-7000-8000-000000000001"
@@ -40,3 +43,7 @@ def version(
 
 def configuration(**changes: Any) -> pb.NamespaceConfiguration:
     return json_format.ParseDict(document(**changes), pb.NamespaceConfiguration())
+
+
+def resolved_namespace(configuration: pb.NamespaceConfiguration) -> ResolvedNamespace:
+    return prepare_namespace(configuration, HeldVersions()).resolved
