@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +50,7 @@ async def game_and_web(scene: RuntimeScene) -> list[routes_pb2.Route]:
 async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> None:
     scene = RuntimeScene(engine, PlayerAddresses(job_domain="job.test"))
     await scene.desired_lobbies()
-    async with asking(scene.find()) as finding:
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, finding):
         routes = {route.port_name: route for route in await scene.serve()}
         host = f"{lobby.lobby_id}-web.lobby.north.job.test"
         assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
@@ -63,8 +62,7 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
 
 async def test_refused_port_is_replaced_before_it_is_returned(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()) as finding:
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, finding):
         game, web = await game_and_web(scene)
         answer = await scene.follow(outcome(game, "REFUSED"), outcome(web, "LISTENING"))
         instead = {route.port_name: route for route in answer.routes}
@@ -78,8 +76,7 @@ async def test_refused_port_is_replaced_before_it_is_returned(connected: Runtime
 
 async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()) as finding:
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, finding):
         routes = list((await scene.follow()).routes)
         answer = await scene.follow(*(outcome(route, "UNSERVED") for route in routes))
         assert not answer.routes
@@ -113,8 +110,7 @@ async def test_outcomes_share_journal_syncs(engine: Engine) -> None:
 
 async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()):
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, _):
         await scene.serve()
         answer = await scene.follow(instance="two")
         assert answer.is_complete
@@ -128,8 +124,7 @@ async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene
 
 async def test_ready_waits_until_ports_forward_to_the_process(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()) as finding:
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, finding):
         before = await scene.serve()
         assert [route.backend_port for route in before] == [0, 0]
         # Edge-guard does not know the process yet.
@@ -153,8 +148,7 @@ async def test_ready_waits_until_ports_forward_to_the_process(connected: Runtime
 
 async def test_outdated_outcomes_are_ignored(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()):
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, _):
         before = list((await scene.follow(question=1)).routes)
         await scene.place_process(lobby.lobby_id)
         after = list((await scene.follow(question=2)).routes)
@@ -179,11 +173,7 @@ async def test_server_ports_are_leased_before_its_process_starts(engine: Engine)
     scene.runtime.wait_server_served = scene.routes.wait_server_served
     request = datagrams(1)
     async with asking(scene.runtime.lease(request)) as leasing:
-
-        async def current_routes() -> Any:
-            return list((await scene.follow()).routes)
-
-        routes = await eventually(current_routes)
+        routes = await scene.new_routes()
         assert {route.backend_port for route in routes} == {0}
         await scene.follow(*(outcome(route, "LISTENING") for route in routes))
         leased = await asyncio.wait_for(leasing, PATIENCE_S)
@@ -199,8 +189,7 @@ async def test_server_ports_are_leased_before_its_process_starts(engine: Engine)
 
 async def test_removals_are_repeated_until_confirmed(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()):
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (lobby, _):
         await scene.serve()
         await scene.report(lobby.lobby_id, over=runtime_pb2.Over(reason="exited"))
     assert list((await scene.follow()).removed) == [lobby.lobby_id]
@@ -227,8 +216,7 @@ async def test_exhausted_ports_create_no_lobby(engine: Engine) -> None:
     one_more = await expect_error(scene.runtime.lease(datagrams(FAMILY)))
     assert one_more.code == "PORTS_EXHAUSTED"
     assert (await scene.desired_lobbies()).lobbies == []
-    async with asking(scene.find("streams")):
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting(scene.find("streams")) as (lobby, _):
         assert lobby.spec.game_mode == "streams", "ports of the other family are left"
 
 
@@ -333,8 +321,7 @@ async def finish_with_another_number(
 async def test_waiting_lobby_gets_another_number(
     patient_scene: RuntimeScene, tmp_path: Path, block: Block
 ) -> None:
-    async with asking(patient_scene.find()) as finding:
-        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with patient_scene.starting() as (lobby, finding):
         first, web = await game_and_web(patient_scene)
         unblock = await block(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
@@ -363,8 +350,7 @@ async def test_waiting_server_gets_another_number(
 async def test_repeated_ready_gets_another_number(
     patient_scene: RuntimeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with patient_scene.starting() as (lobby, _):
         first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
@@ -379,8 +365,7 @@ async def test_repeated_ready_gets_another_number(
 async def test_refused_port_does_not_block_other_routes(
     patient_scene: RuntimeScene, tmp_path: Path
 ) -> None:
-    async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with patient_scene.starting() as (lobby, _):
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.place_process(lobby.lobby_id)
@@ -393,8 +378,7 @@ async def test_refused_port_does_not_block_other_routes(
 async def test_refused_port_is_forgotten_with_its_owner(
     patient_scene: RuntimeScene, tmp_path: Path
 ) -> None:
-    async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with patient_scene.starting() as (lobby, _):
         first = await game(patient_scene)
         await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"))
@@ -408,8 +392,7 @@ async def test_refused_port_is_forgotten_with_its_owner(
 async def test_unserved_port_after_refusal_keeps_its_number(
     patient_scene: RuntimeScene, tmp_path: Path
 ) -> None:
-    async with asking(patient_scene.find()):
-        [lobby] = (await patient_scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with patient_scene.starting() as (lobby, _):
         first, web = await game_and_web(patient_scene)
         unblock = await disk_is_full(patient_scene.engine, tmp_path)
         await patient_scene.follow(outcome(first, "REFUSED"), outcome(web, "LISTENING"))
@@ -425,51 +408,7 @@ async def test_unserved_port_after_refusal_keeps_its_number(
 MIXED_LEASE = lease_of("c1", game="tcp", voice="udp", web="http")
 
 
-@pytest.fixture
-async def lease_scene(engine: Engine) -> RuntimeScene:
-    scene = RuntimeScene(engine)
-    scene.runtime.wait_server_served = scene.routes.wait_server_served
-    return scene
-
-
-async def next_routes(lease_scene: RuntimeScene) -> Sequence[routes_pb2.Route]:
-
-    async def look_up() -> Any:
-        return list((await lease_scene.follow()).routes)
-
-    new: Sequence[routes_pb2.Route] = await eventually(look_up)
-    return new
-
-
-async def test_lease_returns_the_ports_that_edge_guard_bound(lease_scene: RuntimeScene) -> None:
-    async with asking(lease_scene.runtime.lease(MIXED_LEASE)) as leasing:
-        first = {route.port_name: route for route in await next_routes(lease_scene)}
-        game, voice, web = (first[name] for name in ("game", "voice", "web"))
-        await lease_scene.follow(outcome(game, "REFUSED"), outcome(voice, "LISTENING"))
-        await lease_scene.follow(outcome(web, "LISTENING"))
-        assert not leasing.done()
-        # The response to its request had the new number.
-        lease_scene.version = 0
-        [other] = [route for route in await next_routes(lease_scene) if route.port_name == "game"]
-        assert other.port != game.port
-        await lease_scene.follow(outcome(other, "LISTENING"))
-        leased = await leasing
-    numbers = {name: port.port for name, port in leased.ports.items()}
-    assert numbers == {"game": other.port, "voice": voice.port, "web": web.port}
-    assert await lease_scene.runtime.lease(MIXED_LEASE) == leased
-
-
-async def test_lease_without_edge_guard_is_overloaded(
-    lease_scene: RuntimeScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", 0.05)
-    assert (await expect_error(lease_scene.runtime.lease(MIXED_LEASE))).code == "OVERLOADED"
-
-
-TCP_LEASE = lease_of("c2", game="tcp")
-
-
-class RestartableScene(RuntimeScene):
+class LeaseScene(RuntimeScene):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine)
         self.start()
@@ -480,70 +419,93 @@ class RestartableScene(RuntimeScene):
 
 
 @pytest.fixture
-async def restartable(engine: Engine) -> RestartableScene:
-    return RestartableScene(engine)
+async def lease_scene(engine: Engine) -> LeaseScene:
+    return LeaseScene(engine)
 
 
-async def all_routes(restartable: RuntimeScene, instance: str) -> Sequence[routes_pb2.Route]:
-    restartable.version = 0
+async def test_lease_returns_the_ports_that_edge_guard_bound(lease_scene: LeaseScene) -> None:
+    async with asking(lease_scene.runtime.lease(MIXED_LEASE)) as leasing:
+        first = {route.port_name: route for route in await lease_scene.new_routes()}
+        game, voice, web = (first[name] for name in ("game", "voice", "web"))
+        await lease_scene.follow(outcome(game, "REFUSED"), outcome(voice, "LISTENING"))
+        await lease_scene.follow(outcome(web, "LISTENING"))
+        assert not leasing.done()
+        # The response to its request had the new number.
+        lease_scene.version = 0
+        [other] = [route for route in await lease_scene.new_routes() if route.port_name == "game"]
+        assert other.port != game.port
+        await lease_scene.follow(outcome(other, "LISTENING"))
+        leased = await leasing
+    numbers = {name: port.port for name, port in leased.ports.items()}
+    assert numbers == {"game": other.port, "voice": voice.port, "web": web.port}
+    assert await lease_scene.runtime.lease(MIXED_LEASE) == leased
 
-    async def look_up() -> Any:
-        return list((await restartable.follow(instance=instance)).routes)
 
-    current_routes: Sequence[routes_pb2.Route] = await eventually(look_up)
-    return current_routes
+async def test_lease_without_edge_guard_is_overloaded(
+    lease_scene: LeaseScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", 0.05)
+    assert (await expect_error(lease_scene.runtime.lease(MIXED_LEASE))).code == "OVERLOADED"
 
 
-async def leased(restartable: RuntimeScene) -> runtime_pb2.PublicPort:
-    async with asking(restartable.runtime.lease(TCP_LEASE)) as leasing:
-        [route] = await all_routes(restartable, "one")
-        await restartable.follow(outcome(route, "LISTENING"))
+TCP_LEASE = lease_of("c2", game="tcp")
+
+
+async def all_routes(lease_scene: LeaseScene, instance: str) -> list[routes_pb2.Route]:
+    lease_scene.version = 0
+    return await lease_scene.new_routes(instance=instance)
+
+
+async def leased(lease_scene: LeaseScene) -> runtime_pb2.PublicPort:
+    async with asking(lease_scene.runtime.lease(TCP_LEASE)) as leasing:
+        [route] = await all_routes(lease_scene, "one")
+        await lease_scene.follow(outcome(route, "LISTENING"))
         answer: runtime_pb2.LeaseResponse = await asyncio.wait_for(leasing, PATIENCE_S)
     return answer.ports["game"]
 
 
 @pytest.mark.parametrize("is_restarted", [False, True], ids=["the same", "another"])
 async def test_returned_port_is_not_replaced(
-    restartable: RestartableScene, *, is_restarted: bool
+    lease_scene: LeaseScene, *, is_restarted: bool
 ) -> None:
-    current_routes = await leased(restartable)
+    current_routes = await leased(lease_scene)
     if is_restarted:
-        restartable.start()
-    [route] = await all_routes(restartable, "two")
-    await restartable.follow(outcome(route, "REFUSED"), instance="two")
-    [after] = await all_routes(restartable, "two")
+        lease_scene.start()
+    [route] = await all_routes(lease_scene, "two")
+    await lease_scene.follow(outcome(route, "REFUSED"), instance="two")
+    [after] = await all_routes(lease_scene, "two")
     assert after.port == current_routes.port
 
 
 async def test_repeated_lease_returns_the_same_port(
-    restartable: RestartableScene, monkeypatch: pytest.MonkeyPatch
+    lease_scene: LeaseScene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    current_routes = await leased(restartable)
-    [route] = await all_routes(restartable, "two")
+    current_routes = await leased(lease_scene)
+    [route] = await all_routes(lease_scene, "two")
     monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", 0.05)
-    async with asking(expect_error(restartable.runtime.lease(TCP_LEASE))) as asking_again:
+    async with asking(expect_error(lease_scene.runtime.lease(TCP_LEASE))) as asking_again:
         await asyncio.sleep(0)
-        await restartable.follow(outcome(route, "REFUSED"), instance="two")
+        await lease_scene.follow(outcome(route, "REFUSED"), instance="two")
         assert (await asking_again).code == "OVERLOADED"
     monkeypatch.setattr(edge_routes, "SERVER_SERVED_TIMEOUT_S", PATIENCE_S)
-    async with asking(restartable.runtime.lease(TCP_LEASE)) as asking_again:
-        await restartable.follow(outcome(route, "LISTENING"), instance="two")
+    async with asking(lease_scene.runtime.lease(TCP_LEASE)) as asking_again:
+        await lease_scene.follow(outcome(route, "LISTENING"), instance="two")
         assert (await asking_again).ports["game"] == current_routes
 
 
-async def test_unreturned_port_may_change_after_a_restart(restartable: RestartableScene) -> None:
-    async with asking(restartable.runtime.lease(TCP_LEASE)):
-        [first] = await all_routes(restartable, "one")
-    restartable.start()
-    async with asking(restartable.runtime.lease(TCP_LEASE)) as leasing:
-        [route] = await all_routes(restartable, "one")
+async def test_unreturned_port_may_change_after_a_restart(lease_scene: LeaseScene) -> None:
+    async with asking(lease_scene.runtime.lease(TCP_LEASE)):
+        [first] = await all_routes(lease_scene, "one")
+    lease_scene.start()
+    async with asking(lease_scene.runtime.lease(TCP_LEASE)) as leasing:
+        [route] = await all_routes(lease_scene, "one")
         assert route == first
-        await restartable.follow(outcome(route, "REFUSED"))
+        await lease_scene.follow(outcome(route, "REFUSED"))
 
         async def changed() -> Any:
-            [route] = await all_routes(restartable, "one")
+            [route] = await all_routes(lease_scene, "one")
             return route if route.port != first.port else None
 
         other = await eventually(changed)
-        await restartable.follow(outcome(other, "LISTENING"))
+        await lease_scene.follow(outcome(other, "LISTENING"))
         assert (await leasing).ports["game"].port == other.port

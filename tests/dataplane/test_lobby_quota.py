@@ -21,7 +21,7 @@ from tests.support.namespace_configurations import (
     OTHER_NAMESPACE_ID,
     version,
 )
-from tests.support.runtime_scene import DOCKER, MODES, RuntimeScene, asking
+from tests.support.runtime_scene import DOCKER, MODES, RuntimeScene
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
@@ -136,8 +136,7 @@ async def test_restart_counts_the_existing_lobbies(engine: Engine) -> None:
 
 async def test_starting_lobby_counts_until_its_end(engine: Engine) -> None:
     scene = await quota_scene(engine)
-    async with asking(scene.create()):
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting(scene.create()) as (lobby, _):
         lobby_id = parse_uuid(lobby.lobby_id) or b""
         assert scene.resources.of_lobby(lobby_id) == SIZES[TIER] == use_of(scene)
         await engine.processes.record_exit(lobby_id, 1)

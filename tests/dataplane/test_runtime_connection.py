@@ -46,8 +46,7 @@ NORTH: dict[str, Any] = {"regions": [{"name_id": "north", **NAMES, "latitude": 6
 
 async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find(tags={"map": "sea"})) as finding:
-        [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting(scene.find(tags={"map": "sea"})) as (lobby, finding):
         spec = lobby.spec
         assert (spec.build_id, spec.game_mode, spec.region) == (BUILD_ID, "duel", "north")
         assert (list(spec.args), dict(spec.env)) == (["--map", "$(MAP)"], {"MAP": "sea"})
@@ -111,8 +110,7 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
     page = await scene.matchmaker.reply("list", pb.ListLobbiesRequest(), scene.client())
     listed = pb.ListLobbiesResponse.FromString(page.proto())
     assert [lobby.lobby_id for lobby in listed.lobbies] == [started_lobby.lobby_id]
-    async with asking(scene.create()):
-        [other] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting(scene.create()) as (other, _):
         assert other.lobby_id != started_lobby.lobby_id, "an existing lobby is never used"
 
 
@@ -264,8 +262,7 @@ async def test_repeated_exit_report_is_one_crash(
     scene.runtime.on_lobby_crashed = lambda lobby: crashed.append(format_uuid(lobby.id))
     servers = scene.engine.processes
     full = ServiceError("STORAGE_FULL")
-    async with asking(scene.find()) as finding:
-        [started_lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting() as (started_lobby, finding):
         report = runtime_pb2.Over(exit_code=1, reason="exited")
         monkeypatch.setattr(type(servers), "record_exit", AsyncMock(side_effect=full))
         for _ in range(3):
@@ -357,8 +354,7 @@ async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         scene.free = (1_500, 1_000_000)
         await scene.desired_lobbies()
-        async with asking(scene.create()):
-            [third] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+        async with scene.starting(scene.create()) as (third, _):
             assert not third.is_stopping
 
 
@@ -397,8 +393,7 @@ async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
     scene = RuntimeScene(engine)
     scene.free = (2_000, 1_000_000)
     await scene.desired_lobbies()
-    async with asking(scene.create()):
-        [first] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+    async with scene.starting(scene.create()) as (first, _):
         scene.free = (1_000, 1_000_000)
         await scene.desired_lobbies()
         await engine.processes.stop(raw_id(first.lobby_id), only_if_idle=False)

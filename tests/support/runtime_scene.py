@@ -122,21 +122,35 @@ class RuntimeScene(MatchmakerScene):
         self.epoch, self.version = answer.epoch, answer.version
         return answer
 
-    async def serve(self) -> list[routes_pb2.Route]:
-        async def new_routes() -> list[routes_pb2.Route]:
-            return list((await self.follow()).routes)
+    async def new_routes(self, **request: Any) -> list[routes_pb2.Route]:
+        """Waits for changed routes, and returns them."""
 
-        routes: list[routes_pb2.Route] = await eventually(new_routes)
+        async def changed() -> list[routes_pb2.Route]:
+            return list((await self.follow(**request)).routes)
+
+        routes: list[routes_pb2.Route] = await eventually(changed)
+        return routes
+
+    async def serve(self) -> list[routes_pb2.Route]:
+        routes = await self.new_routes()
         await self.follow(*(outcome(route, "LISTENING") for route in routes))
         return routes
 
     async def ready(self, lobby_id: str) -> None:
         await self.fleet.ready(pb.LobbyReadyRequest(), self.server(lobby_id))
 
-    async def started(self, work: Awaitable[Any] | None = None) -> tuple[Any, Any]:
-        """Runs a find or create with a new lobby. Returns its response and the desired lobby."""
+    @contextlib.asynccontextmanager
+    async def starting(
+        self, work: Awaitable[Any] | None = None
+    ) -> AsyncIterator[tuple[Any, asyncio.Future[Any]]]:
+        """Asks for a new lobby. Returns the desired lobby and the future response."""
         async with asking(work or self.find()) as finding:
             [lobby] = (await self.desired_lobbies(wait_ms=5_000)).lobbies
+            yield lobby, finding
+
+    async def started(self, work: Awaitable[Any] | None = None) -> tuple[Any, Any]:
+        """Runs a find or create with a new lobby. Returns its response and the desired lobby."""
+        async with self.starting(work) as (lobby, finding):
             await self.serve()
             await self.ready(lobby.lobby_id)
             return await asyncio.wait_for(finding, PATIENCE_S), lobby
