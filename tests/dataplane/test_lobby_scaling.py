@@ -186,61 +186,67 @@ def switched(
     return switched_configuration
 
 
-def switch(scene: RuntimeScene) -> pb.NamespaceConfiguration:
-    """Makes the other version current. Returns the configuration before."""
-    before = scene.namespaces.configuration(scene.client().namespace_id)
-    assert before is not None
-    scene.namespaces.put(switched(before, SWITCHED_MS, environment_tokens=ENVIRONMENT_TOKENS))
-    return before
+class DrainScene(RuntimeScene):
+    """Modes with a drain time, and a scaler with a wall clock that the test sets."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, **MODES_WITH_DRAIN)
+        self.wall_ms = SWITCHED_MS
+        parts = engine, self.namespaces, self.lobby_templates
+        self.lobby_scaler = LobbyScaler(*parts, ["north"], 30_000, lambda: self.wall_ms)
+
+    def switch(self) -> pb.NamespaceConfiguration:
+        """Makes the other version current. Returns the configuration before."""
+        before = self.namespaces.configuration(self.client().namespace_id)
+        assert before is not None
+        self.namespaces.put(switched(before, SWITCHED_MS, environment_tokens=ENVIRONMENT_TOKENS))
+        return before
+
+    async def step(self) -> None:
+        self.lobby_scaler.namespace_changed(self.client().namespace_id)
+        await self.lobby_scaler.step()
 
 
-async def test_drained_lobby_stops_after_max_drain_even_with_players(engine: Engine) -> None:
-    scene = await connected_scene(engine, **MODES_WITH_DRAIN)
-    wall_ms = SWITCHED_MS
-    lobby_scaler = LobbyScaler(
-        engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
-    )
+@pytest.fixture
+async def scene(engine: Engine) -> DrainScene:
+    scene = DrainScene(engine)
+    await scene.desired_lobbies()
+    return scene
+
+
+async def test_drained_lobby_stops_after_max_drain_even_with_players(scene: DrainScene) -> None:
     await scene.started()
-    namespace = scene.client().namespace_id
-    switch(scene)
+    scene.switch()
 
     async def is_stopping() -> bool:
-        lobby_scaler.namespace_changed(namespace)
-        await lobby_scaler.step()
+        await scene.step()
         return any(lobby.is_stopping for lobby in (await scene.desired_lobbies()).lobbies)
 
     assert not await is_stopping()
-    wall_ms = SWITCHED_MS + DRAIN_MS - 1
+    scene.wall_ms = SWITCHED_MS + DRAIN_MS - 1
     assert not await is_stopping()
-    wall_ms += 1
+    scene.wall_ms += 1
     assert await is_stopping()
 
 
-async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> None:
-    scene = await connected_scene(engine, **MODES_WITH_DRAIN)
-    wall_ms = SWITCHED_MS
-    lobby_scaler = LobbyScaler(
-        engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
-    )
+async def test_attached_lobby_is_detached_after_max_drain(scene: DrainScene) -> None:
     played, empty = await scene.attach("attached"), await scene.attach("attached")
     starting = await scene.attach("attached", is_ready=False)
     player = (await scene.join(played.lobby_id)).player.token
     await scene.connected(played.lobby_id, player)
     closed = calls.SetLobbyClosedRequest(is_closed=True)
     await scene.fleet.set_closed(closed, scene.server(played.lobby_id))
-    namespace = scene.client().namespace_id
-    switch(scene)
+    scene.switch()
     new = await scene.attach("attached")
     attached = (played, empty, starting, new)
 
     async def live() -> list[bool]:
-        lobby_scaler.namespace_changed(namespace)
-        await lobby_scaler.step()
-        return [engine.lobby(raw_id(one.lobby_id)) is not None for one in attached]
+        await scene.step()
+        return [scene.engine.lobby(raw_id(one.lobby_id)) is not None for one in attached]
 
-    wall_ms = SWITCHED_MS + DRAIN_MS - 1
+    scene.wall_ms = SWITCHED_MS + DRAIN_MS - 1
     assert await live() == [True] * 4
-    wall_ms += 1
+    scene.wall_ms += 1
     assert await live() == [False, False, False, True]
     beat = scene.fleet.heartbeat(calls.HeartbeatRequest(), scene.server(played.lobby_id))
     assert (await expect_error(beat)).code == "MATCHMAKER_LOBBY_STOPPED"
@@ -251,21 +257,13 @@ async def test_attached_lobby_is_detached_after_max_drain(engine: Engine) -> Non
     assert await live() == [False, False, False, True]
 
 
-async def test_attached_lobby_survives_a_rollback(engine: Engine) -> None:
-    scene = await connected_scene(engine, **MODES_WITH_DRAIN)
-    wall_ms = SWITCHED_MS
-    lobby_scaler = LobbyScaler(
-        engine, scene.namespaces, scene.lobby_templates, ["north"], 30_000, lambda: wall_ms
-    )
+async def test_attached_lobby_survives_a_rollback(scene: DrainScene) -> None:
     lobby = await scene.attach("attached")
-    namespace = scene.client().namespace_id
-    first = switch(scene)
-    lobby_scaler.namespace_changed(namespace)
-    await lobby_scaler.step()
+    first = scene.switch()
+    await scene.step()
     scene.namespaces.put(first)
-    wall_ms += 2 * DRAIN_MS
-    lobby_scaler.namespace_changed(namespace)
-    await lobby_scaler.step()
+    scene.wall_ms += 2 * DRAIN_MS
+    await scene.step()
     assert (await scene.find("attached")).lobby.lobby_id == lobby.lobby_id
 
 

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -45,6 +46,26 @@ def app() -> SlowApplication:
     return SlowApplication()
 
 
+class BusyServer(NamedTuple):
+    """A server that answers one request."""
+
+    server: HttpServer
+    address: Any
+    connection: HttpConnection
+
+
+@pytest.fixture
+async def busy(app: SlowApplication) -> AsyncIterator[BusyServer]:
+    bound = listener()
+    server = HttpServer(app, [bound])
+    await server.start()
+    connection = await HttpConnection.open(bound.getsockname())
+    connection.say("GET", "/")
+    await until_met(lambda: app.running == 1)
+    yield BusyServer(server, bound.getsockname(), connection)
+    await connection.close()
+
+
 async def test_tcp_and_unix_sockets_are_served(app: SlowApplication, tmp_path: Path) -> None:
     app.may_end.set()
     path, bound = tmp_path / "http.sock", listener()
@@ -60,51 +81,30 @@ async def test_tcp_and_unix_sockets_are_served(app: SlowApplication, tmp_path: P
     await server.stop(0.0)
 
 
-async def test_stop_waits_for_running_requests(app: SlowApplication) -> None:
-    bound = listener()
-    server = HttpServer(app, [bound])
-    await server.start()
-    idle = await HttpConnection.open(bound.getsockname())
-    busy = await HttpConnection.open(bound.getsockname())
-    busy.say("GET", "/")
-    await until_met(lambda: app.running == 1)
-    stopping = asyncio.create_task(server.stop(PATIENCE_S))
+async def test_stop_waits_for_running_requests(app: SlowApplication, busy: BusyServer) -> None:
+    idle = await HttpConnection.open(busy.address)
+    stopping = asyncio.create_task(busy.server.stop(PATIENCE_S))
     assert await is_closed(idle)
     assert not stopping.done()
     app.may_end.set()
-    response = await busy.read()
+    response = await busy.connection.read()
     assert (response.status, response.headers["connection"]) == (200, "close")
     await stopping
-    await busy.close()
     await idle.close()
 
 
-async def test_stop_aborts_requests_after_the_grace(app: SlowApplication) -> None:
-    bound = listener()
-    server = HttpServer(app, [bound])
-    await server.start()
-    connection = await HttpConnection.open(bound.getsockname())
-    connection.say("GET", "/")
-    await until_met(lambda: app.running == 1)
-    await server.stop(0.0)
+async def test_stop_aborts_requests_after_the_grace(app: SlowApplication, busy: BusyServer) -> None:
+    await busy.server.stop(0.0)
     assert app.disconnected == 1
     with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
-        await connection.read()
-    await connection.close()
+        await busy.connection.read()
 
 
-async def test_second_stop_ends_the_wait_of_the_first(app: SlowApplication) -> None:
-    bound = listener()
-    server = HttpServer(app, [bound])
-    await server.start()
-    connection = await HttpConnection.open(bound.getsockname())
-    connection.say("GET", "/")
-    await until_met(lambda: app.running == 1)
-    first = asyncio.create_task(server.stop(10 * PATIENCE_S))
+async def test_second_stop_ends_the_wait_of_the_first(busy: BusyServer) -> None:
+    first = asyncio.create_task(busy.server.stop(10 * PATIENCE_S))
     await asyncio.sleep(0)
-    await server.stop(0.0)
+    await busy.server.stop(0.0)
     await asyncio.wait_for(first, PATIENCE_S)
-    await connection.close()
 
 
 def test_folder_without_permission_is_named(tmp_path: Path) -> None:
