@@ -56,6 +56,7 @@ __all__ = [
     "TrustedProxies",
     "acked_bytes",
     "bearer_token",
+    "broken_rules",
     "build_profile",
     "change_files",
     "check_idempotency_key",

@@ -84,7 +84,7 @@ class Matchmaker:
         if trace is not None and (decision.namespace or decision.lobby):
             trace.namespace_id, trace.lobby_id = decision.namespace or b"", decision.lobby or b""
             trace.authorized = trace.handled = perf_counter()
-        # What a request needs can change while it waits.
+        # A request can need something else after a wait.
         while True:
             if decision.need == "admission":
                 if request.operation == "find":

@@ -199,7 +199,7 @@ NATIVE_MESSAGES: Final[Mapping[type[Message], str]] = {
     matchmaker_pb2.SetLobbyClosedRequest: "closed",
     matchmaker_pb2.ListLobbiesRequest: "list",
 }
-"""Operations by their messages, whose rules are those of the native matchmaker."""
+"""Operations by their messages. The native matchmaker has the rules of these messages."""
 
 
 def validate(message: Message) -> list[FieldProblem]:
