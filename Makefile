@@ -59,7 +59,7 @@ run: build ## Start the service with the arena in it, and say where to play (fla
 	@exec $(BIN)/python -m examples.run $(ARGS)
 
 test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) $(ACME_SERVER) ## The fast tests: run them before a commit
-	@scripts/test-fast $(BIN)/pytest -m "not proof" --tier fast -n 3 --dist worksteal
+	@scripts/test-fast $(BIN)/pytest -m "not proof" --tier fast -n 4 --dist worksteal
 
 test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) $(ACME_SERVER) ## Every test: what CI runs
 	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored

@@ -15,7 +15,7 @@ MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 MAX_TRANSPORT_LINES = 2_500
 """Of `pyservice/edge` and `pyservice/rpc` together. Connections are the task of the front."""
-MAX_PLAIN_READER_LINES = 400
+MAX_PLAIN_READER_LINES = 425
 """Of the front's own reader of HTTP/1.1. Hyper reads everything else."""
 
 # Files over the limit, with the reason.
@@ -176,10 +176,11 @@ def test_python_transports_stay_small() -> None:
 
 
 def test_own_http_reader_is_small() -> None:
+    tests = "native/front/src/plain_requests/plain_request/"
     files = [
         path
         for path in tracked("native/front/src/plain_requests/*.rs")
-        if path.stem.startswith("plain_")
+        if not relative(path).startswith(tests)
     ]
     assert files
     assert sum(len(path.read_text().splitlines()) for path in files) <= MAX_PLAIN_READER_LINES

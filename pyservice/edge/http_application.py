@@ -1,7 +1,7 @@
 """The ASGI application of the API. It checks a request, runs its operation and sends the response.
 
 The order is: route, token, rate limit, header rules, body, field rules, operation. Behind the
-front, the application trusts the headers `x-hosting-*` (pyservice/transport/internal_headers.py).
+front, the application trusts the headers `x-hosting-*` (pyservice/front/internal_headers.py).
 """
 
 from __future__ import annotations

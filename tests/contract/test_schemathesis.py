@@ -59,6 +59,8 @@ DEVELOPED: Final = sorted(
     if CredentialKind.DEVELOPMENT in credential_kinds(method)
 )
 EACH: Final = pytest.mark.parametrize("slug", sorted(BY_SLUG))
+A_QUARTER: Final = pytest.mark.parametrize("slug", one_of(4, sorted(BY_SLUG)))
+"""A quarter in the fast tier."""
 ON_BOTH: Final = pytest.mark.parametrize("served_game", KINDS, indirect=True)
 # SQLite is enough for tests that vary code above the database. The tests marked `proof` use both
 # databases.
@@ -180,7 +182,7 @@ def test_dev_token_gets_a_mock_response_as_documented(
 
 
 @ON_BOTH
-@EACH
+@A_QUARTER
 def test_operation_reaches_every_declared_code(
     slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
@@ -195,7 +197,7 @@ def test_operation_reaches_every_declared_code(
 
 
 @ON_ONE
-@pytest.mark.parametrize("slug", LIMITED)
+@pytest.mark.parametrize("slug", one_of(4, LIMITED))
 def test_rate_limited_operation_returns_its_code(
     slug: str, strict_served_game: ServedGame, checker: ResponseChecker
 ) -> None:
@@ -208,7 +210,7 @@ def test_rate_limited_operation_returns_its_code(
 
 
 @ON_ONE
-@pytest.mark.parametrize("slug", one_of(4, sorted(BY_SLUG)))
+@A_QUARTER
 def test_generated_requests_are_answered_as_documented(
     slug: str,
     served_game: ServedGame,
@@ -236,7 +238,7 @@ def test_many_generated_requests_are_answered_as_documented(
 
 
 @ON_ONE
-@EACH
+@A_QUARTER
 def test_documented_500_still_counts_as_a_failure(slug: str, checker: ResponseChecker) -> None:
     method = BY_SLUG[slug]
     codes = {*declared_codes(method), *implied_codes(method)}

@@ -135,6 +135,7 @@ def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
     assert code == "IDEMPOTENCY_KEY_REUSED"
 
 
+@pytest.mark.full
 def test_hanging_control_plane_overloads_and_stop_answers_all(
     restartable: RestartableGame, checker: ResponseChecker
 ) -> None:

@@ -14,6 +14,7 @@ from tests.support.authorization_results import OK, Row, expected, is_concerned,
 from tests.support.authorization_rows import ROWS
 from tests.support.full_service import BY_SLUG, ServiceClient, ServiceResponse
 from tests.support.namespace_scenario import Bearer, NamespaceScenario
+from tests.support.tiers import one_of
 from tests.support.waiting import PATIENCE_S, POLL_S
 
 pytestmark = pytest.mark.anyio
@@ -34,7 +35,7 @@ def test_proto_lists_the_accepted_credentials() -> None:
         assert declared == row.callers.credentials, row.slug
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.slug)
+@pytest.mark.parametrize("row", one_of(3, ROWS), ids=lambda row: row.slug)
 async def test_only_admitted_callers_have_an_effect(scenario: NamespaceScenario, row: Row) -> None:
     await _assert_only_admitted_have_an_effect(scenario, scenario.client, row)
 

@@ -14,6 +14,7 @@ from tests.support.container_images import file, layer, link, needs_oci_runtime,
 from tests.support.databases import KINDS_OF_OWN_SERVICES, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.game_back_end import GameBackEnd
+from tests.support.tiers import one_of
 from tests.support.upload_files import bomb, packed, put, tar
 from tests.support.waiting import PATIENCE_S
 
@@ -119,7 +120,7 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 
 
 @needs_oci_runtime
-@pytest.mark.parametrize("name", BAD)
+@pytest.mark.parametrize("name", one_of(5, BAD))
 async def test_defective_build_is_refused_at_completion(
     open_back_end: GameBackEnd, name: str
 ) -> None:

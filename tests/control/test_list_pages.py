@@ -166,6 +166,7 @@ async def test_page_has_a_limit_in_bytes(developer: Developer, records: Records)
     assert ids == sorted(set(ids), reverse=True)
 
 
+@pytest.mark.full
 async def test_page_of_builds_counts_their_tags(developer: Developer, records: Records) -> None:
     game_id = await developer.game()
     image = {"path": "x", "content_length": 1}

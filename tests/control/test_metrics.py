@@ -67,6 +67,7 @@ def grown(before: Figures, after: Figures, prefix: str) -> Figures:
     return {name: one for name, one in differences.items() if name.startswith(prefix) and one}
 
 
+@pytest.mark.full
 async def test_refused_namespace_counts_until_fixed(
     owner: Developer, full_service: FullService
 ) -> None:

@@ -87,6 +87,7 @@ async def namespace_values(full_service: FullService, label: str) -> dict[str, f
     }
 
 
+@pytest.mark.full
 async def test_lobby_record_and_namespace_have_the_exact_traffic(
     full_service: FullService, client: ServiceClient, *, has_groups: bool
 ) -> None:

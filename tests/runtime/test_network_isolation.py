@@ -33,6 +33,7 @@ from pyservice.runtime.run_lifecycle import HOST_NETWORK_REFUSED, NETWORK_IS_SHA
 from pyservice.runtime.run_requests import PortRequest, Resources, RunRequest
 from tests.support.runtime_host import SHELL, RuntimeHost, build_of
 from tests.support.socket_queues import exchanged_datagrams, growth, queue_bytes
+from tests.support.tiers import one_of
 from tests.support.upload_files import tar
 from tests.support.waiting import eventually
 
@@ -161,7 +162,7 @@ async def results(host: RuntimeHost, order: RunRequest, last: str) -> dict[str, 
     return found
 
 
-@pytest.mark.parametrize("isolated", ISOLATIONS, indirect=True)
+@pytest.mark.parametrize("isolated", one_of(3, ISOLATIONS), indirect=True)
 async def test_forbidden_uses_of_the_network_fail(
     isolated: RuntimeHost, service: tuple[str, int]
 ) -> None:

@@ -41,7 +41,7 @@ pub struct Matchmaker {
 impl Matchmaker {
     /// Decides about a request. Its checks are in the documented order: credentials, rate limits, headers, body, operation.
     ///
-    /// A client pays its rate limits once, before its body is read. It also pays for a request that needs something, so that
+    /// A client pays its rate limits once, before its body is decoded. It also pays for a request that needs something, so that
     /// no request reaches a captcha provider or starts a lobby without having paid.
     pub fn answer(&self, call: &Call<'_>) -> Outcome {
         let caller = match self.authorize(call) {

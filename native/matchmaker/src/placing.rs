@@ -95,8 +95,8 @@ impl Matchmaker {
             channels: &channels,
         };
         if namespace.needs_admission && progress.admitted_modes.is_none() {
-            // The engine checks the limit of a source last. A new join therefore passes all other checks, fails at a limit
-            // of 0 and reserves no slot.
+            // The engine checks the limit of a source after all others but the free slots. At a limit of 0, a new join that may
+            // succeed fails there and reserves no slot.
             (join.source, join.source_limit) = (ANY_SOURCE, 0);
             return Ok(match self.execute_join(&join, progress) {
                 Decision::Refused { error, .. } if error.code == Code::MatchmakerTooManyPlayersFromSource => {

@@ -210,7 +210,7 @@ impl ClientLimits {
             token_addresses: buckets(token_addresses),
             client_addresses: buckets(client_addresses),
             groups: buckets(groups),
-            lobbies: buckets(1_000),
+            lobbies: buckets(tokens),
         }
     }
 

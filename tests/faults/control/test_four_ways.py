@@ -165,6 +165,7 @@ async def twins(tmp_path: Path) -> AsyncIterator[tuple[Ways, Sequence[Twin]]]:
         yield ways, twins
 
 
+@pytest.mark.full
 async def test_cases_have_one_outcome(twins: tuple[Ways, Sequence[Twin]]) -> None:
     differences = await _differences(*twins, CASES)
     assert not differences, "\n\n".join(differences)

@@ -225,7 +225,6 @@ impl World {
         };
         let lobby = shard::new_lobby(&shard, 1);
         let front = Front::start(options).unwrap();
-        let _folder = folder;
         let world = World {
             front,
             python,
@@ -242,7 +241,7 @@ impl World {
             edge_socket,
             shared_listener,
             slugs,
-            _folder,
+            _folder: folder,
         };
         (world, clock)
     }
