@@ -21,7 +21,6 @@ from pyservice.transport.operation_steps import OperationSteps
 from pyservice.transport.rate_limits import OperationLimit
 from pyservice.watch import LongPolls, run_until_changed
 
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 _REPEAT: Final = internal_headers.INTERNAL_REPEAT.encode()
 _PAID: Final = frozenset({_REPEAT, internal_headers.INTERNAL_ADMITTED.encode()})
 """A request with one of these headers has paid its rate limits."""
@@ -44,7 +43,7 @@ class Endpoint:
     ) -> None:
         method = METHODS[operation.method]
         self.slug = method.slug
-        self.takes_key = method.http_method not in _SAFE_METHODS
+        self.takes_key = method.takes_key
         self.body_limit_bytes = method.body_limit_bytes or settings.body_limit_bytes
         self._method = method
         self._steps = OperationSteps(operation, rate_limit, meter)

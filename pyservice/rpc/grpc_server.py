@@ -41,7 +41,6 @@ Context = grpc.aio.ServicerContext[bytes, bytes]
 # Factor above the limit up to which the service reports the error itself. grpcio rejects larger messages with
 # its own text.
 _GRPCIO_LIMIT_FACTOR: Final = 4
-_SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
 
 _PAID: Final = frozenset({internal_headers.INTERNAL_REPEAT, internal_headers.INTERNAL_ADMITTED})
 """A call with metadata of one of these names has paid its rate limits."""
@@ -189,7 +188,7 @@ class _Calls:
         meter = self._metrics.meter(method.slug)
         steps = OperationSteps(operation, rate_limit, meter)
         read_message = self._reader(method)
-        takes_key = method.http_method not in _SAFE_METHODS
+        takes_key = method.takes_key
         is_internal, long_polls = self._settings.is_internal, self._long_polls
         limit_bytes = message_limit_bytes(method, self._settings)
 

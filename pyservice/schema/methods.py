@@ -59,6 +59,11 @@ class Method:
         service, _, method = self.name.rpartition(".")
         return f"/{service}/{method}"
 
+    @property
+    def takes_key(self) -> bool:
+        """Whether the idempotency key of a call has to have its form. A read ignores the key."""
+        return self.http_method not in ("GET", "HEAD")
+
 
 @dataclass(frozen=True, slots=True)
 class Stream:

@@ -21,6 +21,7 @@ from websockets.sync.client import connect as websocket
 from tests.support.browser import browser as browser
 from tests.support.example_run import ROOT, Run, StartRun
 from tests.support.example_run import start_run as start_run
+from tests.support.front_metrics import passed_besides_creation
 from tests.support.leftover_processes import pids_of
 from tests.support.loopback import FREE_PORT
 from tests.support.supervised_service import is_gone
@@ -51,9 +52,13 @@ def play_bots(run: Run, count: int, seconds: float) -> list[dict[str, Any]]:
     return reports
 
 
-def metric(run: Run, name: str, *labels: str) -> float:
+def metrics_page(run: Run) -> str:
     with urllib.request.urlopen(run.metrics_url, timeout=PATIENCE_S) as response:
-        lines = response.read().decode().splitlines()
+        return str(response.read().decode())
+
+
+def metric(run: Run, name: str, *labels: str) -> float:
+    lines = metrics_page(run).splitlines()
     return sum(
         float(line.rsplit(" ", 1)[1])
         for line in lines
@@ -78,6 +83,7 @@ def test_32_bots_play_for_a_minute_and_keep_their_slots(start_run: StartRun) -> 
     assert all(report["snapshots"] >= 0.75 * 20 * report["played_s"] for report in reports)
     assert sum(report["score"] for report in reports) > 0
     assert metric(run, "hosting_ledger_violations_total") == 0
+    assert passed_besides_creation(metrics_page(run)) == set()
     connected = metric(run, "hosting_player_tokens_total", 'outcome="connected"')
     assert connected >= 32
     wait_until(

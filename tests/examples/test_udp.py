@@ -12,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from tests.examples.udp_game import (
@@ -41,6 +42,7 @@ from tests.examples.udp_game import (
     ticks_of,
 )
 from tests.support import game_programs
+from tests.support.front_metrics import passed_besides_creation
 from tests.support.full_service import FullService, running
 from tests.support.waiting import PATIENCE_S, until
 
@@ -80,6 +82,10 @@ def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> N
     assert (report["joined"], report["played"], report["failures"]) == (8, 8, {})
     [lobby_id] = report["lobbies"]
     assert report["players_here_max"] == 8
+    page = httpx.get(
+        f"http://{stage.full_service.ready['metrics']}/metrics", timeout=PATIENCE_S
+    ).text
+    assert passed_besides_creation(page) == set()
     assert report["score"] > 0
     assert report["states"] > 8 * 20
     assert report["pongs"] > 0

@@ -41,9 +41,10 @@ pub async fn decompressed(
     if !message.is_compressed {
         return Ok(message);
     }
+    // Boxed, because the future of each call is moved several times.
     let framed = match encoding {
-        b"gzip" => read_all(MultiGzDecoder::new(message.content()), bytes_max, reservation).await?,
-        b"deflate" => read_all(ZlibDecoder::new(message.content()), bytes_max, reservation).await?,
+        b"gzip" => Box::pin(read_all(MultiGzDecoder::new(message.content()), bytes_max, reservation)).await?,
+        b"deflate" => Box::pin(read_all(ZlibDecoder::new(message.content()), bytes_max, reservation)).await?,
         _ => return Err(NO_ENCODING),
     };
     Ok(Message { framed, is_compressed: false })

@@ -135,13 +135,22 @@ impl Decider {
         };
         let Some(bytes) = bytes.cloned() else { return self.decide(&headers.call(operation, client, content.body())) };
         let is_json = matches!(content, Content::Json(_));
-        let (decider, headers) = (self.clone(), headers.into_owned());
-        let _turn = self.long_request.acquire().await.expect("the semaphore is never closed");
-        let deciding = spawn_blocking(move || {
+        let decider = self.clone();
+        let deciding = move |headers: EffectiveHeaders<'_>| {
             let content = if is_json { Content::Json(&bytes) } else { Content::Proto(&bytes) };
             decider.decide(&headers.call(operation, client, content.body()))
-        });
-        deciding.await.expect("a decision does not panic")
+        };
+        // Boxed, because the future of each request is moved several times.
+        Box::pin(self.decide_apart(headers.into_owned(), deciding)).await
+    }
+
+    async fn decide_apart(
+        &self,
+        headers: EffectiveHeaders<'static>,
+        decide: impl FnOnce(EffectiveHeaders<'_>) -> Result<Decided, PassReason> + Send + 'static,
+    ) -> Result<Decided, PassReason> {
+        let _turn = self.long_request.acquire().await.expect("the semaphore is never closed");
+        spawn_blocking(move || decide(headers)).await.expect("a decision does not panic")
     }
 }
 
