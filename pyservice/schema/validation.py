@@ -382,7 +382,11 @@ def _add_check(message_class: type[Message]) -> MessageCheck:
 
 
 def native_findings(message: Message) -> list[Finding]:
-    found = broken_rules(NATIVE_MESSAGES[type(message)], message.SerializeToString())
+    known = type(message)()
+    known.CopyFrom(message)
+    # Protobuf keeps a field of another wire type as unknown. Native code does not read it.
+    known.DiscardUnknownFields()
+    found = broken_rules(NATIVE_MESSAGES[type(message)], known.SerializeToString())
     return [Finding(tuple(location), word, reason) for location, word, reason in found]
 
 

@@ -138,6 +138,11 @@ def _is_beyond(message: Message, path: tuple[str, ...]) -> bool:
     return path[1:] == ("not-unique",) or (len(path) > 2 and int(path[1]) >= limit)
 
 
+def test_field_of_another_wire_type_is_unknown() -> None:
+    message = pb.FindLobbyRequest.FromString(b"\x08\x01")
+    assert [problem.path for problem in validate(message)] == [("game_modes", "required")]
+
+
 @pytest.mark.full
 def test_generated_messages_satisfy_and_break_each_rule() -> None:
     """Without this, the comparison with the library could pass on valid messages alone."""
