@@ -4,6 +4,7 @@
 
 use percent_encoding::percent_decode_str;
 use prost::{DecodeError, Message};
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::contract::{Code, SET_LOBBY_STATE_BODY_BYTES_MAX};
@@ -43,22 +44,42 @@ fn describe_json(operation: Operation, text: &[u8]) -> Option<ServiceError> {
     };
     let mut unread = Vec::new();
     let message = read_fields(fields(operation), members, &mut unread)?;
-    error(Code::BodyInvalid, with_others(unread, broken_rules(operation, message)?))
+    error(Code::BodyInvalid, with_others(unread, rules_of_body(operation, message).ok()?))
 }
 
-/// Returns the rules that the decoded fields of a message break.
-fn broken_rules(operation: Operation, message: Value) -> Option<Vec<Finding>> {
-    fn read<M: serde::de::DeserializeOwned>(message: Value, check: fn(&M) -> Vec<Finding>) -> Option<Vec<Finding>> {
-        serde_json::from_value(message).ok().map(|message| check(&message))
+/// Source of a message: its decoded fields, or its bytes.
+trait Source {
+    type Error;
+
+    fn message<M: Message + Default + DeserializeOwned>(self) -> Result<M, Self::Error>;
+}
+
+impl Source for Value {
+    type Error = serde_json::Error;
+
+    fn message<M: Message + Default + DeserializeOwned>(self) -> serde_json::Result<M> {
+        serde_json::from_value(self)
     }
+}
+
+impl Source for &[u8] {
+    type Error = DecodeError;
+
+    fn message<M: Message + Default + DeserializeOwned>(self) -> Result<M, DecodeError> {
+        M::decode(self)
+    }
+}
+
+/// Returns the rules that a message in a body breaks. Other operations have no such rules.
+fn rules_of_body<S: Source>(operation: Operation, source: S) -> Result<Vec<Finding>, S::Error> {
     match operation {
-        Operation::Connected => read(message, rules::connected),
-        Operation::Disconnected => read(message, rules::disconnected),
-        Operation::Heartbeat => read(message, rules::heartbeat),
-        Operation::Join => read(message, rules::join),
-        Operation::Find => read(message, rules::find),
-        Operation::Closed => read(message, rules::closed),
-        _ => Some(Vec::new()),
+        Operation::Connected => source.message().map(|message| rules::connected(&message)),
+        Operation::Disconnected => source.message().map(|message| rules::disconnected(&message)),
+        Operation::Heartbeat => source.message().map(|message| rules::heartbeat(&message)),
+        Operation::Join => source.message().map(|message| rules::join(&message)),
+        Operation::Find => source.message().map(|message| rules::find(&message)),
+        Operation::Closed => source.message().map(|message| rules::closed(&message)),
+        _ => Ok(Vec::new()),
     }
 }
 
@@ -89,18 +110,13 @@ pub fn rules_of_proto(operation: Operation, message: &[u8]) -> Result<Vec<Findin
         M::decode(message).map(|message| check(&message))
     }
     match operation {
-        Operation::Connected => read(message, rules::connected),
-        Operation::Disconnected => read(message, rules::disconnected),
-        Operation::Heartbeat => read(message, rules::heartbeat),
-        Operation::Join => read(message, rules::join),
-        Operation::Find => read(message, rules::find),
-        Operation::Closed => read(message, rules::closed),
         Operation::List => read(message, rules::list),
         Operation::GetState => read(message, |message: &proto::GetLobbyStateRequest| {
             if message.lobby_id.is_empty() { Vec::new() } else { rules::lobby_of_path(&message.lobby_id) }
         }),
         Operation::SetState => read(message, |message: &proto::SetLobbyStateRequest| state(&message.state)),
         Operation::Ready | Operation::Regions | Operation::Statistics => read::<()>(message, |()| Vec::new()),
+        _ => rules_of_body(operation, message),
     }
 }
 
