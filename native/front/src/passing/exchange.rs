@@ -25,13 +25,15 @@ use crate::long_polls::parked_request::{ParkedRequest, park_of};
 use crate::measurements::code_number;
 use crate::measurements::measuring::Measuring;
 use crate::measurements::pass_reason::PassReason;
-use crate::passing::passed_request::{KeptRequest, PassedRequest, headers_of_connection, is_safe};
+use crate::passing::passed_request::{KeptRequest, PASSED, PassedRequest, headers_of_connection, is_safe};
 use crate::passing::upstream::{NoResponse, UpstreamContent};
 use crate::requests::bearer_header::bearer_token;
-use crate::requests::internal_headers::{self, ADMITTED, RAY_ID, RequestSource, YES, ray_id_value, remove_internal};
+use crate::requests::internal_headers::{
+    self, ADMITTED, COORDINATES, RAY_ID, RequestSource, YES, ray_id_value, remove_internal,
+};
 use crate::requests::request_form::{check_headers, collect, target};
 use crate::requests::routes::{Plane, Route};
-use crate::requests::trace_context::trace_of;
+use crate::requests::trace_context::{TRACEPARENT, trace_of};
 use crate::responses::answer_body::{AnswerBody, Content, Counts, StreamedBody};
 use crate::responses::cors::{self, DOCUMENT_METHODS};
 use crate::responses::decisions::{Content as Decidable, Decided, EffectiveHeaders};
@@ -332,13 +334,13 @@ impl Exchange {
     fn passed_headers(&self, headers: &HeaderMap) -> HeaderMap {
         let of_connection = headers_of_connection(headers);
         let trusts_peer = self.trusts_peer();
-        let mut passed = HeaderMap::with_capacity(headers.len() + 2);
-        for (name, value) in headers {
-            let is_dropped = HOP_BY_HOP.contains(name)
-                || internal_headers::is_of_front(name, trusts_peer, self.source.is_traced)
-                || of_connection.contains(name.as_str());
+        let mut passed = HeaderMap::with_capacity(PASSED.len() + 3);
+        for name in &PASSED {
+            let is_dropped = of_connection.contains(name.as_str())
+                || (*name == COORDINATES && !trusts_peer)
+                || (*name == TRACEPARENT && !self.source.is_traced);
             if !is_dropped {
-                passed.append(name.clone(), value.clone());
+                passed.extend(headers.get_all(name).iter().map(|value| (name.clone(), value.clone())));
             }
         }
         self.source.add_to(&mut passed);

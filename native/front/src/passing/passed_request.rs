@@ -4,18 +4,25 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use bytes::Bytes;
-use http::header::{AUTHORIZATION, CONNECTION, HOST, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{
+    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, ORIGIN,
+    USER_AGENT,
+};
 use http::{Method, Request, Uri};
 use http_body_util::Full;
 
 use crate::long_polls::repeats::{RepeatCaller, RepeatKey};
-use crate::requests::internal_headers::{CHANGED, EXPIRED, REPEAT, RequestSource};
+use crate::requests::internal_headers::{CHANGED, COORDINATES, EXPIRED, REPEAT, RequestSource};
 use crate::requests::request_form::HEADERS_MAX;
 use crate::requests::trace_context::TRACEPARENT;
+use crate::responses::decisions::IDEMPOTENCY_KEY;
 use hosting_matchmaker::token_of;
 
 /// Headers that are passed on although a client declares them as those of its connection.
 const NEVER_OF_CONNECTION: [HeaderName; 3] = [AUTHORIZATION, HOST, TRACEPARENT];
+/// Headers that Python reads. The others of a client end here.
+pub const PASSED: [HeaderName; 9] =
+    [HOST, AUTHORIZATION, ORIGIN, TRACEPARENT, CONTENT_TYPE, USER_AGENT, IF_NONE_MATCH, IDEMPOTENCY_KEY, COORDINATES];
 /// Headers that a repeated request needs.
 const KEPT: [HeaderName; 4] = [HOST, AUTHORIZATION, ORIGIN, TRACEPARENT];
 

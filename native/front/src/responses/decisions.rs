@@ -30,7 +30,7 @@ use crate::responses::problems::Problem;
 const JSON: HeaderValue = HeaderValue::from_static("application/json");
 /// Longest request that the rules decide on a thread of the front. Its decoding takes less than a millisecond.
 const SHORT_BYTES_MAX: usize = 80 * 1024;
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// A decided request. Its response may be sent when the event `wait` is durable.
 pub struct Decided {
