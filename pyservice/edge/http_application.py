@@ -7,7 +7,9 @@ front, the application trusts the headers `x-hosting-*` (pyservice/front/interna
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Iterable, Mapping
+from ipaddress import IPv4Address, IPv6Address
 from time import perf_counter
 from typing import Final
 
@@ -198,7 +200,12 @@ def _request(scope: Scope) -> Request:
 
 def _client(fields: Mapping[bytes, bytes]) -> Address | None:
     text = fields.get(_CLIENT)
-    return None if text is None else client_address.parse_address(text.decode("latin-1"))
+    if text is None:
+        return None
+    # The front writes it. `ip_address` takes ten times longer.
+    if b":" in text:
+        return IPv6Address(socket.inet_pton(socket.AF_INET6, text.decode()))
+    return IPv4Address(socket.inet_pton(socket.AF_INET, text.decode()))
 
 
 class _ClientDisconnected(Exception):
@@ -215,11 +222,16 @@ class _WhileConnected:
         self._receive = receive
         self._has_ended = False
         self._has_disconnected = False
+        self._watch: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> None:
         task = asyncio.current_task()
         assert task is not None, "a server runs each request in a task"
         self._task = task
+        # Most requests end in one turn of the event loop, and need no second task.
+        self._start = asyncio.get_running_loop().call_soon(self._start_watch)
+
+    def _start_watch(self) -> None:
         self._watch = asyncio.create_task(self._wait_for_disconnect())
 
     async def _wait_for_disconnect(self) -> None:
@@ -231,6 +243,8 @@ class _WhileConnected:
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._has_ended = True
-        self._watch.cancel()
+        self._start.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
         if self._has_disconnected and self._task.uncancel() == 0:
             raise _ClientDisconnected
