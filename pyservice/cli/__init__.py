@@ -37,6 +37,8 @@ def main() -> None:
         from pyservice.cli.commands import app
 
         gc.freeze()
+        # Requests that run at once have more objects than the default of 700.
+        gc.set_threshold(20_000)
         gc.enable()
         app()
     finally:
