@@ -39,14 +39,17 @@ const MESSAGES: [&str; 29] = [
     "SetLobbyStateRequest",
 ];
 
-/// Messages that are read from JSON.
-const JSON_REQUESTS: [&str; 6] = [
+/// Messages that are read from JSON, or from a query.
+const JSON_REQUESTS: [&str; 9] = [
     "FindLobbyRequest",
+    "GetLobbyStateRequest",
     "HeartbeatRequest",
     "JoinLobbyRequest",
+    "ListLobbiesRequest",
     "PlayerConnectedRequest",
     "PlayerDisconnectedRequest",
     "SetLobbyClosedRequest",
+    "SetLobbyStateRequest",
 ];
 /// Messages that are written as JSON.
 const JSON_RESPONSES: [&str; 14] = [

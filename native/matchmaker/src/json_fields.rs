@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::contract::{
@@ -12,6 +12,7 @@ use crate::contract::{
     FIND_LOBBY_REQUEST_REGIONS_MAX_ITEMS, FIND_LOBBY_REQUEST_TAGS_MAX_PAIRS, PLAYER_TOKENS_TOKENS_MAX_ITEMS,
 };
 use crate::field_forms::{JSON_DEPTH_MAX, TOO_DEEP};
+use crate::left_to_python::LeftToPython;
 use crate::operation::Operation;
 use crate::request_rules::Finding;
 
@@ -70,25 +71,25 @@ pub fn fields(operation: Operation) -> Fields {
     }
 }
 
-/// Returns the members of an object, or what is wrong with the text. None for text that is not JSON.
-pub fn members(text: &[u8]) -> Option<Result<Vec<(String, Json)>, Finding>> {
-    let json = if text.is_empty() { Json::Object(Vec::new()) } else { serde_json::from_slice(text).ok()? };
-    Some(match json {
-        json if json.depth() > JSON_DEPTH_MAX => Err(Finding::new(Vec::new(), TOO_DEEP.0, TOO_DEEP.1)),
-        Json::Object(members) => Ok(members),
-        _ => Err(Finding::new(Vec::new(), "wrong-type", "must be an object")),
-    })
+/// Returns the fields of a JSON body as far as they can be decoded, or null if the body is no object.
+pub fn read_body(operation: Operation, text: &[u8], findings: &mut Vec<Finding>) -> Result<Value, LeftToPython> {
+    let text = if text.is_empty() { b"{}" } else { text };
+    let json: Json = serde_json::from_slice(text).map_err(|_| LeftToPython::NotJson)?;
+    let (word, reason) = match json {
+        json if json.depth() > JSON_DEPTH_MAX => TOO_DEEP,
+        Json::Object(members) => return read_fields(fields(operation), members, findings),
+        _ => ("wrong-type", "must be an object"),
+    };
+    findings.push(Finding::new(Vec::new(), word, reason));
+    Ok(Value::Null)
 }
 
-/// Reads a message with unknown, repeated or null fields. Returns None if it has problems, or if Python has to read a field.
-pub fn read_unusual<M: DeserializeOwned>(operation: Operation, text: &[u8]) -> Option<M> {
-    let mut findings = Vec::new();
-    let message = read_fields(fields(operation), members(text)?.ok()?, &mut findings)?;
-    if findings.is_empty() { serde_json::from_value(message).ok() } else { None }
-}
-
-/// Returns the fields of a message as far as they can be decoded. Returns None if Python has to read one.
-pub fn read_fields(fields: Fields, members: Vec<(String, Json)>, findings: &mut Vec<Finding>) -> Option<Value> {
+/// Returns the fields of a message as far as they can be decoded.
+pub fn read_fields(
+    fields: Fields,
+    members: Vec<(String, Json)>,
+    findings: &mut Vec<Finding>,
+) -> Result<Value, LeftToPython> {
     let mut message = Map::new();
     for (name, json) in members {
         let Some((field, form)) = fields.iter().find(|(known, _)| *known == name) else { continue };
@@ -99,7 +100,7 @@ pub fn read_fields(fields: Fields, members: Vec<(String, Json)>, findings: &mut 
         let wrong = |kind: &str| format!("must be {kind}");
         let value = match (form, json) {
             (_, Json::Null) => continue,
-            (Form::Other, _) => return None,
+            (Form::Other, _) => return Err(LeftToPython::FieldOfPython),
             (Form::Text, Json::Text(text)) => Value::String(text),
             (Form::Text, _) => {
                 add(Vec::new(), "wrong-type", wrong("a string"));
@@ -130,7 +131,7 @@ pub fn read_fields(fields: Fields, members: Vec<(String, Json)>, findings: &mut 
         };
         message.insert((*field).to_owned(), value);
     }
-    Some(Value::Object(message))
+    Ok(Value::Object(message))
 }
 
 /// Adds a finding below a field.

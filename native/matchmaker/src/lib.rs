@@ -15,6 +15,7 @@ mod description;
 mod error;
 mod field_forms;
 mod json_fields;
+mod left_to_python;
 mod lobby_list;
 mod matchmaker;
 mod namespaces;

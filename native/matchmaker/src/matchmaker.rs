@@ -15,6 +15,7 @@ use crate::contract::Code;
 use crate::decision::{Answer, Call, Decision, Need, Outcome, Reply};
 use crate::description::describe;
 use crate::error::{FieldProblem, ServiceError};
+use crate::field_forms::lobby_id;
 use crate::lobby_list::LobbyListPage;
 use crate::namespaces::Namespaces;
 use crate::operation::Operation;
@@ -27,6 +28,28 @@ use crate::requests::{Body, Request};
 const KM_PER_MILE: f64 = 1.609344;
 const JSON: &[u8] = b"application/json";
 const KEY_BYTES_MAX: usize = 255;
+
+/// Reason why a request is not read.
+pub(crate) enum Unread {
+    Invalid(ServiceError),
+    /// Only Python can decode it, or describe its problems.
+    LeftToPython,
+}
+
+impl From<ServiceError> for Unread {
+    fn from(error: ServiceError) -> Unread {
+        Unread::Invalid(error)
+    }
+}
+
+impl From<Unread> for Decision {
+    fn from(unread: Unread) -> Decision {
+        match unread {
+            Unread::Invalid(error) => error.into(),
+            Unread::LeftToPython => Decision::Needs(Need::Description),
+        }
+    }
+}
 
 /// The rules, and the state that they read.
 pub struct Matchmaker {
@@ -119,12 +142,8 @@ impl Matchmaker {
         self.limits.admit(token.as_deref(), client.address.as_bytes(), &client.namespace.group.0)
     }
 
-    /// Returns the request of a call and its idempotency, or `None` if only Python can describe what is wrong with it.
-    pub(crate) fn read(
-        &self,
-        call: &Call<'_>,
-        identity: &[u8],
-    ) -> Result<Option<(Request, Option<Idempotency>)>, ServiceError> {
+    /// Returns the request of a call and its idempotency.
+    pub(crate) fn read(&self, call: &Call<'_>, identity: &[u8]) -> Result<(Request, Option<Idempotency>), Unread> {
         if matches!(call.body, Body::Json(_)) {
             check_media_type(call.media_type)?;
         }
@@ -132,10 +151,10 @@ impl Matchmaker {
             check_key(key)?;
         }
         let Ok(mut request) = Request::read(call.operation, call.body) else {
-            return describe(call.operation, call.body).map_or(Ok(None), Err);
+            return Err(describe(call.operation, call.body).map_or(Unread::LeftToPython, Unread::Invalid));
         };
         let Some(key) = call.idempotency_key.filter(|_| call.operation.uses_key()) else {
-            return Ok(Some((request, None)));
+            return Ok((request, None));
         };
         let message = match call.body {
             Body::Checked(message) => Cow::Borrowed(message),
@@ -143,16 +162,13 @@ impl Matchmaker {
         };
         // An unusual encoding has unknown fields or repeats fields. Python keeps unknown fields, and hashes them too.
         if matches!(call.body, Body::Proto(received) if received.len() != message.len()) {
-            return Ok(None);
+            return Err(Unread::LeftToPython);
         }
-        Ok(Some((request, Some(self.hash.idempotency(identity, key, call.operation.slug(), &message)))))
+        Ok((request, Some(self.hash.idempotency(identity, key, call.operation.slug(), &message))))
     }
 
-    fn answer_lobby(&self, lobby: Id, call: &Call<'_>) -> Result<Decision, ServiceError> {
-        let (request, idempotency) = match self.read(call, &lobby.0)? {
-            Some((request, idempotency)) => (request, idempotency),
-            None => return Ok(Decision::Needs(Need::Description)),
-        };
+    fn answer_lobby(&self, lobby: Id, call: &Call<'_>) -> Result<Decision, Unread> {
+        let (request, idempotency) = self.read(call, &lobby.0)?;
         Ok(Decision::of_command(match request {
             Request::Connected(request) => {
                 let player = self.shard.keys().verify_player(&request.player_token);
@@ -172,7 +188,7 @@ impl Matchmaker {
                 });
                 self.shard.execute(|engine, context| engine.heartbeat(context, lobby, tokens.as_ref()))
             }
-            Request::Ready => {
+            Request::Ready(_) => {
                 // Players get the address of a ready lobby.
                 let needs_ports = |view: LobbyView| !view.is_ready && view.own.is_some_and(|own| !own.ports.is_empty());
                 if !call.progress.are_ports_served && self.shard.engine().lobby(lobby).is_some_and(needs_ports) {
@@ -183,38 +199,39 @@ impl Matchmaker {
                     engine.ready(context, lobby)
                 })
             }
-            Request::Closed { is_closed } => {
+            Request::Closed(request) => {
+                let is_closed = request.is_closed();
                 self.shard.execute(|engine, context| engine.set_closed(context, lobby, is_closed))
             }
-            Request::SetState(state) => self.shard.execute(|engine, context| engine.set_state(context, lobby, &state)),
+            Request::SetState(request) => {
+                self.shard.execute(|engine, context| engine.set_state(context, lobby, &request.state))
+            }
             _ => unreachable!("a lobby server does not call this operation"),
         }))
     }
 
-    fn answer_client(&self, client: &Client, call: &Call<'_>) -> Result<Decision, ServiceError> {
-        match self.read(call, &client.identity())? {
-            None => Ok(Decision::Needs(Need::Description)),
-            Some((Request::Find(request), idempotency)) => self.find(client, &request, idempotency, call),
-            Some((Request::Join(request), idempotency)) => self.join(client, &request, idempotency, &call.progress),
-            Some((Request::List(request), _)) => {
-                Ok(answered(0, Reply::Lobbies(Box::new(self.list(client, &request, call.coordinates)))))
+    fn answer_client(&self, client: &Client, call: &Call<'_>) -> Result<Decision, Unread> {
+        let (request, idempotency) = self.read(call, &client.identity())?;
+        Ok(match request {
+            Request::Find(request) => self.find(client, &request, idempotency, call)?,
+            Request::Join(request) => self.join(client, &request, idempotency, &call.progress)?,
+            Request::List(request) => {
+                answered(0, Reply::Lobbies(Box::new(self.list(client, &request, call.coordinates))))
             }
-            Some((Request::Regions, _)) => {
+            Request::Regions(_) => {
                 let regions = self.region_infos(call.coordinates);
-                Ok(answered(0, Reply::Regions(proto::ListRegionsResponse { regions })))
+                answered(0, Reply::Regions(proto::ListRegionsResponse { regions }))
             }
-            Some((Request::Statistics, _)) => Ok(answered(0, Reply::Statistics(self.statistics(client)))),
-            Some(_) => unreachable!("a client does not call this operation"),
-        }
+            Request::Statistics(_) => answered(0, Reply::Statistics(self.statistics(client))),
+            _ => unreachable!("a client does not call this operation"),
+        })
     }
 
     /// Returns the state of a lobby in one of the namespaces. `speaker` is the lobby of the server that reads it. That lobby
     /// must be live, and the call counts as its heartbeat.
-    fn state(&self, call: &Call<'_>, namespaces: &[Id], speaker: Option<Id>) -> Result<Decision, ServiceError> {
-        let lobby = match self.read(call, &[])? {
-            Some((Request::GetState(lobby), _)) => lobby,
-            _ => return Ok(Decision::Needs(Need::Description)),
-        };
+    fn state(&self, call: &Call<'_>, namespaces: &[Id], speaker: Option<Id>) -> Result<Decision, Unread> {
+        let (Request::GetState(request), _) = self.read(call, &[])? else { unreachable!("the call reads a state") };
+        let lobby = lobby_id(&request.lobby_id).expect("a valid request has the id of a lobby");
         let outcome = self.shard.execute(|engine, context| engine.state(context, namespaces, lobby, speaker));
         Ok(match outcome.result {
             Ok(state) => answered(outcome.wait, Reply::State(state.unwrap_or_default())),

@@ -15,7 +15,7 @@ use crate::criteria::{Candidates, candidates};
 use crate::decision::{Call, Decision, Held, Need, PlacementRequest, Progress, Reply};
 use crate::error::{FieldProblem, ServiceError};
 use crate::field_forms::{ip_address, lobby_id};
-use crate::matchmaker::{Matchmaker, answered};
+use crate::matchmaker::{Matchmaker, Unread, answered};
 use crate::placements::LobbyAnswer;
 use crate::proto;
 use crate::requests::Request;
@@ -121,7 +121,11 @@ impl Matchmaker {
     /// more.
     pub fn placement(&self, call: &Call<'_>) -> Result<PlacementRequest, ServiceError> {
         let Caller::Client(client) = self.authorize(call)? else { return Err(Code::TokenInvalid.into()) };
-        let (mut request, idempotency) = self.read(call, &client.identity())?.ok_or(Code::BodyInvalid)?;
+        let (mut request, idempotency) = match self.read(call, &client.identity()) {
+            Ok(read) => read,
+            Err(Unread::Invalid(error)) => return Err(error),
+            Err(Unread::LeftToPython) => return Err(Code::BodyInvalid.into()),
+        };
         let Candidates { modes, regions } = match &request {
             Request::Find(find) => candidates(&client.namespace, &self.places.regions, find, call.coordinates)?,
             _ => Candidates { modes: Vec::new(), regions: Vec::new() },

@@ -1,22 +1,19 @@
 //! Decoding of request messages from JSON and protobuf, and their rules in the proto files.
-//!
-//! A request that breaks a rule is [`Undecoded`].
 
-use hosting_core::Id;
-use prost::Message;
+use prost::{DecodeError, Message};
 use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::contract::SET_LOBBY_STATE_BODY_BYTES_MAX;
-use crate::field_forms::{json_problem, lobby_id};
-use crate::json_fields::read_unusual;
+use crate::field_forms::json_problem;
+use crate::json_fields::read_body;
 use crate::operation::Operation;
 use crate::proto;
-use crate::request_rules as rules;
+use crate::request_rules::{self as rules, Finding};
 
 /// Limit of a lobby's state, which is that of the body in HTTP.
-const STATE_BYTES_MAX: usize = SET_LOBBY_STATE_BODY_BYTES_MAX;
+pub const STATE_BYTES_MAX: usize = SET_LOBBY_STATE_BODY_BYTES_MAX;
 pub const LOBBIES_PATH: &str = "/matchmaker/lobbies/";
 pub const STATE_PATH: &str = "/state";
 
@@ -35,11 +32,11 @@ pub enum Body<'a> {
     Target { path: &'a str, query: &'a str },
 }
 
-/// A request with problems. `description.rs` and Python describe them.
+/// The request has problems. `description.rs` and Python describe them.
 #[derive(Debug)]
 pub struct Undecoded;
 
-/// The message of one request, which keeps the rules of the proto files.
+/// The message of one request.
 #[derive(Debug)]
 pub enum Request {
     Connected(proto::PlayerConnectedRequest),
@@ -47,35 +44,132 @@ pub enum Request {
     Heartbeat(proto::HeartbeatRequest),
     Join(proto::JoinLobbyRequest),
     Find(proto::FindLobbyRequest),
-    Ready,
-    Closed { is_closed: bool },
-    SetState(Vec<u8>),
-    GetState(Id),
+    Ready(NoFields),
+    Closed(proto::SetLobbyClosedRequest),
+    SetState(proto::SetLobbyStateRequest),
+    GetState(proto::GetLobbyStateRequest),
     List(proto::ListLobbiesRequest),
-    Regions,
-    Statistics,
+    Regions(NoFields),
+    Statistics(NoFields),
+}
+
+/// The message of a request without fields.
+#[derive(Message, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NoFields {}
+
+/// Encoding of the message of a request.
+pub trait Encoded {
+    type Error;
+
+    fn message<M: Message + Default + DeserializeOwned>(self) -> Result<M, Self::Error>;
+}
+
+/// Protobuf drops unknown fields.
+impl Encoded for &[u8] {
+    type Error = DecodeError;
+
+    fn message<M: Message + Default + DeserializeOwned>(self) -> Result<M, DecodeError> {
+        M::decode(self)
+    }
+}
+
+/// Operation and text of a JSON body.
+struct JsonBody<'a>(Operation, &'a [u8]);
+
+impl Encoded for JsonBody<'_> {
+    type Error = Undecoded;
+
+    fn message<M: Message + Default + DeserializeOwned>(self) -> Result<M, Undecoded> {
+        match self {
+            JsonBody(_, []) => Ok(M::default()),
+            JsonBody(operation, text) if is_object(text) => {
+                serde_json::from_slice(text).or_else(|_| read_unusual(operation, text))
+            }
+            JsonBody(..) => Err(Undecoded),
+        }
+    }
+}
+
+/// Reads a message with unknown, repeated or null fields.
+fn read_unusual<M: DeserializeOwned>(operation: Operation, text: &[u8]) -> Result<M, Undecoded> {
+    let mut findings = Vec::new();
+    let message = read_body(operation, text, &mut findings).map_err(|_| Undecoded)?;
+    if findings.is_empty() { serde_json::from_value(message).map_err(|_| Undecoded) } else { Err(Undecoded) }
 }
 
 impl Request {
+    /// Returns a request that keeps the rules of the proto files.
     pub fn read(operation: Operation, body: Body<'_>) -> Result<Request, Undecoded> {
-        let request = match operation {
-            Operation::Connected => Request::Connected(message(operation, body)?),
-            Operation::Disconnected => Request::Disconnected(message(operation, body)?),
-            Operation::Heartbeat => Request::Heartbeat(message(operation, body)?),
-            Operation::Join => Request::Join(message(operation, body)?),
-            Operation::Find => Request::Find(message(operation, body)?),
-            Operation::Ready => empty(operation, body, Request::Ready)?,
-            Operation::Closed => {
-                let message: proto::SetLobbyClosedRequest = message(operation, body)?;
-                Request::Closed { is_closed: message.is_closed.ok_or(Undecoded)? }
-            }
-            Operation::SetState => Request::SetState(state(body)?),
-            Operation::GetState => Request::GetState(lobby_of_state(body)?),
-            Operation::List => Request::List(list(body)?),
-            Operation::Regions => empty(operation, body, Request::Regions)?,
-            Operation::Statistics => empty(operation, body, Request::Statistics)?,
+        let request = match body {
+            Body::Json(text) if operation == Operation::SetState => Request::of_state(text),
+            Body::Json(text) => Request::decode(operation, JsonBody(operation, text))?,
+            Body::Proto(bytes) | Body::Checked(bytes) => Request::decode(operation, bytes).map_err(|_| Undecoded)?,
+            Body::Target { path, query } => Request::of_target(operation, path, query)?,
+            Body::Other => return Err(Undecoded),
         };
-        if request.is_valid() { Ok(request) } else { Err(Undecoded) }
+        let is_complete = match &request {
+            Request::SetState(message) => message.state.len() <= STATE_BYTES_MAX,
+            Request::GetState(message) => !message.lobby_id.is_empty(),
+            _ => true,
+        };
+        if is_complete && request.findings().is_empty() { Ok(request) } else { Err(Undecoded) }
+    }
+
+    /// Returns a request without a check of its rules.
+    pub fn decode<E: Encoded>(operation: Operation, encoded: E) -> Result<Request, E::Error> {
+        Ok(match operation {
+            Operation::Connected => Request::Connected(encoded.message()?),
+            Operation::Disconnected => Request::Disconnected(encoded.message()?),
+            Operation::Heartbeat => Request::Heartbeat(encoded.message()?),
+            Operation::Join => Request::Join(encoded.message()?),
+            Operation::Find => Request::Find(encoded.message()?),
+            Operation::Ready => Request::Ready(encoded.message()?),
+            Operation::Closed => Request::Closed(encoded.message()?),
+            Operation::SetState => Request::SetState(encoded.message()?),
+            Operation::GetState => Request::GetState(encoded.message()?),
+            Operation::List => Request::List(encoded.message()?),
+            Operation::Regions => Request::Regions(encoded.message()?),
+            Operation::Statistics => Request::Statistics(encoded.message()?),
+        })
+    }
+
+    /// Returns the rules of the proto files that the request breaks.
+    pub fn findings(&self) -> Vec<Finding> {
+        match self {
+            Request::Connected(message) => rules::connected(message),
+            Request::Disconnected(message) => rules::disconnected(message),
+            Request::Heartbeat(message) => rules::heartbeat(message),
+            Request::Join(message) => rules::join(message),
+            Request::Find(message) => rules::find(message),
+            Request::Closed(message) => rules::closed(message),
+            Request::List(message) => rules::list(message),
+            Request::SetState(message) => {
+                let problem = json_problem(&message.state).filter(|_| !message.state.is_empty());
+                problem.map(|(word, reason)| Finding::new(vec!["state".into()], word, reason)).into_iter().collect()
+            }
+            Request::GetState(message) if !message.lobby_id.is_empty() => rules::lobby_of_path(&message.lobby_id),
+            Request::GetState(_) | Request::Ready(_) | Request::Regions(_) | Request::Statistics(_) => Vec::new(),
+        }
+    }
+
+    /// Returns the request with the state of a lobby, which is the whole body in HTTP. An empty one clears the state.
+    pub fn of_state(text: &[u8]) -> Request {
+        Request::SetState(proto::SetLobbyStateRequest { state: text.to_vec() })
+    }
+
+    fn of_target(operation: Operation, path: &str, query: &str) -> Result<Request, Undecoded> {
+        match operation {
+            Operation::List => list(query).map(Request::List),
+            Operation::GetState if query.is_empty() => {
+                let rest = path.strip_prefix(LOBBIES_PATH).ok_or(Undecoded)?;
+                let lobby_id = rest.strip_suffix(STATE_PATH).ok_or(Undecoded)?.to_owned();
+                Ok(Request::GetState(proto::GetLobbyStateRequest { lobby_id }))
+            }
+            Operation::Regions if query.is_empty() => Ok(Request::Regions(NoFields {})),
+            Operation::Statistics if query.is_empty() => Ok(Request::Statistics(NoFields {})),
+            _ => Err(Undecoded),
+        }
     }
 
     /// Returns the bytes that identify a request together with its idempotency key: the message with its fields in order and
@@ -89,46 +183,6 @@ impl Request {
             _ => Vec::new(),
         }
     }
-
-    fn is_valid(&self) -> bool {
-        let findings = match self {
-            Request::Connected(message) => rules::connected(message),
-            Request::Disconnected(message) => rules::disconnected(message),
-            Request::Heartbeat(message) => rules::heartbeat(message),
-            Request::Join(message) => rules::join(message),
-            Request::Find(message) => rules::find(message),
-            Request::List(message) => rules::list(message),
-            Request::Ready
-            | Request::Closed { .. }
-            | Request::SetState(_)
-            | Request::GetState(_)
-            | Request::Regions
-            | Request::Statistics => return true,
-        };
-        findings.is_empty()
-    }
-}
-
-fn message<M: Message + Default + DeserializeOwned>(operation: Operation, body: Body<'_>) -> Result<M, Undecoded> {
-    match body {
-        Body::Json([]) => Ok(M::default()),
-        Body::Json(text) if is_object(text) => {
-            serde_json::from_slice(text).ok().or_else(|| read_unusual(operation, text)).ok_or(Undecoded)
-        }
-        _ => decoded(body),
-    }
-}
-
-fn decoded<M: Message + Default>(body: Body<'_>) -> Result<M, Undecoded> {
-    match body {
-        Body::Proto(bytes) | Body::Checked(bytes) => proto_message(bytes),
-        Body::Json(_) | Body::Target { .. } | Body::Other => Err(Undecoded),
-    }
-}
-
-/// Reads a message. Decoding drops unknown fields.
-fn proto_message<M: Message + Default>(bytes: &[u8]) -> Result<M, Undecoded> {
-    M::decode(bytes).map_err(|_| Undecoded)
 }
 
 /// Returns whether a JSON text is no array. The parser also reads the fields of a message from an array.
@@ -136,51 +190,7 @@ fn is_object(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{")
 }
 
-/// Reads a request without fields.
-fn empty(operation: Operation, body: Body<'_>, request: Request) -> Result<Request, Undecoded> {
-    let is_empty = match body {
-        Body::Json(text) => text.is_empty() || read_unusual::<NoFields>(operation, text).is_some(),
-        Body::Proto(bytes) | Body::Checked(bytes) => proto_message::<()>(bytes).is_ok(),
-        Body::Target { query, .. } => query.is_empty(),
-        Body::Other => false,
-    };
-    if is_empty { Ok(request) } else { Err(Undecoded) }
-}
-
-#[derive(Deserialize)]
-struct NoFields {}
-
-/// Reads the state of a lobby, which is the whole body in HTTP. An empty one clears the state.
-fn state(body: Body<'_>) -> Result<Vec<u8>, Undecoded> {
-    let state = match body {
-        Body::Json(text) => text.to_vec(),
-        Body::Proto(_) | Body::Checked(_) => decoded::<proto::SetLobbyStateRequest>(body)?.state,
-        Body::Target { .. } | Body::Other => return Err(Undecoded),
-    };
-    let is_valid = state.len() <= STATE_BYTES_MAX && (state.is_empty() || json_problem(&state).is_none());
-    if is_valid { Ok(state) } else { Err(Undecoded) }
-}
-
-fn lobby_of_state(body: Body<'_>) -> Result<Id, Undecoded> {
-    let read;
-    let text = match body {
-        Body::Target { path, query: "" } => {
-            path.strip_prefix(LOBBIES_PATH).and_then(|rest| rest.strip_suffix(STATE_PATH)).ok_or(Undecoded)?
-        }
-        Body::Proto(_) | Body::Checked(_) => {
-            read = decoded::<proto::GetLobbyStateRequest>(body)?;
-            &read.lobby_id
-        }
-        Body::Target { .. } | Body::Json(_) | Body::Other => return Err(Undecoded),
-    };
-    lobby_id(text).ok_or(Undecoded)
-}
-
-fn list(body: Body<'_>) -> Result<proto::ListLobbiesRequest, Undecoded> {
-    let query = match body {
-        Body::Target { query, .. } => query,
-        _ => return decoded(body),
-    };
+fn list(query: &str) -> Result<proto::ListLobbiesRequest, Undecoded> {
     let mut request = proto::ListLobbiesRequest::default();
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
         let is_repeated = match parameter.split_once('=').ok_or(Undecoded)? {
