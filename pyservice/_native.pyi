@@ -14,7 +14,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final, Protocol, Self, final, type_check_only
 
-from pyservice.calls import EncodedRequest
+from pyservice.calls import EncodedRequest, Need
 from pyservice.errors import ServiceError
 
 __all__ = [
@@ -925,10 +925,8 @@ class Decision:
     def hold(self) -> int:
         """Number of a wait for the starting lobby `lobby`, or 0."""
     @property
-    def need(self) -> str | None:
-        """`admission`, `new_lobby`, `starting_lobby`, `served_ports`, `cloud_token`, `mock_response` or
-        `invalid_request`. The engine has not changed. The rate limits are paid, except for `cloud_token`.
-        """
+    def need(self) -> Need | None:
+        """The engine has not changed. The rate limits are paid, except for `cloud_token`."""
     @property
     def wait(self) -> int: ...
     @property

@@ -171,18 +171,24 @@ class Reply(Protocol):
     def proto(self) -> bytes: ...
 
 
-class Unanswered(Enum):
-    """Reason why a native operation has no response yet."""
+Need = Literal[
+    "admission",
+    "new_lobby",
+    "starting_lobby",
+    "served_ports",
+    "cloud_token",
+    "mock_response",
+    "invalid_request",
+]
+"""Reason why a request has no response yet, as in `hosting_front_passed_total`.
 
-    UNCHECKED = 1
-    """The content has an unusual form, or is invalid. The server decodes and checks it, and asks
-    again with a `checked` one.
-    """
-    OTHER_TOKEN = 2
-    """`Operation.authorize` and `Operation.run` answer requests with this kind of token."""
+- The data plane waits for the first four.
+- `cloud_token`, `mock_response`: `Operation.authorize` and `Operation.run` answer the request.
+- `invalid_request`: the content is invalid, or has an unusual form. The server decodes and checks
+  it, and asks again with a `checked` one.
+"""
 
-
-Answer = Callable[[EncodedRequest], Awaitable[Reply | Unanswered]]
+Answer = Callable[[EncodedRequest], Awaitable[Reply | Need]]
 Authorize = Callable[[Call], Caller | Awaitable[Caller]]
 """Transports await a result only if it is not a `Caller`. So the hot path never suspends."""
 Run = Callable[[Any, Caller], Awaitable[Message | WaitForChange]]

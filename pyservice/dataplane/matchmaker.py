@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from pyservice.calls import Caller, EncodedRequest, Reply, TokenKind, Unanswered
+from pyservice.calls import Caller, EncodedRequest, Need, Reply, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import CreateTarget, LobbyOverrides, LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -57,13 +57,11 @@ class Matchmaker:
         self._lobby_templates = lobby_templates
         self._wait_served = wait_served
 
-    async def answer(self, request: EncodedRequest) -> Reply | Unanswered:
+    async def answer(self, request: EncodedRequest) -> Reply | Need:
         """Returns the response after everything in it is durable."""
         decision = await self._decide(request)
-        if decision.need == "invalid_request":
-            return Unanswered.UNCHECKED
         if decision.need is not None:
-            return Unanswered.OTHER_TOKEN
+            return decision.need
         return await self._finish(decision, request.call.deadline)
 
     async def _ask(self, request: EncodedRequest) -> Decision:
@@ -86,21 +84,21 @@ class Matchmaker:
             trace.authorized = trace.handled = perf_counter()
         # A request can need something else after a wait.
         while True:
-            if decision.need == "admission":
-                if request.operation == "find":
+            match decision.need:
+                case "new_lobby" | "starting_lobby":
+                    decision = await self._place(request)
+                    continue
+                case "admission" if request.operation == "find":
                     request.admitted_modes = await self._admission.find(request)
-                else:
+                case "admission":
                     await self._admission.join(request)
                     request.admitted_modes = []
-                decision = await self._ask(request)
-            elif decision.need == "served_ports":
-                await self._wait_served(decision.lobby or b"")
-                request.are_ports_served = True
-                decision = await self._ask(request)
-            elif decision.need in ("new_lobby", "starting_lobby"):
-                decision = await self._place(request)
-            else:
-                return decision
+                case "served_ports":
+                    await self._wait_served(decision.lobby or b"")
+                    request.are_ports_served = True
+                case _:
+                    return decision
+            decision = await self._ask(request)
 
     async def _place(self, request: EncodedRequest) -> Decision:
         """Places the players of a request in a starting lobby, or in a new one."""

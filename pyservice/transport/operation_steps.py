@@ -11,9 +11,9 @@ from pyservice.calls import (
     Answer,
     Caller,
     EncodedRequest,
+    Need,
     Operation,
     Reply,
-    Unanswered,
     WaitForChange,
 )
 from pyservice.errors import ServiceError
@@ -48,26 +48,26 @@ class OperationSteps:
             return None
         try:
             reply = await answer(request)
-            if reply is Unanswered.UNCHECKED:
+            if reply == "invalid_request":
                 message = await _message(request, read, request.call.address)
                 reply = await self._answer_checked(answer, request, message)
         except ServiceError as error:
             if error.code == "RATE_LIMITED" and "limit" in error.metadata:
                 self._meter.count_refusal(error.metadata["limit"])
             raise
-        return None if isinstance(reply, Unanswered) else reply
+        return None if isinstance(reply, str) else reply
 
     async def _answer_checked(
         self, answer: Answer, request: EncodedRequest, message: Message
-    ) -> Reply | Unanswered:
+    ) -> Reply | Need:
         request.form, request.body = "checked", message.SerializeToString(deterministic=True)
         reply = await answer(request)
-        if reply is Unanswered.UNCHECKED:
+        if reply == "invalid_request":
             # Protobuf keeps a field of another wire type as unknown. Native code does not read it.
             message.DiscardUnknownFields()
             request.body = message.SerializeToString(deterministic=True)
             reply = await answer(request)
-        if reply is Unanswered.UNCHECKED:
+        if reply == "invalid_request":
             raise RuntimeError("Python and native code do not agree about a valid request")
         return reply
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.calls import Call, Caller, EncodedRequest, Unanswered
+from pyservice.calls import Call, Caller, EncodedRequest
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.ids import parse_uuid
@@ -69,9 +69,9 @@ class DevelopmentScene(MatchmakerScene):
             message = request.SerializeToString(deterministic=True) if request else b""
             method = METHODS[operation.method]
             reply = await operation.answer(EncodedRequest(method.slug, context, "proto", message))
-            if not isinstance(reply, Unanswered):
+            if not isinstance(reply, str):
                 return method.response.FromString(reply.proto())
-            assert reply is Unanswered.OTHER_TOKEN
+            assert reply == "mock_response"
         caller = operation.authorize(context)
         assert isinstance(caller, Caller)
         return await operation.run(request, caller)

@@ -22,7 +22,6 @@ from pyservice.calls import (
     Reply,
     Scope,
     TokenKind,
-    Unanswered,
 )
 from pyservice.dataplane.admission import Admission
 from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
@@ -109,10 +108,10 @@ class OperationCalls:
         message = request.SerializeToString(deterministic=True)
         encoded = EncodedRequest(operation, caller.call, "proto", message)
         reply = await self.parts[0].answer(encoded)
-        if reply is Unanswered.UNCHECKED:
+        if reply == "invalid_request":
             encoded.form = "checked"
             reply = await self.parts[0].answer(encoded)
-        assert not isinstance(reply, Unanswered), f"{operation} is not native for this request"
+        assert not isinstance(reply, str), f"{operation} is not native for this request"
         return reply
 
     async def _call(

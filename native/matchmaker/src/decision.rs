@@ -82,26 +82,26 @@ pub enum Need {
     /// A new lobby.
     NewLobby,
     /// A starting lobby that becomes ready.
-    ReadyLobby,
+    StartingLobby,
     /// Ports of the lobby that edge-guard serves.
     ServedPorts,
     /// The check of a `cloud_` token by the control plane.
     CloudToken,
     /// The mock response of a `dev_` token.
     MockResponse,
-    /// The decoding of content with an unusual form, or the description of its problems.
-    Description,
+    /// The description of an invalid request, or the decoding of one with an unusual form.
+    InvalidRequest,
 }
 
 impl Need {
     pub const ALL: [Need; 7] = [
         Need::Admission,
         Need::NewLobby,
-        Need::ReadyLobby,
+        Need::StartingLobby,
         Need::ServedPorts,
         Need::CloudToken,
         Need::MockResponse,
-        Need::Description,
+        Need::InvalidRequest,
     ];
 
     /// Name of the need in metrics.
@@ -109,11 +109,11 @@ impl Need {
         match self {
             Need::Admission => "admission",
             Need::NewLobby => "new_lobby",
-            Need::ReadyLobby => "starting_lobby",
+            Need::StartingLobby => "starting_lobby",
             Need::ServedPorts => "served_ports",
             Need::CloudToken => "cloud_token",
             Need::MockResponse => "mock_response",
-            Need::Description => "invalid_request",
+            Need::InvalidRequest => "invalid_request",
         }
     }
 

@@ -46,7 +46,7 @@ impl From<Unread> for Decision {
     fn from(unread: Unread) -> Decision {
         match unread {
             Unread::Invalid(error) => error.into(),
-            Unread::LeftToPython => Decision::Needs(Need::Description),
+            Unread::LeftToPython => Decision::Needs(Need::InvalidRequest),
         }
     }
 }

@@ -199,7 +199,7 @@ impl Matchmaker {
         });
         match placement {
             ImmediatePlacement::Done(CommandOutcome { result, wait }) => self.placed(result, wait),
-            ImmediatePlacement::LobbyStarting => Decision::Needs(Need::ReadyLobby),
+            ImmediatePlacement::LobbyStarting => Decision::Needs(Need::StartingLobby),
             ImmediatePlacement::LobbyNeeded => Decision::Needs(Need::NewLobby),
         }
     }

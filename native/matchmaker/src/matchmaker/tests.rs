@@ -194,12 +194,12 @@ fn needs_cost_one_token_and_change_nothing() {
     let guarded = World::new();
     guarded.change(|namespace| namespace.needs_admission = true);
     let rows = [
-        (&not_ready, Operation::Find, FIND.to_owned(), Need::ReadyLobby),
-        (&not_ready, Operation::Join, join(), Need::ReadyLobby),
+        (&not_ready, Operation::Find, FIND.to_owned(), Need::StartingLobby),
+        (&not_ready, Operation::Join, join(), Need::StartingLobby),
         (&World::without_lobby(), Operation::Find, FIND.to_owned(), Need::NewLobby),
         (&guarded, Operation::Find, FIND.to_owned(), Need::Admission),
         (&guarded, Operation::Join, join(), Need::Admission),
-        (&guarded, Operation::Join, "{".to_owned(), Need::Description),
+        (&guarded, Operation::Join, "{".to_owned(), Need::InvalidRequest),
     ];
     for (world, operation, body, need) in rows {
         for (authorization, taken) in [(service(), [1, 1, 0, 1]), (public(), [0, 0, 1, 1])] {
@@ -248,7 +248,7 @@ fn request_pays_once() {
 }
 
 #[test]
-fn invalid_body_of_a_lobby_server_needs_its_description() {
+fn invalid_body_of_a_lobby_server_is_left_to_python() {
     let world = World::new();
     for operation in [Operation::Connected, Operation::Disconnected, Operation::Heartbeat] {
         let outcome = world.0.answer(&call(operation, &of_lobby(), "{"));
@@ -273,7 +273,7 @@ fn lobby_server_has_a_limit_of_its_own() {
 
 /// Python describes text that is no JSON, and captchas of another form.
 #[test]
-fn invalid_bodies_are_refused_or_need_a_description() {
+fn invalid_bodies_are_refused_or_left_to_python() {
     let with =
         |fields: &str| [join().replace('}', &format!(",{fields}}}")), FIND.replace('}', &format!(",{fields}}}"))];
     let check = |operation: Operation, body: &str, expected: &str| {
