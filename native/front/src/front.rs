@@ -46,7 +46,7 @@ use crate::passing::passing_options::{PassingOptions, RequestLimits};
 use crate::plain_requests::plain_request::REQUEST_BYTES_MAX;
 use crate::requests::ray_id::RayIds;
 use crate::requests::routes::Plane;
-use crate::responses::decisions::Decider;
+use crate::responses::decider::Decider;
 use crate::responses::durable_waiters::DurableWaiters;
 use crate::thread_context::ThreadContext;
 

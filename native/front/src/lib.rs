@@ -54,7 +54,7 @@ mod requests {
 mod responses {
     pub mod answer_body;
     pub mod cors;
-    pub mod decisions;
+    pub mod decider;
     pub mod durable_waiters;
     pub mod error_response;
     pub mod problems;
@@ -94,9 +94,9 @@ mod limits {
 mod measurements {
     pub mod code_number;
     pub mod measurer;
-    pub mod measuring;
     pub mod pass_reason;
     pub mod record_allowance;
+    pub mod request_measurement;
 }
 
 pub use certificates::acme::{Acme, AcmeOptions, Notice};

@@ -15,7 +15,7 @@ use crate::passing::http_plane::HttpPlane;
 use crate::passing::passing_options::PassingOptions;
 use crate::requests::ray_id::RayIds;
 use crate::requests::routes::ByPlane;
-use crate::responses::decisions::Decider;
+use crate::responses::decider::Decider;
 use crate::responses::durable_waiters::DurableWaiters;
 use crate::shutdown::Shutdown;
 

@@ -9,9 +9,9 @@ use prost::Message as _;
 
 use crate::authorization::{Client, Subject};
 use crate::error::ServiceError;
+use crate::lobby_answers::LobbyAnswer;
 use crate::lobby_list::LobbyListPage;
 use crate::operation::Operation;
-use crate::placements::LobbyAnswer;
 use crate::proto;
 use crate::rate_limits::Limit;
 use crate::requests::Body;

@@ -15,8 +15,8 @@ use crate::criteria::{Candidates, candidates};
 use crate::decision::{Call, Decision, Held, Need, PlacementRequest, Progress, Reply};
 use crate::error::{FieldProblem, ServiceError};
 use crate::field_forms::{ip_address, lobby_id};
+use crate::lobby_answers::LobbyAnswer;
 use crate::matchmaker::{Matchmaker, Unread, answered};
-use crate::placements::LobbyAnswer;
 use crate::proto;
 use crate::requests::Request;
 

@@ -22,12 +22,12 @@ use crate::grpc::passed_call::PassedCall;
 use crate::grpc::reply::{self, ReplyBody, new_response};
 use crate::grpc::upstream::{CallBody, ClientMessages};
 use crate::measurements::code_number;
-use crate::measurements::measuring::Measuring;
 use crate::measurements::pass_reason::PassReason;
+use crate::measurements::request_measurement::RequestMeasurement;
 use crate::requests::bearer_header::bearer_token;
 use crate::requests::internal_headers::{ADMITTED, RequestSource, YES};
 use crate::requests::trace_context::trace_of;
-use crate::responses::decisions::{Content, Decided, EffectiveHeaders};
+use crate::responses::decider::{Content, Decided, EffectiveHeaders};
 use crate::responses::error_response;
 use crate::responses::problems::Problem;
 
@@ -54,10 +54,10 @@ pub async fn answer(
     let ray_id = trace.map_or_else(|| thread.ray_ids.next(), |trace| Ok(trace.id))?;
     let path = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
     let method = context.methods.get(path.as_str());
-    let measuring = Measuring::new(&context.measurer, ray_id, trace, method.map(|method| method.number));
+    let measurement = RequestMeasurement::new(&context.measurer, ray_id, trace, method.map(|method| method.number));
     let source = RequestSource { client: head.client, ray_id, is_traced: trace.is_some() };
     let deadline = head.timeout.and_then(|timeout| started.checked_add(timeout));
-    let mut call = Call { context: context.clone(), source, deadline, measuring };
+    let mut call = Call { context: context.clone(), source, deadline, measurement };
     if head.metadata_bytes > context.limits.metadata_bytes {
         return Ok(call.refuse(Problem::HeadersTooLarge));
     }
@@ -102,13 +102,13 @@ pub async fn answer(
         };
         match call.answer_decided(operation, headers, &message).await {
             Ok(response) => return Ok(response),
-            Err(reason) => call.measuring.reason = reason,
+            Err(reason) => call.measurement.reason = reason,
         }
     }
     let mut passed_on = metadata();
     if method.operation.is_some() {
         passed_on.remove(GRPC_ENCODING);
-        if call.measuring.reason.is_paid() {
+        if call.measurement.reason.is_paid() {
             passed_on.insert(ADMITTED, YES);
         }
     }
@@ -158,7 +158,7 @@ impl Call {
                 self.refuse_with(Problem::BodyTooLarge, format!("Send at most {bytes_max} bytes, before compression."))
             }
             compression::Failure::Status(status, message) => {
-                self.measuring.end_here(code_number::of(Problem::Internal.code()));
+                self.measurement.end_here(code_number::of(Problem::Internal.code()));
                 reply::trailers_only(error_response::status_trailers((status, message)))
             }
         }
@@ -194,7 +194,7 @@ impl Call {
         if !in_time {
             return Ok(self.refuse(Problem::DeadlineExceeded));
         }
-        self.measuring.end_decided(&decided, decided_at);
+        self.measurement.end_decided(&decided, decided_at);
         Ok(self.reply(&decided))
     }
 

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::grpc::grpc_context::GrpcContext;
 use crate::grpc::reply::{self, ReplyBody};
 use crate::measurements::code_number;
-use crate::measurements::measuring::Measuring;
+use crate::measurements::request_measurement::RequestMeasurement;
 use crate::requests::internal_headers::RequestSource;
 use crate::responses::error_response;
 use crate::responses::problems::Problem;
@@ -20,7 +20,7 @@ pub struct Call {
     pub source: RequestSource,
     /// Time at which the client no longer waits.
     pub deadline: Option<Instant>,
-    pub measuring: Measuring,
+    pub measurement: RequestMeasurement,
 }
 
 impl Call {
@@ -37,7 +37,7 @@ impl Call {
     }
 
     fn refuse_as(&mut self, problem: Problem, error: &ServiceError) -> Response<ReplyBody> {
-        self.measuring.end_here(code_number::of(problem.code()));
+        self.measurement.end_here(code_number::of(problem.code()));
         reply::trailers_only(error_response::trailers(error, self.source.ray_id))
     }
 }

@@ -15,7 +15,7 @@ use crate::limits::connection_budget::ConnectionBudget;
 use crate::limits::permits::{GrpcPermits, Permits};
 use crate::measurements::measurer::Measurer;
 use crate::requests::routes::{ByPlane, Plane};
-use crate::responses::decisions::Decider;
+use crate::responses::decider::Decider;
 use crate::thread_context::ThreadContext;
 
 #[derive(Clone, Copy)]

@@ -27,7 +27,7 @@ use crate::limits::permits::GrpcPermits;
 use crate::measurements::measurer::InFlight;
 use crate::measurements::measurer::Measurer;
 use crate::requests::routes::{ByPlane, Plane};
-use crate::responses::decisions::Decider;
+use crate::responses::decider::Decider;
 use crate::shutdown::Counted;
 use crate::thread_context::ThreadContext;
 

@@ -21,7 +21,7 @@ use crate::grpc::passed_response::{Held, PassedResponse};
 use crate::grpc::reply::{ReplyBody, new_response, trailers_only};
 use crate::grpc::upstream::CallBody;
 use crate::limits::body_budget::BodyBudget;
-use crate::limits::failed_authentications::{Attempt, FailedAuthentications, Outcome};
+use crate::limits::failed_authentications::{Attempt, AttemptOutcome, FailedAuthentications};
 use crate::limits::permits::{Permit, Permits};
 use crate::long_polls::watches::{Park, Wake};
 use crate::passing::upstream::{NoResponse, UpstreamBody, WHOLE_BYTES};
@@ -161,7 +161,7 @@ impl PassedCall {
         let response = until(deadline, sending).await.and_then(|response| response);
         let outcome = match &response {
             // Its status comes later.
-            Ok((headers, _)) if !headers.contains_key(GRPC_STATUS) => Some(Outcome::Unknown),
+            Ok((headers, _)) if !headers.contains_key(GRPC_STATUS) => Some(AttemptOutcome::Unknown),
             response => self.outcome(response.as_ref().map(|(headers, _)| Some(headers))),
         };
         end_attempt(attempt, outcome);
@@ -258,15 +258,15 @@ impl PassedCall {
     }
 
     /// Returns None if the call was given up while Python had it. `response` has the trailers, unless it goes on.
-    fn outcome(&self, response: Result<Option<&HeaderMap>, &Failure>) -> Option<Outcome> {
+    fn outcome(&self, response: Result<Option<&HeaderMap>, &Failure>) -> Option<AttemptOutcome> {
         let trailers = match response {
             Ok(trailers) => trailers,
-            Err(Failure::Unavailable) => return Some(Outcome::Unknown),
+            Err(Failure::Unavailable) => return Some(AttemptOutcome::Unknown),
             Err(_) => return None,
         };
         let status = trailers.and_then(|trailers| trailers.get(GRPC_STATUS)).map_or(OK, HeaderValue::as_bytes);
         let code = trailers.and_then(internal_headers::code);
-        let outcome = Outcome::of(status == OK, status == UNAUTHENTICATED, code, self.needs_token);
+        let outcome = AttemptOutcome::of(status == OK, status == UNAUTHENTICATED, code, self.needs_token);
         (status != DEADLINE_EXCEEDED).then_some(outcome)
     }
 
@@ -334,7 +334,7 @@ impl PassedCall {
                 _ => Failure::Unavailable,
             });
         }
-        self.call.measuring.end_passed(&trailers, status == OK);
+        self.call.measurement.end_passed(&trailers, status == OK);
         remove_internal(&mut trailers);
         Ok(trailers)
     }
@@ -349,16 +349,16 @@ impl PassedCall {
     ) -> Response<ReplyBody> {
         remove_internal(&mut headers);
         let problem = self.unavailable();
-        let Call { source, measuring, .. } = &mut self.call;
+        let Call { source, measurement, .. } = &mut self.call;
         let unavailable = error_response::trailers(&problem.error(), source.ray_id);
-        let passed = PassedResponse::new(first, rest, unavailable, measuring.take(), held, end);
+        let passed = PassedResponse::new(first, rest, unavailable, measurement.take(), held, end);
         let mut response = new_response(ReplyBody::Passed(Box::new(passed)));
         *response.headers_mut() = headers;
         response
     }
 }
 
-fn end_attempt(attempt: Option<Attempt<'_>>, outcome: Option<Outcome>) {
+fn end_attempt(attempt: Option<Attempt<'_>>, outcome: Option<AttemptOutcome>) {
     if let (Some(attempt), Some(outcome)) = (attempt, outcome) {
         attempt.end(outcome);
     }

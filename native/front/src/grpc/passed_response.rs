@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::limits::body_budget::Reservation;
 use crate::limits::permits::Permit;
-use crate::measurements::measuring::Measuring;
+use crate::measurements::request_measurement::RequestMeasurement;
 use crate::passing::upstream::UpstreamBody;
 use crate::requests::internal_headers::remove_internal;
 use crate::responses::error_response::{GRPC_STATUS, STATUS_OK};
@@ -25,7 +25,7 @@ pub struct PassedResponse {
     has_ended: bool,
     /// Trailers of a response that ends without any.
     unavailable: HeaderMap,
-    measuring: Measuring,
+    measurement: RequestMeasurement,
     _end: Option<EndTask>,
 }
 
@@ -69,13 +69,13 @@ impl PassedResponse {
         first: Option<Frame<Bytes>>,
         rest: UpstreamBody,
         unavailable: HeaderMap,
-        measuring: Measuring,
+        measurement: RequestMeasurement,
         held: Held,
         end: Option<Instant>,
     ) -> PassedResponse {
         let open = Rc::new(RefCell::new(Some(Open { rest, reader: None, _held: held })));
         let _end = end.map(|end| EndTask::spawn(open.clone(), end));
-        PassedResponse { first, open, has_ended: false, unavailable, measuring, _end }
+        PassedResponse { first, open, has_ended: false, unavailable, measurement, _end }
     }
 
     pub fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Option<Frame<Bytes>>> {
@@ -97,12 +97,12 @@ impl PassedResponse {
             Some(Err(data)) => return Poll::Ready(Some(data)),
             Some(Ok(mut trailers)) => {
                 let is_ok = trailers.get(GRPC_STATUS).is_some_and(|status| status == STATUS_OK);
-                self.measuring.end_passed(&trailers, is_ok);
+                self.measurement.end_passed(&trailers, is_ok);
                 remove_internal(&mut trailers);
                 trailers
             }
             None => {
-                self.measuring.end_passed(&self.unavailable, false);
+                self.measurement.end_passed(&self.unavailable, false);
                 std::mem::take(&mut self.unavailable)
             }
         };

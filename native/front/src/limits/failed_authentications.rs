@@ -33,23 +33,23 @@ pub struct TooManyFailures;
 
 /// Result of the authentication of a passed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Outcome {
+pub enum AttemptOutcome {
     Succeeded,
     Failed,
     /// The answer does not tell whether the credentials are valid.
     Unknown,
 }
 
-impl Outcome {
+impl AttemptOutcome {
     /// `is_ok` and `is_unauthenticated` are those of Python's answer, and `code` is its error code. The success of an
     /// operation that needs no token does not tell whether its token is valid.
-    pub fn of(is_ok: bool, is_unauthenticated: bool, code: Option<&str>, needs_token: bool) -> Outcome {
+    pub fn of(is_ok: bool, is_unauthenticated: bool, code: Option<&str>, needs_token: bool) -> AttemptOutcome {
         if is_unauthenticated && code != Some(TOKEN_MISSING) {
-            Outcome::Failed
+            AttemptOutcome::Failed
         } else if is_ok && needs_token {
-            Outcome::Succeeded
+            AttemptOutcome::Succeeded
         } else {
-            Outcome::Unknown
+            AttemptOutcome::Unknown
         }
     }
 }
@@ -144,15 +144,15 @@ enum Charge {
 }
 
 impl Attempt<'_> {
-    pub fn end(mut self, outcome: Outcome) {
-        if outcome == Outcome::Failed {
+    pub fn end(mut self, outcome: AttemptOutcome) {
+        if outcome == AttemptOutcome::Failed {
             // A known token may be revoked or expired by now.
             if self.limit.succeeded.lock().remove(self.credentials) {
                 self.charge = Charge::OnFailure;
             }
             return;
         }
-        if outcome == Outcome::Succeeded {
+        if outcome == AttemptOutcome::Succeeded {
             self.limit.succeeded.lock().insert(self.credentials);
         }
         if matches!(self.charge, Charge::Taken) {

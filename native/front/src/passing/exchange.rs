@@ -19,12 +19,12 @@ use tokio::time::{Instant, timeout};
 use crate::connections::client_address::Peer;
 use crate::connections::client_stream::CountedRequest;
 use crate::limits::body_budget::{Reservation, SMALL_BYTES};
-use crate::limits::failed_authentications::Outcome;
+use crate::limits::failed_authentications::AttemptOutcome;
 use crate::limits::permits::Permit;
 use crate::long_polls::parked_request::{ParkedRequest, park_of};
 use crate::measurements::code_number;
-use crate::measurements::measuring::Measuring;
 use crate::measurements::pass_reason::PassReason;
+use crate::measurements::request_measurement::RequestMeasurement;
 use crate::passing::passed_request::{KeptRequest, PASSED, PassedRequest, headers_of_connection, is_safe};
 use crate::passing::upstream::{NoResponse, UpstreamContent};
 use crate::requests::bearer_header::bearer_token;
@@ -36,7 +36,7 @@ use crate::requests::routes::{Plane, Route};
 use crate::requests::trace_context::{TRACEPARENT, trace_of};
 use crate::responses::answer_body::{AnswerBody, Content, Counts, StreamedBody};
 use crate::responses::cors::{self, DOCUMENT_METHODS};
-use crate::responses::decisions::{Content as Decidable, Decided, EffectiveHeaders};
+use crate::responses::decider::{Content as Decidable, Decided, EffectiveHeaders};
 use crate::responses::error_response;
 use crate::responses::problems::Problem;
 use crate::thread_context::ThreadContext;
@@ -85,7 +85,7 @@ pub async fn answer(
     let can_leave = can_leave_hyper(&parts);
     let client = context.addresses.client_of(peer, &parts.headers);
     let mut exchange = Exchange {
-        measuring: Measuring::new(&context.measurer, ray_id, trace, Some(context.options.routes.unrouted())),
+        measurement: RequestMeasurement::new(&context.measurer, ray_id, trace, Some(context.options.routes.unrouted())),
         source: RequestSource { client, ray_id, is_traced: trace.is_some() },
         peer,
         is_received: body.is_end_stream(),
@@ -144,7 +144,7 @@ impl ParkedExchange {
 /// One request that hyper has read, until its response.
 struct Exchange {
     context: Rc<ThreadContext>,
-    measuring: Measuring,
+    measurement: RequestMeasurement,
     source: RequestSource,
     peer: Peer,
     /// Whether the whole request has arrived. Otherwise the connection ends with the response.
@@ -225,7 +225,7 @@ impl Exchange {
         }
         let route = options.routes.find(&parts.method, path);
         if let Some(route) = route {
-            self.measuring.operation = Some(route.operation);
+            self.measurement.operation = Some(route.operation);
         }
         let client = self.client_key();
         let operation = route.and_then(|route| Operation::ALL.get(route.operation));
@@ -245,7 +245,7 @@ impl Exchange {
             Ok(decided) => return Ok(Begun::Answered(self.answer_decided(decided).await)),
             Err(reason) => reason,
         };
-        self.measuring.reason = reason;
+        self.measurement.reason = reason;
         let (plane, needs_token) = route.map_or((Plane::Data, false), |route| (route.plane, route.needs_token));
         let mut headers = self.passed_headers(&parts.headers);
         if reason.is_paid() {
@@ -277,7 +277,7 @@ impl Exchange {
         let decided_at = std::time::Instant::now();
         decided.complete(&self.context.matchmaker.shard, &self.context.pages).await;
         self.context.waiters.wait(decided.wait).await;
-        self.measuring.end_decided(&decided, decided_at);
+        self.measurement.end_decided(&decided, decided_at);
         decided.response(self.source.ray_id).map(|body| Content::Whole(Some(self.counted_until_written(body))))
     }
 
@@ -299,7 +299,7 @@ impl Exchange {
         *response.status_mut() = StatusCode::NO_CONTENT;
         response.headers_mut().insert(RAY_ID, ray_id_value(self.source.ray_id));
         options.cors.add_preflight(path, origin, &methods, response.headers_mut());
-        self.measuring.end_here(code_number::OK);
+        self.measurement.end_here(code_number::OK);
         Ok(response)
     }
 
@@ -387,7 +387,7 @@ impl Exchange {
         let (sent, permit) = permit.run(Box::pin(sending)).await;
         // Python may have looked up the token of a late response, so it counts as failed.
         if let Some(attempt) = attempt.filter(|_| !matches!(sent, Err(NoResponse::Late))) {
-            attempt.end(sent.as_ref().map_or(Outcome::Unknown, |response| outcome(response, needs_token)));
+            attempt.end(sent.as_ref().map_or(AttemptOutcome::Unknown, |response| outcome(response, needs_token)));
         }
         let response = sent.map_err(|reason| reason.problem(plane, is_safe))?;
         Ok((response, permit))
@@ -423,7 +423,7 @@ impl Exchange {
     fn answer_with(&mut self, response: Response<PassedBody>) -> Response<Content> {
         let (mut parts, body) = response.into_parts();
         let is_error = parts.status.is_client_error() || parts.status.is_server_error();
-        self.measuring.end_passed(&parts.headers, !is_error);
+        self.measurement.end_passed(&parts.headers, !is_error);
         HOP_BY_HOP.iter().for_each(|name| drop(parts.headers.remove(name)));
         remove_internal(&mut parts.headers);
         let content = match body {
@@ -445,7 +445,7 @@ impl Exchange {
     }
 
     fn refuse(&mut self, problem: Problem) -> Response<Content> {
-        self.measuring.end_here(code_number::of(problem.code()));
+        self.measurement.end_here(code_number::of(problem.code()));
         let response = error_response::response(&problem.error(), self.source.ray_id);
         response.map(|body| Content::Whole(Some(self.counted_until_written(body))))
     }
@@ -461,7 +461,7 @@ enum PassedBody {
     Whole(Bytes),
 }
 
-fn outcome<T>(response: &Response<T>, needs_token: bool) -> Outcome {
+fn outcome<T>(response: &Response<T>, needs_token: bool) -> AttemptOutcome {
     let (status, code) = (response.status(), internal_headers::code(response.headers()));
-    Outcome::of(status.is_success(), status == StatusCode::UNAUTHORIZED, code, needs_token)
+    AttemptOutcome::of(status.is_success(), status == StatusCode::UNAUTHORIZED, code, needs_token)
 }

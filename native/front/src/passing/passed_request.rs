@@ -15,7 +15,7 @@ use crate::long_polls::repeats::{RepeatCaller, RepeatKey};
 use crate::requests::internal_headers::{CHANGED, COORDINATES, EXPIRED, REPEAT, RequestSource};
 use crate::requests::request_form::HEADERS_MAX;
 use crate::requests::trace_context::TRACEPARENT;
-use crate::responses::decisions::IDEMPOTENCY_KEY;
+use crate::responses::decider::IDEMPOTENCY_KEY;
 use hosting_matchmaker::token_of;
 
 /// Headers that are passed on although a client declares them as those of its connection.

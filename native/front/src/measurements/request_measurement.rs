@@ -11,11 +11,11 @@ use crate::measurements::pass_reason::PassReason;
 use crate::requests::internal_headers;
 use crate::requests::ray_id::RayId;
 use crate::requests::trace_context::Trace;
-use crate::responses::decisions::Decided;
+use crate::responses::decider::Decided;
 use crate::responses::problems::Problem;
 
 /// Counts one request when it is answered, or as cancelled when it is dropped before.
-pub struct Measuring {
+pub struct RequestMeasurement {
     measurer: Arc<Measurer>,
     ray_id: RayId,
     trace: Option<Trace>,
@@ -26,16 +26,16 @@ pub struct Measuring {
     pub reason: PassReason,
 }
 
-impl Measuring {
-    pub fn new(measurer: &Arc<Measurer>, ray_id: RayId, trace: Option<Trace>, operation: Option<usize>) -> Measuring {
+impl RequestMeasurement {
+    pub fn new(measurer: &Arc<Measurer>, ray_id: RayId, trace: Option<Trace>, operation: Option<usize>) -> Self {
         let (measurer, started, reason) = (measurer.clone(), Instant::now(), PassReason::Operation);
-        Measuring { measurer, ray_id, trace, started, operation, reason }
+        RequestMeasurement { measurer, ray_id, trace, started, operation, reason }
     }
 
-    /// Returns the measuring of a request that goes on elsewhere.
-    pub fn take(&mut self) -> Measuring {
+    /// Returns the measurement of a request that goes on elsewhere.
+    pub fn take(&mut self) -> RequestMeasurement {
         let (measurer, operation) = (self.measurer.clone(), self.operation.take());
-        Measuring { measurer, operation, ..*self }
+        RequestMeasurement { measurer, operation, ..*self }
     }
 
     /// Counts a request that Python has answered with these headers or trailers.
@@ -74,7 +74,7 @@ impl Measuring {
     }
 }
 
-impl Drop for Measuring {
+impl Drop for RequestMeasurement {
     fn drop(&mut self) {
         self.count_passed(code_number::CANCELLED);
     }
