@@ -97,39 +97,23 @@ pub fn read_fields(
             let location = std::iter::once((*field).into()).chain(below.into_iter().map(Into::into)).collect();
             findings.push(Finding::new(location, word, reason));
         };
-        let wrong = |kind: &str| format!("must be {kind}");
         let value = match (form, json) {
             (_, Json::Null) => continue,
             (Form::Other, _) => return Err(LeftToPython::FieldOfPython),
-            (Form::Text, Json::Text(text)) => Value::String(text),
-            (Form::Text, _) => {
-                add(Vec::new(), "wrong-type", wrong("a string"));
-                continue;
-            }
-            (Form::Bool, Json::Bool(flag)) => Value::Bool(flag),
-            (Form::Bool, _) => {
-                add(Vec::new(), "wrong-type", wrong("true or false"));
-                continue;
-            }
-            (Form::Number, json) => match json.unsigned() {
-                Ok(number) => Value::from(number),
-                Err((word, reason)) => {
-                    add(Vec::new(), word, reason.to_owned());
-                    continue;
-                }
-            },
-            (Form::Texts(limit), Json::List(items)) => Value::Array(read_texts(items, *limit, &mut add)),
-            (Form::Texts(_), _) => {
-                add(Vec::new(), "wrong-type", wrong("an array"));
-                continue;
-            }
-            (Form::TextMap(limit), Json::Object(pairs)) => Value::Object(read_text_map(pairs, *limit, &mut add)),
-            (Form::TextMap(_), _) => {
-                add(Vec::new(), "wrong-type", wrong("an object"));
-                continue;
-            }
+            (Form::Text, Json::Text(text)) => Ok(Value::String(text)),
+            (Form::Bool, Json::Bool(flag)) => Ok(Value::Bool(flag)),
+            (Form::Number, json) => json.unsigned().map(Value::from),
+            (Form::Texts(limit), Json::List(items)) => Ok(Value::Array(read_texts(items, *limit, &mut add))),
+            (Form::TextMap(limit), Json::Object(pairs)) => Ok(Value::Object(read_text_map(pairs, *limit, &mut add))),
+            (Form::Text, _) => Err(("wrong-type", "must be a string")),
+            (Form::Bool, _) => Err(("wrong-type", "must be true or false")),
+            (Form::Texts(_), _) => Err(("wrong-type", "must be an array")),
+            (Form::TextMap(_), _) => Err(("wrong-type", "must be an object")),
         };
-        message.insert((*field).to_owned(), value);
+        match value {
+            Ok(value) => drop(message.insert((*field).to_owned(), value)),
+            Err((word, reason)) => add(Vec::new(), word, reason.to_owned()),
+        }
     }
     Ok(Value::Object(message))
 }

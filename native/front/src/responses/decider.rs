@@ -13,7 +13,6 @@ use hosting_matchmaker::{
 use hosting_shard::Shard;
 use http::Response;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN};
-
 use tokio::sync::Semaphore;
 use tokio::task::{spawn_blocking, yield_now};
 
