@@ -32,7 +32,7 @@ pub enum Body<'a> {
     Target { path: &'a str, query: &'a str },
 }
 
-/// The request has problems. `description.rs` and Python describe them.
+/// The request has problems, or only Python reads it. `description.rs` says which.
 #[derive(Debug)]
 pub struct Undecoded;
 
