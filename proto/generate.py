@@ -23,7 +23,7 @@ from typing import Any
 import grpc
 import grpc_tools
 import protovalidate
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from google.protobuf import descriptor, descriptor_pb2, descriptor_pool, message_factory
 from grpc_tools import protoc
 
 PROTO = Path(__file__).resolve().parent
@@ -34,14 +34,22 @@ GENERATED = ("hosting", "errors.py", "comments.py", "examples.py")
 # The part of the contract that native code needs.
 NATIVE_TARGET = ROOT / "native" / "matchmaker" / "src" / "contract.rs"
 NATIVE_CONTRACT = "contract.rs"
-# Messages with limits that native code checks.
+# Messages that native code reads from JSON and checks.
 NATIVE_MESSAGES = (
     "FindLobbyRequest",
+    "HeartbeatRequest",
     "JoinLobbyRequest",
     "ListLobbiesRequest",
+    "PlayerConnectedRequest",
     "PlayerDisconnectedRequest",
     "PlayerTokens",
+    "SetLobbyClosedRequest",
 )
+FORMS = {
+    descriptor.FieldDescriptor.TYPE_BOOL: "Bool",
+    descriptor.FieldDescriptor.TYPE_STRING: "Text",
+    descriptor.FieldDescriptor.TYPE_UINT32: "Number",
+}
 EXAMPLES = PROTO / "examples"
 SAMPLES = "samples"
 EXAMPLE_FIELDS = ("token", "path", "query", "body")
@@ -135,19 +143,55 @@ def error_table() -> str:
 
 
 def native_contract(work: Path) -> str:
-    """Returns the table of errors and the limits of messages as the source of a Rust module."""
+    """Returns the table of errors, and the fields and limits of messages, as the source of a Rust module."""
     table = tomllib.loads((PROTO / "errors.toml").read_text())
+    words = table["words"]
     lines = [
-        "//! Generated from proto/errors.toml and the protos: error codes, problem words, and limits of messages.",
+        "//! Generated from proto/errors.toml and the protos: error codes, problem words, fields, and limits.",
         "",
+        *native_errors(table["codes"]),
+        "",
+        "/// Form of a field in JSON. Lists and maps have a limit of entries.",
+        "#[derive(Clone, Copy)]",
+        "pub enum Form {",
+        "    Text,",
+        "    Number,",
+        "    Bool,",
+        "    Texts(usize),",
+        "    TextMap(usize),",
+        "    /// Python reads the field.",
+        "    Other,",
+        "}",
+        "",
+        "pub type Fields = &'static [(&'static str, Form)];",
+        "",
+        f"pub const WORDS: [(&str, &str); {len(words)}] = [",
+        *(f"    ({quoted(word)}, {quoted(text)})," for word, text in words.items()),
+        "];",
+        "",
+        *message_rules(work),
+    ]
+    formatted = subprocess.run(
+        ["rustfmt", "--edition=2024", "--config-path", ROOT],
+        input="\n".join(lines) + "\n",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return formatted.stdout
+
+
+def native_errors(codes: dict[str, Any]) -> list[str]:
+    lines = [
         "/// Code of an error.",
         "#[derive(Debug, Clone, Copy, PartialEq, Eq)]",
         "pub enum Code {",
-        *(f"    {camel_case(code)}," for code in table["codes"]),
+        *(f"    {camel_case(code)}," for code in codes),
         "}",
         "",
         "/// HTTP and gRPC form of an error code.",
         "pub struct ErrorRow {",
+        "    pub code: Code,",
         "    pub slug: &'static str,",
         "    pub http_status: u16,",
         "    /// Number of the gRPC status.",
@@ -158,14 +202,15 @@ def native_contract(work: Path) -> str:
         "}",
         "",
         "/// In the order of [`Code`].",
-        f"pub const ERRORS: [ErrorRow; {len(table['codes'])}] = [",
+        f"pub const ERRORS: [ErrorRow; {len(codes)}] = [",
     ]
-    for code, row in table["codes"].items():
+    for code, row in codes.items():
         # Errors that occur only over HTTP have the status INTERNAL.
         status = grpc.StatusCode[row.get("grpc", "INTERNAL")].value[0]
         retry = row.get("retry_after_s")
         lines += [
             "    ErrorRow {",
+            f"        code: Code::{camel_case(code)},",
             f"        slug: {quoted(code)},",
             f"        http_status: {row['http']},",
             f"        grpc_status: {status},",
@@ -174,46 +219,48 @@ def native_contract(work: Path) -> str:
             f"        retry_after_s: {'None' if retry is None else f'Some({retry})'},",
             "    },",
         ]
-    words = table["words"]
-    lines += ["];", "", f"pub const WORDS: [(&str, &str); {len(words)}] = ["]
-    lines += [f"    ({quoted(word)}, {quoted(text)})," for word, text in words.items()]
-    lines += ["];", "", *message_limits(work)]
-    source = "\n".join(lines) + "\n"
-    formatted = subprocess.run(
-        ["rustfmt", "--edition=2024", "--config-path", ROOT],
-        input=source,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return formatted.stdout
+    return [*lines, "];"]
 
 
 def camel_case(code: str) -> str:
     return "".join(word.capitalize() for word in code.split("_"))
 
 
-def message_limits(work: Path) -> list[str]:
-    """Returns the numeric limits and the patterns of the fields of NATIVE_MESSAGES as Rust constants."""
+def message_rules(work: Path) -> list[str]:
+    """Returns the fields of NATIVE_MESSAGES, with their numeric limits and patterns, as Rust constants."""
     image = work / "limits.binpb"
     run_protoc(work, f"--descriptor_set_out={image}", "--include_imports")
     pool = descriptor_pool.DescriptorPool()
     files = descriptor_pb2.FileDescriptorSet.FromString(image.read_bytes())
     for file in files.file:
         pool.Add(file)
-    extension: Any = pool.FindExtensionByName("buf.validate.field")
     options = message_factory.GetMessageClass(
         pool.FindMessageTypeByName("google.protobuf.FieldOptions")
     )
     message_factory.GetMessageClassesForFiles([file.name for file in files.file], pool)
+
+    def option(field: Any, name: str) -> Any:
+        extension: Any = pool.FindExtensionByName(name)
+        return options.FromString(field.GetOptions().SerializeToString()).Extensions[extension]
+
+    def form(field: Any) -> str:
+        if option(field, "hosting.v1.form").unwrap:
+            return form(field.message_type.fields[0])
+        rules = option(field, "buf.validate.field")
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            return f"TextMap({rules.map.max_pairs})"
+        if field.is_repeated:
+            return f"Texts({rules.repeated.max_items})"
+        return FORMS.get(field.type, "Other")
+
     lines = []
     for name in NATIVE_MESSAGES:
-        for field in pool.FindMessageTypeByName(f"hosting.v1.{name}").fields:
-            rules: Any = options.FromString(field.GetOptions().SerializeToString()).Extensions[
-                extension
-            ]
+        fields = pool.FindMessageTypeByName(f"hosting.v1.{name}").fields
+        rows = ", ".join(f"({quoted(field.name)}, Form::{form(field)})" for field in fields)
+        lines.append(f"pub const {snake_case(name).upper()}_FIELDS: Fields = &[{rows}];")
+        for field in fields:
             prefix = f"{snake_case(name)}_{field.name}".upper()
-            lines += rule_constants(prefix, rules)
+            lines += rule_constants(prefix, option(field, "buf.validate.field"))
     return [*lines, *body_limits(pool)]
 
 

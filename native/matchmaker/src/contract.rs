@@ -1,4 +1,4 @@
-//! Generated from proto/errors.toml and the protos: error codes, problem words, and limits of messages.
+//! Generated from proto/errors.toml and the protos: error codes, problem words, fields, and limits.
 
 /// Code of an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +81,7 @@ pub enum Code {
 
 /// HTTP and gRPC form of an error code.
 pub struct ErrorRow {
+    pub code: Code,
     pub slug: &'static str,
     pub http_status: u16,
     /// Number of the gRPC status.
@@ -93,6 +94,7 @@ pub struct ErrorRow {
 /// In the order of [`Code`].
 pub const ERRORS: [ErrorRow; 74] = [
     ErrorRow {
+        code: Code::BodyInvalid,
         slug: "BODY_INVALID",
         http_status: 400,
         grpc_status: 3,
@@ -101,6 +103,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::QueryInvalid,
         slug: "QUERY_INVALID",
         http_status: 400,
         grpc_status: 3,
@@ -109,6 +112,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::IdInvalid,
         slug: "ID_INVALID",
         http_status: 400,
         grpc_status: 3,
@@ -117,6 +121,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::HeaderInvalid,
         slug: "HEADER_INVALID",
         http_status: 400,
         grpc_status: 3,
@@ -125,6 +130,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::ValidationFailed,
         slug: "VALIDATION_FAILED",
         http_status: 400,
         grpc_status: 3,
@@ -133,6 +139,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::TokenMissing,
         slug: "TOKEN_MISSING",
         http_status: 401,
         grpc_status: 16,
@@ -141,6 +148,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::TokenInvalid,
         slug: "TOKEN_INVALID",
         http_status: 401,
         grpc_status: 16,
@@ -149,6 +157,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::TokenExpired,
         slug: "TOKEN_EXPIRED",
         http_status: 401,
         grpc_status: 16,
@@ -157,6 +166,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::TokenRevoked,
         slug: "TOKEN_REVOKED",
         http_status: 401,
         grpc_status: 16,
@@ -165,6 +175,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::Forbidden,
         slug: "FORBIDDEN",
         http_status: 403,
         grpc_status: 7,
@@ -173,6 +184,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::NotFound,
         slug: "NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -181,6 +193,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::GameNotFound,
         slug: "GAME_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -189,6 +202,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::NamespaceNotFound,
         slug: "NAMESPACE_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -197,6 +211,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::VersionNotFound,
         slug: "VERSION_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -205,6 +220,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::BuildNotFound,
         slug: "BUILD_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -213,6 +229,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::ServerNotFound,
         slug: "SERVER_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -221,6 +238,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::RegionNotFound,
         slug: "REGION_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -229,6 +247,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::GroupNotFound,
         slug: "GROUP_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -237,6 +256,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::SiteNotFound,
         slug: "SITE_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -245,6 +265,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UploadNotFound,
         slug: "UPLOAD_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -253,6 +274,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::TokenNotFound,
         slug: "TOKEN_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -261,6 +283,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::DeviceLinkNotFound,
         slug: "DEVICE_LINK_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -269,6 +292,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MethodNotAllowed,
         slug: "METHOD_NOT_ALLOWED",
         http_status: 405,
         grpc_status: 3,
@@ -277,6 +301,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::RequestTimeout,
         slug: "REQUEST_TIMEOUT",
         http_status: 408,
         grpc_status: 3,
@@ -285,6 +310,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::BodyTooLarge,
         slug: "BODY_TOO_LARGE",
         http_status: 413,
         grpc_status: 3,
@@ -293,6 +319,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UploadTooLarge,
         slug: "UPLOAD_TOO_LARGE",
         http_status: 413,
         grpc_status: 3,
@@ -301,6 +328,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UriTooLong,
         slug: "URI_TOO_LONG",
         http_status: 414,
         grpc_status: 3,
@@ -309,6 +337,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MediaTypeUnsupported,
         slug: "MEDIA_TYPE_UNSUPPORTED",
         http_status: 415,
         grpc_status: 3,
@@ -317,6 +346,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::IdempotencyKeyReused,
         slug: "IDEMPOTENCY_KEY_REUSED",
         http_status: 422,
         grpc_status: 3,
@@ -325,6 +355,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::HeadersTooLarge,
         slug: "HEADERS_TOO_LARGE",
         http_status: 431,
         grpc_status: 3,
@@ -333,6 +364,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UploadUrlInvalid,
         slug: "UPLOAD_URL_INVALID",
         http_status: 403,
         grpc_status: 13,
@@ -341,6 +373,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UploadLengthMismatch,
         slug: "UPLOAD_LENGTH_MISMATCH",
         http_status: 400,
         grpc_status: 13,
@@ -349,6 +382,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UploadIncomplete,
         slug: "UPLOAD_INCOMPLETE",
         http_status: 409,
         grpc_status: 9,
@@ -357,6 +391,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::UploadAlreadyComplete,
         slug: "UPLOAD_ALREADY_COMPLETE",
         http_status: 409,
         grpc_status: 9,
@@ -365,6 +400,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::BuildIncomplete,
         slug: "BUILD_INCOMPLETE",
         http_status: 409,
         grpc_status: 9,
@@ -373,6 +409,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::DeviceLinkUsed,
         slug: "DEVICE_LINK_USED",
         http_status: 409,
         grpc_status: 9,
@@ -381,6 +418,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::QuotaExceeded,
         slug: "QUOTA_EXCEEDED",
         http_status: 409,
         grpc_status: 9,
@@ -389,6 +427,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::InUse,
         slug: "IN_USE",
         http_status: 409,
         grpc_status: 9,
@@ -397,6 +436,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::RateLimited,
         slug: "RATE_LIMITED",
         http_status: 429,
         grpc_status: 8,
@@ -405,6 +445,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(1),
     },
     ErrorRow {
+        code: Code::Overloaded,
         slug: "OVERLOADED",
         http_status: 503,
         grpc_status: 14,
@@ -413,6 +454,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(1),
     },
     ErrorRow {
+        code: Code::ShuttingDown,
         slug: "SHUTTING_DOWN",
         http_status: 503,
         grpc_status: 14,
@@ -421,6 +463,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(2),
     },
     ErrorRow {
+        code: Code::ControlPlaneUnavailable,
         slug: "CONTROL_PLANE_UNAVAILABLE",
         http_status: 503,
         grpc_status: 14,
@@ -429,6 +472,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(2),
     },
     ErrorRow {
+        code: Code::StorageFull,
         slug: "STORAGE_FULL",
         http_status: 503,
         grpc_status: 14,
@@ -437,6 +481,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(5),
     },
     ErrorRow {
+        code: Code::PortsExhausted,
         slug: "PORTS_EXHAUSTED",
         http_status: 503,
         grpc_status: 8,
@@ -445,6 +490,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(5),
     },
     ErrorRow {
+        code: Code::CapacityExhausted,
         slug: "CAPACITY_EXHAUSTED",
         http_status: 503,
         grpc_status: 8,
@@ -453,6 +499,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(5),
     },
     ErrorRow {
+        code: Code::DeadlineExceeded,
         slug: "DEADLINE_EXCEEDED",
         http_status: 504,
         grpc_status: 4,
@@ -461,6 +508,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::Internal,
         slug: "INTERNAL",
         http_status: 500,
         grpc_status: 13,
@@ -469,6 +517,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerLobbyNotFound,
         slug: "MATCHMAKER_LOBBY_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -477,6 +526,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerGameModeNotFound,
         slug: "MATCHMAKER_GAME_MODE_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -485,6 +535,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerRegionNotFound,
         slug: "MATCHMAKER_REGION_NOT_FOUND",
         http_status: 404,
         grpc_status: 5,
@@ -493,6 +544,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerLobbyStopped,
         slug: "MATCHMAKER_LOBBY_STOPPED",
         http_status: 410,
         grpc_status: 9,
@@ -501,6 +553,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerLobbyFull,
         slug: "MATCHMAKER_LOBBY_FULL",
         http_status: 409,
         grpc_status: 9,
@@ -509,6 +562,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerLobbyClosed,
         slug: "MATCHMAKER_LOBBY_CLOSED",
         http_status: 409,
         grpc_status: 9,
@@ -517,6 +571,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerLobbyDraining,
         slug: "MATCHMAKER_LOBBY_DRAINING",
         http_status: 409,
         grpc_status: 9,
@@ -525,6 +580,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerNoAvailableLobbies,
         slug: "MATCHMAKER_NO_AVAILABLE_LOBBIES",
         http_status: 409,
         grpc_status: 9,
@@ -533,6 +589,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerTooManyLobbies,
         slug: "MATCHMAKER_TOO_MANY_LOBBIES",
         http_status: 409,
         grpc_status: 9,
@@ -541,6 +598,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerLobbyStartFailed,
         slug: "MATCHMAKER_LOBBY_START_FAILED",
         http_status: 409,
         grpc_status: 9,
@@ -549,6 +607,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerFindDisabled,
         slug: "MATCHMAKER_FIND_DISABLED",
         http_status: 403,
         grpc_status: 9,
@@ -557,6 +616,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerJoinDisabled,
         slug: "MATCHMAKER_JOIN_DISABLED",
         http_status: 403,
         grpc_status: 9,
@@ -565,6 +625,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerCreateDisabled,
         slug: "MATCHMAKER_CREATE_DISABLED",
         http_status: 403,
         grpc_status: 9,
@@ -573,6 +634,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerTagsDisabled,
         slug: "MATCHMAKER_TAGS_DISABLED",
         http_status: 403,
         grpc_status: 9,
@@ -581,6 +643,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerDynamicMaxPlayersDisabled,
         slug: "MATCHMAKER_DYNAMIC_MAX_PLAYERS_DISABLED",
         http_status: 403,
         grpc_status: 9,
@@ -589,6 +652,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerPublicityDisabled,
         slug: "MATCHMAKER_PUBLICITY_DISABLED",
         http_status: 403,
         grpc_status: 9,
@@ -597,6 +661,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerRegionNotEnabled,
         slug: "MATCHMAKER_REGION_NOT_ENABLED",
         http_status: 403,
         grpc_status: 9,
@@ -605,6 +670,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerVerificationFailed,
         slug: "MATCHMAKER_VERIFICATION_FAILED",
         http_status: 403,
         grpc_status: 7,
@@ -613,6 +679,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::CaptchaRequired,
         slug: "CAPTCHA_REQUIRED",
         http_status: 403,
         grpc_status: 7,
@@ -621,6 +688,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::CaptchaFailed,
         slug: "CAPTCHA_FAILED",
         http_status: 403,
         grpc_status: 7,
@@ -629,6 +697,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerVerificationUnavailable,
         slug: "MATCHMAKER_VERIFICATION_UNAVAILABLE",
         http_status: 502,
         grpc_status: 14,
@@ -637,6 +706,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::MatchmakerTooManyPlayersFromSource,
         slug: "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
         http_status: 429,
         grpc_status: 8,
@@ -645,6 +715,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: Some(10),
     },
     ErrorRow {
+        code: Code::PlayerTokenInvalid,
         slug: "PLAYER_TOKEN_INVALID",
         http_status: 400,
         grpc_status: 3,
@@ -653,6 +724,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::PlayerTokenWrongLobby,
         slug: "PLAYER_TOKEN_WRONG_LOBBY",
         http_status: 403,
         grpc_status: 7,
@@ -661,6 +733,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::PlayerTokenConsumed,
         slug: "PLAYER_TOKEN_CONSUMED",
         http_status: 409,
         grpc_status: 9,
@@ -669,6 +742,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::PlayerTokenExpired,
         slug: "PLAYER_TOKEN_EXPIRED",
         http_status: 410,
         grpc_status: 9,
@@ -677,6 +751,7 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
     ErrorRow {
+        code: Code::PlayerRemoved,
         slug: "PLAYER_REMOVED",
         http_status: 410,
         grpc_status: 9,
@@ -685,6 +760,20 @@ pub const ERRORS: [ErrorRow; 74] = [
         retry_after_s: None,
     },
 ];
+
+/// Form of a field in JSON. Lists and maps have a limit of entries.
+#[derive(Clone, Copy)]
+pub enum Form {
+    Text,
+    Number,
+    Bool,
+    Texts(usize),
+    TextMap(usize),
+    /// Python reads the field.
+    Other,
+}
+
+pub type Fields = &'static [(&'static str, Form)];
 
 pub const WORDS: [(&str, &str); 17] = [
     ("required", "is required"),
@@ -706,6 +795,18 @@ pub const WORDS: [(&str, &str); 17] = [
     ("incomplete", "names something that is not complete"),
 ];
 
+pub const FIND_LOBBY_REQUEST_FIELDS: Fields = &[
+    ("game_modes", Form::Texts(32)),
+    ("regions", Form::Texts(64)),
+    ("tags", Form::TextMap(8)),
+    ("max_players", Form::Number),
+    ("prevent_auto_create_lobby", Form::Bool),
+    ("captcha", Form::Other),
+    ("verification_data", Form::Other),
+    ("party_size", Form::Number),
+    ("client_address", Form::Text),
+    ("event_channels", Form::Texts(63)),
+];
 pub const FIND_LOBBY_REQUEST_GAME_MODES_MAX_ITEMS: usize = 32;
 pub const FIND_LOBBY_REQUEST_GAME_MODES_ITEMS_MAX_BYTES: usize = 64;
 pub const FIND_LOBBY_REQUEST_GAME_MODES_ITEMS_PATTERN: &str = "^[A-Za-z0-9_-]+$";
@@ -725,6 +826,16 @@ pub const FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS: usize = 63;
 pub const FIND_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_MIN_LEN: usize = 22;
 pub const FIND_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_MAX_LEN: usize = 64;
 pub const FIND_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_PATTERN: &str = "^[A-Za-z0-9_-]+$";
+pub const HEARTBEAT_REQUEST_FIELDS: Fields = &[("player_tokens", Form::Texts(65535))];
+pub const JOIN_LOBBY_REQUEST_FIELDS: Fields = &[
+    ("lobby_id", Form::Text),
+    ("captcha", Form::Other),
+    ("verification_data", Form::Other),
+    ("party_size", Form::Number),
+    ("rejoin_token", Form::Text),
+    ("client_address", Form::Text),
+    ("event_channels", Form::Texts(63)),
+];
 pub const JOIN_LOBBY_REQUEST_LOBBY_ID_PATTERN: &str = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$";
 pub const JOIN_LOBBY_REQUEST_PARTY_SIZE_LTE: usize = 64;
 pub const JOIN_LOBBY_REQUEST_PARTY_SIZE_GTE: usize = 1;
@@ -733,9 +844,15 @@ pub const JOIN_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS: usize = 63;
 pub const JOIN_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_MIN_LEN: usize = 22;
 pub const JOIN_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_MAX_LEN: usize = 64;
 pub const JOIN_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_PATTERN: &str = "^[A-Za-z0-9_-]+$";
+pub const LIST_LOBBIES_REQUEST_FIELDS: Fields =
+    &[("include_state", Form::Bool), ("limit", Form::Number), ("cursor", Form::Text)];
 pub const LIST_LOBBIES_REQUEST_LIMIT_LTE: usize = 10000;
 pub const LIST_LOBBIES_REQUEST_LIMIT_GTE: usize = 1;
 pub const LIST_LOBBIES_REQUEST_CURSOR_PATTERN: &str = "^[0-9a-f]{1,16}$";
+pub const PLAYER_CONNECTED_REQUEST_FIELDS: Fields = &[("player_token", Form::Text)];
+pub const PLAYER_DISCONNECTED_REQUEST_FIELDS: Fields = &[("player_token", Form::Text), ("hold_ms", Form::Number)];
 pub const PLAYER_DISCONNECTED_REQUEST_HOLD_MS_LTE: usize = 600000;
+pub const PLAYER_TOKENS_FIELDS: Fields = &[("tokens", Form::Texts(65535))];
 pub const PLAYER_TOKENS_TOKENS_MAX_ITEMS: usize = 65535;
+pub const SET_LOBBY_CLOSED_REQUEST_FIELDS: Fields = &[("is_closed", Form::Bool)];
 pub const SET_LOBBY_STATE_BODY_BYTES_MAX: usize = 65536;

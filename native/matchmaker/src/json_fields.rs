@@ -8,65 +8,25 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::contract::{
-    FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS, FIND_LOBBY_REQUEST_GAME_MODES_MAX_ITEMS,
-    FIND_LOBBY_REQUEST_REGIONS_MAX_ITEMS, FIND_LOBBY_REQUEST_TAGS_MAX_PAIRS, PLAYER_TOKENS_TOKENS_MAX_ITEMS,
+    FIND_LOBBY_REQUEST_FIELDS, Fields, Form, HEARTBEAT_REQUEST_FIELDS, JOIN_LOBBY_REQUEST_FIELDS,
+    LIST_LOBBIES_REQUEST_FIELDS, PLAYER_CONNECTED_REQUEST_FIELDS, PLAYER_DISCONNECTED_REQUEST_FIELDS,
+    SET_LOBBY_CLOSED_REQUEST_FIELDS,
 };
 use crate::field_forms::{JSON_DEPTH_MAX, TOO_DEEP};
 use crate::left_to_python::LeftToPython;
 use crate::operation::Operation;
 use crate::request_rules::Finding;
 
-/// Form of a field in JSON. Lists and maps have a limit of entries.
-#[derive(Clone, Copy)]
-pub enum Form {
-    Text,
-    Number,
-    Bool,
-    Texts(usize),
-    TextMap(usize),
-    /// Python reads the field.
-    Other,
-}
-
-pub type Fields = &'static [(&'static str, Form)];
-
-const CONNECTED: Fields = &[("player_token", Form::Text)];
-const DISCONNECTED: Fields = &[("player_token", Form::Text), ("hold_ms", Form::Number)];
-const HEARTBEAT: Fields = &[("player_tokens", Form::Texts(PLAYER_TOKENS_TOKENS_MAX_ITEMS))];
-const CLOSED: Fields = &[("is_closed", Form::Bool)];
-const JOIN: Fields = &[
-    ("lobby_id", Form::Text),
-    ("captcha", Form::Other),
-    ("verification_data", Form::Other),
-    ("party_size", Form::Number),
-    ("rejoin_token", Form::Text),
-    ("client_address", Form::Text),
-    ("event_channels", Form::Texts(FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS)),
-];
-const FIND: Fields = &[
-    ("game_modes", Form::Texts(FIND_LOBBY_REQUEST_GAME_MODES_MAX_ITEMS)),
-    ("regions", Form::Texts(FIND_LOBBY_REQUEST_REGIONS_MAX_ITEMS)),
-    ("tags", Form::TextMap(FIND_LOBBY_REQUEST_TAGS_MAX_PAIRS)),
-    ("max_players", Form::Number),
-    ("prevent_auto_create_lobby", Form::Bool),
-    ("captcha", Form::Other),
-    ("verification_data", Form::Other),
-    ("party_size", Form::Number),
-    ("client_address", Form::Text),
-    ("event_channels", Form::Texts(FIND_LOBBY_REQUEST_EVENT_CHANNELS_MAX_ITEMS)),
-];
-const LIST: Fields = &[("include_state", Form::Bool), ("limit", Form::Number), ("cursor", Form::Text)];
-
 /// Returns the fields of a request.
 pub fn fields(operation: Operation) -> Fields {
     match operation {
-        Operation::Connected => CONNECTED,
-        Operation::Disconnected => DISCONNECTED,
-        Operation::Heartbeat => HEARTBEAT,
-        Operation::Join => JOIN,
-        Operation::Find => FIND,
-        Operation::Closed => CLOSED,
-        Operation::List => LIST,
+        Operation::Connected => PLAYER_CONNECTED_REQUEST_FIELDS,
+        Operation::Disconnected => PLAYER_DISCONNECTED_REQUEST_FIELDS,
+        Operation::Heartbeat => HEARTBEAT_REQUEST_FIELDS,
+        Operation::Join => JOIN_LOBBY_REQUEST_FIELDS,
+        Operation::Find => FIND_LOBBY_REQUEST_FIELDS,
+        Operation::Closed => SET_LOBBY_CLOSED_REQUEST_FIELDS,
+        Operation::List => LIST_LOBBIES_REQUEST_FIELDS,
         _ => &[],
     }
 }
