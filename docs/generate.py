@@ -30,9 +30,12 @@ from pyservice.schema.configuration_size import (  # noqa: E402
 )
 from pyservice.schema.methods import METHODS, STREAMS  # noqa: E402
 from pyservice.settings.quotas import QUOTAS, Quota  # noqa: E402
+from pyservice.transport.native import problem_json  # noqa: E402
 
 _RAY_ID: Final = "4bf92f3577b34da6a3ce929d0e0e4736"
-_EXAMPLE: Final = json.dumps(ServiceError("MATCHMAKER_LOBBY_FULL").problem(_RAY_ID), indent=2)
+_EXAMPLE: Final = json.dumps(
+    json.loads(problem_json(ServiceError("MATCHMAKER_LOBBY_FULL"), _RAY_ID)), indent=2
+)
 
 HEAD: Final = f"""\
 # Error codes

@@ -61,7 +61,9 @@ __all__ = [
     "change_files",
     "check_idempotency_key",
     "check_media_type",
+    "grpc_status",
     "packed_client",
+    "problem_json",
     "read_trace",
     "version",
 ]
@@ -647,12 +649,9 @@ class OperationLimits:
         client_addresses: tuple[str, Buckets],
         groups: tuple[str, Buckets],
     ) -> Self: ...
-    def admit(
-        self, token: bytes | None, address: bytes, group: bytes | None
-    ) -> tuple[str, float] | None:
-        """Take one token from the bucket of each key, or none if one of them is empty.
+    def admit(self, token: bytes | None, address: bytes, group: bytes | None) -> None:
+        """Take one token from the bucket of each key. Raises RATE_LIMITED without taking any if one is empty.
 
-        Returns the name of the limit that is used up and the seconds until its next token, or None.
         `token` identifies an access token. Other clients count by their address alone.
         """
 
@@ -1018,6 +1017,12 @@ class Matchmaker:
         self, callers: str, authorization: str | None, origin: str | None, address: bytes
     ) -> Caller:
         """Authorize `clients`, `lobby_servers`, `state_readers` or `operators`."""
+
+def problem_json(error: ServiceError, ray_id: str) -> bytes:
+    """Return the body of an error response: a `hosting.v1.Problem`, which extends RFC 9457."""
+
+def grpc_status(error: ServiceError) -> bytes:
+    """Return the `google.rpc.Status` of an error."""
 
 def read_trace(traceparent: str) -> tuple[str, str] | None:
     """Return (trace id, span id) of a valid header `traceparent` of W3C Trace Context."""

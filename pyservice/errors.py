@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pyservice.pb.errors import TABLE, WORDS, ErrorRow
-
-TYPE_PREFIX = "urn:hosting:problem:"
-"""Prefix of a problem's ``type``. The error code follows in lower case with dashes."""
 
 
 class FieldProblem(NamedTuple):
@@ -19,6 +16,11 @@ class FieldProblem(NamedTuple):
 
     path: tuple[str, ...]
     message: str
+
+    @property
+    def omitted_count(self) -> int:
+        """Number of problems for which this one stands, or 0 for a problem of the input."""
+        return 0
 
 
 def field_problem(location: Iterable[str], word: str, reason: str = "") -> FieldProblem:
@@ -80,25 +82,6 @@ class ServiceError(Exception):
     @property
     def title(self) -> str:
         return self.row.title
-
-    def problem(self, ray_id: str) -> dict[str, Any]:
-        """Returns the body of the error response: a ``hosting.v1.Problem``, which extends RFC 9457."""
-        body: dict[str, Any] = {
-            "type": TYPE_PREFIX + self.code.lower().replace("_", "-"),
-            "title": self.row.title,
-            "status": self.row.http,
-            "detail": self.detail,
-            "code": self.code,
-            "message": self.detail,
-            "ray_id": ray_id,
-        }
-        if self.metadata:
-            body["metadata"] = dict(self.metadata)
-        if self.errors:
-            body["errors"] = [
-                {"path": list(path), "message": message} for path, message in self.errors
-            ]
-        return body
 
 
 def codes() -> frozenset[str]:

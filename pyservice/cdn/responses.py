@@ -14,12 +14,11 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import Any, Final
 
-import orjson
-
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import CANCELLED, OK
 from pyservice.observability.rays import Trace
 from pyservice.transport import trace_context
+from pyservice.transport.native import problem_json
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -146,4 +145,4 @@ def error_response(error: ServiceError, ray_id: str) -> Response:
     }
     if error.retry_after_s:
         headers["retry-after"] = str(error.retry_after_s)
-    return Response(error.http, headers, orjson.dumps(error.problem(ray_id)), code=error.code)
+    return Response(error.http, headers, problem_json(error, ray_id), code=error.code)

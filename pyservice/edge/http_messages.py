@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any, Final
 
-import orjson
-
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import OK
 from pyservice.transport.client_address import Address
+from pyservice.transport.native import problem_json
 
 JSON: Final = b"application/json"
 TEXT: Final = b"text/plain; charset=utf-8"
@@ -98,5 +97,5 @@ def problem(error: ServiceError, ray_id: str) -> HttpResponse:
     if error.retry_after_s is not None:
         fields.append((b"retry-after", b"%d" % error.retry_after_s))
     fields.extend((name.encode(), value.encode()) for name, value in error.headers.items())
-    body = orjson.dumps(error.problem(ray_id))
+    body = problem_json(error, ray_id)
     return HttpResponse(error.http, body, PROBLEM, fields, error.code)

@@ -5,22 +5,16 @@ from __future__ import annotations
 from typing import Final
 
 import grpc
-from google.protobuf import any_pb2
-from google.protobuf.message import Message
-from google.rpc import error_details_pb2, status_pb2
+from google.rpc import error_details_pb2
 from grpc.aio import AioRpcError
 from grpc_status import rpc_status
 
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import TABLE
-from pyservice.schema.findings import shorten_problems
+from pyservice.transport.native import grpc_status
 
-DOMAIN: Final = "hosting"
 RAY_ID: Final = "x-ray-id"
 DETAILS: Final = "grpc-status-details-bin"
-
-# Details travel in a header, and clients accept 8 KiB of headers by default.
-_MAX_FIELDS_BYTES: Final = 4096
 
 Metadata = tuple[tuple[str, str | bytes], ...]
 
@@ -30,35 +24,7 @@ def status_code(error: ServiceError) -> grpc.StatusCode:
 
 
 def trailers(error: ServiceError, ray_id: str) -> Metadata:
-    details: list[Message] = [
-        error_details_pb2.ErrorInfo(reason=error.code, domain=DOMAIN, metadata=error.metadata)
-    ]
-    if error.errors:
-        details.append(_bad_request(error.errors))
-    if error.retry_after_s is not None:
-        retry = error_details_pb2.RetryInfo()
-        retry.retry_delay.seconds = error.retry_after_s
-        details.append(retry)
-    status = status_pb2.Status(code=status_code(error).value[0], message=error.detail)
-    for detail in details:
-        packed = any_pb2.Any()
-        packed.Pack(detail)
-        status.details.append(packed)
-    return ((RAY_ID, ray_id), (DETAILS, status.SerializeToString()))
-
-
-def _bad_request(problems: tuple[FieldProblem, ...]) -> error_details_pb2.BadRequest:
-    shown = shorten_problems(
-        problems, _MAX_FIELDS_BYTES, lambda problem: _violation(problem).ByteSize() + 3
-    )
-    return error_details_pb2.BadRequest(field_violations=map(_violation, shown))
-
-
-def _violation(problem: FieldProblem) -> error_details_pb2.BadRequest.FieldViolation:
-    path, message = problem
-    return error_details_pb2.BadRequest.FieldViolation(
-        field=".".join(path[:-1]), description=message, reason=path[-1].upper().replace("-", "_")
-    )
+    return ((RAY_ID, ray_id), (DETAILS, grpc_status(error)))
 
 
 def read_error(failure: AioRpcError) -> ServiceError | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import orjson
@@ -76,6 +76,10 @@ class OmittedProblems(FieldProblem):
         problem.number = number
         return problem
 
+    @property
+    def omitted_count(self) -> int:
+        return self.number
+
 
 def nested_under(name: str, findings: Findings) -> list[Finding]:
     return [Finding((name, *location), word, reason) for location, word, reason in findings]
@@ -83,37 +87,15 @@ def nested_under(name: str, findings: Findings) -> list[Finding]:
 
 def report_findings(findings: Findings) -> list[FieldProblem]:
     problems = (_problem_of(finding) for finding in findings if finding.word != _UNLISTED)
-    return _within(problems, count_findings(findings), MAX_PROBLEMS_BYTES, _size_in_json)
-
-
-def shorten_problems(
-    problems: Sequence[FieldProblem], limit_bytes: int, size: Callable[[FieldProblem], int]
-) -> list[FieldProblem]:
-    """Returns the first problems that together fit `limit_bytes`. A last entry counts the others.
-
-    `size` returns the encoded size of a problem in bytes.
-    """
-    last = problems[-1] if problems else None
-    if not isinstance(last, OmittedProblems):
-        return _within(problems, len(problems), limit_bytes, size)
-    return _within(problems[:-1], len(problems) - 1 + last.number, limit_bytes, size)
-
-
-def _within(
-    problems: Iterable[FieldProblem],
-    count: int,
-    limit_bytes: int,
-    size: Callable[[FieldProblem], int],
-) -> list[FieldProblem]:
     shown: list[FieldProblem] = []
+    size_bytes = 0
     for problem in problems:
-        limit_bytes -= size(problem)
-        if limit_bytes < 0 or len(shown) == MAX_PROBLEMS:
+        size_bytes += len(orjson.dumps(tuple(problem))) + _FRAME_BYTES
+        if size_bytes > MAX_PROBLEMS_BYTES or len(shown) == MAX_PROBLEMS:
             break
         shown.append(problem)
-    if len(shown) < count:
-        shown.append(OmittedProblems(count - len(shown)))
-    return shown
+    count = count_findings(findings)
+    return [*shown, OmittedProblems(count - len(shown))] if len(shown) < count else shown
 
 
 def _problem_of(finding: Finding) -> FieldProblem:
@@ -124,7 +106,3 @@ def _problem_of(finding: Finding) -> FieldProblem:
             for name in location
         )
     return field_problem(location, word, reason)
-
-
-def _size_in_json(problem: FieldProblem) -> int:
-    return len(orjson.dumps(tuple(problem))) + _FRAME_BYTES

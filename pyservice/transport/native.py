@@ -16,7 +16,9 @@ from pyservice._native import (
     acked_bytes,
     check_idempotency_key,
     check_media_type,
+    grpc_status,
     packed_client,
+    problem_json,
     read_trace,
 )
 
@@ -36,6 +38,8 @@ __all__ = [
     "acked_bytes",
     "check_idempotency_key",
     "check_media_type",
+    "grpc_status",
     "packed_client",
+    "problem_json",
     "read_trace",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
 from typing import Final, NamedTuple
 
 from pyservice.calls import Caller, TokenKind
@@ -58,13 +57,11 @@ class OperationLimit:
         """
         is_token_holder = caller.kind is TokenKind.SERVICE or caller.kind is TokenKind.CLOUD
         token = caller.identity if is_token_holder else None
-        exceeded = self._native.admit(token, caller.call.address, caller.group or None)
-        if exceeded is not None:
-            limit, wait_s = exceeded
-            meter.count_refusal(limit)
-            raise ServiceError(
-                "RATE_LIMITED", retry_after_s=max(1, ceil(wait_s)), metadata={"limit": limit}
-            )
+        try:
+            self._native.admit(token, caller.call.address, caller.group or None)
+        except ServiceError as error:
+            meter.count_refusal(error.metadata["limit"])
+            raise
 
 
 LimitOf = Callable[[str], OperationLimit | None]

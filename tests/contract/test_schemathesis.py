@@ -39,6 +39,7 @@ from pyservice.openapi import (
     implied_codes,
 )
 from pyservice.pb.errors import TABLE
+from pyservice.transport.native import problem_json
 from tests.contract import error_cases
 from tests.contract.areas.mock_responses import ask_mock, check_mock
 from tests.contract.response_check import ResponseChecker, is_failure
@@ -244,15 +245,17 @@ def test_documented_500_still_counts_as_a_failure(slug: str, checker: ResponseCh
     codes = {*declared_codes(method), *implied_codes(method)}
     failures = {code for code in codes if is_failure(slug, TABLE[code].http)}
     assert failures == {"INTERNAL"}
-    answer = httpx.Response(500, headers=_PROBLEM, json=ServiceError("INTERNAL").problem(_RAY_ID))
+    answer = httpx.Response(
+        500, headers=_PROBLEM, content=problem_json(ServiceError("INTERNAL"), _RAY_ID)
+    )
     with pytest.raises(AssertionError, match="the service failed"):
         checker.code(slug, answer)
     for code in codes - failures:
         if TABLE[code].http >= 500:
             error = ServiceError(code)
             headers = {**_PROBLEM, "retry-after": "1"}
-            body = error.problem(_RAY_ID)
-            assert checker.code(slug, httpx.Response(error.row.http, headers=headers, json=body))
+            body = problem_json(error, _RAY_ID)
+            assert checker.code(slug, httpx.Response(error.row.http, headers=headers, content=body))
 
 
 def test_every_case_has_a_code_that_its_operation_declares() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -13,6 +14,7 @@ from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import descriptor_of
 from pyservice.schema.validation import validate
+from pyservice.transport.native import problem_json
 
 SOURCE = Path(__file__).parents[2] / "proto" / "errors.toml"
 
@@ -127,7 +129,7 @@ def test_problem_body_is_the_contract_message() -> None:
     error = ServiceError(
         "BODY_INVALID", errors=[field_problem(["name"], "required")], metadata={"lobby_id": "x"}
     )
-    body = error.problem("0" * 32)
+    body = json.loads(problem_json(error, "0" * 32))
     message = envelope_pb2.Problem()
     assert not compile_decoder(descriptor_of(message))(message, body)
     assert not validate(message)
@@ -138,7 +140,7 @@ def test_problem_body_is_the_contract_message() -> None:
 
 
 def test_problem_omits_absent_fields() -> None:
-    body = ServiceError("INTERNAL").problem("0" * 32)
+    body = json.loads(problem_json(ServiceError("INTERNAL"), "0" * 32))
     assert "errors" not in body
     assert "metadata" not in body
 

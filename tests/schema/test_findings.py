@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import orjson
 import pytest
+from google.rpc import status_pb2
+from google.rpc.error_details_pb2 import BadRequest
 
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.errors import WORDS
@@ -12,12 +14,13 @@ from pyservice.schema.findings import (
     MAX_PROBLEMS,
     MAX_PROBLEMS_BYTES,
     Finding,
+    OmittedProblems,
     bounded_findings,
     count_findings,
     nested_under,
     report_findings,
-    shorten_problems,
 )
+from pyservice.transport.native import grpc_status, problem_json
 
 
 def unknown(count: int, name: str = "n{}") -> list[Finding]:
@@ -26,8 +29,17 @@ def unknown(count: int, name: str = "n{}") -> list[Finding]:
     ]
 
 
-def size(problem: FieldProblem) -> int:
-    return len(problem.message)
+def violations(problems: list[FieldProblem]) -> list[tuple[str, str]]:
+    """Returns (reason, description) of each problem in gRPC."""
+    status = status_pb2.Status.FromString(
+        grpc_status(ServiceError("BODY_INVALID", errors=problems))
+    )
+    details = [detail for detail in status.details if detail.Is(BadRequest.DESCRIPTOR)]
+    return [
+        (item.reason, item.description)
+        for detail in details
+        for item in BadRequest.FromString(detail.value).field_violations
+    ]
 
 
 @pytest.mark.parametrize("count", [0, 1, MAX_PROBLEMS])
@@ -77,7 +89,8 @@ def test_long_names_are_cut_to_the_available_size(character: str) -> None:
     assert reported
     assert all(len(problem.path[0]) == MAX_NAME_LENGTH + 1 for problem in reported)
     assert last.message == f"and {300 - len(reported)} more problems"
-    body = ServiceError("BODY_INVALID", errors=[*reported, last]).problem("0" * 32)
+    error = ServiceError("BODY_INVALID", errors=[*reported, last])
+    body = orjson.loads(problem_json(error, "0" * 32))
     assert len(orjson.dumps(body["errors"])) <= MAX_PROBLEMS_BYTES + 100
 
 
@@ -86,17 +99,20 @@ def test_name_of_maximum_length_is_complete() -> None:
     assert report_findings([Finding((name,), "too-long", "")])[0].path == (name, "too-long")
 
 
-def test_smaller_limit_also_counts_earlier_omitted_problems() -> None:
+def test_grpc_also_counts_earlier_omitted_problems() -> None:
     problems = report_findings(unknown(1000))
-    *reported, last = shorten_problems(problems, 100, size)
-    assert sum(map(size, reported)) <= 100
-    assert reported == problems[: len(reported)]
-    assert last.message == f"and {1000 - len(reported)} more problems"
+    *reported, last = violations(problems)
+    assert 0 < len(reported) < len(problems) - 1
+    assert reported == [("UNKNOWN_FIELD", message) for _, message in problems[: len(reported)]]
+    assert last == ("TOO_MANY", f"and {1000 - len(reported)} more problems")
 
 
-def test_sufficient_limit_changes_nothing() -> None:
-    for problems in (report_findings(unknown(3)), report_findings(unknown(1000)), []):
-        assert shorten_problems(problems, 1 << 20, size) == problems
+def test_grpc_has_all_of_a_few_problems() -> None:
+    few = report_findings(unknown(3))
+    rest = OmittedProblems(5)
+    assert violations([]) == []
+    assert violations(few) == [("UNKNOWN_FIELD", problem.message) for problem in few]
+    assert violations([*few, rest]) == [*violations(few), ("TOO_MANY", rest.message)]
 
 
 def test_findings_get_the_prefix_of_their_parent() -> None:

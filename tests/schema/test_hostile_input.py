@@ -20,6 +20,7 @@ from pyservice.schema import json_text
 from pyservice.schema.findings import MAX_PROBLEMS
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
+from pyservice.transport.native import problem_json
 from tests.support.linear_cost import (
     MAX_ANSWER_BYTES,
     MIB,
@@ -98,7 +99,7 @@ def http_cpu_s(slug: str, body: bytes, query: bytes = b"") -> tuple[float, Servi
     assert len(unread.in_body) <= MAX_PROBLEMS + 1
     with pytest.raises(ServiceError) as raised:
         refuse_invalid(method, message, unread)
-    answer = orjson.dumps(raised.value.problem(RAY_ID))
+    answer = problem_json(raised.value, RAY_ID)
     took_s = time.process_time() - began_s
     assert len(answer) <= MAX_ANSWER_BYTES
     return took_s, raised.value

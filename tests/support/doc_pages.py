@@ -30,6 +30,7 @@ from pydantic import BaseModel
 
 from pyservice.errors import ServiceError
 from pyservice.settings import PREFIX, Region, Tier
+from pyservice.transport.native import problem_json
 from tests.support.service_process import clean_environment
 from tests.support.waiting import until
 
@@ -290,7 +291,7 @@ def is_like(printed: Any, expected: Any) -> bool:
 
 def check_problem(problem: dict[str, Any]) -> None:
     error = ServiceError(problem["code"], metadata=problem.get("metadata"))
-    assert problem == error.problem(problem["ray_id"])
+    assert problem == json.loads(problem_json(error, problem["ray_id"]))
 
 
 def settings_rows(model: type[BaseModel], prefix: str = "") -> Iterator[list[str]]:

@@ -6,13 +6,13 @@ use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
 use hosting_core as core;
 use hosting_core::{Id, Idempotency, Refusal};
-use hosting_matchmaker::{FieldProblem, ServiceError};
+use hosting_matchmaker::ServiceError;
 use pyo3::exceptions::{PyBaseException, PyException, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBytes, PyDict, PyTuple, PyType};
+use pyo3::types::{PyBytes, PyTuple};
 
+use crate::errors::service_error;
 use crate::leased_port::LeasedPort;
 
 pyo3::create_exception!(pyservice._native, OpenFailed, PyException, "The data directory cannot be opened.");
@@ -30,25 +30,6 @@ pub fn ids(list: Vec<IdBytes>) -> Vec<Id> {
 }
 
 pub use hosting_matchmaker::reason_word;
-
-/// Returns a `ServiceError` of `pyservice.errors`.
-pub fn service_error<'py>(py: Python<'py>, error: &ServiceError) -> PyResult<Bound<'py, PyAny>> {
-    static SERVICE_ERROR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    static FIELD_PROBLEM: PyOnceLock<Py<PyType>> = PyOnceLock::new();
-    let problem_type = FIELD_PROBLEM.import(py, "pyservice.errors", "FieldProblem")?;
-    let problem = |problem: &FieldProblem| problem_type.call1((PyTuple::new(py, problem.path())?, problem.message()));
-    let details = PyDict::new(py);
-    let problems: Vec<_> = error.problems().iter().map(problem).collect::<PyResult<_>>()?;
-    details.set_item("errors", problems)?;
-    let metadata = PyDict::new(py);
-    for (name, value) in error.metadata() {
-        metadata.set_item(name, value)?;
-    }
-    details.set_item("metadata", metadata)?;
-    details.set_item("retry_after_s", error.retry_after_s())?;
-    let service_error = SERVICE_ERROR.import(py, "pyservice.errors", "ServiceError")?;
-    service_error.call((error.code.slug(), error.detail()), Some(&details))
-}
 
 /// Returns the exception `Refused` with its error. The error may be sent once the LSN `wait` is durable.
 fn refused(py: Python<'_>, refusal: &Refusal, wait: u64) -> PyErr {

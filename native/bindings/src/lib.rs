@@ -7,6 +7,7 @@
 mod clients;
 mod convert;
 mod engine;
+mod errors;
 mod facts;
 mod files;
 mod front;
@@ -66,6 +67,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<public_certificate::PublicCertificate>()?;
     module.add_function(wrap_pyfunction!(clients::acked_bytes, module)?)?;
     module.add_function(wrap_pyfunction!(clients::packed_client, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::grpc_status, module)?)?;
+    module.add_function(wrap_pyfunction!(errors::problem_json, module)?)?;
     module.add_function(wrap_pyfunction!(files::change_files, module)?)?;
     module.add_function(wrap_pyfunction!(clients::read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::bearer_token, module)?)?;

@@ -16,8 +16,9 @@ use pyo3::pybacked::{PyBackedBytes, PyBackedStr};
 use pyo3::types::PyBytes;
 
 use crate::clients::client_key;
-use crate::convert::{IdBytes, IdempotencyBytes, Placed, service_error};
+use crate::convert::{IdBytes, IdempotencyBytes, Placed};
 use crate::engine::Engine;
+use crate::errors::{raised, service_error};
 use crate::namespaces::{Namespaces, PlayerAddresses};
 use crate::rate_limits::Buckets;
 use crate::servers::Creation;
@@ -416,8 +417,4 @@ pub fn broken_rules(operation: &str, message: &[u8]) -> PyResult<Vec<FindingTupl
     let findings = hosting_matchmaker::rules_of_proto(native_operation(operation)?, message)
         .map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(findings.into_iter().map(|finding| (finding.location, finding.word, finding.reason)).collect())
-}
-
-fn raised(py: Python<'_>, error: &hosting_matchmaker::ServiceError) -> PyErr {
-    service_error(py, error).map_or_else(|error| error, PyErr::from_value)
 }

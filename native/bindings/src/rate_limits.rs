@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use hosting_matchmaker::OperationLimits;
+use hosting_matchmaker::{OperationLimits, ServiceError};
 use pyo3::prelude::*;
+
+use crate::errors::raised;
 
 #[pyclass(frozen, module = "pyservice._native")]
 pub struct Buckets(pub Arc<hosting_matchmaker::Buckets>);
@@ -53,7 +55,7 @@ impl NamedLimits {
     }
 
     #[pyo3(signature = (token, address, group))]
-    fn admit(&self, token: Option<&[u8]>, address: &[u8], group: Option<&[u8]>) -> Option<(&str, f64)> {
+    fn admit(&self, py: Python<'_>, token: Option<&[u8]>, address: &[u8], group: Option<&[u8]>) -> PyResult<()> {
         fn named((name, buckets): &(String, Py<Buckets>)) -> (&str, &hosting_matchmaker::Buckets) {
             (name, &buckets.get().0)
         }
@@ -63,6 +65,7 @@ impl NamedLimits {
             client_addresses: named(&self.client_addresses),
             groups: named(&self.groups),
         };
-        limits.admit(token, address, group).err()
+        let limited = |(limit, wait_s): (&str, f64)| raised(py, &ServiceError::rate_limited(limit.to_owned(), wait_s));
+        limits.admit(token, address, group).map_err(limited)
     }
 }

@@ -28,6 +28,10 @@ impl Code {
         self.row().slug
     }
 
+    pub fn of_slug(slug: &str) -> Option<Code> {
+        ERRORS.iter().find(|row| row.slug == slug).map(|row| row.code)
+    }
+
     /// Returns the code of a refusal of the engine.
     fn of_refusal(refusal: &Refusal) -> Code {
         match refusal {
@@ -63,6 +67,9 @@ impl Code {
 pub struct FieldProblem {
     path: Vec<Cow<'static, str>>,
     message: String,
+    /// Number of problems that this one stands for. 0: it is one of a field.
+    #[serde(skip)]
+    omitted_count: usize,
 }
 
 impl FieldProblem {
@@ -72,7 +79,7 @@ impl FieldProblem {
         let path = location.iter().map(|name| Cow::Owned((*name).to_owned())).chain([word.into()]).collect();
         let name = Some(location.join(".")).filter(|name| !name.is_empty());
         let name = name.as_deref().unwrap_or("the body");
-        FieldProblem { path, message: format!("{name} {}", reason.unwrap_or(standard)) }
+        FieldProblem { path, message: format!("{name} {}", reason.unwrap_or(standard)), omitted_count: 0 }
     }
 
     pub fn path(&self) -> &[Cow<'static, str>] {
@@ -83,8 +90,14 @@ impl FieldProblem {
         &self.message
     }
 
-    fn omitted(count: usize) -> FieldProblem {
-        FieldProblem { path: vec!["too-many".into()], message: format!("and {count} more problems") }
+    pub fn omitted(count: usize) -> FieldProblem {
+        let message = format!("and {count} more problems");
+        FieldProblem { path: vec!["too-many".into()], message, omitted_count: count }
+    }
+
+    /// Returns a problem that Python has described.
+    pub fn described(path: Vec<String>, message: String) -> FieldProblem {
+        FieldProblem { path: path.into_iter().map(Cow::Owned).collect(), message, omitted_count: 0 }
     }
 }
 
@@ -95,7 +108,7 @@ pub struct ServiceError {
     /// None: the sentence of the code.
     detail: Option<Cow<'static, str>>,
     problems: Vec<FieldProblem>,
-    metadata: Vec<(&'static str, Cow<'static, str>)>,
+    metadata: Vec<(Cow<'static, str>, Cow<'static, str>)>,
     retry_after_s: Option<u32>,
 }
 
@@ -121,7 +134,7 @@ impl From<&Refusal> for ServiceError {
                 error.with_problem(FieldProblem::new(&["party_size"], "too-high", Some(&reason)))
             }
             Refusal::TooManyMockPlayers { retry_after_ms } => {
-                error.with_metadata("limit", MOCK_PLAYER_LIMIT).with_retry_after(*retry_after_ms as f64 / 1000.0)
+                ServiceError::rate_limited(MOCK_PLAYER_LIMIT, *retry_after_ms as f64 / 1000.0)
             }
             Refusal::TokenInListInvalid(indexes) => indexes.iter().fold(error, |error, index| {
                 error.with_problem(FieldProblem::new(&["player_tokens", &index.to_string()], "invalid", None))
@@ -143,6 +156,11 @@ pub fn reason_word(reason: EndReason) -> &'static str {
 }
 
 impl ServiceError {
+    /// Returns the error of a request that a rate limit refuses.
+    pub fn rate_limited(limit: impl Into<Cow<'static, str>>, wait_s: f64) -> ServiceError {
+        ServiceError::from(Code::RateLimited).with_metadata("limit", limit).with_retry_after(wait_s)
+    }
+
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> ServiceError {
         self.detail = Some(detail.into());
         self
@@ -153,8 +171,12 @@ impl ServiceError {
         self
     }
 
-    pub fn with_metadata(mut self, name: &'static str, value: impl Into<Cow<'static, str>>) -> ServiceError {
-        self.metadata.push((name, value.into()));
+    pub fn with_metadata(
+        mut self,
+        name: impl Into<Cow<'static, str>>,
+        value: impl Into<Cow<'static, str>>,
+    ) -> ServiceError {
+        self.metadata.push((name.into(), value.into()));
         self
     }
 
@@ -172,8 +194,8 @@ impl ServiceError {
         &self.problems
     }
 
-    pub fn metadata(&self) -> impl Iterator<Item = (&'static str, &str)> {
-        self.metadata.iter().map(|(name, value)| (*name, &**value))
+    pub fn metadata(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.metadata.iter().map(|(name, value)| (&**name, &**value))
     }
 
     pub fn retry_after_s(&self) -> Option<u32> {
@@ -200,7 +222,7 @@ impl ServiceError {
     /// Returns the `google.rpc.Status` of the gRPC response.
     pub fn grpc_status(&self) -> Vec<u8> {
         let row = self.code.row();
-        let metadata = self.metadata.iter().map(|(name, value)| ((*name).to_owned(), value.to_string())).collect();
+        let metadata = self.metadata().map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let mut details =
             vec![packed("ErrorInfo", &ErrorInfo { reason: row.slug.to_owned(), domain: DOMAIN.to_owned(), metadata })];
         if !self.problems.is_empty() {
@@ -218,11 +240,12 @@ impl ServiceError {
 fn violations(problems: &[FieldProblem]) -> Vec<FieldViolation> {
     let mut room = GRPC_PROBLEMS_BYTES_MAX;
     let mut shown = Vec::new();
-    for problem in problems {
+    for (index, problem) in problems.iter().enumerate() {
         let violation = FieldViolation::from(problem);
         let size = violation.encoded_len() + GRPC_PROBLEM_FRAME_BYTES;
         if size > room {
-            shown.push(FieldViolation::from(&FieldProblem::omitted(problems.len() - shown.len())));
+            let count = problems[index..].iter().map(|problem| problem.omitted_count.max(1)).sum();
+            shown.push(FieldViolation::from(&FieldProblem::omitted(count)));
             break;
         }
         room -= size;
@@ -242,12 +265,15 @@ struct Problem<'a> {
     message: &'a str,
     ray_id: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "as_object")]
-    metadata: &'a [(&'static str, Cow<'static, str>)],
+    metadata: &'a [(Cow<'static, str>, Cow<'static, str>)],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [FieldProblem],
 }
 
-fn as_object<S: Serializer>(pairs: &&[(&'static str, Cow<'static, str>)], serializer: S) -> Result<S::Ok, S::Error> {
+fn as_object<S: Serializer>(
+    pairs: &&[(Cow<'static, str>, Cow<'static, str>)],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 

@@ -75,7 +75,7 @@ impl Matchmaker {
         if !call.progress.is_paid
             && let Err(Exceeded { limit, wait_s }) = self.admit(&caller, call.operation)
         {
-            let error = rate_limited(limit.slug(), wait_s);
+            let error = ServiceError::rate_limited(limit.slug(), wait_s);
             return Outcome { subject, decision: error.into(), exceeded: Some(limit) };
         }
         let decision = match &caller {
@@ -269,11 +269,6 @@ impl Matchmaker {
         }
         statistics
     }
-}
-
-/// Returns the error of a request that a rate limit refuses.
-fn rate_limited(limit: &'static str, wait_s: f64) -> ServiceError {
-    ServiceError::from(Code::RateLimited).with_retry_after(wait_s).with_metadata("limit", limit)
 }
 
 pub(crate) fn answered(wait: Lsn, reply: Reply) -> Decision {

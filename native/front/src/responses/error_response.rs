@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn forms_of_an_error() {
-        let error = ServiceError::from(Code::RateLimited).with_retry_after(1.2).with_metadata("limit", "client");
+        let error = ServiceError::rate_limited("client", 1.2);
         let mut bytes = Vec::new();
         write_http1(&error, RAY, "connection: close\r\n", &mut bytes);
         let text = String::from_utf8(bytes).expect("text");

@@ -111,12 +111,9 @@ impl Problem {
                 "The request may have been carried out. Repeat it with the same Idempotency-Key: it is then carried out \
                  at most once.",
             ),
-            Problem::RateLimitedFailures => error
-                .with_detail(
-                    "Too many failed authentications from your address. Try again after Retry-After with a valid token.",
-                )
-                .with_retry_after(1.0)
-                .with_metadata("limit", "failed_authentication"),
+            Problem::RateLimitedFailures => ServiceError::rate_limited("failed_authentication", 1.0).with_detail(
+                "Too many failed authentications from your address. Try again after Retry-After with a valid token.",
+            ),
             _ => error,
         }
     }
