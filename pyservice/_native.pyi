@@ -58,6 +58,7 @@ __all__ = [
     "bearer_token",
     "broken_rules",
     "build_profile",
+    "callers_of",
     "change_files",
     "check_idempotency_key",
     "check_media_type",
@@ -1014,9 +1015,12 @@ class Matchmaker:
         """Return the region of a server that becomes a lobby."""
     def check_mode(self, namespace: bytes, mode: str) -> None: ...
     def caller(
-        self, callers: str, authorization: str | None, origin: str | None, address: bytes
+        self, operation: str, authorization: str | None, origin: str | None, address: bytes
     ) -> Caller:
-        """Authorize `clients`, `lobby_servers`, `state_readers` or `operators`."""
+        """Authorize a call of an operation."""
+
+def callers_of(operation: str) -> str | None:
+    """Return the callers of an operation of the matchmaker: clients, operators or others. None: of another service."""
 
 def problem_json(error: ServiceError, ray_id: str) -> bytes:
     """Return the body of an error response: a `hosting.v1.Problem`, which extends RFC 9457."""

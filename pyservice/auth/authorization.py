@@ -6,13 +6,11 @@ The native matchmaker has the rules. See docs/reference/tokens.md#authorization.
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Final, Literal, Protocol
+from typing import Final, Protocol
 from uuid import UUID
 
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Call, Caller, Scope, TokenKind
-
-Callers = Literal["clients", "lobby_servers", "state_readers", "operators"]
 
 
 class NativeCaller(Protocol):
@@ -30,7 +28,7 @@ class NativeCaller(Protocol):
 
 class NativeAuthorization(Protocol):
     def caller(
-        self, callers: Callers, authorization: str | None, origin: str | None, address: bytes
+        self, operation: str, authorization: str | None, origin: str | None, address: bytes
     ) -> NativeCaller: ...
 
 
@@ -42,40 +40,15 @@ class CloudTokens(Protocol):
 
 
 class Authorizer:
-    """Authorizes calls of the data plane, with one method for each group of operations.
-
-    Each method returns the Caller or raises ServiceError.
-    """
+    """Authorizes calls of the matchmaker's operations. Each method raises ServiceError."""
 
     def __init__(self, native: NativeAuthorization, cloud_tokens: CloudTokens) -> None:
         self._native: Final = native
         self._cloud_tokens: Final = cloud_tokens
 
-    def client(self, call: Call) -> Caller:
-        """Authorizes a matchmaker client by a `pub_`, `env_` or `dev_` token, or by its `Origin`
-        header.
-
-        Without a token, the host of the origin must belong to a namespace.
-        """
-        return self._caller("clients", call)
-
-    def lobby_server(self, call: Call) -> Caller:
-        """Authorizes a lobby server by its `lobby_` token, or by a `dev_` token."""
-        return self._caller("lobby_servers", call)
-
-    def operator(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes attach and detach by an `env_` or `cloud_` token."""
-        return self._caller_or_cloud("operators", call)
-
-    def state_reader(self, call: Call) -> Caller | Awaitable[Caller]:
-        """Authorizes a call that reads the state of a lobby.
-
-        Accepts an `env_` or `cloud_` token, or the `lobby_` token of a lobby in the same namespace.
-        """
-        return self._caller_or_cloud("state_readers", call)
-
-    def _caller(self, callers: Callers, call: Call) -> Caller:
-        native = self._native.caller(callers, call.authorization, call.origin, call.address)
+    def caller(self, operation: str, call: Call) -> Caller:
+        """Returns the caller. `operation` is a slug. A `cloud_` token is not checked."""
+        native = self._native.caller(operation, call.authorization, call.origin, call.address)
         return Caller(
             TokenKind(native.kind),
             native.namespace or b"",
@@ -85,8 +58,8 @@ class Authorizer:
             group=native.group or b"",
         )
 
-    def _caller_or_cloud(self, callers: Callers, call: Call) -> Caller | Awaitable[Caller]:
-        caller = self._caller(callers, call)
+    def authorize(self, operation: str, call: Call) -> Caller | Awaitable[Caller]:
+        caller = self.caller(operation, call)
         return self._cloud(call) if caller.kind is TokenKind.CLOUD else caller
 
     async def _cloud(self, call: Call) -> Caller:

@@ -77,7 +77,8 @@ class Matchmaker:
 
     async def _decide(self, request: EncodedRequest) -> Decision:
         decision = await self._ask(request)
-        request.is_paid |= decision.need != "cloud_token"
+        # The native decision has taken the tokens of the rate limits.
+        request.is_paid = True
         trace = current.get()
         if trace is not None and (decision.namespace or decision.lobby):
             trace.namespace_id, trace.lobby_id = decision.namespace or b"", decision.lobby or b""

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, Final
 
 from pyservice.auth.authorization import Authorizer
-from pyservice.calls import Authorize, Caller, Operation, Run, TokenKind
+from pyservice.calls import Answer, Caller, Operation, Run, TokenKind
 from pyservice.dataplane.attached_lobbies import AttachedLobbies
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.matchmaker import Matchmaker
+from pyservice.schema.methods import METHODS
 
 _SERVICE: Final = "hosting.v1.Matchmaker"
 
@@ -22,31 +24,32 @@ def operation_table(
 
     The native matchmaker answers most of them, except calls with `dev_` and `cloud_` tokens.
     """
-    client, lobby_server = authorizer.client, authorizer.lobby_server
-    native: dict[str, tuple[Authorize, Run]] = {
-        "FindLobby": (client, mocks.find),
-        "JoinLobby": (client, mocks.join),
-        "ListLobbies": (client, mocks.list_lobbies),
-        "ListRegions": (client, mocks.list_regions),
-        "GetPlayerStatistics": (client, mocks.statistics),
-        "PlayerConnected": (lobby_server, mocks.connected),
-        "PlayerDisconnected": (lobby_server, mocks.disconnected),
-        "LobbyReady": (lobby_server, mocks.ready),
-        "SetLobbyClosed": (lobby_server, mocks.set_closed),
-        "SetLobbyState": (lobby_server, mocks.set_state),
-        "Heartbeat": (lobby_server, mocks.heartbeat),
-        "GetLobbyState": (authorizer.state_reader, attached.get_state),
+    native: dict[str, Run] = {
+        "FindLobby": mocks.find,
+        "JoinLobby": mocks.join,
+        "ListLobbies": mocks.list_lobbies,
+        "ListRegions": mocks.list_regions,
+        "GetPlayerStatistics": mocks.statistics,
+        "PlayerConnected": mocks.connected,
+        "PlayerDisconnected": mocks.disconnected,
+        "LobbyReady": mocks.ready,
+        "SetLobbyClosed": mocks.set_closed,
+        "SetLobbyState": mocks.set_state,
+        "Heartbeat": mocks.heartbeat,
+        "GetLobbyState": attached.get_state,
     }
-    others: dict[str, tuple[Authorize, Run]] = {
-        "CreateLobby": (client, _with_mock(matchmaker.create, mocks.create)),
-        "AttachLobby": (authorizer.operator, attached.attach),
-        "DetachLobby": (authorizer.operator, attached.detach),
+    others: dict[str, Run] = {
+        "CreateLobby": _with_mock(matchmaker.create, mocks.create),
+        "AttachLobby": attached.attach,
+        "DetachLobby": attached.detach,
     }
-    operations = [
-        Operation(f"{_SERVICE}.{name}", *work, answer=matchmaker.answer)
-        for name, work in native.items()
-    ]
-    operations += [Operation(f"{_SERVICE}.{name}", *work) for name, work in others.items()]
+
+    def operation(name: str, run: Run, answer: Answer | None) -> Operation:
+        method = METHODS[f"{_SERVICE}.{name}"]
+        return Operation(method.name, partial(authorizer.authorize, method.slug), run, answer)
+
+    operations = [operation(name, run, matchmaker.answer) for name, run in native.items()]
+    operations += [operation(name, run, None) for name, run in others.items()]
     return {operation.method: operation for operation in operations}
 
 

@@ -41,11 +41,13 @@ class OperationSteps:
     ) -> Reply | None:
         """Returns the response of a native operation, or None if `run` must answer.
 
-        A request that is not complete is for `run`, which reports its failure.
+        If a request is not complete, `read` raises its failure.
         """
         answer = self._operation.answer
-        if answer is None or not is_complete:
+        if answer is None:
             return None
+        if not is_complete:
+            request.form = "other"
         try:
             reply = await answer(request)
             if reply == "invalid_request":

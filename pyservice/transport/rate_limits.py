@@ -9,12 +9,8 @@ from pyservice.calls import Caller, TokenKind
 from pyservice.errors import ServiceError
 from pyservice.observability.metrics import Meter
 from pyservice.settings.sections import RateLimits
-from pyservice.transport.native import Buckets, OperationLimits
+from pyservice.transport.native import Buckets, OperationLimits, callers_of
 
-CLIENT_OPERATIONS: Final = frozenset(
-    {"find", "join", "create", "list", "regions", "statistics", "live_events"}
-)
-CONTROL_OPERATIONS: Final = frozenset({"attach", "detach"})
 ANONYMOUS_CHANGES: Final = frozenset({"prepare_device_link"})
 """Control plane operations that create records without a token."""
 MAX_KEYS: Final = 100_000
@@ -128,11 +124,12 @@ class Limits:
 
     def data_plane_limit(self, slug: str) -> OperationLimit | None:
         """Returns the rate limit of a data plane operation, or None if the operation has no limit."""
-        if slug in CLIENT_OPERATIONS:
+        callers = callers_of(slug)
+        if callers == "clients" or slug == "live_events":
             return OperationLimit(
                 self._client_tokens,
                 self._client_groups,
                 self._token_addresses,
                 self._client_addresses,
             )
-        return self.control_plane_limit(slug) if slug in CONTROL_OPERATIONS else None
+        return self.control_plane_limit(slug) if callers == "operators" else None

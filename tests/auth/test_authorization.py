@@ -51,7 +51,7 @@ async def test_client_is_known_by_its_token_or_origin(scene: MatchmakerScene) ->
         (_call(SERVICE_TOKEN), TokenKind.SERVICE, TOKEN),
         (_call(development), TokenKind.DEVELOPMENT, TOKEN),
     ):
-        caller = scene.authorizer.client(call)
+        caller = scene.authorizer.caller("find", call)
         assert (caller.kind, caller.identity) == (kind, NAMESPACE + identity)
         assert (caller.namespace_id, caller.group) == (NAMESPACE, raw(GAME_ID))
 
@@ -59,7 +59,7 @@ async def test_client_is_known_by_its_token_or_origin(scene: MatchmakerScene) ->
 async def test_lobby_server_is_known_by_its_token(scene: MatchmakerScene) -> None:
     attached = await scene.attach()
     lobby = raw(attached.lobby_id)
-    caller = scene.authorizer.lobby_server(_call(attached.lobby_token))
+    caller = scene.authorizer.caller("connected", _call(attached.lobby_token))
     assert (caller.kind, caller.lobby_id, caller.identity) == (TokenKind.LOBBY, lobby, lobby)
 
 
@@ -69,28 +69,27 @@ async def test_state_reader_is_a_lobby_server_or_a_back_end(scene: MatchmakerSce
         (attached.lobby_token, TokenKind.LOBBY),
         (SERVICE_TOKEN, TokenKind.SERVICE),
     ):
-        caller = scene.authorizer.state_reader(_call(token))
-        assert isinstance(caller, Caller)
+        caller = scene.authorizer.caller("get_state", _call(token))
         assert (caller.kind, caller.namespace_id) == (kind, NAMESPACE)
 
 
 REJECTED: dict[str, dict[str, tuple[str | None, ...]]] = {
-    "client": {
+    "find": {
         "TOKEN_MISSING": (None,),
         "TOKEN_INVALID": ("pub_abc", "env_abc", "dev_abc"),
         "FORBIDDEN": ("lobby_abc", "cloud_abc", "player_abc", "link_abc"),
     },
-    "lobby_server": {
+    "connected": {
         "TOKEN_MISSING": (None,),
         "TOKEN_INVALID": ("lobby_abc", "dev_abc"),
         "FORBIDDEN": (SERVICE_TOKEN, "pub_abc", "cloud_abc"),
     },
-    "operator": {
+    "attach": {
         "TOKEN_MISSING": (None,),
         "TOKEN_INVALID": ("env_abc",),
         "FORBIDDEN": ("pub_abc", "lobby_abc", "dev_abc"),
     },
-    "state_reader": {
+    "get_state": {
         "TOKEN_MISSING": (None,),
         "TOKEN_INVALID": ("lobby_abc", "env_abc"),
         "FORBIDDEN": ("pub_abc", "dev_abc"),
@@ -98,20 +97,20 @@ REJECTED: dict[str, dict[str, tuple[str | None, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("callers", REJECTED)
-async def test_operations_reject_other_tokens(scene: MatchmakerScene, callers: str) -> None:
-    for code, tokens in REJECTED[callers].items():
+@pytest.mark.parametrize("operation", REJECTED)
+async def test_operations_reject_other_tokens(scene: MatchmakerScene, operation: str) -> None:
+    for code, tokens in REJECTED[operation].items():
         for token in tokens:
-            origin = f"https://{PAGE_HOST}" if callers != "client" else None
+            origin = f"https://{PAGE_HOST}" if operation != "find" else None
             with pytest.raises(ServiceError) as caught:
-                getattr(scene.authorizer, callers)(_call(token, origin))
+                scene.authorizer.authorize(operation, _call(token, origin))
             assert (token, caught.value.code) == (token, code)
 
 
 async def test_origin_gives_no_access_if_it_is_disabled(scene: MatchmakerScene) -> None:
     scene.feed(access={"enable_domain_public_auth": False, "domains": [PAGE_HOST]})
     with pytest.raises(ServiceError) as caught:
-        scene.authorizer.client(_call(origin=f"https://{PAGE_HOST}"))
+        scene.authorizer.caller("find", _call(origin=f"https://{PAGE_HOST}"))
     assert caught.value.code == "TOKEN_MISSING"
 
 
@@ -125,7 +124,7 @@ async def test_tokens_are_valid_until_the_feed_ends_them(scene: MatchmakerScene)
         found = []
         for text in (public, SERVICE_TOKEN):
             try:
-                scene.authorizer.client(_call(text))
+                scene.authorizer.caller("find", _call(text))
                 found.append("OK")
             except ServiceError as error:
                 found.append(error.code)
@@ -150,12 +149,12 @@ class Cloud:
 
 async def test_cloud_tokens_are_checked_by_the_control_plane(scene: MatchmakerScene) -> None:
     authorizer = Authorizer(scene.native, Cloud())
-    for authorize in (authorizer.operator, authorizer.state_reader):
-        pending = authorize(_call("cloud_good"))
+    for operation in ("attach", "get_state"):
+        pending = authorizer.authorize(operation, _call("cloud_good"))
         assert not isinstance(pending, Caller)
         caller = await pending
         assert (caller.kind, caller.namespace_id) == (TokenKind.CLOUD, b"")
         assert caller.identity == TOKEN
-        refusal = authorize(_call("cloud_other"))
+        refusal = authorizer.authorize(operation, _call("cloud_other"))
         assert not isinstance(refusal, Caller)
         assert (await expect_error(refusal)).code == "TOKEN_REVOKED"

@@ -258,7 +258,7 @@ class MatchmakerScene:
             call["origin"] = f"https://{PAGE_HOST}"
         else:
             call["authorization"] = f"Bearer {token}"
-        return self.authorizer.client(Call("0" * 32, ip.packed, client=ip, **call))
+        return self.authorizer.caller("find", Call("0" * 32, ip.packed, client=ip, **call))
 
     def back_end(self, **call: Any) -> Caller:
         return self.client(kind=TokenKind.SERVICE, **call)
@@ -271,7 +271,7 @@ class MatchmakerScene:
     def server_with(self, lobby_token: str, **call: Any) -> Caller:
         ip = ip_address("127.0.0.1")
         context = Call("0" * 32, ip.packed, f"Bearer {lobby_token}", client=ip, **call)
-        return self.authorizer.lobby_server(context)
+        return self.authorizer.caller("connected", context)
 
     async def ready_at_once(self, lobby_id: str) -> None:
         """Makes a lobby ready as if edge-guard served its ports."""

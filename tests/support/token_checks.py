@@ -24,7 +24,7 @@ def is_revoked(namespaces: NamespaceIndex, namespace: bytes, token_id: bytes) ->
     )
     token = engine.public_token(namespace, token_id)
     try:
-        matchmaker.caller("clients", f"Bearer {token}", None, bytes(4))
+        matchmaker.caller("find", f"Bearer {token}", None, bytes(4))
     except ServiceError as error:
         return error.code == "TOKEN_REVOKED"
     return False

@@ -73,6 +73,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(clients::read_trace, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::bearer_token, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::broken_rules, module)?)?;
+    module.add_function(wrap_pyfunction!(matchmaker::callers_of, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::check_idempotency_key, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::check_media_type, module)?)?;
     Ok(())

@@ -359,18 +359,12 @@ impl Matchmaker {
     fn caller(
         &self,
         py: Python<'_>,
-        callers: &str,
+        operation: &str,
         authorization: Option<&str>,
         origin: Option<&str>,
         address: &[u8],
     ) -> PyResult<Caller> {
-        let callers = match callers {
-            "clients" => Callers::Clients,
-            "lobby_servers" => Callers::LobbyServers,
-            "state_readers" => Callers::StateReaders,
-            "operators" => Callers::Operators,
-            _ => return Err(PyValueError::new_err(format!("{callers} are no callers"))),
-        };
+        let callers = Operation::callers_of(operation).ok_or_else(|| PyValueError::new_err("not of the matchmaker"))?;
         let (authorization, origin) = (authorization.map(str::as_bytes), origin.map(str::as_bytes));
         let caller = self.inner.caller(callers, authorization, origin, client_key(address)?);
         caller.map(|caller| Caller::from(&caller)).map_err(|error| raised(py, &error))
@@ -394,6 +388,17 @@ pub fn bearer_token(
     let token = hosting_matchmaker::accepted_token(authorization.map(str::as_bytes), &kinds);
     let (token, kind) = token.map_err(|error| raised(py, &error))?;
     Ok((token.to_owned(), kind.to_owned()))
+}
+
+/// Returns the callers of an operation of the matchmaker, or None for another one.
+#[pyfunction]
+pub fn callers_of(operation: &str) -> Option<&'static str> {
+    Operation::callers_of(operation).map(|callers| match callers {
+        Callers::Clients => "clients",
+        Callers::LobbyServers => "lobby_servers",
+        Callers::StateReaders => "state_readers",
+        Callers::Operators => "operators",
+    })
 }
 
 /// Raises MEDIA_TYPE_UNSUPPORTED for a body that is not JSON.

@@ -65,6 +65,15 @@ impl Operation {
         }
     }
 
+    /// Returns the callers of an operation, also of one that Python decides.
+    pub fn callers_of(slug: &str) -> Option<Callers> {
+        match slug {
+            "create" => Some(Callers::Clients),
+            "attach" | "detach" => Some(Callers::Operators),
+            _ => Operation::of_slug(slug).map(Operation::callers),
+        }
+    }
+
     /// Returns whether the operation changes nothing. Its request has no body.
     pub fn is_read(self) -> bool {
         use Operation::{GetState, List, Regions, Statistics};
