@@ -63,6 +63,7 @@ __all__ = [
     "check_idempotency_key",
     "check_media_type",
     "grpc_status",
+    "mock_placement",
     "packed_client",
     "problem_json",
     "read_trace",
@@ -1021,6 +1022,17 @@ class Matchmaker:
 
 def callers_of(operation: str) -> str | None:
     """Return the callers of an operation of the matchmaker: clients, operators or others. None: of another service."""
+
+def mock_placement(
+    region: tuple[str, str],
+    hostname: str,
+    ports: Sequence[tuple[str, int | tuple[int, int], bool]],
+    tokens: Sequence[str],
+) -> bytes:
+    """Return the encoded response to the find, join or create of a `dev_` token.
+
+    `region` is its id and its name. `ports` are (name, number or range, whether it uses TLS).
+    """
 
 def problem_json(error: ServiceError, ray_id: str) -> bytes:
     """Return the body of an error response: a `hosting.v1.Problem`, which extends RFC 9457."""

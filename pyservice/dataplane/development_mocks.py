@@ -6,14 +6,13 @@ No slot is reserved, and captcha and verification are skipped.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from hashlib import blake2b
-from typing import Final, TypeVar
+from typing import Final
 
 from pyservice.calls import Caller
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import NativeMatchmaker
+from pyservice.dataplane.native import NativeMatchmaker, module
 from pyservice.dataplane.resolved_namespace import DevPort
 from pyservice.pb.hosting.internal.v1 import configuration_pb2
 from pyservice.pb.hosting.v1 import lobby_pb2
@@ -24,9 +23,6 @@ REGION_ID: Final = "dev-lcl"
 REGION_NAME: Final = "Local"
 _HOSTNAME: Final = "127.0.0.1"
 
-MockResponse = TypeVar(
-    "MockResponse", pb.FindLobbyResponse, pb.JoinLobbyResponse, pb.CreateLobbyResponse
-)
 PlacementRequest = pb.FindLobbyRequest | pb.JoinLobbyRequest | pb.CreateLobbyRequest
 
 
@@ -44,21 +40,17 @@ class MockOperations:
 
         Raises MATCHMAKER_GAME_MODE_NOT_FOUND if the token defines no ports and a mode is unknown.
         """
-        ports = self._ports(caller, list(request.game_modes))
-        tokens = self._player_tokens("find", request, caller)
-        return _fill(pb.FindLobbyResponse(), ports, tokens)
+        modes = list(request.game_modes)
+        return pb.FindLobbyResponse.FromString(self._placement("find", request, caller, modes))
 
     async def join(self, request: pb.JoinLobbyRequest, caller: Caller) -> pb.JoinLobbyResponse:
-        ports = self._ports(caller, None)
-        tokens = self._player_tokens("join", request, caller)
-        return _fill(pb.JoinLobbyResponse(), ports, tokens)
+        return pb.JoinLobbyResponse.FromString(self._placement("join", request, caller, None))
 
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
     ) -> pb.CreateLobbyResponse:
-        ports = self._ports(caller, [request.game_mode])
-        tokens = self._player_tokens("create", request, caller)
-        return _fill(pb.CreateLobbyResponse(), ports, tokens)
+        modes = [request.game_mode]
+        return pb.CreateLobbyResponse.FromString(self._placement("create", request, caller, modes))
 
     async def list_lobbies(
         self, request: pb.ListLobbiesRequest, caller: Caller
@@ -127,6 +119,18 @@ class MockOperations:
     async def heartbeat(self, request: pb.HeartbeatRequest, caller: Caller) -> pb.HeartbeatResponse:
         return pb.HeartbeatResponse()
 
+    def _placement(
+        self, operation: str, request: PlacementRequest, caller: Caller, modes: list[str] | None
+    ) -> bytes:
+        namespace = self._namespaces.resolved(caller.namespace_id)
+        token = self._namespaces.development_token(caller.namespace_id, _token_id(caller))
+        hostname = token.hostname or namespace.dev_hostname or _HOSTNAME
+        own = {name: _dev_port(port) for name, port in token.ports.items()}
+        named = (own or self._mode_ports(caller.namespace_id, modes)).items()
+        ports = [(name, _numbers(port), port.is_tls) for name, port in named]
+        tokens = self._player_tokens(operation, request, caller)
+        return module.mock_placement((REGION_ID, REGION_NAME), hostname, ports, tokens)
+
     def _player_tokens(
         self, operation: str, request: PlacementRequest, caller: Caller
     ) -> list[str]:
@@ -140,36 +144,14 @@ class MockOperations:
             for number in range(request.party_size or 1)
         ]
 
-    def _ports(self, caller: Caller, modes: list[str] | None) -> dict[str, lobby_pb2.Port]:
-        namespace = self._namespaces.resolved(caller.namespace_id)
-        token = self._namespaces.development_token(caller.namespace_id, _token_id(caller))
-        hostname = token.hostname or namespace.dev_hostname or _HOSTNAME
-        if token.ports:
-            return {name: _port(_dev_port(port), hostname) for name, port in token.ports.items()}
+    def _mode_ports(self, namespace_id: bytes, modes: list[str] | None) -> dict[str, DevPort]:
         for name in modes or ():
-            self._native.check_mode(caller.namespace_id, name)
-        ports: dict[str, lobby_pb2.Port] = {}
-        for name in modes[:1] if modes else sorted(namespace.modes):
-            for port_name, port in namespace.modes[name].dev_ports.items():
-                ports.setdefault(port_name, _port(port, hostname))
+            self._native.check_mode(namespace_id, name)
+        known = self._namespaces.resolved(namespace_id).modes
+        ports: dict[str, DevPort] = {}
+        for name in modes[:1] if modes else sorted(known):
+            ports = {**known[name].dev_ports, **ports}
         return ports
-
-
-def _fill(
-    response: MockResponse, ports: Mapping[str, lobby_pb2.Port], tokens: Sequence[str]
-) -> MockResponse:
-    response.lobby.lobby_id = LOBBY_ID
-    response.lobby.region.region_id = REGION_ID
-    response.lobby.region.display_name = REGION_NAME
-    for name, port in ports.items():
-        response.ports[name].CopyFrom(port)
-        response.lobby.ports[name].CopyFrom(port)
-    response.lobby.player.token = tokens[0]
-    response.player.token = tokens[0]
-    if len(tokens) > 1:
-        for token in tokens:
-            response.players.add().token = token
-    return response
 
 
 def _token_id(caller: Caller) -> bytes:
@@ -181,16 +163,8 @@ def _dev_port(port: configuration_pb2.DevelopmentPort) -> DevPort:
     return DevPort(port.protocol, port.port if port.HasField("port") else None, span)
 
 
-def _port(port: DevPort, hostname: str) -> lobby_pb2.Port:
-    result = lobby_pb2.Port(hostname=hostname, is_tls=port.is_tls)
-    if port.port_range is not None:
-        result.port_range.min, result.port_range.max = port.port_range
-    else:
-        result.port = port.port or (443 if result.is_tls else 80)
-        result.host = (
-            f"[{hostname}]:{result.port}" if ":" in hostname else f"{hostname}:{result.port}"
-        )
-    return result
+def _numbers(port: DevPort) -> int | tuple[int, int]:
+    return port.port_range or port.port or (443 if port.is_tls else 80)
 
 
 def _region() -> lobby_pb2.RegionInfo:

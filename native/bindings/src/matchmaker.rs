@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use hosting_core::{HoldId, Id, Reservation};
 use hosting_matchmaker::{
-    AttachCriteria, Body, Call, Callers, Client, ClientLimits, CreateCriteria, Credential, Held, LobbyAnswers,
-    Operation, Places, Progress, Region, Regions, Subject, attach_region, create_target,
+    AttachCriteria, Body, Call, Callers, Client, ClientLimits, CreateCriteria, Credential, Held, LobbyAnswer,
+    LobbyAnswers, Operation, Places, PlayerAddress, PlayerPort, Progress, Region, Regions, Subject, attach_region,
+    create_target,
 };
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -399,6 +400,34 @@ pub fn callers_of(operation: &str) -> Option<&'static str> {
         Callers::StateReaders => "state_readers",
         Callers::Operators => "operators",
     })
+}
+
+/// Number of a port, or first and last number of a range.
+#[derive(FromPyObject)]
+pub enum PortNumbers {
+    Number(u16),
+    Range((u16, u16)),
+}
+
+/// Returns the encoded response to the find, join or create of a `dev_` token.
+#[pyfunction]
+pub fn mock_placement<'py>(
+    py: Python<'py>,
+    region: (String, String),
+    hostname: &str,
+    ports: Vec<(String, PortNumbers, bool)>,
+    tokens: Vec<String>,
+) -> Bound<'py, PyBytes> {
+    let address = |(name, numbers, is_tls)| {
+        let port = match numbers {
+            PortNumbers::Number(number) => PlayerPort::Number(number),
+            PortNumbers::Range((first, last)) => PlayerPort::Range(first, last),
+        };
+        (name, PlayerAddress { hostname: hostname.to_owned(), port, is_tls })
+    };
+    let mut message = Vec::new();
+    LobbyAnswer::of_mock(region, ports.into_iter().map(address).collect()).write_proto(&tokens, &mut message);
+    PyBytes::new(py, &message)
 }
 
 /// Raises MEDIA_TYPE_UNSUPPORTED for a body that is not JSON.

@@ -38,12 +38,12 @@ pub use decision::{Answer, Call, Decision, Held, Need, Outcome, PlacementRequest
 pub use description::rules_of_proto;
 pub use error::{FieldProblem, ServiceError, reason_word};
 pub use hosting_client_addresses::ClientKey;
-pub use lobby_answers::{LobbyAnswers, Places};
+pub use lobby_answers::{LobbyAnswer, LobbyAnswers, Places};
 pub use lobby_list::LobbyListPage;
 pub use matchmaker::{Matchmaker, check_key, check_media_type};
 pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
-pub use player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
+pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
 pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits};
 pub use regions::{Region, Regions};
 pub use request_rules::Finding;

@@ -9,7 +9,7 @@ use prost::Message as _;
 use prost::encoding::{self, WireType};
 use uuid::Uuid;
 
-use crate::player_addresses::{OwnerKind, PlayerAddresses, PlayerPort};
+use crate::player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
 use crate::proto;
 use crate::regions::Regions;
 
@@ -42,12 +42,22 @@ pub struct LobbyAnswer {
 
 impl LobbyAnswer {
     pub fn new(places: &Places, lobby: &LobbyView) -> LobbyAnswer {
-        let (region_id, ports) = (lobby.region.to_string(), ports(places, lobby));
+        let region_id = lobby.region.to_string();
         let display_name = places.regions.display_name(&region_id).to_owned();
+        LobbyAnswer::of(lobby.id, proto::Region { region_id, display_name }, ports(places, lobby))
+    }
+
+    /// Returns the parts of the response to a `dev_` token. The ports are on the machine of a developer.
+    pub fn of_mock((region_id, display_name): (String, String), ports: Vec<(String, PlayerAddress)>) -> LobbyAnswer {
+        let ports = ports.into_iter().map(|(name, address)| (name, address.into())).collect();
+        LobbyAnswer::of(Id::default(), proto::Region { region_id, display_name }, ports)
+    }
+
+    fn of(lobby: Id, region: proto::Region, ports: BTreeMap<String, proto::Port>) -> LobbyAnswer {
         let player = Some(proto::Player { token: TOKEN.to_owned() });
         let with_player = proto::Lobby {
-            lobby_id: Uuid::from_bytes(lobby.id.0).to_string(),
-            region: Some(proto::Region { region_id, display_name }),
+            lobby_id: Uuid::from_bytes(lobby.0).to_string(),
+            region: Some(region),
             ports: ports.clone(),
             player: player.clone(),
         };
@@ -110,18 +120,21 @@ fn ports(places: &Places, lobby: &LobbyView) -> BTreeMap<String, proto::Port> {
         let (protocol, exposure) = (port.protocol, port.exposure);
         let address =
             places.addresses.address_of(&port.name, protocol, exposure, lobby.id, &lobby.region, OwnerKind::Lobby);
-        let with_address = match address.port {
-            PlayerPort::Number(number) => numbered(&address.hostname, number, address.is_tls),
-            PlayerPort::Range(min, max) => proto::Port {
-                hostname: address.hostname,
-                port_range: Some(proto::PortRange { min: min.into(), max: max.into() }),
-                is_tls: address.is_tls,
-                ..proto::Port::default()
-            },
-        };
-        (port.name.to_string(), with_address)
+        (port.name.to_string(), address.into())
     });
     attached.chain(leased).collect()
+}
+
+impl From<PlayerAddress> for proto::Port {
+    fn from(PlayerAddress { hostname, port, is_tls }: PlayerAddress) -> proto::Port {
+        match port {
+            PlayerPort::Number(number) => numbered(&hostname, number, is_tls),
+            PlayerPort::Range(min, max) => {
+                let port_range = Some(proto::PortRange { min: min.into(), max: max.into() });
+                proto::Port { hostname, port_range, is_tls, ..proto::Port::default() }
+            }
+        }
+    }
 }
 
 fn numbered(hostname: &str, number: u16, is_tls: bool) -> proto::Port {
