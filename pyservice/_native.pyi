@@ -18,6 +18,7 @@ from pyservice.calls import EncodedRequest, Need
 from pyservice.errors import ServiceError
 
 __all__ = [
+    "MATCHED_LENGTH",
     "Buckets",
     "Caller",
     "ConnectionAdmission",
@@ -62,6 +63,7 @@ __all__ = [
     "change_files",
     "check_idempotency_key",
     "check_media_type",
+    "coordinates",
     "grpc_status",
     "mock_placement",
     "packed_client",
@@ -74,6 +76,9 @@ build_profile: Final[str]
 """`release` or `debug`. Only release builds are measured."""
 
 version: Final[str]
+
+MATCHED_LENGTH: Final[int]
+"""Longer texts are not matched with their pattern, because a match can take a hundred times the text's memory."""
 
 class OpenFailed(Exception):
     """The data directory cannot be opened. The message names file, offset and remedy."""
@@ -619,6 +624,9 @@ def packed_client(address: IPv4Address | IPv6Address) -> bytes:
 
     The key is an IPv4 address (4 bytes) or a /64 network of IPv6 (8 bytes).
     """
+
+def coordinates(text: str) -> tuple[float, float] | None:
+    """Parse latitude and longitude in degrees from the header `x-coords`. None: the value is invalid."""
 
 def acked_bytes(descriptor: int) -> int | None:
     """Return the bytes that the other side of a TCP connection has acknowledged, or None for another socket."""

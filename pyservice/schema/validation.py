@@ -20,7 +20,7 @@ import protovalidate
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
-from pyservice._native import broken_rules
+from pyservice._native import MATCHED_LENGTH, broken_rules
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.errors import WORDS
@@ -44,12 +44,6 @@ from pyservice.schema.size_limits import (
 
 MessageCheck = Callable[[Message], Findings]
 ValueCheck = Callable[[Any], Findings]
-
-
-MATCHED_LENGTH: Final = 4096
-"""Longer texts are not matched with their pattern, because a match can take a hundred times the
-text's memory.
-"""
 
 
 class UnsupportedRule(Exception):

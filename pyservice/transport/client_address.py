@@ -10,7 +10,7 @@ import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from pyservice.transport.native import TrustedProxies, packed_client
+from pyservice.transport.native import TrustedProxies, coordinates, packed_client
 
 __all__ = [
     "LOCAL",
@@ -61,18 +61,3 @@ def is_reset(transport: asyncio.BaseTransport) -> bool:
     if isinstance(transport.get_extra_info("peername"), tuple):
         return False
     return bool(transport.get_extra_info("socket").family != socket.AF_UNIX)
-
-
-def coordinates(text: str) -> tuple[float, float] | None:
-    """Parses latitude and longitude in degrees from the `x-coords` header.
-
-    Returns None for an invalid value.
-    """
-    latitude_text, separator, longitude_text = text.partition(",")
-    try:
-        latitude, longitude = float(latitude_text), float(longitude_text)
-    except ValueError:
-        return None
-    if not separator or not (-90.0 <= latitude <= 90.0 and -180.0 <= longitude <= 180.0):
-        return None
-    return latitude, longitude

@@ -69,6 +69,11 @@ pub fn read_trace(traceparent: &str) -> Option<(String, String)> {
 }
 
 #[pyfunction]
+pub fn coordinates(text: &str) -> Option<(f64, f64)> {
+    hosting_front::coordinates(text.as_bytes())
+}
+
+#[pyfunction]
 pub fn acked_bytes(descriptor: RawFd) -> Option<u64> {
     hosting_front::acked_bytes(descriptor)
 }

@@ -29,6 +29,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add("build_profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
     module.add("version", env!("CARGO_PKG_VERSION"))?;
+    module.add("MATCHED_LENGTH", hosting_matchmaker::MATCHED_LENGTH)?;
     module.add("OpenFailed", py.get_type::<convert::OpenFailed>())?;
     module.add("Refused", py.get_type::<convert::Refused>())?;
     module.add_class::<convert::Port>()?;
@@ -66,6 +67,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<matchmaker::Reply>()?;
     module.add_class::<public_certificate::PublicCertificate>()?;
     module.add_function(wrap_pyfunction!(clients::acked_bytes, module)?)?;
+    module.add_function(wrap_pyfunction!(clients::coordinates, module)?)?;
     module.add_function(wrap_pyfunction!(clients::packed_client, module)?)?;
     module.add_function(wrap_pyfunction!(errors::grpc_status, module)?)?;
     module.add_function(wrap_pyfunction!(errors::problem_json, module)?)?;

@@ -101,7 +101,7 @@ mod measurements {
 
 pub use certificates::acme::{Acme, AcmeOptions, Notice};
 pub use certificates::server_certificate::ServerCertificate;
-pub use connections::client_address::{ClientAddresses, Peer};
+pub use connections::client_address::{ClientAddresses, Peer, coordinates};
 pub use connections::client_stream::acked_bytes;
 pub use connections::timeouts::Timeouts;
 pub use front::{Front, FrontOptions};

@@ -46,5 +46,5 @@ pub use operation::Operation;
 pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
 pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits};
 pub use regions::{Region, Regions};
-pub use request_rules::Finding;
+pub use request_rules::{Finding, MATCHED_LENGTH};
 pub use requests::Body;

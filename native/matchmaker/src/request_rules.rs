@@ -22,7 +22,7 @@ use crate::proto;
 type Name = Cow<'static, str>;
 
 /// Characters of the longest text that has two problems: its length and its form.
-const MATCHED_LENGTH: usize = 4096;
+pub const MATCHED_LENGTH: usize = 4096;
 
 /// One problem of a field. The reason continues a sentence about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
