@@ -33,23 +33,69 @@ _RULES: Final = {
     "the form of a traceparent": r"VERSION_00_BYTES: usize|\(\?!0\{16\}\)",
     "the address behind trusted proxies": r"(fn|def) forwarded_client",
     "the bytes that a client has received": r"BYTES_ACKED_AT|TCP_INFO",
+    "the callers of an operation": r"Callers::Operators\)|(CLIENT|CONTROL)_OPERATIONS\b|authorizer\.client\b",
+    "the error of a used up rate limit": r"Code::RateLimited\)\s*\.with|max\(1, ceil\(",
+    "the host and port of a player": r"\[\{host(name)?\}\]:",
+    "the response of find and join": r"RESPONSE_PLAYERS: u32|\.players\.add\(|lobby\.player\.token =",
+    "the range of coordinates": r"-90\.0(\.\.=90\.0| <=)",
+    "the body of an error": r"urn:hosting:problem:",
+    "the problems that fit in gRPC": r"GRPC_PROBLEMS_BYTES_MAX: usize|_MAX_FIELDS_BYTES",
+    "the details of an error in gRPC": r"struct ErrorInfo|ErrorInfo\(reason|FieldViolation\($",
+    "the longest text that is matched": r"MATCHED_LENGTH\b[^\n]* = 4_?096",
+    "the key of a client": r"to_bits\(\) >> 64|(octets\(\)|packed)\[(\.\.|:)8\]",
+}
+# The control plane has other rules for its tokens and for versions.
+_DATA_PLANE: Final = (
+    *(f"native/{crate}/" for crate in ("bindings", "front", "matchmaker")),
+    *(f"pyservice/{package}/" for package in ("auth", "dataplane", "edge", "front", "rpc")),
+    "pyservice/transport/",
+)
+_RULES_OF_DATA_PLANE: Final = {
+    "a revoked token": r"\.is_(token_)?revoked\(|TokenRevoked\.into|Error\(\"TOKEN_REVOKED\"\)",
+    "an expired token": r"TokenExpired\.into|Error\(\"TOKEN_EXPIRED\"|expires_ms <=",
+    "the hash of a service token": r"Sha256::digest\(token\)|service_token(_grant)?\(sha256",
+    "native steps: authorize, limit, read": r"self\.admit\(&caller",
+    "steps in Python: authorize, limit, read": r"\.authorize\((request\.)?call\)$|limit\.check\(",
+}
+# The protos have these rules, and `contract.rs` is generated from them.
+_GENERATED: Final = {
+    "limits": r"(?i)(hold_ms|party_size|game_modes|regions)\w*(\)|\.len\(\))?(: \w+)? ?([<>]=?|=) ?\d[\d_]+",
+    "fields": r"\"prevent_auto_create_lobby\"",
 }
 
 
 @pytest.fixture(scope="module")
 def sources() -> dict[str, str]:
     rust = (path for path in _ROOT.glob("native/*/src/**/*.rs") if "tests" not in path.as_posix())
-    python = (path for path in _ROOT.glob("pyservice/**/*.py") if path.parts[-4] != "pb")
-    # The module with the error table is generated from the protos.
+    python = (path for path in _ROOT.glob("pyservice/**/*.py") if "pb" not in path.parts)
     return {
         str(path.relative_to(_ROOT)): path.read_text()
         for path in (*rust, *python)
-        if path.name not in ("contract.rs", "errors.py", "comments.py")
+        if path.name != "contract.rs"
     }
 
 
 @pytest.mark.parametrize("rule", _RULES)
 def test_rule_stands_in_one_file(sources: dict[str, str], rule: str) -> None:
-    code = re.compile(_RULES[rule])
-    files = [path for path, text in sources.items() if code.search(text)]
+    files = _files(sources, _RULES[rule])
     assert len(files) == 1, files
+
+
+@pytest.mark.parametrize("rule", _RULES_OF_DATA_PLANE)
+def test_rule_of_data_plane_stands_in_one_file(sources: dict[str, str], rule: str) -> None:
+    files = _files(sources, _RULES_OF_DATA_PLANE[rule], _DATA_PLANE)
+    assert len(files) == 1, files
+
+
+@pytest.mark.parametrize("rule", _GENERATED)
+def test_rule_of_protos_is_generated(sources: dict[str, str], rule: str) -> None:
+    contract = (_ROOT / "native/matchmaker/src/contract.rs").read_text()
+    assert re.search(_GENERATED[rule], contract)
+    assert not _files(sources, _GENERATED[rule], _DATA_PLANE)
+
+
+def _files(sources: dict[str, str], rule: str, folders: tuple[str, ...] = ("",)) -> list[str]:
+    code = re.compile(rule, re.MULTILINE)
+    return [
+        path for path, text in sources.items() if path.startswith(folders) and code.search(text)
+    ]
