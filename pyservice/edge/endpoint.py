@@ -58,7 +58,7 @@ class Endpoint:
         """Checks a request and runs its operation. Raises ServiceError."""
         encoded = self._encoded(request, call)
         read = partial(self._read, request, call)
-        reply = await self._steps.answer(encoded, read, is_complete=request.failure is None)
+        reply = await self._steps.answer(encoded, read)
         if reply is not None:
             return HttpResponse(200, reply.json())
         caller, result = await self._steps.run(encoded, read, trace)
@@ -82,10 +82,10 @@ class Endpoint:
         return response
 
     def _encoded(self, request: Request, call: Call) -> EncodedRequest:
-        form: Form = "target"
-        if self.takes_key:
-            # Native code reads either a body or a query.
-            form = "other" if request.query else "json"
+        form: Form = "json" if self.takes_key else "target"
+        # Native code reads either a body or a query. `_read` raises the failure of a body.
+        if request.failure is not None or (self.takes_key and request.query):
+            form = "other"
         return EncodedRequest(
             self.slug,
             call,

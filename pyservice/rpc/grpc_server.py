@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.calls import Call, EncodedRequest, Operation, WaitForChange
+from pyservice.calls import Call, EncodedRequest, Form, Operation, WaitForChange
 from pyservice.errors import ServiceError
 from pyservice.front import internal_headers
 from pyservice.observability.logging import get_logger
@@ -203,8 +203,10 @@ class _Calls:
                 return read_message(data)
 
             is_paid = is_internal and not _PAID.isdisjoint(fields)
-            encoded = EncodedRequest(method.slug, call, "proto", data, is_paid=is_paid)
-            reply = await steps.answer(encoded, read, is_complete=len(data) <= limit_bytes)
+            # `read` refuses a message that is too long.
+            form: Form = "proto" if len(data) <= limit_bytes else "other"
+            encoded = EncodedRequest(method.slug, call, form, data, is_paid=is_paid)
+            reply = await steps.answer(encoded, read)
             if reply is not None:
                 context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
                 return reply.proto()

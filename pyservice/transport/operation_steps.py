@@ -36,18 +36,11 @@ class OperationSteps:
         self._rate_limit = rate_limit
         self._meter = meter
 
-    async def answer(
-        self, request: EncodedRequest, read: Read, *, is_complete: bool
-    ) -> Reply | None:
-        """Returns the response of a native operation, or None if `run` must answer.
-
-        If a request is not complete, `read` raises its failure.
-        """
+    async def answer(self, request: EncodedRequest, read: Read) -> Reply | None:
+        """Returns the response of a native operation, or None if `run` must answer."""
         answer = self._operation.answer
         if answer is None:
             return None
-        if not is_complete:
-            request.form = "other"
         try:
             reply = await answer(request)
             if reply == "invalid_request":
