@@ -10,19 +10,9 @@ import socket
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 from typing import Final
 
-from pyservice.transport.native import TrustedProxies, coordinates, packed_client
-
-__all__ = [
-    "LOCAL",
-    "Address",
-    "Network",
-    "TrustedProxies",
-    "coordinates",
-    "is_reset",
-    "packed_client",
-    "parse_address",
-    "without_mapping",
-]
+from pyservice.transport.native import TrustedProxies as TrustedProxies
+from pyservice.transport.native import coordinates as coordinates
+from pyservice.transport.native import packed_client as packed_client
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
