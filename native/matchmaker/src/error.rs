@@ -9,6 +9,8 @@ use serde::{Serialize, Serializer};
 
 use crate::contract::{Code, ERRORS, ErrorRow, WORDS};
 
+type Text = Cow<'static, str>;
+
 const TYPE_PREFIX: &str = "urn:hosting:problem:";
 const DOMAIN: &str = "hosting";
 const TYPE_URL_PREFIX: &str = "type.googleapis.com/google.rpc.";
@@ -65,7 +67,7 @@ impl Code {
 /// One problem of the input. The path names the field, and ends with a problem word such as `too-long`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct FieldProblem {
-    path: Vec<Cow<'static, str>>,
+    path: Vec<Text>,
     message: String,
     /// Number of problems that this one stands for. 0: it is one of a field.
     #[serde(skip)]
@@ -82,7 +84,7 @@ impl FieldProblem {
         FieldProblem { path, message: format!("{name} {}", reason.unwrap_or(standard)), omitted_count: 0 }
     }
 
-    pub fn path(&self) -> &[Cow<'static, str>] {
+    pub fn path(&self) -> &[Text] {
         &self.path
     }
 
@@ -106,9 +108,9 @@ impl FieldProblem {
 pub struct ServiceError {
     pub code: Code,
     /// None: the sentence of the code.
-    detail: Option<Cow<'static, str>>,
+    detail: Option<Text>,
     problems: Vec<FieldProblem>,
-    metadata: Vec<(Cow<'static, str>, Cow<'static, str>)>,
+    metadata: Vec<(Text, Text)>,
     retry_after_s: Option<u32>,
 }
 
@@ -157,11 +159,11 @@ pub fn reason_word(reason: EndReason) -> &'static str {
 
 impl ServiceError {
     /// Returns the error of a request that a rate limit refuses.
-    pub fn rate_limited(limit: impl Into<Cow<'static, str>>, wait_s: f64) -> ServiceError {
+    pub fn rate_limited(limit: impl Into<Text>, wait_s: f64) -> ServiceError {
         ServiceError::from(Code::RateLimited).with_metadata("limit", limit).with_retry_after(wait_s)
     }
 
-    pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> ServiceError {
+    pub fn with_detail(mut self, detail: impl Into<Text>) -> ServiceError {
         self.detail = Some(detail.into());
         self
     }
@@ -171,11 +173,7 @@ impl ServiceError {
         self
     }
 
-    pub fn with_metadata(
-        mut self,
-        name: impl Into<Cow<'static, str>>,
-        value: impl Into<Cow<'static, str>>,
-    ) -> ServiceError {
+    pub fn with_metadata(mut self, name: impl Into<Text>, value: impl Into<Text>) -> ServiceError {
         self.metadata.push((name.into(), value.into()));
         self
     }
@@ -265,15 +263,12 @@ struct Problem<'a> {
     message: &'a str,
     ray_id: &'a str,
     #[serde(skip_serializing_if = "<[_]>::is_empty", serialize_with = "as_object")]
-    metadata: &'a [(Cow<'static, str>, Cow<'static, str>)],
+    metadata: &'a [(Text, Text)],
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     errors: &'a [FieldProblem],
 }
 
-fn as_object<S: Serializer>(
-    pairs: &&[(Cow<'static, str>, Cow<'static, str>)],
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
+fn as_object<S: Serializer>(pairs: &&[(Text, Text)], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_map(pairs.iter().map(|(name, value)| (name, value)))
 }
 
