@@ -8,6 +8,8 @@ use tokio::sync::{Notify, watch};
 use tokio::task::{spawn_local, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
+use crate::responses::problems::Problem;
+
 /// Time to write the last responses at the end of the grace.
 const LAST_RESPONSES_WAIT: Duration = Duration::from_secs(1);
 /// Turns of the event loop until it has read all that clients have sent: one polls the sockets, one runs the connections.
@@ -45,10 +47,17 @@ impl Shutdown {
         }
     }
 
-    /// Waits until the front stops and its grace is over.
-    pub async fn end_of_grace(&self) {
-        if !self.is_grace_over.get() {
-            self.grace_over.notified().await;
+    /// Runs a part of a request until its end, or until the grace of a stop is over.
+    pub async fn within_grace<T>(&self, part: impl Future<Output = T>) -> Result<T, Problem> {
+        let end_of_grace = async {
+            if !self.is_grace_over.get() {
+                self.grace_over.notified().await;
+            }
+        };
+        tokio::select! {
+            biased;
+            done = part => Ok(done),
+            () = end_of_grace => Err(Problem::ShuttingDown),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Answers of gRPC calls: their checks, and their answers by the front or by a Python process.
 
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -79,12 +80,9 @@ pub async fn answer(
     let mut reservation = context.bodies.reserve_for_call(call.client_key());
     let until = started + thread.timeouts.receive;
     let waiting_bytes = CALL_BYTES + head.metadata_bytes;
-    let read = tokio::select! {
-        biased;
-        read = read_message(&mut body, method.message_bytes_max, until, waiting_bytes, &mut reservation) => read,
-        () = thread.shutdown.end_of_grace() => Err(MessageFailure::Problem(Problem::ShuttingDown)),
-    };
-    let mut message = match read {
+    let reading = read_message(&mut body, method.message_bytes_max, until, waiting_bytes, &mut reservation);
+    let read = thread.shutdown.within_grace(pin!(reading)).await.map_err(MessageFailure::Problem);
+    let mut message = match read.and_then(|message| message) {
         Ok(message) => message,
         Err(MessageFailure::Problem(problem)) => return Ok(call.refuse(problem)),
         Err(MessageFailure::TooLarge(length)) => {
@@ -100,9 +98,12 @@ pub async fn answer(
             Ok(message) => message,
             Err(failure) => return Ok(call.refuse_compressed(failure)),
         };
-        match call.answer_decided(operation, headers, &message).await {
-            Ok(response) => return Ok(response),
-            Err(reason) => call.measurement.reason = reason,
+        let deciding = call.answer_decided(operation, headers, &message);
+        let decided = thread.shutdown.within_grace(pin!(deciding)).await;
+        match decided {
+            Ok(Ok(response)) => return Ok(response),
+            Ok(Err(reason)) => call.measurement.reason = reason,
+            Err(problem) => return Ok(call.refuse(problem)),
         }
     }
     let mut passed_on = metadata();

@@ -1,6 +1,6 @@
 //! Calls that the front passes on to the gRPC servers of the Python processes.
 
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -106,23 +106,15 @@ impl PassedCall {
     /// Passes on a call that may have many messages.
     pub async fn pass_stream(mut self, body: CallBody) -> Response<ReplyBody> {
         let context = self.call.context.clone();
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.stream_response(body) => outcome,
-            () = context.thread.shutdown.end_of_grace() => Err(Failure::Problem(Problem::ShuttingDown)),
-        };
-        outcome.unwrap_or_else(|failure| self.refuse(failure))
+        let outcome = context.thread.shutdown.within_grace(pin!(self.stream_response(body))).await;
+        outcome.map_err(Failure::Problem).and_then(|outcome| outcome).unwrap_or_else(|failure| self.refuse(failure))
     }
 
     /// Passes on a call with one message. While Python parks it, waits for a change, and passes it on again.
     pub async fn pass_unary(mut self, message: Bytes) -> Response<ReplyBody> {
         let context = self.call.context.clone();
-        let outcome = tokio::select! {
-            biased;
-            outcome = self.unary_response(message) => outcome,
-            () = context.thread.shutdown.end_of_grace() => Err(Failure::Problem(Problem::ShuttingDown)),
-        };
-        outcome.unwrap_or_else(|failure| self.refuse(failure))
+        let outcome = context.thread.shutdown.within_grace(pin!(self.unary_response(message))).await;
+        outcome.map_err(Failure::Problem).and_then(|outcome| outcome).unwrap_or_else(|failure| self.refuse(failure))
     }
 
     fn refuse(&mut self, failure: Failure) -> Response<ReplyBody> {

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
@@ -95,12 +96,9 @@ pub async fn answer(
         context,
     };
     let context = exchange.context.clone();
-    let outcome = tokio::select! {
-        biased;
-        outcome = exchange.run(parts, body, http1.as_ref().and_then(|http1| http1.reason)) => outcome,
-        () = context.shutdown.end_of_grace() => Err(Problem::ShuttingDown),
-    };
-    let parked = match outcome {
+    let reason = http1.as_ref().and_then(|http1| http1.reason);
+    let outcome = context.shutdown.within_grace(pin!(exchange.run(parts, body, reason))).await;
+    let parked = match outcome.unwrap_or_else(Err) {
         Ok(Begun::Answered(response)) => return Ok(exchange.finish(Ok(response))),
         Ok(Begun::Parked(parked)) => parked,
         Err(problem) => return Ok(exchange.finish(Err(problem))),
@@ -131,12 +129,10 @@ impl ParkedExchange {
     pub async fn answer(self: Box<Self>) -> Response<AnswerBody> {
         let ParkedExchange { mut exchange, mut parked } = *self;
         let context = exchange.context.clone();
-        let outcome = tokio::select! {
-            biased;
-            outcome = parked.response(context.planes.of(parked.plane), &context.options, &exchange.source) => outcome,
-            () = context.shutdown.end_of_grace() => Err(Problem::ShuttingDown),
-        };
-        let answered = outcome.map(|response| exchange.answer_with(response.map(PassedBody::Whole)));
+        let (plane, source) = (context.planes.of(parked.plane), &exchange.source);
+        let outcome = context.shutdown.within_grace(pin!(parked.response(plane, &context.options, source))).await;
+        let answered =
+            outcome.unwrap_or_else(Err).map(|response| exchange.answer_with(response.map(PassedBody::Whole)));
         exchange.finish(answered)
     }
 }

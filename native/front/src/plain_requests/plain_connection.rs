@@ -13,11 +13,14 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::connections::client_address::Peer;
 use crate::connections::client_stream::{SLOWED_DOWN, write_all_in_time};
 use crate::connections::deadline::Deadline;
+use crate::measurements::code_number;
 use crate::measurements::measurer::RequestRecord;
 use crate::measurements::pass_reason::PassReason;
 use crate::plain_requests::plain_request::Received;
 use crate::requests::trace_context::trace;
 use crate::responses::cors::OPEN_LINES;
+use crate::responses::error_response;
+use crate::responses::problems::Problem;
 use crate::shutdown::Counted;
 use crate::thread_context::ThreadContext;
 use hosting_matchmaker::ClientKey;
@@ -140,7 +143,9 @@ impl Connection {
     async fn answer(&mut self) -> io::Result<Instant> {
         let Connection { context, turn, .. } = self;
         let _answering = context.measurer.begin(turn.requests.len());
-        context.waiters.wait(turn.wait).await;
+        if let Err(problem) = context.shutdown.within_grace(context.waiters.wait(turn.wait)).await {
+            turn.refuse(problem);
+        }
         let ended = Instant::now();
         context.measurer.count(&turn.requests, ended.into_std());
         let written = match self.stream.try_write(&turn.answers) {
@@ -168,6 +173,8 @@ impl Connection {
 struct Turn {
     requests: Vec<RequestRecord>,
     answers: Vec<u8>,
+    /// Header lines of the first answer.
+    cors_lines: &'static str,
     /// The answers must wait until this event is durable.
     wait: Lsn,
     /// Client of the last request.
@@ -219,7 +226,11 @@ impl Turn {
             let trace = head.traceparent.and_then(trace);
             let ray_id = trace.map_or_else(|| context.ray_ids.next(), |trace| Ok(trace.id))?;
             last_answer = turn.answers.len();
-            done.write_http1(ray_id, if head.origin.is_some() { OPEN_LINES } else { "" }, &mut turn.answers);
+            let cors_lines = if head.origin.is_some() { OPEN_LINES } else { "" };
+            if turn.requests.is_empty() {
+                turn.cors_lines = cors_lines;
+            }
+            done.write_http1(ray_id, cors_lines, &mut turn.answers);
             (turn.wait, turn.client) = (turn.wait.max(done.wait), Some(client));
             turn.length += request.length;
             now = Instant::now();
@@ -244,6 +255,16 @@ impl Turn {
             turn.say_last(last_answer);
         }
         Ok(now)
+    }
+
+    /// Puts one last answer in place of all that are not durable.
+    fn refuse(&mut self, problem: Problem) {
+        self.requests.truncate(1);
+        let request = &mut self.requests[0];
+        request.code = code_number::of(problem.code());
+        self.answers.clear();
+        error_response::write_http1(&problem.error(), request.ray_id, self.cors_lines, &mut self.answers);
+        self.say_last(0);
     }
 
     /// Adds a header to the answer that begins at `begin`.

@@ -12,6 +12,7 @@ use hosting_front::{ClientAddresses, ConnectionBudget, Front, FrontOptions, Time
 use hosting_shard::Shard;
 
 use crate::shard;
+use crate::usual_clients::with_lines;
 use crate::world::{Limits, NEVER, SHORT, Setup, TIMEOUTS, World, matchmaker, passing, wait_until};
 
 /// Waits until the front accepts no more connections, because it stops.
@@ -175,16 +176,30 @@ fn stop_waits_for_answers() {
 }
 
 #[test]
-fn stop_ends_after_its_grace() {
+fn answers_that_are_not_durable_are_refused_after_the_grace() {
     let (world, _) = World::stepped();
-    let mut client = world.connect();
-    client.send(&world.request_of_new_player());
-    wait_until(|| world.players() == [0, 1]);
+    let pipelined = [world.request_of_new_player(), world.request_of_new_player()].concat();
+    let of_page =
+        |lines: &str| with_lines(&world.request_of_new_player(), &format!("Origin: https://a.example\r\n{lines}"));
+    let by_hyper = "Accept:\ta\r\n";
+    let requests = [(pipelined, None), (of_page(""), Some("*")), (of_page(by_hyper), Some("*"))];
+    let clients = requests.map(|(request, origin)| {
+        let mut client = world.connect();
+        client.send(&request);
+        (client, origin)
+    });
+    wait_until(|| world.players() == [0, 4]);
     let started = Instant::now();
     world.front.stop(Duration::from_millis(100));
     assert!(started.elapsed() >= Duration::from_millis(100));
-    assert_eq!(client.rest(), b"", "an event that is not durable is not confirmed");
+    for (mut client, origin) in clients {
+        let answer = client.read_answer();
+        assert_eq!(answer.problem(), (503, "shutting_down", true));
+        assert_eq!(answer.header("access-control-allow-origin"), origin);
+        assert_eq!(client.rest(), b"");
+    }
     assert_eq!(world.budget.count(), 0);
+    assert_eq!(world.counts(), [("connected".into(), "SHUTTING_DOWN".into(), 3)]);
 }
 
 #[test]
@@ -196,7 +211,7 @@ fn second_stop_shortens_the_grace_of_the_first() {
     during_stop(&world, |_| {
         world.front.stop(Duration::ZERO);
     });
-    assert_eq!(client.rest(), b"");
+    assert_eq!(client.answer(), "SHUTTING_DOWN");
 }
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -10,7 +10,7 @@ use crate::shard;
 use crate::world::{Limits, Setup, World, find, request_to};
 
 #[path = "../../src/plain_requests/plain_request/tests/usual_clients.rs"]
-mod headers;
+pub mod headers;
 use headers::{AUTHORIZATION, LENGTH, USUAL_CLIENTS};
 
 /// Changes after which hyper reads a request: header lines, and whether its body comes in chunks.
@@ -21,13 +21,14 @@ fn world() -> World {
     World::with(Setup { limits: Limits::of(BURST), ..Setup::default() })
 }
 
-fn with_lines(request: &[u8], lines: &str) -> Vec<u8> {
+/// Returns a request with further header lines.
+pub fn with_lines(request: &[u8], lines: &str) -> Vec<u8> {
     let request = String::from_utf8(request.to_vec()).unwrap();
     request.replacen("\r\n\r\n", &format!("\r\n{lines}\r\n"), 1).into_bytes()
 }
 
 /// Returns a request with the header lines of a client.
-fn as_client(request: &[u8], headers: &[&str]) -> Vec<u8> {
+pub fn as_client(request: &[u8], headers: &[&str]) -> Vec<u8> {
     let request = String::from_utf8(request.to_vec()).unwrap();
     let (head, body) = request.split_once("\r\n\r\n").unwrap();
     let own = |line: &str| {

@@ -17,7 +17,7 @@ use crate::world::{Setup, wait_until};
 
 type Metadata<'a> = Vec<(&'a str, &'a str)>;
 
-fn connected(player_token: &str) -> Vec<u8> {
+pub fn connected(player_token: &str) -> Vec<u8> {
     encoded(&proto::PlayerConnectedRequest { player_token: player_token.into() })
 }
 

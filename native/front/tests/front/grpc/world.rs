@@ -2,11 +2,13 @@
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::ops::Deref;
+use std::path::Path;
 use std::sync::Arc;
 
 use hosting_front::{
     BodyBudget, ConnectionBudget, GrpcLimits, GrpcOptions, Health, MethodOptions, PassingOptions, Plane,
 };
+use hosting_shard::Shard;
 
 use crate::grpc::client::{Client, OpenCall};
 use crate::grpc::python::{Python, ReceivedCall};
@@ -64,16 +66,26 @@ impl World {
         (client.start(DATA_METHOD, metadata, MESSAGE), self.data.next_call())
     }
 
-    /// Starts a front with budgets of its own for the connections, messages and responses of gRPC.
     pub fn with(setup: Setup) -> World {
+        World::on_shard(setup, shard::writing_shard)
+    }
+
+    /// Starts a front with a stepped shard, for `commit`.
+    pub fn stepped() -> World {
+        let world = World::on_shard(Setup::default(), |folder| shard::stepped_shard(folder).0);
+        world.commit();
+        world
+    }
+
+    /// Starts a front with budgets of its own for the connections, messages and responses of gRPC.
+    fn on_shard(setup: Setup, new_shard: impl FnOnce(&Path) -> Arc<Shard>) -> World {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let budget = Arc::new(ConnectionBudget::new(setup.budget));
         let (bodies, answers) = (setup.bodies_bytes_max, setup.answers_bytes_max);
         let (idle, has_control, of_grpc) = (setup.grpc_idle, setup.has_grpc_control, budget.clone());
         let mut servers = None;
-        let new_shard = |folder: &std::path::Path| (shard::writing_shard(folder), ());
-        let options = |folder: &std::path::Path, passing: &mut PassingOptions| {
+        let options = |folder: &Path, passing: &mut PassingOptions| {
             passing.bodies = BodyBudget::new(bodies, MESSAGE_BYTES_MAX);
             passing.answers = BodyBudget::new(answers, 1_000);
             let (data_socket, control_socket) = (folder.join("grpc_data.sock"), folder.join("grpc_control.sock"));
@@ -89,7 +101,7 @@ impl World {
                 limits: GrpcLimits { streams_per_connection: 1_000, metadata_bytes: METADATA_BYTES_MAX, idle },
             })
         };
-        let http = crate::world::World::start(setup, new_shard, options).0;
+        let http = crate::world::World::start(setup, |folder| (new_shard(folder), ()), options).0;
         let (data, control) = servers.unwrap();
         World { http, address, data, control, budget }
     }
