@@ -88,7 +88,7 @@ impl Connection {
             }
             let executed = self.turn.run(&self.context, &self.received, self.peer)?;
             let ended = if self.turn.requests.is_empty() { executed } else { self.answer().await? };
-            self.received.drain(..self.turn.length);
+            remove_answered(&mut self.received, self.turn.length);
             if !self.turn.is_rest_plain {
                 return Ok(End::NotPlain(self.turn.reason.take()));
             }
@@ -103,8 +103,6 @@ impl Connection {
             }
             if self.received.is_empty() {
                 self.busy = None;
-                // An idle connection keeps no buffer of a long request.
-                self.received.shrink_to(READ_BYTES);
                 self.deadline.set(ended + self.context.timeouts.keep_alive);
             } else if !was_partial || self.turn.length > 0 {
                 // Further bytes of the same request give no more time.
@@ -165,6 +163,14 @@ impl Connection {
         turn.answers.clear();
         turn.answers.shrink_to(KEPT_BYTES);
         Ok(ended)
+    }
+}
+
+/// Removes answered requests from the buffer. An idle connection keeps no buffer of a long request.
+fn remove_answered(received: &mut Vec<u8>, length: usize) {
+    received.drain(..length);
+    if received.is_empty() {
+        received.shrink_to(READ_BYTES);
     }
 }
 
@@ -273,5 +279,19 @@ impl Turn {
         let headers = begin + status_line.expect("an answer has a status line") + 2;
         self.answers.splice(headers..headers, LAST_ANSWER.iter().copied());
         self.is_last = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn idle_connection_keeps_a_small_buffer() {
+        for (unread, is_idle) in [(0, true), (1, false)] {
+            let mut received = vec![0; 64 * 1024];
+            remove_answered(&mut received, 64 * 1024 - unread);
+            assert_eq!((received.len(), received.capacity() <= READ_BYTES), (unread, is_idle));
+        }
     }
 }
