@@ -241,14 +241,12 @@ impl Matchmaker {
     }
 
     /// Returns the parts of a response that are equal for all players of a lobby. If the lobby has ended, returns the last event
-    /// of the engine. The cache is changed without the engine's lock.
+    /// of the engine.
     fn lobby_answer(&self, lobby: Id) -> Result<Arc<LobbyAnswer>, Lsn> {
         if let Some(answer) = self.lobby_answers.get(lobby) {
             return Ok(answer);
         }
-        let engine = self.shard.engine();
-        let view = engine.lobby(lobby).ok_or_else(|| engine.last_lsn())?;
-        drop(engine);
+        let Some(view) = self.shard.engine().lobby(lobby) else { return Err(self.shard.engine().last_lsn()) };
         Ok(self.lobby_answers.add(lobby, LobbyAnswer::new(&self.places, &view)))
     }
 }

@@ -55,35 +55,13 @@ impl Buckets {
 
     /// Takes one token from the bucket of `key`. Returns 0, or the seconds until the next token if the bucket is empty.
     pub fn take(&self, key: &[u8], now: f64) -> f64 {
-        let mut state = self.state.lock();
-        if state.interval == 0.0 {
-            return 0.0;
-        }
-        // Freed after the lock, because it may have fifty thousand keys.
-        let dropped = state.drop_old_if_due(now, self.keys_max);
-        let full_at = state.full_at(key, now);
-        let wait = state.wait_s(full_at, now);
-        if wait <= ROUNDING_S {
-            let interval = state.interval;
-            state.set(key, full_at + interval);
-        }
-        drop(state);
-        drop(dropped);
+        let (wait, _dropped) = self.state.lock().take(key, now, self.keys_max);
         if wait > ROUNDING_S { wait } else { 0.0 }
     }
 
     /// Takes one token from the bucket of `key`, also if it is empty. It then takes longer to refill.
     pub fn charge(&self, key: &[u8], now: f64) {
-        let mut state = self.state.lock();
-        if state.interval == 0.0 {
-            return;
-        }
-        let dropped = state.drop_old_if_due(now, self.keys_max);
-        let full_at = state.full_at(key, now) + state.interval;
-        state.has_debts |= full_at > now + state.burst * state.interval;
-        state.set(key, full_at);
-        drop(state);
-        drop(dropped);
+        let _dropped = self.state.lock().charge(key, now, self.keys_max);
     }
 
     pub fn is_full(&self, key: &[u8], now: f64) -> bool {
@@ -113,7 +91,33 @@ impl Buckets {
     }
 }
 
+/// The caller frees dropped keys after the lock, because they may be fifty thousand.
 impl State {
+    /// Takes one token if there is one. Returns the time until there is one, and dropped keys.
+    fn take(&mut self, key: &[u8], now: f64, keys_max: usize) -> (f64, Generation) {
+        if self.interval == 0.0 {
+            return (0.0, Generation::new());
+        }
+        let dropped = self.drop_old_if_due(now, keys_max);
+        let full_at = self.full_at(key, now);
+        let wait = self.wait_s(full_at, now);
+        if wait <= ROUNDING_S {
+            self.set(key, full_at + self.interval);
+        }
+        (wait, dropped)
+    }
+
+    fn charge(&mut self, key: &[u8], now: f64, keys_max: usize) -> Generation {
+        if self.interval == 0.0 {
+            return Generation::new();
+        }
+        let dropped = self.drop_old_if_due(now, keys_max);
+        let full_at = self.full_at(key, now) + self.interval;
+        self.has_debts |= full_at > now + self.burst * self.interval;
+        self.set(key, full_at);
+        dropped
+    }
+
     /// Returns when the bucket of a key is full.
     fn full_at(&self, key: &[u8], now: f64) -> f64 {
         self.young.get(key).or_else(|| self.old.get(key)).map_or(now, |full_at| full_at.max(now))

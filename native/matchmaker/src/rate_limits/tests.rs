@@ -189,6 +189,19 @@ fn full_buckets_leave_the_memory() {
     assert_eq!(count_tokens(&buckets, KEY, 60.0), 9);
 }
 
+#[test]
+fn dropped_keys_are_freed_by_the_caller() {
+    let calls: [fn(&mut State, f64) -> Generation; 2] =
+        [|state, now| state.take(KEY, now, 100).1, |state, now| state.charge(KEY, now, 100)];
+    for call in calls {
+        let buckets = Buckets::new(1.0, 10, 100);
+        buckets.take(OTHER, 0.0);
+        let mut state = buckets.state.lock();
+        let dropped = [10.0, 20.0].map(|now| call(&mut state, now));
+        assert!(dropped[0].is_empty() && dropped[1].contains_key(OTHER));
+    }
+}
+
 const TOKEN: Option<&[u8]> = Some(b"token");
 const ADDRESS: &[u8] = &[192, 0, 2, 1];
 const GROUP: &[u8] = b"group";
