@@ -27,6 +27,38 @@ class IntendedDifference:
     """Returns whether it is the reason for other answers to this request than the recorded ones."""
 
 
+_TYPE: Final = "type.googleapis.com/google.rpc."
+_REFUSED: Final[Answer] = {
+    "status": 200,
+    "grpc": "3",
+    "headers": {"content-type": "application/grpc", "x-ray-id": "<ray>"},
+    "body": "",
+}
+_KEY_INVALID: Final = {
+    "field": "idempotency-key",
+    "reason": "INVALID",
+    "description": "idempotency-key must be 1 to 255 visible ASCII characters",
+}
+DECIDED: Final[dict[int, Answer]] = {
+    0: _REFUSED
+    | {
+        "message": "Close the connection. The player gets a token from find or join.",
+        "details": [
+            {"@type": f"{_TYPE}ErrorInfo", "domain": "hosting", "reason": "PLAYER_TOKEN_INVALID"}
+        ],
+    },
+    2: _REFUSED
+    | {
+        "message": "Fix the headers in errors and send the request again.",
+        "details": [
+            {"@type": f"{_TYPE}ErrorInfo", "domain": "hosting", "reason": "HEADER_INVALID"},
+            {"@type": f"{_TYPE}BadRequest", "fieldViolations": [_KEY_INVALID]},
+        ],
+    },
+}
+"""Answers to calls with undecodable metadata, by the number of their idempotency keys."""
+
+
 def _has_no_accepted_encodings(request: Request, expected: list[Answer], got: list[Answer]) -> bool:
     if request.over != "grpc":
         return False
@@ -36,7 +68,8 @@ def _has_no_accepted_encodings(request: Request, expected: list[Answer], got: li
 
 
 def _has_undecodable_metadata(request: Request, expected: list[Answer], got: list[Answer]) -> bool:
-    return request.over == "grpc" and "illegal base64" in expected[0].get("message", "")
+    is_recorded = request.over == "grpc" and "illegal base64" in expected[0].get("message", "")
+    return is_recorded and got == [DECIDED[request.head.count("idempotency-key")]]
 
 
 INTENDED: Final[tuple[IntendedDifference, ...]] = (
