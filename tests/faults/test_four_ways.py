@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.conftest import MakePlane
 from tests.support.four_ways import WAYS, Ways
-from tests.support.front_metrics import answers_of_front
+from tests.support.front_metrics import answers_of_front, passed_besides_creation
 from tests.support.generated_messages import CallGenerator, GeneratedCall
 from tests.support.generated_requests import PATHS, PLACEMENTS
 from tests.support.killable_plane import Plane
@@ -198,6 +198,8 @@ CASES: Final = [
     ("OK", _case("list", "own.pub")),
     ("OK", _case("statistics", "own.env")),
     ("OK", _case("ready", "lobby-1.token")),
+    ("OK", _case("set_state", "lobby-1.token", state=b"[1]")),
+    ("OK", _case("get_state", "own.env", lobby_id="<<lobby-1.id>>")),
     ("OK", _case("closed", "lobby-1.token", is_closed=True)),
     ("MATCHMAKER_LOBBY_CLOSED", _case("join", "own.env", lobby_id="<<lobby-1.id>>")),
 ]
@@ -216,3 +218,6 @@ async def test_cases_have_one_outcome(start: StartComparison) -> None:
         if code not in (expected, None):
             comparison.differences.append(f"{code} instead of {expected}: {case}")
     comparison.check()
+    _, metrics = await comparison.front.look("/metrics")
+    # The renewal detaches lobbies.
+    assert passed_besides_creation(metrics) == {("detach", "operation")}

@@ -24,7 +24,7 @@ from tests.support.raw_grpc_calls import Answer, call
 from tests.support.twin import Twin, player_tokens
 
 WAYS: Final = ("front-http", "python-http", "front-grpc", "python-grpc")
-WITH_CONFIGURATION: Final = ("get_version",)
+WITH_OWN_JSON: Final = ("get_version", "get_state")
 """Operations with another JSON than that of protobuf."""
 OF_FRONT_ALONE: Final = (
     *("vary", "access-control-allow-origin", "access-control-expose-headers"),
@@ -130,7 +130,7 @@ def _http_outcome(twin: Twin, operation: str, response: RawResponse) -> Outcome:
     body = twin.with_names(response.body.replace(ray_id.encode(), b"ray id"))
     content = json.loads(body)
     of_transport = str(response.status), _common(headers) | {"body": content}
-    if is_ok and operation not in WITH_CONFIGURATION:
+    if is_ok and operation not in WITH_OWN_JSON:
         message = ParseDict(json.loads(response.body), METHOD_OF[operation].response())
         content = json.loads(twin.with_names(json.dumps(_content(operation, message)).encode()))
     problem = {} if is_ok else content
@@ -168,7 +168,7 @@ def _grpc_outcome(twin: Twin, answer: Answer, fields: dict[str, Any]) -> Outcome
 
 def _content(operation: str, message: Message) -> Any:
     """Returns the fields of a response."""
-    if operation in WITH_CONFIGURATION:
+    if operation in WITH_OWN_JSON:
         return json.loads(encoder(METHOD_OF[operation])(message))
     return MessageToDict(message, preserving_proto_field_name=True)
 

@@ -101,7 +101,9 @@ class GeneratedCall:
         quoted = {name: quote(value, safe="") for name, value in path.items()}
         target = method.template.format(**quoted)
         if method.body_field:
-            return method.http_method, target, json.dumps(fields).encode()
+            whole = fields.get(method.body_field)
+            body = whole if isinstance(whole, bytes) else json.dumps(fields).encode()
+            return method.http_method, target, body
         texts = {
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in fields.items()

@@ -15,6 +15,7 @@ use crate::client::Client;
 use crate::http2::{ask, connect_over, request, run};
 use crate::proxy_headers::proxy_header;
 use crate::python::Reply;
+use crate::usual_clients::{as_client, headers::USUAL_CLIENTS};
 use crate::world::{LIMIT, NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -118,6 +119,16 @@ fn requests_are_answered_over_both_versions() {
         assert_eq!(tls.world.python.targets(1), ["/a"]);
         assert_eq!(tls.world.counts(), ["connected", "none"].map(|slug| (slug.into(), "OK".into(), 1)));
     }
+}
+
+#[test]
+fn requests_of_usual_clients_are_answered() {
+    let tls = TlsWorld::new();
+    for (client, headers) in USUAL_CLIENTS {
+        let request = as_client(&tls.world.request_of_new_player(), headers);
+        assert_eq!(ask_over(&mut tls.connect(), request).1, "{}", "{client}");
+    }
+    tls.world.python.check_no_request();
 }
 
 #[test]
