@@ -28,6 +28,7 @@ from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from pyservice.schema.message_digest import message_digest
 from tests.dataplane.feed_scene import Plane, numbered
+from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
@@ -188,9 +189,8 @@ async def test_full_disk_keeps_the_previous_configuration(
 
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", full)
-        with pytest.raises(ServiceError) as caught:
-            await plane.apply(0, 2, display_name="New")
-    assert caught.value.code == "STORAGE_FULL"
+        error = await expect_error(plane.apply(0, 2, display_name="New"))
+    assert error.code == "STORAGE_FULL"
     assert plane.display_name() == "Good"
     assert plane.again().display_name() == "Good"
     assert await plane.apply(0, 2, display_name="New") == "applied"

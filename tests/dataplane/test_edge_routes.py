@@ -54,8 +54,7 @@ async def test_http_ports_have_host_names_behind_a_domain(engine: Engine) -> Non
         routes = {route.port_name: route for route in await scene.serve()}
         host = f"{lobby.lobby_id}-web.lobby.north.job.test"
         assert (routes["web"].port, routes["web"].host, routes["web"].is_tls) == (0, host, True)
-        await scene.ready(lobby.lobby_id)
-        placement = await asyncio.wait_for(finding, PATIENCE_S)
+        placement = await scene.placed(lobby.lobby_id, finding)
     assert placement.ports["web"].host == f"{host}:443"
     assert placement.ports["game"].hostname == "north.job.test"
 
@@ -69,8 +68,7 @@ async def test_refused_port_is_replaced_before_it_is_returned(connected: Runtime
         assert instead["game"].port != game.port
         assert instead["web"].port == web.port
         await scene.follow(outcome(instead["game"], "LISTENING"))
-        await scene.ready(lobby.lobby_id)
-        placement = await asyncio.wait_for(finding, PATIENCE_S)
+        placement = await scene.placed(lobby.lobby_id, finding)
     assert placement.ports["game"].port == instead["game"].port
 
 
@@ -81,8 +79,7 @@ async def test_unserved_port_keeps_its_number(connected: RuntimeScene) -> None:
         answer = await scene.follow(*(outcome(route, "UNSERVED") for route in routes))
         assert not answer.routes
         await scene.follow(*(outcome(route, "LISTENING") for route in routes))
-        await scene.ready(lobby.lobby_id)
-        placement = await asyncio.wait_for(finding, PATIENCE_S)
+        placement = await scene.placed(lobby.lobby_id, finding)
     current_routes = {name: port.port for name, port in placement.ports.items()}
     assert current_routes == {route.port_name: route.port for route in routes}
 

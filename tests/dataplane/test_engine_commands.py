@@ -214,12 +214,6 @@ async def test_late_request_of_an_ended_hold_releases_nothing(
     assert scene.journal.released == []
 
 
-async def test_hold_has_a_time_limit(scene: Scene) -> None:
-    scene.waiting._longest_hold_s = 0.01
-    assert (await expect_error(scene.hold(7))).code == "DEADLINE_EXCEEDED"
-    assert scene.journal.released == [7]
-
-
 async def test_cancel_holds_releases_all(scene: Scene) -> None:
     tasks = [scene.hold(7), scene.hold(7), scene.hold(8)]
     await _turns()

@@ -44,6 +44,11 @@ NAMES = {"region_display_name": "North", "provider_display_name": "Self-hosted"}
 NORTH: dict[str, Any] = {"regions": [{"name_id": "north", **NAMES, "latitude": 60, "longitude": 0}]}
 
 
+def switch_version(scene: RuntimeScene) -> None:
+    versions = [version(version_id=OTHER_VERSION_ID, **MODES)]
+    scene.feed(versions=versions, current_version_id=OTHER_VERSION_ID)
+
+
 async def test_find_starts_a_lobby_and_returns_after_ready(connected: RuntimeScene) -> None:
     scene = connected
     async with scene.starting(scene.find(tags={"map": "sea"})) as (lobby, finding):
@@ -104,8 +109,7 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
         limits = (spec.max_players, spec.max_players_direct, spec.max_players_party)
         assert limits == (1, 1, 1)
         await scene.serve()
-        await scene.ready(started_lobby.lobby_id)
-        response = await asyncio.wait_for(creating, PATIENCE_S)
+        response = await scene.placed(started_lobby.lobby_id, creating)
     assert response.lobby.lobby_id == started_lobby.lobby_id
     page = await scene.matchmaker.reply("list", pb.ListLobbiesRequest(), scene.client())
     listed = pb.ListLobbiesResponse.FromString(page.proto())
@@ -215,10 +219,7 @@ async def test_closed_loading_lobby_gets_its_grace_period(engine: Engine) -> Non
 async def test_old_lobbies_stop_when_empty_after_a_switch(connected: RuntimeScene) -> None:
     scene = connected
     placement, lobby = await scene.started()
-    scene.feed(
-        versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
-        current_version_id=OTHER_VERSION_ID,
-    )
+    switch_version(scene)
     namespace = scene.client().namespace_id
     scene.lobby_scaler.namespace_changed(namespace)
     assert await scene.scale() == [], "the lobby has a player"
@@ -242,8 +243,7 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
         assert dict(lobby.spec.env) == {"MAP": "sea"}, "with the values of its creation"
         assert scene.runtime._resources_of(raw_id(lobby.lobby_id)) == (1000, 2048)
         await scene.serve()
-        await scene.ready(lobby.lobby_id)
-        placement = await asyncio.wait_for(finding, PATIENCE_S)
+        placement = await scene.placed(lobby.lobby_id, finding)
     await scene.connected(placement.lobby.lobby_id, placement.player.token)
     assert len(scene.runtime.previous_versions) == 1
     await scene.desired_lobbies()
@@ -285,17 +285,13 @@ async def test_find_that_waited_for_a_runtime_uses_its_version(
     async with asking(ask(scene)) as finding:
         for _ in range(20):
             await asyncio.sleep(0)
-        scene.feed(
-            versions=[version(version_id=OTHER_VERSION_ID, **MODES)],
-            current_version_id=OTHER_VERSION_ID,
-        )
+        switch_version(scene)
         assert (await scene.desired_lobbies()).lobbies == []
         [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
         assert lobby.version_id == OTHER_VERSION_ID
         assert lobby.spec.build_id == BUILD_ID
         await scene.serve()
-        await scene.ready(lobby.lobby_id)
-        placement = await asyncio.wait_for(finding, PATIENCE_S)
+        placement = await scene.placed(lobby.lobby_id, finding)
     assert placement.lobby.lobby_id == lobby.lobby_id
 
 
@@ -304,8 +300,7 @@ MANY: Final = 200
 
 async def test_refusal_without_capacity_names_tier_and_free_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    scene.free = (2_000, 1_500)
-    await scene.desired_lobbies()
+    await scene.report_free(2_000, 1_500)
     shortage = {
         "reason": "capacity",
         "tier": TIER,
@@ -341,30 +336,25 @@ async def test_timeout_of_a_start_names_the_lobby_that_is_not_ready(engine: Engi
 
 async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    scene.free = (2_500, 1_000_000)
-    await scene.desired_lobbies()
+    await scene.report_free(2_500, 1_000_000)
     async with asking(scene.create()), asking(scene.create()):
         await until_met(lambda: len(engine.processes.wanted_since(0)[2]) >= 2)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
         waiting = await expect_error(scene.find(tags={"nobody": "has"}))
         assert waiting.code == NO_LOBBY
         assert len((await scene.desired_lobbies()).lobbies) == 2
-        scene.free = (500, 1_000_000)
-        await scene.desired_lobbies()
+        await scene.report_free(500, 1_000_000)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
-        scene.free = (1_500, 1_000_000)
-        await scene.desired_lobbies()
+        await scene.report_free(1_500, 1_000_000)
         async with scene.starting(scene.create()) as (third, _):
             assert not third.is_stopping
 
 
 async def test_memory_limits_starts(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    scene.free = (1_000_000, 2_047)
-    await scene.desired_lobbies()
+    await scene.report_free(1_000_000, 2_047)
     assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"
-    scene.free = (1_000_000, 2_048)
-    await scene.desired_lobbies()
+    await scene.report_free(1_000_000, 2_048)
     async with asking(scene.create()):
         assert len((await scene.desired_lobbies(wait_ms=5_000)).lobbies) == 1
 
@@ -391,11 +381,9 @@ async def test_mode_without_image_does_not_wait(engine: Engine) -> None:
 
 async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    scene.free = (2_000, 1_000_000)
-    await scene.desired_lobbies()
+    await scene.report_free(2_000, 1_000_000)
     async with scene.starting(scene.create()) as (first, _):
-        scene.free = (1_000, 1_000_000)
-        await scene.desired_lobbies()
+        await scene.report_free(1_000, 1_000_000)
         await engine.processes.stop(raw_id(first.lobby_id), only_if_idle=False)
         async with asking(scene.create()):
             await wanted_lobbies(engine, 2)
@@ -406,8 +394,7 @@ async def test_stopping_lobby_is_not_counted_twice(engine: Engine) -> None:
 
 async def test_ended_lobby_frees_its_capacity(engine: Engine) -> None:
     scene = RuntimeScene(engine)
-    scene.free = (1_000, 1_000_000)
-    await scene.desired_lobbies()
+    await scene.report_free(1_000, 1_000_000)
     async with asking(scene.create()):
         [lobby] = await wanted_lobbies(engine, 1)
         assert (await expect_error(scene.create())).code == "CAPACITY_EXHAUSTED"

@@ -22,6 +22,7 @@ from pyservice.pb.hosting.internal.v1.admin_pb2 import (
     TokenKind,
 )
 from tests.dataplane.static_feed_scene import RAW_ID, StaticFeedScene
+from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import (
     NAMESPACE_ID,
     OTHER_NAMESPACE_ID,
@@ -127,18 +128,6 @@ async def test_refused_namespace_does_not_block_others(source: StaticFeedScene) 
     assert list(source.namespaces.labels().values()) == ["arena/staging"]
 
 
-async def test_reload_applies_a_changed_file(source: StaticFeedScene) -> None:
-    source.write(document())
-    task = asyncio.create_task(source.static.run())
-    await source.static.wait_fed()
-    source.write(document(revision=2, display_name="Changed"))
-    source.static.reload()
-    await source.static.wait_fed()
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-    assert revision_and_name(source)[1] == "Changed"
-
-
 async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene) -> None:
     source.write(document(revision=5, display_name="First"))
     assert await source.feed() == ()
@@ -201,23 +190,20 @@ async def test_missing_file_is_reported(source: StaticFeedScene) -> None:
 
 
 async def test_hex_hashes_are_accepted(source: StaticFeedScene) -> None:
-    digest = hashlib.sha256(b"env_x").hexdigest()
-    source.write(document(environment_tokens=[{"token_id": VERSION_ID, "sha256": digest}]))
+    source.write(document(environment_tokens=[{"token_id": VERSION_ID, "sha256": DIGEST.hex()}]))
     assert await source.feed() == ()
-    stored = hashlib.sha256(b"env_x").digest()
-    assert source.namespaces.native.of_service_token(stored) == RAW_ID
+    assert source.namespaces.native.of_service_token(DIGEST) == RAW_ID
 
 
 async def test_added_token_is_valid_and_stored(source: StaticFeedScene) -> None:
     source.write(document(revision=7), document(**STAGING))
     source.path.chmod(0o640)
     await source.feed()
-    digest = hashlib.sha256(b"env_x").digest()
-    await source.static.add_service_token(NAMESPACE_ID, VERSION_ID, digest)
-    assert source.is_good(digest)
+    await add_token(source)
+    assert source.is_good(DIGEST)
     [first, second] = json.loads(source.path.read_text())["namespaces"]
     assert (first["revision"], second["revision"]) == (8, 1)
-    assert first["environment_tokens"] == [{"token_id": VERSION_ID, "sha256": digest.hex()}]
+    assert first["environment_tokens"] == [{"token_id": VERSION_ID, "sha256": DIGEST.hex()}]
     assert stat.S_IMODE(source.path.stat().st_mode) == 0o640
     assert not list(source.path.parent.glob("*.tmp"))
 
@@ -238,9 +224,10 @@ async def test_concurrent_tokens_are_all_stored(filled_feed: StaticFeedScene) ->
 
 async def test_token_for_an_unknown_namespace_is_refused(filled_feed: StaticFeedScene) -> None:
     before = filled_feed.path.read_bytes()
-    with pytest.raises(ServiceError) as caught:
-        await filled_feed.static.add_service_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
-    assert caught.value.code == "VALIDATION_FAILED"
+    error = await expect_error(
+        filled_feed.static.add_service_token(OTHER_NAMESPACE_ID, VERSION_ID, b"x" * 32)
+    )
+    assert error.code == "VALIDATION_FAILED"
     assert filled_feed.path.read_bytes() == before
 
 
@@ -251,9 +238,8 @@ async def test_data_plane_without_a_feed_file_creates_no_token(
     missing = cast(Any, None)
     administration = TokenAdministration(filled_feed.namespaces, missing, None, missing)
     request = CreateTokenRequest(kind=kind, namespace=NAMESPACE_ID)
-    with pytest.raises(ServiceError) as caught:
-        await administration.create_token(request)
-    assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
+    error = await expect_error(administration.create_token(request))
+    assert error.code == "CONTROL_PLANE_UNAVAILABLE"
 
 
 @pytest.mark.parametrize(
@@ -322,11 +308,10 @@ async def test_refused_token_changes_nothing(
     source.write(other, document(**{"revision": 6, **changes}))
     before = source.path.read_bytes()
     for _ in range(2):
-        with pytest.raises(ServiceError) as caught:
-            await add_token(source)
-        assert caught.value.code == "VALIDATION_FAILED"
-        assert problem in caught.value.detail
-        assert "staging" not in caught.value.detail
+        error = await expect_error(add_token(source))
+        assert error.code == "VALIDATION_FAILED"
+        assert problem in error.detail
+        assert "staging" not in error.detail
         assert source.path.read_bytes() == before
     source.static.reload()
     await source.feed()
@@ -338,9 +323,8 @@ async def test_unstorable_token_changes_nothing(
 ) -> None:
     before = filled_feed.path.read_bytes()
     (tmp_path / "feed").rename(tmp_path / "away")
-    with pytest.raises(ServiceError) as caught:
-        await add_token(filled_feed)
-    assert caught.value.code == "STORAGE_FULL"
+    error = await expect_error(add_token(filled_feed))
+    assert error.code == "STORAGE_FULL"
     assert filled_feed.path.read_bytes() == before
     assert not filled_feed.is_good(DIGEST)
     (tmp_path / "away").rename(tmp_path / "feed")

@@ -246,8 +246,7 @@ async def runtime_scene(engine: Engine, game: ThirdPartyServer) -> AsyncIterator
 async def made_lobby(runtime_scene: RuntimeScene, creating: asyncio.Future[Any]) -> Any:
     [lobby] = (await runtime_scene.desired_lobbies(wait_ms=5_000)).lobbies
     await runtime_scene.serve()
-    await runtime_scene.ready(lobby.lobby_id)
-    response = await asyncio.wait_for(creating, PATIENCE_S)
+    response = await runtime_scene.placed(lobby.lobby_id, creating)
     assert response.lobby.lobby_id == lobby.lobby_id
     return lobby
 

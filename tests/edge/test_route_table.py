@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from pyservice.edge.route_table import RouteTable
-from pyservice.errors import ServiceError
 from pyservice.schema.methods import METHODS
 
 
@@ -19,19 +18,6 @@ def test_no_operation_is_missing(routes: RouteTable) -> None:
         path = method.template.replace("{", "").replace("}", "")
         match, _ = routes.match(method.http_method, path)
         assert match is method
-
-
-def test_unknown_path_is_not_found(routes: RouteTable) -> None:
-    with pytest.raises(ServiceError) as raised:
-        routes.match("GET", "/matchmaker/lobbies/find/")
-    assert raised.value.code == "NOT_FOUND"
-
-
-def test_wrong_method_returns_the_allowed_methods(routes: RouteTable) -> None:
-    with pytest.raises(ServiceError) as raised:
-        routes.match("post", "/matchmaker/lobbies/x/state")
-    assert raised.value.code == "METHOD_NOT_ALLOWED"
-    assert raised.value.headers == {"allow": "GET"}
 
 
 @pytest.mark.parametrize("name", ["FindLobby", "GetLobbyState"])

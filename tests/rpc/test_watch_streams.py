@@ -93,15 +93,21 @@ def _stream(
     return method(request, metadata=(("authorization", f"Bearer {token}"),))
 
 
+async def _next_index(
+    stream: grpc.aio.UnaryStreamCall[Any, pb.StreamLiveEventsResponse],
+) -> str:
+    answer = await stream.read()
+    assert isinstance(answer, pb.StreamLiveEventsResponse)
+    return answer.watch.index
+
+
 async def test_stream_sends_the_current_and_each_newer_response(
     channel: grpc.aio.Channel, counter: Counter
 ) -> None:
     stream = _stream(channel)
     for number in (0, 5, 6):
         await counter.raise_to(number)
-        answer = await stream.read()
-        assert isinstance(answer, pb.StreamLiveEventsResponse)
-        assert answer.watch.index == str(number)
+        assert await _next_index(stream) == str(number)
     assert counter.watch_indexes[:3] == ["", "0", "5"]
     stream.cancel()
 
@@ -111,13 +117,11 @@ async def test_stream_starts_at_the_clients_index(
 ) -> None:
     await counter.raise_to(3)
     stream = _stream(channel, watch_index="3")
-    reading = asyncio.ensure_future(stream.read())
+    reading = asyncio.ensure_future(_next_index(stream))
     await until_met(lambda: counter.watch_indexes == ["3"])
     assert not reading.done()
     await counter.raise_to(4)
-    answer = await reading
-    assert isinstance(answer, pb.StreamLiveEventsResponse)
-    assert answer.watch.index == "4"
+    assert await reading == "4"
     stream.cancel()
 
 
@@ -126,13 +130,10 @@ async def test_equal_response_is_not_sent_twice(
 ) -> None:
     counter.impatient = 20
     stream = _stream(channel)
-    first = await stream.read()
-    assert isinstance(first, pb.StreamLiveEventsResponse)
+    assert await _next_index(stream) == "0"
     await until_met(lambda: len(counter.watch_indexes) >= 20)
     await counter.raise_to(1)
-    second = await stream.read()
-    assert isinstance(second, pb.StreamLiveEventsResponse)
-    assert (first.watch.index, second.watch.index) == ("0", "1")
+    assert await _next_index(stream) == "1"
     stream.cancel()
 
 

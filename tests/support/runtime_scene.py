@@ -136,6 +136,15 @@ class RuntimeScene(MatchmakerScene):
         await self.follow(*(outcome(route, "LISTENING") for route in routes))
         return routes
 
+    async def report_free(self, cpu_millicores: int, memory_mb: int) -> None:
+        self.free = (cpu_millicores, memory_mb)
+        await self.desired_lobbies()
+
+    async def placed(self, lobby_id: str, finding: asyncio.Future[Any]) -> Any:
+        """Returns the response to a find or create whose lobby becomes ready."""
+        await self.ready(lobby_id)
+        return await asyncio.wait_for(finding, PATIENCE_S)
+
     async def ready(self, lobby_id: str) -> None:
         await self.fleet.ready(pb.LobbyReadyRequest(), self.server(lobby_id))
 

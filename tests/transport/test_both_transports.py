@@ -66,6 +66,9 @@ async def test_response_has_a_ray_id_of_its_own_or_of_its_trace(
     assert outcome.ray_id == service.calls[-1].ray_id == TRACE
     outcome = await api.call("PlayerConnected", CONNECTED, traced)
     assert (outcome.code, outcome.ray_id) == ("TOKEN_MISSING", TRACE)
+    invalid = {"traceparent": f"00-{TRACE}-0-01"}
+    outcome = await api.call("PlayerConnected", CONNECTED, {**GOOD, **invalid})
+    assert outcome.ray_id not in ("", TRACE)
 
 
 async def test_operation_error_is_returned_with_its_code(api: Api) -> None:

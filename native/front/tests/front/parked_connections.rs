@@ -8,9 +8,8 @@ use crate::client::Client;
 use crate::parking::{WATCH, changes, park, park_request, parked, world};
 use crate::proxies::edge_client;
 use crate::python::Reply;
-use crate::world::{NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{GET, NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 const LARGE_BYTES: usize = 16 << 20;
 
 fn wake(world: &World, sequence: u64) {

@@ -6,9 +6,7 @@ use ipnet::IpNet;
 use crate::client::Client;
 use crate::proxy_headers::{local_header, proxy_header};
 use crate::python::Request;
-use crate::world::{SHORT, Setup, TIMEOUTS, World, wait_until};
-
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
+use crate::world::{GET, SHORT, Setup, TIMEOUTS, World, wait_until};
 
 /// Returns a connection of edge-guard for a client.
 pub fn edge_client(world: &World, address: [u8; 4]) -> Client {

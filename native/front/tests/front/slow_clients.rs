@@ -9,9 +9,8 @@ use crate::client::Client;
 use crate::paced_reader;
 use crate::python::Reply;
 use crate::raw_http2::{connect, get, preface, update_window};
-use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{GET, LIMIT, SHORT, Setup, TIMEOUTS, World, wait_until};
 
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 const PART: &[u8] = b"GET /a HTTP/1.1\r\nHost:";
 
 fn with(timeouts: Timeouts) -> World {

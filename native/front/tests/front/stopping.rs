@@ -13,7 +13,7 @@ use hosting_shard::Shard;
 
 use crate::shard;
 use crate::usual_clients::with_lines;
-use crate::world::{Limits, NEVER, SHORT, Setup, TIMEOUTS, World, matchmaker, passing, wait_until};
+use crate::world::{GET, Limits, NEVER, SHORT, Setup, TIMEOUTS, World, matchmaker, passing, wait_until};
 
 /// Waits until the front accepts no more connections, because it stops.
 fn wait_until_stopping(world: &World) {
@@ -213,8 +213,6 @@ fn second_stop_shortens_the_grace_of_the_first() {
     });
     assert_eq!(client.answer(), "SHUTTING_DOWN");
 }
-
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 
 #[test]
 fn passed_request_is_answered_during_the_stop() {

@@ -16,9 +16,8 @@ use crate::http2::{ask, connect_over, request, run};
 use crate::proxy_headers::proxy_header;
 use crate::python::Reply;
 use crate::usual_clients::{as_client, headers::USUAL_CLIENTS};
-use crate::world::{LIMIT, NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
+use crate::world::{GET, LIMIT, NEVER, SHORT, Setup, TIMEOUTS, World, wait_until};
 
-const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 const HTTP1: &[&[u8]] = &[b"http/1.1"];
 
 type TlsClient = StreamOwned<ClientConnection, TcpStream>;

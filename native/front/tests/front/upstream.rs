@@ -9,11 +9,10 @@ use hosting_front::ByPlane;
 use crate::python::Reply;
 use crate::raw_http2::{self, END_HEADERS, END_STREAM};
 use crate::socket_process::SocketProcess;
-use crate::world::{SHORT, Setup, World, wait_until};
+use crate::world::{GET as OF_DATA_PLANE, SHORT, Setup, World, wait_until};
 
 const GET: &[u8] = b"GET /cloud/games/1 HTTP/1.1\r\nHost: a\r\n\r\n";
 const POST: &[u8] = b"POST /cloud/games/1 HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
-const OF_DATA_PLANE: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 /// Size of a body that is passed on in parts.
 const LONG: usize = 100_000;
 

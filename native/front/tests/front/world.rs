@@ -43,6 +43,7 @@ pub const TIMEOUTS: Timeouts = Timeouts {
     idle_grace: SHORT,
     unverified_stream: NEVER,
 };
+pub const GET: &[u8] = b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n";
 pub const URL_BYTES_MAX: usize = 2 * 1024;
 pub const HEADERS_BYTES_MAX: usize = 16 * 1024;
 /// For requests without an operation.

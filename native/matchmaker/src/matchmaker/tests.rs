@@ -440,17 +440,5 @@ fn repeated_confirmation_is_answered_again() {
     assert_eq!(name(&gone), "PLAYER_TOKEN_CONSUMED", "the player has left");
 }
 
-#[test]
-fn key_is_the_same_over_json_and_protobuf() {
-    use prost::Message as _;
-    let world = World::new();
-    let message = proto::FindLobbyRequest { game_modes: vec!["duel".into()], ..Default::default() }.encode_to_vec();
-    let first = tokens(world.ask_keyed(Operation::Find, &service(), "key", FIND));
-    let authorization = service();
-    let call = call(Operation::Find, &authorization, "");
-    let over_grpc = Call { idempotency_key: Some(b"key"), body: Body::Proto(&message), ..call };
-    assert_eq!(tokens(world.0.answer(&over_grpc).decision), first);
-}
-
 mod lobby_calls;
 mod placing;

@@ -51,15 +51,3 @@ fn host_belongs_to_the_latest_namespace() {
     namespaces.remove(OTHER);
     assert_eq!((of_host("b.example"), of_host("c.example")), (None, Some(NAMESPACE)));
 }
-
-#[test]
-fn game_mode_allows_its_regions() {
-    let mode = |regions: Option<&[&str]>| {
-        let regions = regions.map(|regions| regions.iter().map(|region| (*region).to_owned()).collect());
-        GameMode { regions, ..GameMode::example(4) }
-    };
-    assert!(mode(None).allows_region("eu"));
-    assert!(mode(Some(&["us", "eu"])).allows_region("eu"));
-    assert!(!mode(Some(&["us", "eu-1"])).allows_region("eu"));
-    assert!(!mode(Some(&[])).allows_region("eu"));
-}

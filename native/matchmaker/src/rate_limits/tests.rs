@@ -56,21 +56,14 @@ fn rate_of_0_means_no_limit() {
 }
 
 #[test]
-fn change_to_a_larger_burst_does_not_refill() {
-    let buckets = Buckets::new(1.0, 2, 100);
-    assert_eq!(count_tokens(&buckets, KEY, 0.0), 2);
-    buckets.change(1.0, 5);
-    assert_eq!(count_tokens(&buckets, KEY, 0.0), 3, "the bucket has room for three more");
-    assert_eq!(count_tokens(&buckets, OTHER, 0.0), 5);
-}
-
-#[test]
-fn change_to_a_smaller_burst_holds_at_once() {
-    let buckets = Buckets::new(1.0, 5, 100);
-    assert_eq!(buckets.take(KEY, 0.0), 0.0);
-    buckets.change(1.0, 2);
-    assert_eq!(count_tokens(&buckets, KEY, 0.0), 1);
-    assert_eq!(count_tokens(&buckets, OTHER, 0.0), 2);
+fn change_of_the_burst_holds_at_once_and_refills_nothing() {
+    for (burst, taken, changed, left) in [(2, 2, 5, 3), (5, 1, 2, 1)] {
+        let buckets = Buckets::new(1.0, burst, 100);
+        (0..taken).for_each(|_| assert_eq!(buckets.take(KEY, 0.0), 0.0));
+        buckets.change(1.0, changed);
+        assert_eq!(count_tokens(&buckets, KEY, 0.0), left);
+        assert_eq!(count_tokens(&buckets, OTHER, 0.0), changed as usize);
+    }
 }
 
 #[test]
@@ -94,15 +87,6 @@ fn limit_can_be_removed_and_set_again() {
 }
 
 #[test]
-fn returned_token_can_be_taken_again() {
-    let buckets = Buckets::new(1.0, 3, 100);
-    assert_eq!(count_tokens(&buckets, KEY, 0.0), 3);
-    buckets.put_back(KEY);
-    buckets.put_back(KEY);
-    assert_eq!(count_tokens(&buckets, KEY, 0.0), 2);
-}
-
-#[test]
 fn returned_token_of_an_unknown_key_changes_nothing() {
     let buckets = Buckets::new(1.0, 3, 100);
     buckets.put_back(KEY);
@@ -120,13 +104,13 @@ fn returned_token_of_the_older_half_can_be_taken_again() {
 }
 
 #[test]
-fn returned_tokens_do_not_exceed_the_burst() {
-    let buckets = Buckets::new(1.0, 3, 100);
-    assert_eq!(buckets.take(KEY, 0.0), 0.0);
-    for _ in 0..5 {
-        buckets.put_back(KEY);
+fn returned_tokens_can_be_taken_again_up_to_the_burst() {
+    for (taken, returned, left) in [(3, 2, 2), (1, 5, 3)] {
+        let buckets = Buckets::new(1.0, 3, 100);
+        (0..taken).for_each(|_| assert_eq!(buckets.take(KEY, 0.0), 0.0));
+        (0..returned).for_each(|_| buckets.put_back(KEY));
+        assert_eq!(count_tokens(&buckets, KEY, 0.0), left);
     }
-    assert_eq!(count_tokens(&buckets, KEY, 0.0), 3);
 }
 
 #[test]

@@ -47,13 +47,8 @@ fn check_refuses_like_an_attempt_and_costs_nothing() {
         assert!(attempt(&limit, CLIENT, &format!("wrong_{number}"), AttemptOutcome::Failed));
     }
     assert!(refused("wrong_9") && !refused("good"));
+    // A request without credentials.
     assert_eq!(limit.check(CLIENT, &HeaderMap::new(), || false), Ok(()));
-}
-
-#[test]
-fn request_without_credentials_is_admitted() {
-    let limit = limit();
-    fail_often(&limit);
     assert!(matches!(limit.admit(CLIENT, &HeaderMap::new(), || false), Ok(None)));
 }
 

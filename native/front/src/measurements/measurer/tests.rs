@@ -78,15 +78,6 @@ fn number_in_flight_stays_until_it_changes() {
 }
 
 #[test]
-fn requests_are_counted_by_code() {
-    let (measurer, now) = (measurer(), Instant::now());
-    let of = |code| request(code, now, UNRECORDED);
-    measurer.count(&[of(0), of(2), of(0)], now);
-    measurer.count(&[of(0)], now);
-    assert_eq!(of_connected(&measurer.take()).codes[..3], [3, 0, 1]);
-}
-
-#[test]
 fn bound_is_the_longest_duration_of_its_count() {
     let longer = |duration: Duration| duration + Duration::from_nanos(1);
     let durations = [Duration::ZERO, MS, longer(MS), 10 * MS, longer(10 * MS), 50 * MS];

@@ -63,20 +63,8 @@ fn parts_of_a_plain_request() {
 }
 
 #[test]
-fn requests_of_usual_clients_are_plain() {
-    for (client, headers) in USUAL_CLIENTS {
-        let bytes = request(headers);
-        let Received::Plain(plain) = read(&bytes) else { panic!("{client}: {}", shown(&bytes)) };
-        assert_eq!(
-            (plain.head.authorization, plain.body, plain.length),
-            (Some(TOKEN), BODY.as_bytes(), bytes.len()),
-            "{client}"
-        );
-    }
-}
-
-#[test]
-fn unusual_forms_that_mean_the_same_are_plain() {
+fn usual_requests_and_unusual_forms_of_them_are_plain() {
+    let usual = USUAL_CLIENTS.map(|(client, headers)| (client, request(headers)));
     let same = [
         ("upper case", request(&["HOST: a", "AUTHORIZATION: Bearer lobby_AQEBAQ", "CONTENT-LENGTH: 30"])),
         ("mixed case", request(&["hOsT: a", "aUTHORIZATION: Bearer lobby_AQEBAQ", "cOnTENT-lENGTH: 30"])),
@@ -89,7 +77,7 @@ fn unusual_forms_that_mean_the_same_are_plain() {
         ("all headers without effect", usual_and(&["Cache-Control: no-cache", "Pragma: no-cache", "Priority: u=3"])),
         ("empty header without effect", usual_and(&["User-Agent:"])),
     ];
-    for (name, bytes) in same {
+    for (name, bytes) in usual.into_iter().chain(same) {
         let Received::Plain(plain) = read(&bytes) else { panic!("{name}: {}", shown(&bytes)) };
         assert_eq!(
             (plain.head.authorization, plain.body, plain.length),

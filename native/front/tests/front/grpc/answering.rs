@@ -8,7 +8,7 @@ use hosting_front::PassReason;
 use hosting_matchmaker::proto;
 use uuid::Uuid;
 
-use crate::grpc::client::{Client, bearer, encoded, framed};
+use crate::grpc::client::{bearer, encoded, framed};
 use crate::grpc::world::{CONNECTED, FIND, JOIN, MESSAGE_BYTES_MAX, OK, World};
 use crate::namespace::{SERVICE_TOKEN, public_token};
 use crate::raw_http2::{DATA, END_HEADERS, END_STREAM, connect, frame, headers, preface};
@@ -74,8 +74,7 @@ fn join_and_find_reserve_slots() {
 #[test]
 fn unread_lobbies_count_for_their_client() {
     // The share of one client is 1,000 bytes.
-    let world = World::with(Setup { answers_bytes_max: 1_000, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected_with(Setup { answers_bytes_max: 1_000, ..Setup::default() });
     let token = bearer(&public_token());
     let metadata = [("content-type", "application/grpc"), ("authorization", &token)];
     let call = |number: u32| {
@@ -149,8 +148,7 @@ fn metadata_changes_only_the_answer() {
 
 #[test]
 fn wrong_tokens_are_counted() {
-    let world = World::with(Setup { failures: 2, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected_with(Setup { failures: 2, ..Setup::default() });
     let mut asked =
         |token: &str| client.call(JOIN, &[("authorization", &bearer(token))], &join(&world, None)).code().to_owned();
     assert_eq!([asked("env_a"), asked("env_b")], ["TOKEN_INVALID"; 2]);
@@ -219,8 +217,7 @@ fn compressed_messages_are_read() {
 
 #[test]
 fn messages_about_health_are_read_as_others() {
-    let world = World::new();
-    let mut client = Client::connect(world.address);
+    let (_world, mut client) = World::connected();
     let unknown = b"\x0a\x04none";
     let mut compressed = framed(&all_of(GzEncoder::new(&unknown[..], Compression::fast())));
     compressed[0] = 1;

@@ -12,8 +12,8 @@ const FAILURES: u32 = 3;
 const WRONG: &[(&str, &str)] =
     &[("grpc-status", "16"), ("grpc-status-details-bin", "AQ"), ("x-hosting-code", "TOKEN_INVALID")];
 
-fn world() -> World {
-    World::with(Setup { failures: FAILURES, ..Setup::default() })
+fn connected() -> (World, Client) {
+    World::connected_with(Setup { failures: FAILURES, ..Setup::default() })
 }
 
 fn fail_often(world: &World, client: &mut Client) {
@@ -32,8 +32,7 @@ fn check_limited(client: &mut Client, path: &str, token: &str) {
 
 #[test]
 fn unknown_tokens_of_an_address_are_refused_after_many_failures() {
-    let world = world();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = connected();
     let serve = |client: &mut Client, token: &str| {
         world.serve(client, CONTROL_METHOD, &[("authorization", &bearer(token))]);
     };
@@ -50,8 +49,7 @@ fn unknown_tokens_of_an_address_are_refused_after_many_failures() {
 fn refused_call_does_not_wait_for_a_permit() {
     // One call of a token runs at a time.
     let requests_max = ByPlane { data: 4, control: 4 };
-    let world = World::with(Setup { failures: FAILURES, requests_max, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected_with(Setup { failures: FAILURES, requests_max, ..Setup::default() });
     let slow = client.start(CONTROL_METHOD, &[("authorization", "Bearer cloud_slow")], MESSAGE);
     let received = world.control().next_call();
     fail_often(&world, &mut client);
@@ -62,8 +60,7 @@ fn refused_call_does_not_wait_for_a_permit() {
 
 #[test]
 fn wrong_tokens_of_streams_count() {
-    let world = world();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = connected();
     for number in 0..FAILURES {
         let token = bearer(&format!("cloud_wrong{number}"));
         let call = client.start(TOKEN_STREAM_METHOD, &[("authorization", &token)], MESSAGE);
@@ -75,8 +72,7 @@ fn wrong_tokens_of_streams_count() {
 
 #[test]
 fn begun_stream_does_not_prove_that_its_token_is_valid() {
-    let world = world();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = connected();
     let token = bearer("cloud_unknown");
     let mut call = client.start(TOKEN_STREAM_METHOD, &[("authorization", &token)], MESSAGE);
     let frames = world.data.next_call().begin();
@@ -89,8 +85,7 @@ fn begun_stream_does_not_prove_that_its_token_is_valid() {
 
 #[test]
 fn call_that_its_client_gives_up_counts() {
-    let world = world();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = connected();
     for number in 0..FAILURES {
         let token = bearer(&format!("cloud_{number}"));
         let metadata = [("authorization", &*token), ("grpc-timeout", "500m")];

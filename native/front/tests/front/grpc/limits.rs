@@ -20,8 +20,8 @@ use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, wait_until};
 /// Open streams of one client address without a token that the front can verify.
 const STREAMS: usize = 64;
 
-fn short_receive() -> World {
-    World::with(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, ..Setup::default() })
+fn short_receive() -> (World, Client) {
+    World::connected_with(Setup { timeouts: Timeouts { receive: SHORT, ..TIMEOUTS }, ..Setup::default() })
 }
 
 #[test]
@@ -57,8 +57,7 @@ fn longest_message_is_passed() {
 
 #[test]
 fn message_must_come_in_time() {
-    let world = short_receive();
-    let mut client = Client::connect(world.address);
+    let (_world, mut client) = short_receive();
     let call = client.open(DATA_METHOD, &[]);
     call.send(&MESSAGE[..6]);
     assert_eq!(client.finish(call).code(), "REQUEST_TIMEOUT");
@@ -66,8 +65,8 @@ fn message_must_come_in_time() {
 
 #[test]
 fn message_that_comes_in_drops_must_end_in_time() {
-    let world = World::with(Setup { timeouts: Timeouts { receive: 4 * SHORT, ..TIMEOUTS }, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (_world, mut client) =
+        World::connected_with(Setup { timeouts: Timeouts { receive: 4 * SHORT, ..TIMEOUTS }, ..Setup::default() });
     let mut call = client.open(DATA_METHOD, &[]);
     call.send(&[0, 0, 1, 0, 0]);
     while !client.has_begun(&mut call) {
@@ -91,8 +90,7 @@ fn call_without_a_message_is_refused() {
 
 #[test]
 fn pause_of_a_client_ends_its_messages() {
-    let world = short_receive();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = short_receive();
     let call = client.open("/unknown/Method", &[]);
     call.send(MESSAGE);
     let received = world.data.next_call();
@@ -151,7 +149,7 @@ fn connections_of_one_address_are_limited_unless_they_are_silent() {
 
 #[test]
 fn connection_without_a_handshake_is_closed() {
-    let world = short_receive();
+    let (world, _client) = short_receive();
     for sent in [&b""[..], b"PRI * HTTP/2.0\r\n\r\n"] {
         let mut silent = TcpStream::connect(world.address).unwrap();
         silent.set_read_timeout(Some(LIMIT)).unwrap();
@@ -165,8 +163,7 @@ fn connection_without_a_handshake_is_closed() {
 
 #[test]
 fn connection_with_a_call_is_not_idle() {
-    let world = World::with(Setup { grpc_idle: SHORT, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (_world, mut client) = World::connected_with(Setup { grpc_idle: SHORT, ..Setup::default() });
     let call = client.start(DATA_METHOD, &[("grpc-timeout", "300m")], MESSAGE);
     assert_eq!(client.finish(call).code(), "DEADLINE_EXCEEDED");
     client.wait_closed();
@@ -175,8 +172,8 @@ fn connection_with_a_call_is_not_idle() {
 #[test]
 fn calls_of_one_token_to_the_control_plane_are_limited() {
     // One call of a token runs at a time.
-    let world = World::with(Setup { requests_max: ByPlane { data: 4, control: 4 }, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) =
+        World::connected_with(Setup { requests_max: ByPlane { data: 4, control: 4 }, ..Setup::default() });
     let token = [("authorization", "Bearer cloud_x")];
     let held = client.start(CONTROL_METHOD, &token, MESSAGE);
     let received = world.control().next_call();
@@ -251,15 +248,14 @@ fn open_streams_are_limited() {
     world.serve(&mut client, STREAM_METHOD, &[]);
 }
 
-fn ending_streams() -> World {
-    World::with(Setup { timeouts: Timeouts { unverified_stream: SHORT, ..TIMEOUTS }, ..Setup::default() })
+fn ending_streams() -> (World, Client) {
+    World::connected_with(Setup { timeouts: Timeouts { unverified_stream: SHORT, ..TIMEOUTS }, ..Setup::default() })
 }
 
 /// Without an end, two addresses could hold all permits of streams with invented tokens.
 #[test]
 fn unverified_streams_end_in_time() {
-    let world = ending_streams();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = ending_streams();
     let (open, _frames) = open_stream(&world, &mut client, STREAM_METHOD);
     assert_eq!((client.finish(open).status(), world.counts().len()), ("14", 1));
     let silent = client.start(STREAM_METHOD, &[], MESSAGE);
@@ -274,8 +270,7 @@ fn unverified_streams_end_in_time() {
 
 #[test]
 fn verified_streams_have_no_end() {
-    let world = ending_streams();
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = ending_streams();
     let developer = bearer(&development_token());
     let mut verified = client.start(STREAM_METHOD, &[("authorization", &developer)], MESSAGE);
     let frames = world.data.next_call().begin();
@@ -291,8 +286,8 @@ fn verified_streams_have_no_end() {
 #[test]
 fn silent_stream_gives_its_permit_back_after_a_second() {
     // One call without a token runs at a time.
-    let world = World::with(Setup { requests_max: ByPlane { data: 4, control: 512 }, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) =
+        World::connected_with(Setup { requests_max: ByPlane { data: 4, control: 512 }, ..Setup::default() });
     let silent = client.start(STREAM_METHOD, &[], MESSAGE);
     let received = world.data.next_call();
     world.serve(&mut client, DATA_METHOD, &[]);
@@ -326,8 +321,7 @@ fn stopped_process_ends_its_streams_and_frees_their_permits() {
 
 #[test]
 fn calls_that_wait_for_their_messages_are_limited_and_others_go_on() {
-    let world = World::with(Setup { bodies_bytes_max: 1_000_000, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected_with(Setup { bodies_bytes_max: 1_000_000, ..Setup::default() });
     let waiting: Vec<_> = (0..100).map(|_| client.open(DATA_METHOD, &[])).collect();
     let last = client.open(DATA_METHOD, &[]);
     assert_eq!(client.finish(last).code(), "OVERLOADED_BODIES");

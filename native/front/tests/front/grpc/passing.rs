@@ -99,8 +99,7 @@ fn errors_of_the_control_plane_without_details_mean_that_it_is_unavailable() {
 
 #[test]
 fn missing_control_plane_is_unavailable_and_the_data_plane_goes_on() {
-    let world = World::with(Setup { has_grpc_control: false, ..Setup::default() });
-    let mut client = Client::connect(world.address);
+    let (world, mut client) = World::connected_with(Setup { has_grpc_control: false, ..Setup::default() });
     assert_eq!(client.call(CONTROL_METHOD, &[TOKEN], MESSAGE).code(), "CONTROL_PLANE_UNAVAILABLE");
     world.serve(&mut client, DATA_METHOD, &[]);
 }

@@ -91,8 +91,8 @@ fn unread_answers_hold_no_permit() {
 #[test]
 fn unread_answers_are_limited_by_client() {
     for frames in [3, LARGE_FRAMES] {
-        let world = World::with(Setup { answers_bytes_max: frames * FRAME_BYTES, ..Setup::default() });
-        let mut client = Client::connect(world.address);
+        let (world, mut client) =
+            World::connected_with(Setup { answers_bytes_max: frames * FRAME_BYTES, ..Setup::default() });
         let running = client.start(DATA_METHOD, &[], &EMPTY);
         let received = world.data.next_call();
         let unread = connect(world.address, &[preface(1), call(1, DATA_METHOD, &[])].concat());

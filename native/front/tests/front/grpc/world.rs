@@ -56,7 +56,11 @@ impl World {
 
     /// Returns a front with its first client.
     pub fn connected() -> (World, Client) {
-        let world = World::new();
+        World::connected_with(Setup::default())
+    }
+
+    pub fn connected_with(setup: Setup) -> (World, Client) {
+        let world = World::with(setup);
         let client = Client::connect(world.address);
         (world, client)
     }
