@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+from pyservice._native import Refused
 from pyservice.dataplane.engine import Engine
 from pyservice.errors import ServiceError
 from tests.support.data_plane_service import attach_lobby
@@ -41,7 +42,7 @@ async def fill_journal(engine: Engine, journal_dir: Path) -> Callable[[], Awaita
             file.symlink_to("/dev/full")
             files.append(file)
     while await has_credit():
-        with contextlib.suppress(ServiceError):  # STORAGE_FULL near the end
+        with contextlib.suppress(ServiceError, Refused):  # STORAGE_FULL near the end
             await write_large_event(engine)
         await asyncio.sleep(0)
 
