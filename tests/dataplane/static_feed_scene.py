@@ -18,6 +18,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.metrics import FeedMetrics
 from pyservice.pb.hosting.internal.v1 import feed_pb2 as pb
 from tests.support.namespace_configurations import NAMESPACE_ID
+from tests.support.waiting import cancel
 
 RAW_ID = bytes.fromhex(NAMESPACE_ID.replace("-", ""))
 
@@ -73,12 +74,15 @@ class StaticFeedScene:
             await self.static.wait_fed()
             yield
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            await cancel(task)
 
     async def feed(self) -> tuple[str, ...]:
         async with self.feeding():
             return self.static.problems
+
+    async def feed_again(self) -> tuple[str, ...]:
+        self.static.reload()
+        return await self.feed()
 
     def is_good(self, digest: bytes) -> bool:
         return self.namespaces.native.of_service_token(digest) is not None

@@ -37,9 +37,7 @@ async def test_attached_lobby_has_mode_settings(scene: MatchmakerScene) -> None:
     attached = await scene.attach(is_ready=False)
     assert attached.lobby_token.startswith("lobby_")
     assert attached.lobby_id.startswith("0001")
-    lobby_id = scene.server(attached.lobby_id).lobby_id
-    lobby = scene.engine.lobby(lobby_id)
-    assert lobby is not None
+    lobby = scene.live_lobby(attached.lobby_id)
     assert (lobby.mode, lobby.region, lobby.max_players) == ("duel", "north", (2, 2, 4))
     assert not lobby.is_ready
     assert lobby.create_ts_ms == 1_700_000_000_000
@@ -51,9 +49,7 @@ async def test_attach_path_accepts_ids_and_names(scene: MatchmakerScene) -> None
     for game in ("arena", GAME_ID):
         for namespace in ("prod", NAMESPACE_ID):
             attached = await scene.attach(game_id=game, namespace_id=namespace)
-            lobby = scene.engine.lobby(scene.server(attached.lobby_id).lobby_id)
-            assert lobby is not None
-            assert lobby.namespace == raw_id(NAMESPACE_ID)
+            assert scene.live_lobby(attached.lobby_id).namespace == raw_id(NAMESPACE_ID)
 
 
 async def test_attach_outside_token_scope_is_not_found(scene: MatchmakerScene) -> None:
@@ -149,6 +145,4 @@ async def test_heartbeat_frees_missing_slots(scene: MatchmakerScene) -> None:
     empty = pb.HeartbeatRequest(player_tokens=pb.PlayerTokens())
     await scene.fleet.heartbeat(empty, server)
     await scene.fleet.heartbeat(empty, server)
-    lobby = scene.engine.lobby(server.lobby_id)
-    assert lobby is not None
-    assert lobby.players == (0, 0, 0, 0)
+    assert scene.live_lobby(attached.lobby_id).players == (0, 0, 0, 0)

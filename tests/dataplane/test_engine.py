@@ -11,7 +11,7 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from tests.support.matchmaker_scene import MatchmakerScene, expect_error
-from tests.support.waiting import until_met
+from tests.support.waiting import cancel, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -38,9 +38,7 @@ async def test_shared_hold_is_released_with_its_last_request(scene: MatchmakerSc
     lobby = await scene.attach(is_ready=False)
     *cancelled, waiting = start_finds(scene, 3, idempotency_key="k")
     await until_met(lambda: scene.held_slots(lobby.lobby_id) == 1)
-    for one in cancelled:
-        one.cancel()
-    await asyncio.gather(*cancelled, return_exceptions=True)
+    await cancel(*cancelled)
     assert scene.held_slots(lobby.lobby_id) == 1
     [again] = start_finds(scene, 1, idempotency_key="k")
     await asyncio.sleep(0)

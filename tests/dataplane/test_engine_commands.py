@@ -16,7 +16,7 @@ from pyservice.dataplane.engine_commands import DurabilityWaiter
 from pyservice.dataplane.resolved_namespace import raw_id
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, cancel
 
 pytestmark = pytest.mark.anyio
 
@@ -155,8 +155,7 @@ async def test_cancelled_waiters_are_pruned(scene: Scene, monkeypatch: pytest.Mo
     for _ in range(50):
         going = scene.settle(1)
         await asyncio.sleep(0)
-        going.cancel()
-        await asyncio.gather(going, return_exceptions=True)
+        await cancel(going)
     assert len(scene.waiting._durable_waiters) <= 2 * 8
     scene.journal.advance(1)
     await asyncio.wait_for(asyncio.gather(*staying), PATIENCE_S)
@@ -182,16 +181,14 @@ async def test_ended_hold_resolves_all_waiters(scene: Scene) -> None:
     assert [one.outcome for one in results] == ["placed", "placed"]
     assert not tasks[2].done()
     assert scene.journal.released == []
-    tasks[2].cancel()
-    await asyncio.gather(tasks[2], return_exceptions=True)
+    await cancel(tasks[2])
 
 
 async def test_each_cancelled_request_releases_its_hold_share(scene: Scene) -> None:
     tasks = [scene.hold(7), scene.hold(7)]
     await _turns()
     for count, task in enumerate(tasks, 1):
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
         assert scene.journal.released == [7] * count
 
 
@@ -209,8 +206,7 @@ async def test_late_request_of_an_ended_hold_releases_nothing(
     if is_expired:
         assert (await expect_error(task)).code == "DEADLINE_EXCEEDED"
     else:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await cancel(task)
     assert scene.journal.released == []
 
 

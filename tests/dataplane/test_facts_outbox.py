@@ -22,7 +22,7 @@ from pyservice.rpc import InternalClient, InternalServer
 from tests.support.data_plane_service import Service
 from tests.support.matchmaker_scene import MatchmakerScene
 from tests.support.namespace_configurations import NAMESPACE_ID, VERSION_ID
-from tests.support.waiting import within
+from tests.support.waiting import cancel, within
 
 pytestmark = pytest.mark.anyio
 
@@ -189,9 +189,7 @@ async def test_facts_are_batched(scene: MatchmakerScene, reader: Reader) -> None
         await close(scene, lobby_id, changes % 2 == 0)
         changes += 1
     took_s = time.monotonic() - began_s
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel(*tasks)
     assert 2 <= answers["counts"] <= took_s / 0.2 + 2
     assert 3 <= answers["facts"] <= took_s / 0.05 + 2
 

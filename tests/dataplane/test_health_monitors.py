@@ -10,7 +10,7 @@ import pytest
 from pyservice.dataplane.health_monitors import ControlPlaneMonitor
 from pyservice.pb.hosting.internal.v1 import control_pb2 as pb
 from tests.support.captured_logs import logged
-from tests.support.waiting import PATIENCE_S, until_met
+from tests.support.waiting import PATIENCE_S, cancel, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -68,8 +68,7 @@ async def test_control_plane_is_starting_until_its_first_response(
     other.is_there = False
     await until_met(lambda: not watch.is_up)
     assert not watch.is_starting
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await cancel(running)
 
 
 async def test_database_problem_is_reported_while_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,8 +82,7 @@ async def test_database_problem_is_reported_while_up(monkeypatch: pytest.MonkeyP
     other.is_there = False
     await until_met(lambda: not watch.is_up)
     assert watch.database_problem == ""
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+    await cancel(running)
 
 
 async def test_outage_is_logged_after_two_missed_polls() -> None:
@@ -104,8 +102,7 @@ async def test_outage_is_logged_after_two_missed_polls() -> None:
         running = asyncio.create_task(ControlPlaneMonitor(metrics, is_awaited=False).run())
         async with asyncio.timeout(PATIENCE_S):
             await missed.wait()
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancel(running)
     events = [json.loads(line)["event"] for line in stream.getvalue().splitlines()]
     assert [event.partition(":")[0] for event in events] == [
         "control plane is up",

@@ -15,7 +15,7 @@ from pyservice.dataplane.health_monitors import CompactionMonitor
 from tests.dataplane.full_journal import write_large_event
 from tests.support.captured_logs import logged
 from tests.support.data_plane_service import running_engine
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, cancel
 
 pytestmark = pytest.mark.anyio
 
@@ -52,8 +52,7 @@ async def test_failed_compaction_is_logged(
     with logged() as stream:
         running = asyncio.create_task(CompactionMonitor(small.failed_compactions).run())
         await write_until(small, lambda: "compaction failed" in stream.getvalue())
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        await cancel(running)
     [line] = [json.loads(line) for line in stream.getvalue().splitlines()]
     assert (line["event"], line["retry_s"]) == ("compaction failed", 30)
     assert "image.tmp" in line["problem"]

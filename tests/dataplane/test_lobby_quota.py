@@ -22,7 +22,7 @@ from tests.support.namespace_configurations import (
     version,
 )
 from tests.support.runtime_scene import DOCKER, MODES, RuntimeScene
-from tests.support.waiting import eventually
+from tests.support.waiting import cancel, eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -89,9 +89,7 @@ async def test_concurrent_creates_admit_exactly_the_quota(engine: Engine) -> Non
 
     assert await eventually(refusals) == ["QUOTA_EXCEEDED"] * 5
     assert use_of(scene) == (3000, 3 * 2048)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await cancel(*tasks)
 
 
 async def test_find_starts_the_mode_that_the_quota_allows(engine: Engine) -> None:

@@ -356,8 +356,7 @@ async def test_grace_period_ends_during_crash_backoff(engine: Engine) -> None:
     )
     response, started_lobby = await scene.started(scene.create("kept"))
     lobby_id = started_lobby.lobby_id
-    lobby = engine.lobby(raw_id(lobby_id))
-    assert lobby is not None
+    lobby = scene.live_lobby(lobby_id)
     for _ in BACKOFF_S:
         lobby_scaler.lobby_crashed(lobby)
     assert BACKOFF_S[-1] > PATIENCE_S

@@ -105,8 +105,7 @@ class Plane(MatchmakerScene):
         return [one.version_id for one in stored.retained_versions]
 
     def has_join_rules(self, lobby_id: str) -> bool:
-        lobby = self.engine.lobby(raw_id(lobby_id))
-        assert lobby is not None
+        lobby = self.live_lobby(lobby_id)
         gates = self.namespaces.resolved(raw_id(NAMESPACE_ID)).admission_rules
         return gates is not None and gates.join(lobby.version, lobby.mode).captcha is not None
 
@@ -209,9 +208,7 @@ async def test_attach_uses_the_version_at_the_access_check(plane: Plane) -> None
     call = Call(ray_id="0" * 32, address=b"\x7f\0\0\1", authorization="Bearer cloud_shown")
     cloud = Caller(TokenKind.CLOUD, b"", b"", b"t" * 16, call)
     attached = await plane.fleet.attach(attach_request(), cloud)
-    lobby = plane.engine.lobby(raw_id(attached.lobby_id))
-    assert lobby is not None
-    assert lobby.version == raw_id(version_id(3))
+    assert plane.live_lobby(attached.lobby_id).version == raw_id(version_id(3))
     assert plane.has_join_rules(attached.lobby_id)
 
 

@@ -31,7 +31,7 @@ from tests.support.namespace_configurations import (
     document,
     version,
 )
-from tests.support.waiting import until_met
+from tests.support.waiting import cancel, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -132,23 +132,19 @@ async def test_change_without_a_new_revision_is_reported(source: StaticFeedScene
     source.write(document(revision=5, display_name="First"))
     assert await source.feed() == ()
     source.write(document(revision=5, display_name="Second"))
-    source.static.reload()
-    [problem] = await source.feed()
+    [problem] = await source.feed_again()
     assert "revision 5 is not newer than the stored one (source 0, revision 5)" in problem
     assert revision_and_name(source)[1] == "First"
     source.write(document(revision=5, display_name="First"))
-    source.static.reload()
-    assert await source.feed() == ()
+    assert await source.feed_again() == ()
 
 
 async def test_removed_list_removes_a_namespace(filled_feed: StaticFeedScene) -> None:
     filled_feed.write()
-    filled_feed.static.reload()
-    assert await filled_feed.feed() == ()
+    assert await filled_feed.feed_again() == ()
     assert len(filled_feed.namespaces) == 1
     filled_feed.write(removed=[{"namespace_id": NAMESPACE_ID, "revision": 2}])
-    filled_feed.static.reload()
-    assert await filled_feed.feed() == ()
+    assert await filled_feed.feed_again() == ()
     assert len(filled_feed.namespaces) == 0
 
 
@@ -266,8 +262,7 @@ async def test_invalid_namespace_does_not_block_tokens_of_another(
 
 async def test_duplicate_namespace_gets_no_token(filled_feed: StaticFeedScene) -> None:
     filled_feed.write(document(), document(display_name="Other"))
-    filled_feed.static.reload()
-    [problem] = await filled_feed.feed()
+    [problem] = await filled_feed.feed_again()
     assert "namespaces.1.namespace_id: occurs more than once" in problem
     before = filled_feed.path.read_bytes()
     with pytest.raises(ServiceError, match="more than once"):
@@ -313,8 +308,7 @@ async def test_refused_token_changes_nothing(
         assert problem in error.detail
         assert "staging" not in error.detail
         assert source.path.read_bytes() == before
-    source.static.reload()
-    await source.feed()
+    await source.feed_again()
     assert not source.is_good(DIGEST)
 
 
@@ -349,12 +343,10 @@ async def test_cancelled_token_is_added_completely_or_not_at_all(
     filled_feed.local.meanwhile = may_go_on.wait
     adding = asyncio.create_task(add_token(filled_feed))
     await until_met(lambda: DIGEST.hex() in filled_feed.path.read_text())
-    adding.cancel()
-    await asyncio.gather(adding, return_exceptions=True)
+    await cancel(adding)
     may_go_on.set()
     await until_met(lambda: filled_feed.is_good(DIGEST))
-    filled_feed.static.reload()
-    assert await filled_feed.feed() == ()
+    assert await filled_feed.feed_again() == ()
 
 
 async def test_added_token_applies_pending_changes_of_its_namespace(

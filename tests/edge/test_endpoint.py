@@ -25,8 +25,8 @@ from tests.support.sample_service import (
     HttpConnection,
     SmallService,
     code_of,
+    http_connection,
     open_api,
-    open_http,
 )
 from tests.support.waiting import until_met
 
@@ -164,10 +164,8 @@ async def test_asynchronous_local_operation_waits() -> None:
     app = HttpApplication(
         operations, TransportSettings(), RequestMetrics(), limit_of, long_polls=long_polls
     )
-    async with open_http(app) as api:
-        connection = await HttpConnection.open(api.address)
+    async with http_connection(app) as connection:
         connection.say("GET", "/matchmaker/lobbies/list", None, GOOD)
         await until_met(lambda: len(long_polls) == 1)
         topics.bump("lobbies")
         assert (await connection.read()).status == 200
-        await connection.close()

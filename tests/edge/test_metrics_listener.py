@@ -7,7 +7,7 @@ import pytest
 from pyservice.edge.metrics_listener import Probes
 from pyservice.observability.health import Note
 from pyservice.observability.metrics import RequestMetrics
-from tests.support.sample_service import HttpConnection, open_http
+from tests.support.sample_service import HttpConnection, http_connection
 
 pytestmark = pytest.mark.anyio
 
@@ -22,10 +22,8 @@ def conditions() -> dict[str, str | None]:
 @pytest.fixture
 async def connection(conditions: dict[str, str | None]) -> AsyncIterator[HttpConnection]:
     probes = Probes(lambda: conditions, RequestMetrics(), lambda: NATIVE)
-    async with open_http(probes) as api:
-        connection = await HttpConnection.open(api.address)
+    async with http_connection(probes) as connection:
         yield connection
-        await connection.close()
 
 
 async def test_liveness_is_ok_while_the_process_responds(connection: HttpConnection) -> None:
@@ -64,10 +62,8 @@ async def test_all_parts_of_a_scrape_have_the_same_state() -> None:
         order.append("engine")
         return NATIVE
 
-    async with open_http(Probes(dict, metrics, render_engine)) as api:
-        connection = await HttpConnection.open(api.address)
+    async with http_connection(Probes(dict, metrics, render_engine)) as connection:
         await connection.ask("GET", "/metrics")
-        await connection.close()
     assert order == ["before", "engine"]
 
 

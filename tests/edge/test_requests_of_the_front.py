@@ -29,7 +29,7 @@ from tests.support.sample_service import (
     Response,
     SmallService,
     code_of,
-    open_http,
+    http_connection,
 )
 from tests.support.waiting import until_met
 
@@ -77,10 +77,8 @@ async def test_repeat_of_a_client_without_the_front_shares_nothing(control: Smal
         Limits().control_plane_limit,
         long_polls=LongPolls(control.topics),
     )
-    async with open_http(app) as api:
-        connection = await HttpConnection.open(api.address)
+    async with http_connection(app) as connection:
         response = await get(connection, x_hosting_repeat="changed")
-        await connection.close()
     assert response.json["watch"]["index"]
     assert "x-hosting-share" not in response.headers
 
@@ -140,10 +138,8 @@ async def test_ray_has_the_operation_and_code_of_a_request_without_the_front() -
         Limits().data_plane_limit,
         rays=rays,
     )
-    async with open_http(app) as api:
-        connection = await HttpConnection.open(api.address)
+    async with http_connection(app) as connection:
         refusal = await connection.ask("POST", CONNECTED_PATH, BODY)
-        await connection.close()
     assert "x-hosting-code" not in refusal.headers
     (ray,) = rays.take_all()
     assert (ray.operation, ray.code) == ("connected", "TOKEN_MISSING")

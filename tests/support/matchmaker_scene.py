@@ -31,7 +31,7 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.dataplane.native import NativeMatchmaker
+from pyservice.dataplane.native import Lobby, NativeMatchmaker
 from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
@@ -283,6 +283,11 @@ class MatchmakerScene:
 
     def held_slots(self, lobby_id: str) -> int:
         return self.slot_counts(lobby_id)[0]
+
+    def live_lobby(self, lobby_id: str) -> Lobby:
+        lobby = self.engine.lobby(raw_id(lobby_id))
+        assert lobby is not None
+        return lobby
 
     def slot_counts(self, lobby_id: str) -> tuple[int, int, int, int]:
         lobby = self.engine.lobby(parse_uuid(lobby_id) or b"")

@@ -141,7 +141,7 @@ class RuntimeScene(MatchmakerScene):
         await self.desired_lobbies()
 
     async def placed(self, lobby_id: str, finding: asyncio.Future[Any]) -> Any:
-        """Returns the response to a find or create whose lobby becomes ready."""
+        """Makes the lobby ready, and returns the response to the find or create that waits for it."""
         await self.ready(lobby_id)
         return await asyncio.wait_for(finding, PATIENCE_S)
 

@@ -298,6 +298,15 @@ async def open_http(app: Any) -> AsyncIterator[HttpApi]:
         await server.stop(0.0)
 
 
+@asynccontextmanager
+async def http_connection(app: Any) -> AsyncIterator[HttpConnection]:
+    """Serves an application, and yields a connection to it."""
+    async with open_http(app) as api:
+        connection = await HttpConnection.open(api.address)
+        yield connection
+        await connection.close()
+
+
 class Service(Protocol):
     def operations(self) -> dict[str, Operation]: ...
 

@@ -44,6 +44,13 @@ async def until_met(condition: Callable[[], object]) -> None:
             await asyncio.sleep(POLL_S / 5)
 
 
+async def cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancels tasks and waits for their ends."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def eventually(check: Any, timeout_s: float = PATIENCE_S) -> Any:
     """Waits for the first true value of an asynchronous check and returns the value."""
     end = time.monotonic() + timeout_s

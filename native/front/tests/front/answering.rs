@@ -15,15 +15,6 @@ fn bytes_of_an_answer() {
 }
 
 #[test]
-fn connection_stays_open_for_further_requests() {
-    let (world, mut client) = World::connected();
-    for connected in 1..=20 {
-        assert_eq!(client.ask(world.request_of_new_player()).code, "OK");
-        assert_eq!(world.players(), [0, connected]);
-    }
-}
-
-#[test]
 fn each_answer_has_its_own_ray_id() {
     let (world, mut client) = World::connected();
     client.send(&world.refused_request().repeat(30));
@@ -69,14 +60,18 @@ fn request_may_be_split_at_every_byte() {
 }
 
 #[test]
-fn request_may_come_byte_by_byte() {
+fn plain_and_passed_request_may_come_byte_by_byte() {
     let world = World::new();
     let (mut client, mut prober) = (world.connect(), world.connect());
-    for byte in world.request_of_new_player() {
-        client.send(&[byte]);
-        world.settle(&mut prober);
+    let passed = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab".to_vec();
+    for request in [world.request_of_new_player(), passed] {
+        for byte in request {
+            client.send(&[byte]);
+            world.settle(&mut prober);
+        }
+        assert_eq!(client.answer(), "OK");
     }
-    assert_eq!(client.answer(), "OK");
+    assert_eq!(world.python.request().body, b"ab");
 }
 
 #[test]

@@ -277,18 +277,6 @@ fn large_bodies_in_one_write_arrive_whole() {
 }
 
 #[test]
-fn request_may_come_byte_by_byte() {
-    let world = World::new();
-    let (mut client, mut prober) = (world.connect(), world.connect());
-    for byte in b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab" {
-        client.send(&[*byte]);
-        world.settle(&mut prober);
-    }
-    assert_eq!(client.read_answer().body, "/a");
-    assert_eq!(world.python.request().body, b"ab");
-}
-
-#[test]
 fn body_is_asked_for_if_the_client_waits() {
     let (world, mut client) = World::connected();
     client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
