@@ -74,12 +74,6 @@ class SlowGame:
 
 
 @pytest.fixture
-async def server() -> AsyncIterator[ThirdPartyServer]:
-    async with third_party_server() as server:
-        yield server
-
-
-@pytest.fixture
 async def scene(engine: Engine) -> AsyncIterator[AdmissionScene]:
     async with admission_scene(engine, timeout_ms=60_000) as scene:
         yield scene
@@ -206,18 +200,18 @@ async def test_tenant_is_the_developer_group(
 
 @pytest.mark.full
 async def test_slow_tenant_leaves_connections_to_others(
-    server: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
+    game: ThirdPartyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     addresses = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
-    free = hold_responses(server)
+    free = hold_responses(game)
     outbound = OutboundHttpClient(allow_any, timeout_ms=60_000)
 
     def post(url: str, tenant: bytes) -> Coroutine[Any, Any, OutboundResponse]:
         return outbound.post(url, b"{}", {}, "0" * 32, tenant=tenant)
 
     slow = [
-        asyncio.create_task(post(server.url(host=f"slow{number}.example"), b"slow"))
+        asyncio.create_task(post(game.url(host=f"slow{number}.example"), b"slow"))
         for number in range(10)
         for _ in range(60)
     ]
@@ -225,20 +219,20 @@ async def test_slow_tenant_leaves_connections_to_others(
         await until_met(lambda: sum(task.done() for task in slow) >= 600 - 512)
         refused = {str(task.exception()) for task in slow if task.done()}
         assert refused == {"too many requests of this tenant wait already"}
-        await until_met(lambda: server.now >= 128)
+        await until_met(lambda: game.now >= 128)
         async with third_party_server() as good_server:
             for _ in range(20):
                 url = good_server.url(host="good.example")
                 assert (await post(url, b"good")).status == 200
-            server.answers(200)
-            url = server.url(host="slow0.example")
+            game.answers(200)
+            url = game.url(host="slow0.example")
             assert (await post(url, b"good")).status == 200
-        assert server.most <= 129
+        assert game.most <= 129
         assert sum(not task.done() for task in slow) == 512
         free.set()
         answers = [answer.status for answer in await asyncio.gather(*slow[:512])]
         assert answers == [200] * 512
-        assert server.most <= 129
+        assert game.most <= 129
     finally:
         free.set()
         await asyncio.gather(*slow, return_exceptions=True)

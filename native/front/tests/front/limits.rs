@@ -107,17 +107,6 @@ fn unread_answers_count_for_their_client() {
 }
 
 #[test]
-fn long_answers_are_sent_completely() {
-    const ANSWER_BYTES: usize = 4 << 20;
-    let world = with_long_answers(ANSWER_BYTES, Setup::default());
-    let mut client = world.connect();
-    client.send(&world.join(SERVICE_TOKEN).repeat(2));
-    for _ in 0..2 {
-        assert!(client.read_answer().body.len() > ANSWER_BYTES);
-    }
-}
-
-#[test]
 fn new_connection_replaces_the_oldest_silent_one() {
     let world = World::with(Setup { budget: 6, ..Setup::default() });
     let mut spoken = world.connect();
