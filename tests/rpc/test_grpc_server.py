@@ -87,16 +87,6 @@ async def test_error_is_a_status_with_its_code_as_reason(api: GrpcApi) -> None:
     assert set(details_of(failure)) == {"ErrorInfo"}
 
 
-async def test_every_problem_is_a_field_violation(api: GrpcApi) -> None:
-    data = pb.FindLobbyRequest(max_players=0).SerializeToString()
-    failure = await failure_of(api, "FindLobby", data)
-    assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
-    violations = details_of(failure)["BadRequest"].field_violations
-    fields_and_reasons = {(violation.field, violation.reason) for violation in violations}
-    assert fields_and_reasons == {("game_modes", "REQUIRED"), ("max_players", "TOO_LOW")}
-    assert all(violation.description for violation in violations)
-
-
 async def test_problems_over_the_limit_are_counted(api: GrpcApi) -> None:
     modes = [f"mode number {number}!" for number in range(32)]
     regions = [f"Region {number}!" for number in range(64)]

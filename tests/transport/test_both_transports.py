@@ -71,17 +71,6 @@ async def test_response_has_a_ray_id_of_its_own_or_of_its_trace(
     assert outcome.ray_id not in ("", TRACE)
 
 
-async def test_operation_error_is_returned_with_its_code(api: Api) -> None:
-    outcome = await api.call("PlayerConnected", {"player_token": "used"})
-    assert outcome.code == "PLAYER_TOKEN_CONSUMED"
-    assert outcome.detail
-
-
-async def test_token_is_checked_before_the_body(api: Api) -> None:
-    outcome = await api.call("PlayerConnected", {}, {"authorization": "Bearer nonsense"})
-    assert (outcome.code, outcome.problems) == ("TOKEN_INVALID", ())
-
-
 async def test_all_problems_of_a_body_are_reported(api: Api, service: SmallService) -> None:
     outcome = await api.call("FindLobby", {"max_players": 0, "regions": ["Nowhere!"]})
     assert outcome.code == "BODY_INVALID"
