@@ -12,8 +12,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
 from pyservice.storage.signed_urls import PREFIX
 from tests.support.browser import browser as browser
-from tests.support.compiled_programs import PROGRAMS, compiled_program
+from tests.support.compiled_programs import compiled_program
 from tests.support.doc_pages import (
     CDN,
     DEVELOPERS,
@@ -67,9 +65,7 @@ from tests.support.doc_pages import (
     families_of,
     families_shown,
     file_of,
-    free_port,
     headings,
-    help_of_curl,
     is_like,
     links,
     metrics_of_all,
@@ -78,44 +74,13 @@ from tests.support.doc_pages import (
     settings_rows,
     table_of,
 )
+from tests.support.doc_shell import shell as shell
+from tests.support.doc_shell import wait_until_open
 from tests.support.example_run import Run, StartRun
 from tests.support.example_run import start_run as start_run
 from tests.support.front_metrics import passed_besides_creation
 from tests.support.leftover_processes import end_leftovers
 from tests.support.service_process import clean_environment, wait_ready_file
-
-MESSAGES = 200
-"""Messages that each player receives, 20 in a second."""
-
-
-@pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
-    if not help_of_curl():
-        pytest.skip("the pages use curl 7.82 or newer: apt-get install curl")
-    # The package of this system is too old as well, so CI cannot install a newer one.
-    if b"--json" not in help_of_curl():
-        pytest.skip("the curl of this system is older than 7.82, which the pages use")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "target").mkdir()
-    (tmp_path / "target" / "release").symlink_to(PROGRAMS)
-    shell = Shell(tmp_path)
-    # Stands for the only build of a page, which `make test-programs` runs.
-    shell.run('cargo() { [ "$*" = "build --release -p hosting-example-udp" ]; }')
-    yield shell
-    shell.close()
-
-
-def wait_until_open(run: Run) -> dict[str, str]:
-    run.wait_for("Ctrl-C ends all of it.")
-    ready = json.loads((run.data_dir / "ready.json").read_text())
-    return {
-        HTTP: port_of(ready["http"]),
-        GRPC: port_of(ready["grpc"]),
-        METRICS: port_of(ready["metrics"]),
-        CDN: port_of(ready["cdn"]),
-        ROOM: free_port(),
-    }
 
 
 def call(run: Run, method: str, path: str, kind: str, body: Any = None) -> Any:
@@ -164,41 +129,6 @@ def test_page_examples_run_beside_make_run(
     if names[0] in TUTORIALS:
         assert passed_besides_creation(httpx.get(run.metrics_url).text) == set()
     run.stop()
-
-
-@pytest.mark.full
-def test_players_of_a_tutorial_need_python_only_for_the_lobby(
-    start_run: StartRun, shell: Shell, tmp_path: Path
-) -> None:
-    run = start_run()
-    reader = Reader(tmp_path, shell, wait_until_open(run))
-    reader.follow("tutorials/browser-game.md")
-    page_text = (tmp_path / "star-catcher" / "index.html").read_text()
-    constants = dict(re.findall(r'(API|PUBLIC_TOKEN) = "(.*?)"', page_text))
-    with ThreadPoolExecutor(8) as players:
-        counts = list(players.map(lambda _: play_star_catcher(**constants), range(8)))
-    # The last find of the page has reserved a slot in their lobby.
-    assert max(counts) >= 7
-    metrics = httpx.get(run.metrics_url).text
-    assert 'reason="new_lobby"' in metrics
-    assert passed_besides_creation(metrics) == set()
-    run.stop()
-
-
-def play_star_catcher(API: str, PUBLIC_TOKEN: str) -> int:
-    """Plays as the page does, and follows the star. Returns the largest number of players."""
-    headers = {"Authorization": f"Bearer {PUBLIC_TOKEN}", "Origin": "http://127.0.0.1:8092"}
-    found = httpx.post(
-        f"{API}/matchmaker/lobbies/find", headers=headers, json={"game_modes": ["catch"]}
-    ).json()
-    most = 0
-    url = f"ws://{found['ports']['game']['host']}/?token={found['player']['token']}"
-    with connect(url) as socket:
-        for _ in range(MESSAGES):
-            state = json.loads(socket.recv())
-            most = max(most, len(state["players"]))
-            socket.send(json.dumps(state["star"]))
-    return most
 
 
 def test_readme_client_and_server_meet(start_run: StartRun, tmp_path: Path) -> None:

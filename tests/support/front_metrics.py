@@ -12,6 +12,7 @@ _MATCHMAKER: Final = {
 
 _CREATION: Final = {
     ("attach", "operation"),
+    ("detach", "operation"),
     ("find", "new_lobby"),
     ("find", "starting_lobby"),
     ("ready", "served_ports"),
@@ -31,7 +32,7 @@ async def answers_of_front(plane: Plane, *operations: str, door: str = "http") -
 def passed_besides_creation(metrics: str) -> set[tuple[str, str]]:
     """Returns operation and reason of requests of the matchmaker that were passed on to Python.
 
-    Without those that create or attach a lobby. `metrics` is the page of the metrics.
+    Without those that create, attach or detach a lobby. `metrics` is the page of the metrics.
     """
     passed = set()
     for labels, count in re.findall(r"^hosting_front_passed_total\{(.*)\} (.*)$", metrics, re.M):

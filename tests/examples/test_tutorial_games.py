@@ -1,0 +1,58 @@
+"""Games of the tutorials with their players."""
+
+from __future__ import annotations
+
+import json
+import re
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+from websockets.sync.client import connect
+
+from tests.support.doc_pages import Reader, Shell
+from tests.support.doc_shell import shell as shell
+from tests.support.doc_shell import wait_until_open
+from tests.support.example_run import StartRun
+from tests.support.example_run import start_run as start_run
+from tests.support.front_metrics import passed_besides_creation
+
+_MESSAGES: Final = 200
+"""Messages that each player receives, 20 in a second."""
+
+
+@pytest.mark.full
+def test_players_of_a_tutorial_need_python_only_for_the_lobby(
+    start_run: StartRun, shell: Shell, tmp_path: Path
+) -> None:
+    run = start_run()
+    reader = Reader(tmp_path, shell, wait_until_open(run))
+    reader.follow("tutorials/browser-game.md")
+    page_text = (tmp_path / "star-catcher" / "index.html").read_text()
+    constants = dict(re.findall(r'(API|PUBLIC_TOKEN) = "(.*?)"', page_text))
+    with ThreadPoolExecutor(8) as players:
+        counts = list(players.map(lambda _: play_star_catcher(**constants), range(8)))
+    # The last find of the page has reserved a slot in their lobby.
+    assert max(counts) >= 7
+    metrics = httpx.get(run.metrics_url).text
+    assert 'reason="new_lobby"' in metrics
+    assert passed_besides_creation(metrics) == set()
+    run.stop()
+
+
+def play_star_catcher(API: str, PUBLIC_TOKEN: str) -> int:
+    """Plays as the page does, and follows the star. Returns the largest number of players."""
+    headers = {"Authorization": f"Bearer {PUBLIC_TOKEN}", "Origin": "http://127.0.0.1:8092"}
+    found = httpx.post(
+        f"{API}/matchmaker/lobbies/find", headers=headers, json={"game_modes": ["catch"]}
+    ).json()
+    most = 0
+    url = f"ws://{found['ports']['game']['host']}/?token={found['player']['token']}"
+    with connect(url) as socket:
+        for _ in range(_MESSAGES):
+            state = json.loads(socket.recv())
+            most = max(most, len(state["players"]))
+            socket.send(json.dumps(state["star"]))
+    return most
