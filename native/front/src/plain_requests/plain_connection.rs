@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use hosting_core::Lsn;
+use memchr::memmem;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep, timeout};
@@ -179,8 +180,6 @@ fn remove_answered(received: &mut Vec<u8>, length: usize) {
 struct Turn {
     requests: Vec<RequestRecord>,
     answers: Vec<u8>,
-    /// Header lines of the first answer.
-    cors_lines: &'static str,
     /// The answers must wait until this event is durable.
     wait: Lsn,
     /// Client of the last request.
@@ -232,11 +231,7 @@ impl Turn {
             let trace = head.traceparent.and_then(trace);
             let ray_id = trace.map_or_else(|| context.ray_ids.next(), |trace| Ok(trace.id))?;
             last_answer = turn.answers.len();
-            let cors_lines = if head.origin.is_some() { OPEN_LINES } else { "" };
-            if turn.requests.is_empty() {
-                turn.cors_lines = cors_lines;
-            }
-            done.write_http1(ray_id, cors_lines, &mut turn.answers);
+            done.write_http1(ray_id, if head.origin.is_some() { OPEN_LINES } else { "" }, &mut turn.answers);
             (turn.wait, turn.client) = (turn.wait.max(done.wait), Some(client));
             turn.length += request.length;
             now = Instant::now();
@@ -268,8 +263,10 @@ impl Turn {
         self.requests.truncate(1);
         let request = &mut self.requests[0];
         request.code = code_number::of(problem.code());
+        let is_open = memmem::find(&self.answers, OPEN_LINES.as_bytes()).is_some();
         self.answers.clear();
-        error_response::write_http1(&problem.error(), request.ray_id, self.cors_lines, &mut self.answers);
+        let cors_lines = if is_open { OPEN_LINES } else { "" };
+        error_response::write_http1(&problem.error(), request.ray_id, cors_lines, &mut self.answers);
         self.say_last(0);
     }
 
