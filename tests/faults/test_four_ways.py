@@ -219,5 +219,4 @@ async def test_cases_have_one_outcome(start: StartComparison) -> None:
             comparison.differences.append(f"{code} instead of {expected}: {case}")
     comparison.check()
     _, metrics = await comparison.front.look("/metrics")
-    # The renewal detaches lobbies.
-    assert passed_besides_creation(metrics) == {("detach", "operation")}
+    assert passed_besides_creation(metrics) == set()
