@@ -72,6 +72,8 @@ pub struct GrpcPlane {
     pub permits: Arc<Permits>,
     /// Permits of open streams.
     pub streams: Arc<Permits>,
+    /// Permits of open streams of event channels.
+    pub channel_streams: Arc<Permits>,
     /// Permits of open streams with a token that the front cannot verify.
     pub unverified_streams: Arc<Permits>,
     /// Permits of calls that a change has woken.
@@ -84,6 +86,7 @@ impl GrpcPlane {
             upstream: GrpcUpstream::new(socket),
             permits: permits.calls.of(plane).clone(),
             streams: permits.streams.of(plane).clone(),
+            channel_streams: permits.channel_streams.of(plane).clone(),
             unverified_streams: permits.unverified_streams.of(plane).clone(),
             woken: permits.woken.of(plane).clone(),
         }

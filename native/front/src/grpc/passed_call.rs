@@ -47,6 +47,8 @@ pub struct PassedCall {
     token: Option<Box<str>>,
     plane: Plane,
     needs_token: bool,
+    /// Whether the credentials are the secret of an event channel. A client can invent one.
+    is_of_channel: bool,
     is_safe: bool,
 }
 
@@ -100,7 +102,17 @@ impl PassedCall {
     ) -> PassedCall {
         let (plane, needs_token, is_safe) =
             method.map_or((Plane::Data, false, false), |method| (method.plane, method.needs_token, method.is_safe));
-        PassedCall { call, path, metadata, token: token.ok().map(Box::from), plane, needs_token, is_safe }
+        let is_of_channel = method.is_some() && !needs_token;
+        PassedCall {
+            call,
+            path,
+            metadata,
+            token: token.ok().map(Box::from),
+            plane,
+            needs_token,
+            is_of_channel,
+            is_safe,
+        }
     }
 
     /// Passes on a call that may have many messages.
@@ -134,11 +146,15 @@ impl PassedCall {
 
     async fn stream_response(&mut self, body: CallBody) -> Result<Response<ReplyBody>, Failure> {
         self.check_failures()?;
-        let GrpcPlane { permits, streams, unverified_streams, .. } = self.grpc_plane();
-        let is_verified = self.is_verified();
-        let stream = self.permit(if is_verified { streams } else { unverified_streams }).await?;
+        let GrpcPlane { permits, streams, channel_streams, unverified_streams, .. } = self.grpc_plane();
+        let (open, has_end) = match self.is_of_channel {
+            true => (channel_streams, false),
+            false if self.is_verified() => (streams, false),
+            false => (unverified_streams, true),
+        };
+        let stream = self.permit(open).await?;
         let context = self.call.context.clone();
-        let end = (!is_verified).then(|| Instant::now() + context.thread.timeouts.unverified_stream);
+        let end = has_end.then(|| Instant::now() + context.thread.timeouts.unverified_stream);
         let permit = self.permit(permits).await?;
         let attempt = self.admit(&context.thread.options.failed_authentications)?;
         let deadline = self.call.deadline;

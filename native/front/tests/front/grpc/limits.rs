@@ -11,12 +11,15 @@ use tokio::sync::mpsc::UnboundedSender;
 
 use crate::grpc::client::{Client, OpenCall, bearer, framed, trailers};
 use crate::grpc::world::{
-    CONTROL_METHOD, DATA_METHOD, MESSAGE, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, OK, STREAM_METHOD, World,
+    CONTROL_METHOD, DATA_METHOD, MESSAGE, MESSAGE_BYTES_MAX, METADATA_BYTES_MAX, OK, STREAM_METHOD,
+    TOKEN_STREAM_METHOD, World,
 };
 use crate::namespace::development_token;
 use crate::socket_process::SocketProcess;
 use crate::world::{LIMIT, SHORT, Setup, TIMEOUTS, wait_until};
 
+/// The front does not know this method, which may be a stream.
+const UNKNOWN_METHOD: &str = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo";
 /// Open streams of one client address without a token that the front can verify.
 const STREAMS: usize = 64;
 
@@ -237,15 +240,16 @@ fn open_stream(world: &World, client: &mut Client, path: &str) -> (OpenCall, Unb
 fn open_streams_are_limited() {
     let world = World::new();
     let mut client = connect_without_delay(&world);
-    // A method that the front does not know may be a stream.
-    let paths = [STREAM_METHOD, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"].repeat(STREAMS / 2);
-    let mut open: Vec<_> = paths.iter().map(|path| open_stream(&world, &mut client, path)).collect();
-    assert_eq!(client.call(STREAM_METHOD, &[], MESSAGE).code(), "OVERLOADED");
+    let mut open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, UNKNOWN_METHOD)).collect();
+    assert_eq!(client.call(UNKNOWN_METHOD, &[], MESSAGE).code(), "OVERLOADED");
     world.serve(&mut client, DATA_METHOD, &[]);
+    // Streams of event channels have permits of their own.
+    let _channels: Vec<_> = (0..4 * STREAMS).map(|_| open_stream(&world, &mut client, STREAM_METHOD)).collect();
+    assert_eq!(client.call(STREAM_METHOD, &[], MESSAGE).code(), "OVERLOADED");
     let (ended, frames) = open.pop().unwrap();
     frames.send(Frame::trailers(trailers(OK))).unwrap();
     client.finish(ended);
-    world.serve(&mut client, STREAM_METHOD, &[]);
+    world.serve(&mut client, UNKNOWN_METHOD, &[]);
 }
 
 fn ending_streams() -> (World, Client) {
@@ -256,30 +260,35 @@ fn ending_streams() -> (World, Client) {
 #[test]
 fn unverified_streams_end_in_time() {
     let (world, mut client) = ending_streams();
-    let (open, _frames) = open_stream(&world, &mut client, STREAM_METHOD);
+    let mut open = client.start(TOKEN_STREAM_METHOD, &[("authorization", &bearer("cloud_new"))], MESSAGE);
+    let _frames = world.data.next_call().begin();
+    client.begin(&mut open);
     assert_eq!((client.finish(open).status(), world.counts().len()), ("14", 1));
-    let silent = client.start(STREAM_METHOD, &[], MESSAGE);
+    let silent = client.start(UNKNOWN_METHOD, &[], MESSAGE);
     let received = world.data.next_call();
     assert_eq!(client.finish(silent).status(), "14");
     received.wait_cancelled();
     // The body of this response is never asked for its next frame.
     let mut closed = Client::connect_without_window(world.address);
-    let (_unread, frames) = open_stream(&world, &mut closed, STREAM_METHOD);
+    let (_unread, frames) = open_stream(&world, &mut closed, UNKNOWN_METHOD);
     wait_until(|| frames.is_closed());
 }
 
 #[test]
-fn verified_streams_have_no_end() {
+fn other_streams_have_no_end() {
     let (world, mut client) = ending_streams();
     let developer = bearer(&development_token());
-    let mut verified = client.start(STREAM_METHOD, &[("authorization", &developer)], MESSAGE);
+    let mut verified = client.start(UNKNOWN_METHOD, &[("authorization", &developer)], MESSAGE);
     let frames = world.data.next_call().begin();
     client.begin(&mut verified);
+    let (channel, frames_of_channel) = open_stream(&world, &mut client, STREAM_METHOD);
     // A stream that begins later, and has an end, has ended.
-    let (other, _frames) = open_stream(&world, &mut client, STREAM_METHOD);
+    let (other, _frames) = open_stream(&world, &mut client, UNKNOWN_METHOD);
     client.finish(other);
-    frames.send(Frame::trailers(trailers(OK))).unwrap();
-    assert_eq!(client.finish(verified).status(), "0");
+    for (open, frames) in [(verified, frames), (channel, frames_of_channel)] {
+        frames.send(Frame::trailers(trailers(OK))).unwrap();
+        assert_eq!(client.finish(open).status(), "0");
+    }
 }
 
 /// A client without a token could hold all permits of calls with streams that send nothing.
@@ -301,7 +310,7 @@ fn stopped_process_ends_its_streams_and_frees_their_permits() {
     let (process, other) =
         (SocketProcess::start(&world.data.listener), SocketProcess::start(&world.control().listener));
     let mut client = connect_without_delay(&world);
-    let mut open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, STREAM_METHOD)).collect();
+    let mut open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, UNKNOWN_METHOD)).collect();
     let (quiet, frames) = open.pop().unwrap();
     // The process of another plane changes nothing.
     other.stop();
@@ -316,7 +325,7 @@ fn stopped_process_ends_its_streams_and_frees_their_permits() {
         assert_eq!(client.finish(call).code(), "OVERLOADED");
     }
     process.go_on();
-    let _open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, STREAM_METHOD)).collect();
+    let _open: Vec<_> = (0..STREAMS).map(|_| open_stream(&world, &mut client, UNKNOWN_METHOD)).collect();
 }
 
 #[test]
