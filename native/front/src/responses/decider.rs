@@ -148,8 +148,13 @@ impl Decider {
         headers: EffectiveHeaders<'static>,
         decide: impl FnOnce(EffectiveHeaders<'_>) -> Result<Decided, PassReason> + Send + 'static,
     ) -> Result<Decided, PassReason> {
-        let _turn = self.long_request.acquire().await.expect("the semaphore is never closed");
-        spawn_blocking(move || decide(headers)).await.expect("a decision does not panic")
+        let turn = self.long_request.clone().acquire_owned().await.expect("the semaphore is never closed");
+        // The decision goes on if its request is cancelled, and keeps its turn until its end.
+        let deciding = spawn_blocking(move || {
+            let _turn = turn;
+            decide(headers)
+        });
+        deciding.await.expect("a decision does not panic")
     }
 }
 
