@@ -132,7 +132,12 @@ class Matchmaker:
         placement: PlacementRequest,
     ) -> Decision:
         """Raises QUOTA_EXCEEDED if no lobby fits and the quotas allow no new one."""
-        modes = placement.modes if request.admitted_modes is None else request.admitted_modes
+        # The configuration may have changed since the admission.
+        modes = [
+            mode
+            for mode in placement.modes
+            if request.admitted_modes is None or mode in request.admitted_modes
+        ]
         overrides = LobbyOverrides(
             message.tags, message.max_players if message.HasField("max_players") else None
         )
