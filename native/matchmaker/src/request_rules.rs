@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
 
+use hosting_core::MAX_PARTY_SIZE;
+
 use crate::contract::{
     FIND_LOBBY_REQUEST_CLIENT_ADDRESS_PATTERN, FIND_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_MAX_LEN,
     FIND_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_MIN_LEN, FIND_LOBBY_REQUEST_EVENT_CHANNELS_ITEMS_PATTERN,
@@ -20,6 +22,10 @@ use crate::field_forms::{json_problem, lobby_id, read_cursor};
 use crate::proto;
 
 type Name = Cow<'static, str>;
+
+// The engine and the protos agree.
+const _: () = assert!(FIND_LOBBY_REQUEST_PARTY_SIZE_LTE == MAX_PARTY_SIZE as usize);
+const _: () = assert!(JOIN_LOBBY_REQUEST_PARTY_SIZE_LTE == MAX_PARTY_SIZE as usize);
 
 /// Characters of the longest text that has two problems: its length and its form.
 pub const MATCHED_LENGTH: usize = 4096;

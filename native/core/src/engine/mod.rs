@@ -20,7 +20,7 @@ mod player_connection;
 mod port_leasing;
 mod queries;
 mod signing_keys;
-mod slot_reservation;
+pub(crate) mod slot_reservation;
 mod state_image;
 
 use std::collections::VecDeque;

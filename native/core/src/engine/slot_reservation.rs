@@ -16,7 +16,8 @@ use crate::slot::{SlotState, SlotUseStatus};
 use crate::slot_use::SlotUse;
 use crate::token::PlayerToken;
 
-const MAX_PARTY_SIZE: u32 = 64;
+/// Largest party. The rules of requests have the same limit.
+pub const MAX_PARTY_SIZE: u32 = 64;
 
 /// Maximum number of lobbies that one find examines.
 const MAX_CANDIDATES_PER_FIND: usize = 4_096;
