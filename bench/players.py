@@ -69,6 +69,11 @@ class Players:
         (response,) = self._all("create_public_token", [namespace])
         return str(response["token"])
 
+    def development_token(self) -> str:
+        """Creates a token for mock responses in the first namespace."""
+        fields = {"game_id": self._game_id, "namespace_id": self.namespaces[0].namespace_id}
+        return str(self.service.call("create_development_token", fields)["token"])
+
     def _namespaces(self, count: int) -> Sequence[Namespace]:
         version_id = self.service.version(self._game_id, _CONFIG)
         responses = self._all(

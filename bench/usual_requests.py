@@ -1,4 +1,4 @@
-"""Finds with tags, refused requests and pages of the lobby list, as usual clients send them.
+"""Finds with tags, refused requests, pages of the lobby list and mock finds, as usual clients send them.
 
 Load: a closed loop of 256 connections. Baseline: nginx that answers the same request with a fixed body, which has the
 size of the page for the lobby list.
@@ -17,12 +17,13 @@ from bench.http_load import send_one
 from bench.load import HTTP, PLACEMENT_LOBBIES, Tokens, run_load
 from bench.machine import Bench
 from bench.players import MODE, SLOTS, Players
-from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
+from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
 from bench.service import Service, running
 
 NAME: Final = "requests"
 _COUNT: Final = 64_000
 _PAGES: Final = 16_000
+_MOCKS: Final = 8_000
 _PAGE: Final = 100
 _MAPS: Final = ("harbor", "desert", "forest", "castle")
 _RANKS: Final = ("bronze", "silver", "gold", "platinum", "diamond")
@@ -42,6 +43,7 @@ def run(bench: Bench) -> Result:
             **_full_lobby(bench, players),
             **_used_tokens(bench, players),
             **_pages(bench, players),
+            "mock find": _mock_finds(bench, players),
         }
         players.check_recorded()
     figures = [
@@ -49,6 +51,12 @@ def run(bench: Bench) -> Result:
         _figure(runs, "full lobby", "refused `join` of a browser, full lobby", 0.5),
         _figure(runs, "used token", "refused `connected` of a lobby server, used token", 0.5),
         _figure(runs, "page", f"`list` of a browser, page of {_PAGE} lobbies", 0.3),
+        Figure(
+            "`find` of a browser with a `dev_` token, which Python answers",
+            median(runs["mock find"], "answers_per_s"),
+            "requests/s",
+            note=f"{median(runs['mock find'], 'server_cpu_us_per_answer'):.0f} µs of all processes",
+        ),
     ]
     return Result(NAME, figures, runs)
 
@@ -152,3 +160,9 @@ def _pages(bench: Bench, players: Players) -> dict[str, list[Run]]:
     runs = _compared(bench, "page", plan, lambda: _run_plan(bench, service, plan), page.decode())
     players.detach(lobbies)
     return runs
+
+
+def _mock_finds(bench: Bench, players: Players) -> list[Run]:
+    finds = itertools.repeat(f"find {players.development_token()} {MODE}")
+    plan = _write(bench.scratch("mock.plan"), finds, _MOCKS)
+    return [_run_plan(bench, players.service, plan) for _ in range(ROUNDS)]
