@@ -299,6 +299,7 @@ def test_batch_calls_release_the_interpreter_lock(
         thread.join()
 
 
+@pytest.mark.timing
 def test_slot_is_free_within_10_ms_of_its_deadline(
     engine: _native.Engine, requests: Requests
 ) -> None:
