@@ -50,6 +50,7 @@ def test_rejected_namespace_does_not_block_another(make_service: MakeService) ->
     assert "refused" not in message
 
 
+@pytest.mark.full
 def test_feed_token_expires_at_its_time(make_service: MakeService) -> None:
     service = make_service().start()
     words = ("token", "create", "--kind", "environment", "--namespace", f"{GAME}/prod", "--json")

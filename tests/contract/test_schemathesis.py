@@ -128,7 +128,7 @@ def _configuration() -> schemathesis.Config:
 
 
 @ON_BOTH
-@EACH
+@A_QUARTER
 def test_operation_example_succeeds(
     slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
@@ -160,7 +160,7 @@ def test_shell_command_of_an_example_succeeds(slug: str, served_game: ServedGame
 
 
 @ON_ONE
-@EACH
+@A_QUARTER
 def test_operation_accepts_every_declared_token_kind(
     slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:

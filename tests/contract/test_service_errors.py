@@ -120,6 +120,7 @@ def test_control_plane_outage_affects_only_its_operations(
         until(lambda slug=slug: checker.code(slug, restartable.send(requested[slug])) == "OK")  # type: ignore[misc]
 
 
+@pytest.mark.full
 def test_tokenless_repeat_after_key_file_restore_is_not_replayed(
     restartable: RestartableGame, checker: ResponseChecker
 ) -> None:

@@ -44,7 +44,7 @@ async def _newest(developer: Developer, group_id: str, limit: int = 1) -> list[d
     return list(response["entries"])
 
 
-@pytest.mark.parametrize("row", one_of(3, CHANGES), ids=lambda row: row.slug)
+@pytest.mark.parametrize("row", one_of(9, CHANGES), ids=lambda row: row.slug)
 async def test_change_has_one_entry_with_caller_and_object(
     scenario: NamespaceScenario, client: ServiceClient, row: Row
 ) -> None:

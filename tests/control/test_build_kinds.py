@@ -14,7 +14,6 @@ from tests.support.container_images import file, layer, link, needs_oci_runtime,
 from tests.support.databases import KINDS_OF_OWN_SERVICES, Databases
 from tests.support.full_service import Developer, FullService, eventually, running
 from tests.support.game_back_end import GameBackEnd
-from tests.support.tiers import one_of
 from tests.support.upload_files import bomb, packed, put, tar
 from tests.support.waiting import PATIENCE_S
 
@@ -120,7 +119,8 @@ BAD: Final[dict[str, tuple[str, bytes, str, str]]] = {
 
 
 @needs_oci_runtime
-@pytest.mark.parametrize("name", one_of(5, BAD))
+@pytest.mark.full
+@pytest.mark.parametrize("name", BAD)
 async def test_defective_build_is_refused_at_completion(
     open_back_end: GameBackEnd, name: str
 ) -> None:
@@ -168,6 +168,7 @@ async def test_bundle_root_may_have_links_and_devices(open_back_end: GameBackEnd
 
 
 @needs_oci_runtime
+@pytest.mark.full
 async def test_unknown_image_tag_is_refused(open_back_end: GameBackEnd) -> None:
     await open_back_end.build(SEVERAL, kind="docker_image", image_tag="game:2")
     refusal = await open_back_end.refused(SEVERAL, kind="docker_image", image_tag="game:3")

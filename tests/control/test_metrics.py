@@ -90,6 +90,7 @@ async def test_refused_namespace_counts_until_fixed(
     assert after["feed_acknowledged_total"] > created["feed_acknowledged_total"]
 
 
+@pytest.mark.full
 async def test_objects_are_counted_with_bytes(owner: Developer, full_service: FullService) -> None:
     game_id = await owner.game()
     picture = png(7)
