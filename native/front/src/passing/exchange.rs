@@ -29,12 +29,10 @@ use crate::measurements::request_measurement::RequestMeasurement;
 use crate::passing::passed_request::{KeptRequest, PASSED, PassedRequest, headers_of_connection, is_safe};
 use crate::passing::upstream::{NoResponse, UpstreamContent};
 use crate::requests::bearer_header::bearer_token;
-use crate::requests::internal_headers::{
-    self, ADMITTED, COORDINATES, RAY_ID, RequestSource, YES, ray_id_value, remove_internal,
-};
+use crate::requests::internal_headers::{self, ADMITTED, RAY_ID, RequestSource, YES, ray_id_value, remove_internal};
 use crate::requests::request_form::{check_headers, collect, target};
 use crate::requests::routes::{Plane, Route};
-use crate::requests::trace_context::{TRACEPARENT, trace_of};
+use crate::requests::trace_context::trace_of;
 use crate::responses::answer_body::{AnswerBody, Content, Counts, StreamedBody};
 use crate::responses::cors::{self, DOCUMENT_METHODS};
 use crate::responses::decider::{Content as Decidable, Decided, EffectiveHeaders};
@@ -333,8 +331,7 @@ impl Exchange {
         let mut passed = HeaderMap::with_capacity(PASSED.len() + 3);
         for name in &PASSED {
             let is_dropped = of_connection.contains(name.as_str())
-                || (*name == COORDINATES && !trusts_peer)
-                || (*name == TRACEPARENT && !self.source.is_traced);
+                || internal_headers::is_of_front(name, trusts_peer, self.source.is_traced);
             if !is_dropped {
                 passed.extend(headers.get_all(name).iter().map(|value| (name.clone(), value.clone())));
             }
