@@ -132,12 +132,6 @@ class Matchmaker:
         placement: PlacementRequest,
     ) -> Decision:
         """Raises QUOTA_EXCEEDED if no lobby fits and the quotas allow no new one."""
-        # The configuration may have changed since the admission.
-        modes = [
-            mode
-            for mode in placement.modes
-            if request.admitted_modes is None or mode in request.admitted_modes
-        ]
         overrides = LobbyOverrides(
             message.tags, message.max_players if message.HasField("max_players") else None
         )
@@ -145,7 +139,7 @@ class Matchmaker:
         creation: tuple[bytes, bytes, LobbyTemplate | int] | None = None
         try:
             template = self._lobby_templates.for_find(
-                namespace, modes, placement.regions, overrides
+                namespace, placement.modes, placement.regions, overrides
             )
             creation = (namespace.namespace_id, namespace.version_id, template)
         except ServiceError as full:

@@ -41,7 +41,7 @@ impl Matchmaker {
                 Err(error) => return self.recall(idempotency.as_ref(), progress).ok_or(error),
             };
         match progress.admitted_modes {
-            Some(admitted) => modes.retain(|mode| admitted.iter().any(|name| name == mode)),
+            Some(admitted) => retain_admitted(&mut modes, admitted),
             None if namespace.needs_admission => {
                 return Ok(self.recall(idempotency.as_ref(), progress).unwrap_or(Decision::Needs(Need::Admission)));
             }
@@ -126,10 +126,13 @@ impl Matchmaker {
             Err(Unread::Invalid(error)) => return Err(error),
             Err(Unread::LeftToPython) => return Err(Code::BodyInvalid.into()),
         };
-        let Candidates { modes, regions } = match &request {
+        let Candidates { mut modes, regions } = match &request {
             Request::Find(find) => candidates(&client.namespace, &self.places.regions, find, call.coordinates)?,
             _ => Candidates { modes: Vec::new(), regions: Vec::new() },
         };
+        if let Some(admitted) = call.progress.admitted_modes {
+            retain_admitted(&mut modes, admitted);
+        }
         let (modes, regions) = (owned(&modes), owned(&regions));
         let message = request.canonical_bytes();
         Ok(PlacementRequest { client, message, idempotency, modes, regions })
@@ -249,6 +252,11 @@ impl Matchmaker {
         let Some(view) = self.shard.engine().lobby(lobby) else { return Err(self.shard.engine().last_lsn()) };
         Ok(self.lobby_answers.add(lobby, LobbyAnswer::new(&self.places, &view)))
     }
+}
+
+/// Keeps the modes for which the player has passed captcha and verification.
+fn retain_admitted(modes: &mut Vec<&str>, admitted: &[String]) {
+    modes.retain(|mode| admitted.iter().any(|name| name == mode));
 }
 
 fn owned(names: &[&str]) -> Vec<String> {
