@@ -23,10 +23,12 @@ LOCAL: Final = IPv4Address("127.0.0.1")
 def parse_address(text: str) -> Address | None:
     """Parses an IP literal. Returns None for other text. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
-        address = ip_address(text)
-    except ValueError:
+        if ":" in text:
+            return without_mapping(ip_address(text))
+        # `ip_address` takes ten times longer.
+        return IPv4Address(socket.inet_pton(socket.AF_INET, text))
+    except (OSError, ValueError):
         return None
-    return without_mapping(address)
 
 
 def without_mapping(address: Address) -> Address:
