@@ -37,7 +37,7 @@ def main() -> None:
         from pyservice.cli.commands import app
 
         gc.freeze()
-        # Requests that run at once have more objects than the default of 700.
+        # The default of 700 new objects is reached by a few requests that run at once.
         gc.set_threshold(20_000)
         gc.enable()
         app()

@@ -33,7 +33,11 @@ def test_players_of_a_tutorial_need_python_only_for_the_lobby(
     page_text = (tmp_path / "star-catcher" / "index.html").read_text()
     constants = dict(re.findall(r'(API|PUBLIC_TOKEN) = "(.*?)"', page_text))
     with ThreadPoolExecutor(8) as players:
-        counts = list(players.map(lambda _: play_star_catcher(**constants), range(8)))
+        counts = list(
+            players.map(
+                lambda _: play_star_catcher(constants["API"], constants["PUBLIC_TOKEN"]), range(8)
+            )
+        )
     # The last find of the page has reserved a slot in their lobby.
     assert max(counts) >= 7
     metrics = httpx.get(run.metrics_url).text
@@ -42,11 +46,11 @@ def test_players_of_a_tutorial_need_python_only_for_the_lobby(
     run.stop()
 
 
-def play_star_catcher(API: str, PUBLIC_TOKEN: str) -> int:
+def play_star_catcher(api: str, token: str) -> int:
     """Plays as the page does, and follows the star. Returns the largest number of players."""
-    headers = {"Authorization": f"Bearer {PUBLIC_TOKEN}", "Origin": "http://127.0.0.1:8092"}
+    headers = {"Authorization": f"Bearer {token}", "Origin": "http://127.0.0.1:8092"}
     found = httpx.post(
-        f"{API}/matchmaker/lobbies/find", headers=headers, json={"game_modes": ["catch"]}
+        f"{api}/matchmaker/lobbies/find", headers=headers, json={"game_modes": ["catch"]}
     ).json()
     most = 0
     url = f"ws://{found['ports']['game']['host']}/?token={found['player']['token']}"
