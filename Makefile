@@ -16,7 +16,7 @@ TEST_PROGRAMS := $(FAST_TEST_PROGRAMS) $(addprefix build/test_programs/,older_ma
 # The tests start hundreds of Python processes: each would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check run test test-programs test-full proofs lint docs bench build wheel generate lock clean
+.PHONY: help check run test test-programs client-drivers test-full proofs lint docs bench build wheel generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -58,10 +58,10 @@ wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, i
 run: build ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
 	@exec $(BIN)/python -m examples.run $(ARGS)
 
-test: build $(FAST_TEST_PROGRAMS) $(S3_SERVER) $(ACME_SERVER) ## The fast tests: run them before a commit
+test: build $(FAST_TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## The fast tests: run them before a commit
 	@scripts/test-fast $(BIN)/pytest -m "not proof" --tier fast -n 4 --dist worksteal
 
-test-full: wheel $(TEST_PROGRAMS) $(S3_SERVER) $(ACME_SERVER) ## Every test: what CI runs
+test-full: wheel $(TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## Every test: what CI runs
 	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored
 	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
 	$(BIN)/pytest -m "timing and not proof" -n 0
@@ -90,6 +90,23 @@ build/test_programs/udp-server build/test_programs/udp-bot &: $(shell find examp
 	@mkdir -p $(@D)
 	@scripts/step "UDP example" build/udp-example.log cargo build --release --locked -p hosting-example-udp
 	@install -t $(@D) $(CARGO_TARGET)/release/udp-server $(CARGO_TARGET)/release/udp-bot
+
+# Conformance drivers of the helpers. Without the tools of a language its tests are skipped.
+CLIENT_DRIVERS := $(addprefix build/clients/,typescript/conformance-driver.js csharp/ConformanceDriver.exe cpp/conformance_driver)
+client-drivers: $(CLIENT_DRIVERS) ## Conformance drivers of the helpers in clients/, for the tests
+
+build/clients/typescript/conformance-driver.js: $(wildcard clients/typescript/src/*.ts clients/typescript/*.json)
+	@mkdir -p $(@D)
+	@if command -v npm >/dev/null; then scripts/step "TypeScript helper" build/typescript.log sh -c 'cd clients/typescript && npm ci --silent --no-audit --no-fund && npx tsc --outDir ../../$(@D)'; else echo "no npm: tests of the TypeScript helper are skipped"; fi
+	@echo '{"type": "module"}' >$(@D)/package.json
+
+build/clients/csharp/ConformanceDriver.exe: $(wildcard clients/csharp/*.cs)
+	@mkdir -p $(@D)
+	@if command -v mcs >/dev/null; then scripts/step "C# helper" build/csharp.log mcs -langversion:7.2 -warnaserror -r:System.Net.Http.dll -out:$@ $(filter-out %/UnityWebTransport.cs,$^); else echo "no mcs: tests of the C# helper are skipped"; fi
+
+build/clients/cpp/conformance_driver: $(wildcard clients/cpp/*.cpp clients/cpp/*.hpp)
+	@mkdir -p $(@D)
+	@if echo '#include <curl/curl.h>' | $(CXX) -E -x c++ - >/dev/null 2>&1; then scripts/step "C++ helper" build/cpp.log $(CXX) -std=c++17 -O1 -Wall -Wextra -Werror -pthread -o $@ clients/cpp/conformance_driver.cpp -lcurl; else echo "no libcurl: tests of the C++ helper are skipped"; fi
 
 # Fuzz targets. libFuzzer counts the branches that an input covers. The flags are set for an explicit target, so that they do
 # not apply to build scripts.

@@ -191,7 +191,7 @@ class LobbyServer:
         self._confirming: set[str] = set()
         self._players: dict[str, None] = {}
         self._releases: dict[str, asyncio.Task[None]] = {}
-        self._is_wanted_ready = self._is_ready = self._is_declared = False
+        self._is_wanted_ready = self._is_ready = self._is_declared = self._is_finishing = False
         self._is_closed: bool | None = None
         self._sent_closed: bool | None = None
         self._state: bytes | None = None
@@ -240,12 +240,15 @@ class LobbyServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Releases all slots, and waits at most 5 s for the service."""
+        """Closes the lobby, releases all slots, and waits at most 5 s for the service."""
+        self.stop("close")
         for token in list(self._players):
             self.disconnected(token)
-        if self._releases:
-            await asyncio.wait(self._releases.values(), timeout=CLOSE_TOTAL_S)
+        self._is_finishing = True
+        self._changed.set()
         tasks = [*self._releases.values(), *self._background]
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_TOTAL_S)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -376,13 +379,16 @@ class LobbyServer:
             except HostingError as error:
                 if error.status in LOBBY_ENDED_STATUSES:
                     self._error = error
-                    return self.stop(error.code)
+                    self.stop(error.code)
+                    return
                 if not is_away:
                     log("call failed", "warning", code=error.code, ray_id=error.ray_id)
                 is_away = True
                 self._is_declared = False
                 await asyncio.sleep(max(next(pauses), error.retry_after_s))
                 continue
+            if self._is_finishing and self._is_closed == self._sent_closed:
+                return
             if is_away:
                 log("the service answers again")
             pauses, is_away = _pauses(), False
@@ -495,7 +501,7 @@ class _Http:
                 raise HostingError("NO_RESPONSE", 0, f"no response within {timeout_s:.0f} s")
             response = http.client.HTTPResponse(_Received(raw), method=method)  # type: ignore[arg-type]
             response.begin()
-            answer = json.loads(response.read() or b"null")
+            answer = _json(response.read(), response.status == 200)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise HostingError("NO_RESPONSE", 0, f"no valid response: {error!r}") from error
         if response.status == 200:
@@ -550,6 +556,16 @@ async def _within(coroutine: Coroutine[Any, Any, Any], timeout_s: float) -> Any:
         return task.result() if task.done() else None
     finally:
         task.cancel()
+
+
+def _json(content: bytes, is_needed: bool) -> Any:
+    """Returns the value of a body. A proxy in front of the service can answer without JSON."""
+    try:
+        return json.loads(content or b"null")
+    except ValueError:
+        if is_needed:
+            raise
+        return None
 
 
 def _pauses() -> Iterator[float]:

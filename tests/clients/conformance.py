@@ -16,10 +16,11 @@ from typing import Any, Final
 from tests.clients.lossy_proxy import Fault, LossyProxy
 from tests.support.full_service import Developer
 from tests.support.tracked_files import ROOT
-from tests.support.waiting import PATIENCE_S, POLL_S, until_met
+from tests.support.waiting import PATIENCE_S, POLL_S
 
 Json = Any
 LINE_BYTES_MAX: Final = 1 << 24
+patience_s = PATIENCE_S
 CASES: Final[dict[str, Json]] = {
     case["name"]: case
     for case in json.loads((ROOT / "clients/conformance/cases.json").read_text())["cases"]
@@ -73,7 +74,7 @@ class Driver:
         if self._process.returncode is None:
             self._process.kill()
         await self._process.wait()
-        await self._reading
+        await asyncio.wait({self._reading})
 
 
 class World:
@@ -185,7 +186,7 @@ class World:
         await (self._eventually(call) if step.get("eventually") else call())
 
     async def _eventually(self, check: Callable[[], Json]) -> None:
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(patience_s):
             while True:
                 try:
                     await check()
@@ -229,6 +230,11 @@ class World:
             pauses = [b.at_s - a.at_s for a, b in itertools.pairwise(seen)]
             assert max(pauses) >= step["pause_s"], pauses
 
+    async def cancelled(self, step: Json) -> None:
+        """Waits until the helper has closed the connection of a request."""
+        path = step["cancelled"]
+        await until_met(lambda: any(one.endswith(path) for one in self.proxy.cancelled))
+
     async def log(self, step: Json) -> None:
         await until_met(lambda: any(contains(line, step["log"]) for line in self.driver.logs))
 
@@ -258,11 +264,18 @@ STEPS: Final[dict[str, Callable[[World, Json], Json]]] = {
     "fault": World.fault,
     "requests": World.requests,
     "no_requests": World.no_requests,
+    "cancelled": World.cancelled,
     "log": World.log,
     "signal": World.signal,
     "lobby": World.lobby,
     "pending": World.pending,
 }
+
+
+async def until_met(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(patience_s):
+        while not condition():
+            await asyncio.sleep(POLL_S)
 
 
 def contains(value: Json, expected: Json) -> bool:
@@ -278,7 +291,11 @@ def contains(value: Json, expected: Json) -> bool:
             name in value and contains(value[name], one) for name, one in expected.items()
         )
     if isinstance(expected, list):
-        return len(value) == len(expected) and all(map(contains, value, expected))
+        return (
+            isinstance(value, list)
+            and len(value) == len(expected)
+            and all(map(contains, value, expected))
+        )
     if expected == "*":
         return bool(value)
     if isinstance(expected, str) and expected.startswith("^"):

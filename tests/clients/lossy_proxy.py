@@ -64,6 +64,7 @@ class LossyProxy:
         self.is_lossy = is_lossy
         self._lost: set[tuple[str, str, str]] = set()
         self.seen: list[Seen] = []
+        self.cancelled: list[str] = []
         self.faults: list[Fault] = []
 
     async def __aenter__(self) -> LossyProxy:
@@ -105,7 +106,9 @@ class LossyProxy:
         gone = asyncio.create_task(reader.read(1))
         try:
             await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
+            if not answer.done():
+                self.cancelled.append(path)
+            else:
                 if (fault and fault.kind == "drop") or self._loses(target, body.decode(), key):
                     writer.transport.abort()
                     return

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.clients import conformance
 from tests.clients.conformance import CASES, run_case
+from tests.clients.python_mutations import write_mutation
 from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, running
 from tests.support.hosted_game import Hosted
@@ -17,9 +19,20 @@ from tests.support.tracked_files import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
-PYTHON = (os.environ.get("CONFORMANCE_PYTHON", sys.executable), "-W", "error", str(ROOT / "clients/python/conformance_driver.py"))
+BUILT = ROOT / "build/clients"
+DRIVERS = {
+    "python": (sys.executable, "-W", "error", str(ROOT / "clients/python/conformance_driver.py")),
+    "typescript": ("node", str(BUILT / "typescript/conformance-driver.js")),
+    "csharp": ("mono", str(BUILT / "csharp/ConformanceDriver.exe")),
+    "cpp": (str(BUILT / "cpp/conformance_driver"),),
+}
+PACKAGES = {
+    "typescript": "nodejs npm",
+    "csharp": "mono-mcs mono-runtime libmono-posix4.0-cil libmono-system-net-http4.0-cil",
+    "cpp": "g++ libcurl4-openssl-dev",
+}
 SMOKE = "find reserves a slot that the lobby server can confirm"
-FIND_WAIT_MS = 1000
+FIND_WAIT_MS = 2000
 HEARTBEAT_GRACE_MS = 300
 
 
@@ -84,12 +97,34 @@ async def conformance_game(developer: Developer) -> Any:
     return _games[service]
 
 
+def driver_command(language: str) -> Sequence[str]:
+    command = DRIVERS[language]
+    if not Path(command[-1]).exists():
+        packages = PACKAGES[language]
+        pytest.skip(f"no driver: apt-get install {packages}, then `make client-drivers`")
+    return command
+
+
 @pytest.mark.fast
-async def test_python_helper_finds_a_slot(developer: Developer, game: Any) -> None:
-    await run_case(SMOKE, developer, game, PYTHON, is_lossy=False)
+@pytest.mark.parametrize("language", DRIVERS)
+async def test_helper_finds_a_slot(developer: Developer, game: Any, language: str) -> None:
+    await run_case(SMOKE, developer, game, driver_command(language), is_lossy=False)
 
 
 @pytest.mark.parametrize("is_lossy", [False, True], ids=["plain", "lossy"])
 @pytest.mark.parametrize("name", CASES)
-async def test_python_helper(developer: Developer, game: Any, name: str, is_lossy: bool) -> None:
-    await run_case(name, developer, game, PYTHON, is_lossy)
+@pytest.mark.parametrize("language", DRIVERS)
+async def test_helper(
+    developer: Developer, game: Any, language: str, name: str, is_lossy: bool
+) -> None:
+    await run_case(name, developer, game, driver_command(language), is_lossy)
+
+
+@pytest.mark.parametrize("name", CASES)
+async def test_each_case_fails_without_its_feature(
+    developer: Developer, game: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conformance, "patience_s", 4.0)
+    driver = write_mutation(CASES[name]["feature"], tmp_path)
+    with pytest.raises((AssertionError, TimeoutError)):
+        await run_case(name, developer, game, (sys.executable, str(driver)), is_lossy=False)
