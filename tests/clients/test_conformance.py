@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,10 @@ import pytest
 from tests.clients import conformance
 from tests.clients.conformance import CASES, run_case
 from tests.clients.python_mutations import write_mutation
-from tests.support import game_programs
-from tests.support.full_service import Developer, FullService, running
-from tests.support.hosted_game import Hosted
+from tests.clients.service import developer as developer
+from tests.clients.service import full_service as full_service
+from tests.clients.service import game as game
+from tests.support.full_service import Developer
 from tests.support.tracked_files import ROOT
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -32,69 +33,6 @@ PACKAGES = {
     "cpp": "g++ libcurl4-openssl-dev",
 }
 SMOKE = "find reserves a slot that the lobby server can confirm"
-FIND_WAIT_MS = 2000
-HEARTBEAT_GRACE_MS = 300
-
-
-@pytest.fixture(scope="session")
-def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
-    folder = tmp_path_factory.mktemp("s")
-    settings: Any = {"find_wait_ms": FIND_WAIT_MS, "heartbeat_grace_ms": HEARTBEAT_GRACE_MS}
-    with running(FullService(folder, runtime=game_programs.SETTINGS, **settings)) as service:
-        yield service
-
-
-@pytest.fixture
-async def developer(full_service: FullService) -> AsyncIterator[Developer]:
-    async with full_service.open_client("http") as client:
-        yield Developer(full_service, client)
-
-
-@pytest.fixture
-async def game(developer: Developer) -> Any:
-    return await conformance_game(developer)
-
-
-_games: dict[str, Any] = {}
-
-
-async def conformance_game(developer: Developer) -> Any:
-    """Creates the game of all cases once for each service. Each case has lobbies of its own."""
-    service = str(developer.full_service.folder)
-    if service not in _games:
-        game_id = await developer.game()
-        hosted = Hosted(developer, game_id)
-        await hosted.upload()
-        ports = {"game": {"protocol": "http"}}
-        attached = {
-            "max_players": 2,
-            "taggable": True,
-            "listable": True,
-            "docker": {"ports": ports},
-        }
-        modes = {
-            "duel": attached,
-            "solo": {**attached, "max_players": 1},
-            "secure": {**attached, "docker": {"ports": {"game": {"protocol": "https"}}}},
-            "hosted": {**hosted.mode(), "listable": True},
-            "hosted_off": attached,
-        }
-        version_id = await developer.version(game_id, {"matchmaker": {"game_modes": modes}})
-        place = {"game_id": game_id, "namespace_id": "prod"}
-        await developer.good("set_version", **place, version_id=version_id)
-        development = await developer.good(
-            "create_development_token",
-            **place,
-            hostname="127.0.0.1",
-            ports={"game": {"port_range": {"min": 30000, "max": 30009}, "protocol": "udp"}},
-        )
-        tokens = {
-            "public_token": await developer.public_token(game_id),
-            "service_token": await developer.service_token(game_id),
-            "development_token": development["token"],
-        }
-        _games[service] = {"game_id": game_id, "tokens": tokens}
-    return _games[service]
 
 
 def driver_command(language: str) -> Sequence[str]:

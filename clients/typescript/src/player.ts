@@ -11,7 +11,6 @@ const PAUSE_LONGEST_MS = 2_000;
 const TEMPORARY_STATUSES = new Set([0, 408, 500, 502, 503, 504]);
 
 /** A JSON value of the service. */
-// eslint-disable-next-line @typescript-eslint/no-explicit-any
 export type Json = any;
 
 /**
@@ -236,7 +235,7 @@ export class Http {
       answer = jsonOf(await response.text(), response.ok);
     } catch (error) {
       signal?.throwIfAborted();
-      throw new HostingError("NO_RESPONSE", 0, `no valid response: ${error}`);
+      throw new HostingError("NO_RESPONSE", 0, `no valid response: ${(error as Error).cause ?? error}`);
     } finally {
       clearTimeout(timer);
       signal?.removeEventListener("abort", abort);
