@@ -65,6 +65,7 @@ Json list(const Json& fields, hosting::Cancellation& cancellation) {
 Json open_server(const Json& fields) {
   hosting::Environment environment;
   for (const auto& [name, value] : fields["environment"].object()) environment[name] = value.text();
+  std::lock_guard lock(mutex);
   server = std::make_unique<hosting::LobbyServer>(environment, transport, time_of(fields, "heartbeat_ms", 3000));
   return Object{{"is_local", server->is_local()},   {"lobby_id", server->lobby_id()},       {"game_mode", server->game_mode()},
                 {"region_id", server->region_id()}, {"max_players", server->max_players()}, {"tags", server->tags},
@@ -73,6 +74,7 @@ Json open_server(const Json& fields) {
 
 Json run(const std::string& id, const std::string& name, const Json& fields, hosting::Cancellation& cancellation) {
   if (name == "open_player") {
+    std::lock_guard lock(mutex);
     matchmaker = std::make_unique<hosting::Matchmaker>(fields["api_url"].text(), fields["token"].text(), transport,
                                                        time_of(fields, "timeout_ms", 120'000));
     return {};
@@ -106,6 +108,8 @@ Json run(const std::string& id, const std::string& name, const Json& fields, hos
 }
 
 void answer(const Json& command, hosting::Cancellation& cancellation) {
+  // The runner waits for the result of a command that opens something, but only the mutex orders the threads.
+  std::unique_lock(mutex).unlock();
   const auto id = command["id"].text();
   Json result = Object{{"id", id}};
   try {
