@@ -135,7 +135,7 @@ class LobbyServer {
 
   // Waits until the lobby has to end, and then until all players have left, at most `timeout`. The service sends SIGKILL
   // 30 s after SIGTERM.
-  void drained(Milliseconds timeout = Milliseconds(20'000)) {
+  void drained(Milliseconds timeout = Milliseconds(10'000)) {
     stopping();
     std::unique_lock lock(mutex_);
     changed_.wait_for(lock, timeout, [this] { return players_.empty(); });

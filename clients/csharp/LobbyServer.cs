@@ -119,12 +119,12 @@ namespace Hosting.Game
         /// <summary>Ends when the lobby has to end. Returns the reason.</summary>
         public Task<string> StoppingAsync() => _stopping.Task;
 
-        /// <summary>Waits until the lobby has to end, and then until all players have left, at most 20 s.</summary>
+        /// <summary>Waits until the lobby has to end, and then until all players have left, at most 10 s.</summary>
         /// <remarks>The service sends SIGKILL 30 s after SIGTERM.</remarks>
         public async Task DrainedAsync(TimeSpan? timeout = null)
         {
             await StoppingAsync();
-            TimeSpan deadline = _clock.Elapsed + (timeout ?? TimeSpan.FromSeconds(20));
+            TimeSpan deadline = _clock.Elapsed + (timeout ?? TimeSpan.FromSeconds(10));
             while (true)
             {
                 Task left;

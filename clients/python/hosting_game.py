@@ -281,7 +281,7 @@ class LobbyServer:
         """Returns when the lobby has to end."""
         await self._stopping.wait()
 
-    async def drained(self, timeout_s: float = 20.0) -> None:
+    async def drained(self, timeout_s: float = 10.0) -> None:
         """Waits until the lobby has to end, and then until all players have left, at most `timeout_s`.
 
         The service sends SIGKILL 30 s after SIGTERM.

@@ -135,7 +135,7 @@ export class LobbyServer {
    *
    * The service sends SIGKILL 30 s after SIGTERM.
    */
-  async drained(timeoutMs = 20_000): Promise<void> {
+  async drained(timeoutMs = 10_000): Promise<void> {
     await this.stopping();
     const deadline = performance.now() + timeoutMs;
     while (this.#players.size && performance.now() < deadline) {

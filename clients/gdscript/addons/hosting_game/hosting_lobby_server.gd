@@ -99,7 +99,7 @@ func stop(reason := "stop") -> void:
 
 
 ## Waits until the lobby has to end, and then until all players have left, at most the given time.
-func drained(timeout_s := 20.0) -> void:
+func drained(timeout_s := 10.0) -> void:
 	if not stop_reason:
 		await stopping
 	var end_s := now_s() + timeout_s
