@@ -11,16 +11,22 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Final
 
+import hosting_game
 import pytest
+import websockets
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from tests.clients.service import developer as developer
 from tests.clients.service import full_service as full_service
 from tests.clients.service import game as game
+from tests.support import game_programs
 from tests.support.full_service import Developer, eventually
+from tests.support.game_back_end import GameBackEnd
+from tests.support.lobby_game import TIER
 from tests.support.tracked_files import ROOT
 from tests.support.waiting import PATIENCE_S
 
@@ -127,6 +133,27 @@ async def test_python_server_plays_with_the_service(developer: Developer, game: 
         assert await asyncio.wait_for(process.wait(), PATIENCE_S) == 0
     answer = await call("join", join, token=tokens["public_token"])
     assert answer.code == "MATCHMAKER_LOBBY_CLOSED"
+
+
+@pytest.mark.full
+async def test_service_runs_the_python_server(developer: Developer) -> None:
+    game_id = await developer.game()
+    library = Path(websockets.__file__).parent
+    files = {f"websockets/{path.relative_to(library)}": path for path in library.rglob("*.py")}
+    files |= {"example_server.py": SERVER, "hosting_game.py": Path(hosting_game.__file__)}
+    contents = {name: path.read_bytes() for name, path in files.items()}
+    archive = game_programs.server_archive("python3", "example_server.py", **contents)
+    back_end = GameBackEnd(developer, game_id, await developer.service_token(game_id))
+    docker = {"image_id": await back_end.build(archive), "ports": {"game": {"protocol": "http"}}}
+    modes = {"catch": {"tier": TIER, "max_players": 8, "docker": docker}}
+    version_id = await developer.version(game_id, {"matchmaker": {"game_modes": modes}})
+    await developer.good("set_version", game_id=game_id, namespace_id="prod", version_id=version_id)
+    url = f"http://{developer.full_service.ready['http']}"
+    matchmaker = hosting_game.Matchmaker(url, await developer.public_token(game_id))
+    async with connect((await matchmaker.find("catch")).websocket_url()) as player:
+        await scores(player, 1)
+        async with connect((await matchmaker.find("catch")).websocket_url()) as other:
+            assert await scores(other, 2) == [0, 0]
 
 
 def test_websocket_listener_of_node_releases_its_player() -> None:
