@@ -26,9 +26,10 @@ check: ## Name every tool that a build lacks, with its install line
 
 build: check $(BIN)/.built $(PROGRAMS) ## Python environment, the native module and programs, release profile
 
-$(BIN)/.installed: requirements/dev.lock
+$(BIN)/.installed: requirements/dev.lock clients/cli/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@scripts/step "Python packages" build/python.log $(BIN)/pip install --progress-bar off --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@scripts/step "command line" build/command-line.log $(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation --editable clients/cli
 	@touch $@
 
 # Python prefers a module built for its own version over one of the stable ABI, so modules of earlier builds are removed.
@@ -51,9 +52,10 @@ pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
 	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --release -p hosting-keeper --target $(RUST_HOST)
 	@install -s -t pyservice/bin $(CARGO_TARGET)/$(RUST_HOST)/release/hosting-keeper
 
-wheel: build ## One wheel for Python 3.11 and newer, with both programs in it, in build/wheel
+wheel: build ## The wheel for Python 3.11 and newer with both programs, and that of the command line, in build/wheel
 	@rm -rf build/wheel
 	@scripts/step "wheel" build/wheel.log $(BIN)/maturin build --release --out build/wheel
+	@scripts/step "wheel of the command line" build/command-line-wheel.log $(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel clients/cli
 
 run: build ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
 	@exec $(BIN)/python -m examples.run $(ARGS)

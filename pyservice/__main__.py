@@ -1,4 +1,4 @@
-from pyservice.cli import main
+from pyservice_cli import main
 
 if __name__ == "__main__":
     main()

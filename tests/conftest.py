@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import os
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -121,6 +122,12 @@ def plain_tracebacks() -> None:
     plain = structlog.dev.plain_traceback
     renderer = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=plain)
     structlog.configure(processors=[*others, renderer])
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_configuration_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Hides the services of tests from the command line of the developer, and their profiles."""
+    os.environ["XDG_CONFIG_HOME"] = str(tmp_path_factory.mktemp("configuration"))
 
 
 @pytest.fixture(scope="session")

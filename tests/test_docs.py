@@ -38,6 +38,7 @@ from pyservice.schema.json_decoding import compile_decoder
 from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
 from pyservice.storage.signed_urls import PREFIX
+from pyservice_cli.application import app as developer_app
 from tests.support.browser import browser as browser
 from tests.support.compiled_programs import compiled_program
 from tests.support.doc_pages import (
@@ -516,13 +517,16 @@ def test_configuration_defaults_and_limits_match_the_code() -> None:
     assert f"`max` ≤ {IDLE_LOBBIES_MAX}" in rows["idle_lobbies"][3]
 
 
-def test_command_table_matches_the_commands() -> None:
+@pytest.mark.parametrize(
+    ("table", "application"), [("commands", app), ("developer commands", developer_app)]
+)
+def test_command_table_matches_the_commands(table: str, application: typer.Typer) -> None:
     documented = {
         code(command): set(re.findall(r"--[\w-]+", options))
-        for command, _, options in table_of("reference/cli.md", "commands")
+        for command, _, options in table_of("reference/cli.md", table)
     }
-    assert documented == dict(commands(typer.main.get_command(app)))
-    before, _, after = page("reference/cli.md").partition("<!-- table: commands -->")
+    assert documented == dict(commands(typer.main.get_command(application)))
+    before, _, after = page("reference/cli.md").partition(f"<!-- table: {table} -->")
     explained = before + after.partition("\n\n")[2]
     assert set().union(*documented.values()) <= set(re.findall(r"--[\w-]+", explained))
 

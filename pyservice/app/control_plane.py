@@ -336,7 +336,9 @@ class ControlPlane:
                 },
             ),
             audit=AuditLogOperations(database, self._topics),
-            namespaces=NamespaceOperations(records, self._feeder, one, deletions, on_deleted),
+            namespaces=NamespaceOperations(
+                records, self._feeder, one, links, deletions, on_deleted
+            ),
             namespace_access=NamespaceAccessOperations(database, one, settings.domains.of_service),
             tokens=TokenOperations(
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish

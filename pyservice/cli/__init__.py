@@ -7,14 +7,31 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyservice.process import blocked_signals
 
 if TYPE_CHECKING:
     from pyservice.process.early_spawn import PendingFlags
 
-__all__ = ["main"]
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: Final = frozenset(
+    {
+        "audit",
+        "billing",
+        "check-config",
+        "group",
+        "identity",
+        "keys",
+        "migrate",
+        "namespace",
+        "quota",
+        "serve",
+        "token",
+    }
+)
+"""Commands of the operator. They run on the machine of the service."""
 
 
 def main() -> None:
@@ -51,6 +68,6 @@ def _load(awaited: PendingFlags) -> None:
     if not SupervisorLink.parse(awaited.parent).stop_on_supervisor_exit():
         sys.exit()
     from pyservice.app import load
-    from pyservice.cli import commands  # noqa: F401 — loaded now, used later
+    from pyservice.cli import commands, service_start  # noqa: F401 — loaded now, used later
 
     load(awaited.role)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import enum
-import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
-from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
 from pyservice.cli import admin_commands, audit_commands, quota_commands, token_commands
 from pyservice.cli.options import (
     Cdn,
@@ -28,15 +25,10 @@ from pyservice.cli.options import (
     flags_of,
     load_or_exit,
 )
-from pyservice.process.launch import Launch
-from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
-from pyservice.process.ready_report import SupervisorLink
-from pyservice.settings import Settings, load
-from pyservice.settings.file_permissions import readable_secrets
 
 app = typer.Typer(
     name="pyservice",
-    help="Self-hosted multiplayer hosting: matchmaking, lobbies and player tokens.",
+    help="Commands of the operator, on the machine of the service.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -63,23 +55,6 @@ class Role(enum.StrEnum):
     EDGE_GUARD = "edge-guard"
 
 
-_UMASK: Final = 0o022
-"""File mode mask of the service. Game servers run as other users and must read unpacked builds.
-
-Private files have a mode of their own, or are in a private folder.
-"""
-
-
-def _inherited_listeners(pairs: Sequence[str], settings: Settings) -> dict[str, int]:
-    """Returns the sockets of the supervisor (`NAME:DESCRIPTOR`), or those of systemd."""
-    if pairs:
-        return {name: int(number) for name, _, number in (pair.partition(":") for pair in pairs)}
-    try:
-        return activated_listeners(settings)
-    except ActivationFailed as failed:
-        fail(failed.problems)
-
-
 @app.command()
 def serve(
     role: Annotated[Role, typer.Option(help="Which part of the service to run.")] = Role.ALL,
@@ -96,19 +71,12 @@ def serve(
         typer.Option(help="JSON file with the addresses, written when the service is ready."),
     ] = None,
     settings: Set = None,
-    child_of: Annotated[
-        SupervisorLink | None, typer.Option(parser=SupervisorLink.parse, hidden=True)
-    ] = None,
+    child_of: Annotated[str | None, typer.Option(hidden=True)] = None,
     listener: Annotated[list[str] | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Run the service until SIGTERM or Ctrl-C."""
-    os.umask(_UMASK)
-    flags = flags_of(data_dir, http, grpc, cdn, metrics, feed, settings, front)
+    from pyservice.cli import service_start
 
-    def reread() -> Settings:
-        return load(flags, config)
-
-    warning = readable_secrets(config) if child_of is None else None
     options = {
         "config": config,
         "data-dir": data_dir,
@@ -121,19 +89,10 @@ def serve(
     }
     words = [f"--{name}={value}" for name, value in options.items() if value is not None]
     words += [f"--set={pair}" for pair in settings or ()]
-    configuration = load_or_exit(flags, config)
-    listeners = _inherited_listeners(listener or (), configuration)
-    launch = Launch(configuration, reread, ready_file, child_of, warning, words, listeners)
-    if role is Role.CDN and child_of is None:
-        fail(["--role=cdn: the control plane starts this process; use --role=control"])
-    run = {
-        Role.ALL: run_all,
-        Role.DATA: run_data,
-        Role.CONTROL: run_control,
-        Role.CDN: run_cdn,
-        Role.EDGE_GUARD: run_edge_guard,
-    }
-    sys.exit(run[role](launch))
+    flags = flags_of(data_dir, http, grpc, cdn, metrics, feed, settings, front)
+    sys.exit(
+        service_start.serve(role.value, flags, config, ready_file, child_of, words, listener or ())
+    )
 
 
 @app.command("check-config")

@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from pyservice.settings import Settings, SettingsError, load
+if TYPE_CHECKING:
+    from pyservice.settings import Settings
+
 
 Config = Annotated[Path | None, typer.Option("--config", help="TOML file with settings.")]
 DataDir = Annotated[Path | None, typer.Option(help="Folder of journal, keys and feed.")]
@@ -82,6 +84,9 @@ def flags_of(
 
 
 def load_or_exit(flags: dict[str, Any], config: Path | None) -> Settings:
+    # Loaded on use: the list of commands does not need it.
+    from pyservice.settings import SettingsError, load
+
     try:
         return load(flags, config)
     except SettingsError as error:

@@ -28,7 +28,7 @@ from pyservice.control.name_rules import (
     problem_messages,
     require_valid,
 )
-from pyservice.control.resource_summaries import namespace_summary
+from pyservice.control.resource_summaries import PublicUrls, namespace_summary
 from pyservice.control.timestamps import query_milliseconds, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import NAMESPACE_NAME_MAX
@@ -108,6 +108,7 @@ class NamespaceOperations:
     records: RecordContext
     feeder: Feeder
     namespace_change: NamespaceChange
+    links: PublicUrls
     deletions: Deletions
     on_deleted: Callable[[], None]
     """Starts the removal of what the deletion leaves, and ends game servers without a record."""
@@ -217,6 +218,7 @@ class NamespaceOperations:
             config=pb.NamespaceConfig(
                 cdn=cdn, matchmaker=_limits(row), kv=pb.EmptyConfig(), identity=pb.EmptyConfig()
             ),
+            site_url=self.links.site_url(row.game_name_id, row.name_id),
         )
         return pb.GetNamespaceResponse(namespace=namespace)
 

@@ -25,10 +25,9 @@ class PublicUrls:
     def hub_url(self) -> str:
         return self.given_hub_url or self.public_url
 
-    def game_site_url(self, name_id: str) -> str:
-        if self.cdn_domain is None:
-            return f"{self.cdn_url}/{name_id}/prod/"
-        return f"https://{name_id}.{self.cdn_domain}"
+    def site_url(self, game_name_id: str, name_id: str) -> str:
+        hosts = self.cdn_hosts(game_name_id, name_id)
+        return f"https://{hosts[-1]}" if hosts else f"{self.cdn_url}/{game_name_id}/{name_id}/"
 
     def cdn_hosts(self, game_name_id: str, name_id: str) -> list[str]:
         """Returns the CDN host names of a site, or an empty list without a CDN domain."""
@@ -74,7 +73,7 @@ def game_summary(
         game_id=row.game_id,
         name_id=row.name_id,
         display_name=row.display_name,
-        url=links.game_site_url(row.name_id),
+        url=links.site_url(row.name_id, "prod"),
         total_player_count=player_count,
         developer=developer,
         logo_url=links.picture_url(row.logo_upload_id, row.logo_kind),

@@ -65,7 +65,7 @@ def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
             open_backend=domains.open_backend,
         ),
         login_methods=pb.LoginMethods(access_token=True, email=False),
-        origins=pb.BootstrapOrigins(hub=links.hub_url),
+        origins=pb.BootstrapOrigins(hub=links.hub_url, api=links.public_url),
     )
 
 

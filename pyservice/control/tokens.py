@@ -189,7 +189,9 @@ class TokenOperations:
         async def change(tx: Transaction) -> pb.CreatePublicTokenResponse:
             creator_id = await self._creator_id(tx, caller)
             row = await authorization.find_namespace(tx, caller, request)
-            token_id = await self._add_public(tx, row.namespace_id, row.group_id, creator_id, note)
+            place = (row.namespace_id, row.group_id)
+            token_id = request.reuse and await tokens.newest_public(tx, row.namespace_id)
+            token_id = token_id or await self._add_public(tx, *place, creator_id, note)
             return pb.CreatePublicTokenResponse(token_id=token_id)
 
         response = await self._changes.apply(caller, request, pb.CreatePublicTokenResponse, change)

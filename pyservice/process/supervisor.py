@@ -8,7 +8,7 @@ import errno
 import math
 import signal
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -25,6 +25,7 @@ from pyservice.process.listening_sockets import (
 )
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
+from pyservice_cli.local_services import Announcement, loopback_url
 
 SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
@@ -77,6 +78,7 @@ class _Supervisor:
         self._control = ChildProcess("control", launch.flags, self._has_changed.set)
         self._children = (self._data, self._control)
         self._needs_control = _has_no_feed(launch.settings.data_dir)
+        self._announcement: Announcement | None = None
         self._status = 0
 
     async def live(self) -> int:
@@ -112,6 +114,8 @@ class _Supervisor:
             {report_task, stop_wait, *watch_tasks}, return_when=asyncio.FIRST_COMPLETED
         )
         self._signals.stop.set()
+        if self._announcement is not None:
+            self._announcement.withdraw()
         # The planes then have the only copies, and new clients are refused when they close them.
         # systemd keeps its own copies for the next service.
         close_listeners(self._listeners)
@@ -267,9 +271,25 @@ class _Supervisor:
         self._log.info(
             "ready", **{name: value for name, value in report.items() if value is not None}
         )
+        self._announce(report)
         path = self._launch.ready_file
         if path is not None:
             await report_ready(path, report, self._signals)
+
+    def _announce(self, report: Mapping[str, Any]) -> None:
+        """Lets the command line of this user find the service. The service also works without a
+        home folder.
+        """
+        address, token_file = report["http"], report["cloud_token_file"]
+        if self._announcement is not None or not (address and token_file):
+            return
+        url = loopback_url(address)
+        if url is None or self._launch.settings.has_tls:
+            return
+        try:
+            self._announcement = Announcement.publish(url, Path(token_file))
+        except OSError as error:
+            self._log.info("not announced to the command line", reason=str(error))
 
     async def _wait_ready(self) -> None:
         """Waits until both planes are ready, or until a stop signal arrives.

@@ -124,6 +124,7 @@ _WITH_PATH = (
     select(
         namespaces,
         games.c.group_id,
+        games.c.name_id.label("game_name_id"),
     )
     .join(games, games.c.game_id == namespaces.c.game_id)
     .where(
@@ -168,8 +169,8 @@ async def get(tx: Transaction, namespace_id: str) -> Record | None:
 async def by_path(
     tx: Transaction, game: str, text: str, version_id: str | None = None
 ) -> Record | None:
-    """Returns the namespace's columns with the game's `group_id`. `game` and `text` are IDs or
-    name_ids.
+    """Returns the namespace's columns with the game's `group_id` and `game_name_id`. `game` and
+    `text` are IDs or name_ids.
 
     With `version_id`, adds `has_version`: whether the version belongs to the game.
     """

@@ -304,6 +304,21 @@ async def counts(tx: Transaction, namespace_id: str, kind: str, now_ms: int) -> 
     return TokenCounts(0, 0) if found is None else TokenCounts(found.good, found.remembered)
 
 
+async def newest_public(tx: Transaction, namespace_id: str) -> str | None:
+    """Returns the id of the newest public token that is not revoked."""
+    column = namespace_tokens.c
+    statement = (
+        select(column.token_id)
+        .where(
+            column.namespace_id == namespace_id, column.kind == "pub", column.revoke_ms.is_(None)
+        )
+        .order_by(column.create_ms.desc(), column.token_id.desc())
+        .limit(1)
+    )
+    row = await tx.first(statement)
+    return None if row is None else str(row.token_id)
+
+
 async def revoke_of_namespace(tx: Transaction, token_id: str, now_ms: int) -> None:
     """Revokes a token of a namespace, unless it is already revoked."""
     condition = and_(

@@ -312,7 +312,7 @@ class Developer:
         context = RecordContext(source.database, IdempotentChanges(source.database), IDS, Topics())
         change = NamespaceChange(context, feed.feeder)
         self._operations = NamespaceOperations(
-            context, feed.feeder, change, cast(Any, None), lambda: None
+            context, feed.feeder, change, cast(Any, None), cast(Any, None), lambda: None
         )
         self._access = NamespaceAccessOperations(source.database, change)
         client = DataPlaneClient(feed._client)

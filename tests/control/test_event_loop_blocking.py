@@ -18,6 +18,7 @@ from pyservice.control.authorization import GrantedScope
 from pyservice.control.games import GameDeletions, GameOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.namespaces import NamespaceOperations
+from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.sites import FILES_MAX, SiteOperations
 from pyservice.control.uploads import UploadLifecycle
 from pyservice.control.versions import VersionOperations
@@ -111,7 +112,12 @@ class Plane:
             context, data_plane, data_plane, data_plane, [], GameDeletions(deletions, lambda: None)
         )
         self.namespaces = NamespaceOperations(
-            context, data_plane, data_plane, deletions, lambda: None
+            context,
+            data_plane,
+            data_plane,
+            PublicUrls(URL, None, URL, None, str),
+            deletions,
+            lambda: None,
         )
 
     async def prepare(self) -> None:

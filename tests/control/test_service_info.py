@@ -45,7 +45,7 @@ async def test_bootstrap_needs_no_token_and_has_the_contract_shape(
         "cluster": TEXT,
         "domains": {"cdn": TEXT, "job": TEXT, "main": TEXT},
         "login_methods": {"access_token": FLAG, "email": FLAG},
-        "origins": {"hub": TEXT},
+        "origins": {"api": TEXT, "hub": TEXT},
     }
     assert (answer.body["access"], answer.body["cluster"]) == ("development", "oss")
     assert answer.body["login_methods"] == {"access_token": True, "email": False}

@@ -95,6 +95,18 @@ async def test_revoking_one_token_keeps_the_other(developer: Developer, kind: st
     assert await code_in_data_plane(developer, second["token"]) == "OK"
 
 
+async def test_reuse_returns_the_newest_valid_public_token(developer: Developer) -> None:
+    game_id = await developer.arena()
+    first = await make(developer, "pub", game_id, reuse=True)
+    assert await make(developer, "pub", game_id, reuse=True) == first
+    second = await make(developer, "pub", game_id)
+    assert await make(developer, "pub", game_id, reuse=True) == second
+    fields = {**target_of(game_id), "token_id": second["token_id"]}
+    await developer.good("revoke_namespace_token", **fields)
+    assert await make(developer, "pub", game_id, reuse=True) == first
+    assert await code_in_data_plane(developer, first["token"]) == "OK"
+
+
 async def test_token_of_another_namespace_is_not_found(developer: Developer) -> None:
     game_id = await developer.arena()
     token = await make(developer, "pub", game_id)

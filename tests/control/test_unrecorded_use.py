@@ -60,7 +60,9 @@ class DeletionScenario:
         context = RecordContext(database, IdempotentChanges(database), IDS, Topics())
         deletions = Deletions(database, missing, self.plane, EPOCH, missing)
         self._versions = VersionOperations(context, deletions, missing)
-        self._namespaces = NamespaceOperations(context, missing, missing, deletions, lambda: None)
+        self._namespaces = NamespaceOperations(
+            context, missing, missing, missing, deletions, lambda: None
+        )
         self._games = GameOperations(
             context, missing, missing, missing, [], GameDeletions(deletions, lambda: None)
         )

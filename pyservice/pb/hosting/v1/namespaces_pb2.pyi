@@ -78,20 +78,22 @@ class GetNamespaceResponse(_message.Message):
     def __init__(self, namespace: _Optional[_Union[Namespace, _Mapping]] = ...) -> None: ...
 
 class Namespace(_message.Message):
-    __slots__ = ("namespace_id", "create_ts", "display_name", "version_id", "name_id", "config")
+    __slots__ = ("namespace_id", "create_ts", "display_name", "version_id", "name_id", "config", "site_url")
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     CREATE_TS_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_ID_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    SITE_URL_FIELD_NUMBER: _ClassVar[int]
     namespace_id: str
     create_ts: str
     display_name: str
     version_id: str
     name_id: str
     config: NamespaceConfig
-    def __init__(self, namespace_id: _Optional[str] = ..., create_ts: _Optional[str] = ..., display_name: _Optional[str] = ..., version_id: _Optional[str] = ..., name_id: _Optional[str] = ..., config: _Optional[_Union[NamespaceConfig, _Mapping]] = ...) -> None: ...
+    site_url: str
+    def __init__(self, namespace_id: _Optional[str] = ..., create_ts: _Optional[str] = ..., display_name: _Optional[str] = ..., version_id: _Optional[str] = ..., name_id: _Optional[str] = ..., config: _Optional[_Union[NamespaceConfig, _Mapping]] = ..., site_url: _Optional[str] = ...) -> None: ...
 
 class NamespaceConfig(_message.Message):
     __slots__ = ("cdn", "matchmaker", "kv", "identity")

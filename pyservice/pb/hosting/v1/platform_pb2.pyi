@@ -62,10 +62,12 @@ class LoginMethods(_message.Message):
     def __init__(self, access_token: _Optional[bool] = ..., email: _Optional[bool] = ...) -> None: ...
 
 class BootstrapOrigins(_message.Message):
-    __slots__ = ("hub",)
+    __slots__ = ("hub", "api")
     HUB_FIELD_NUMBER: _ClassVar[int]
+    API_FIELD_NUMBER: _ClassVar[int]
     hub: str
-    def __init__(self, hub: _Optional[str] = ...) -> None: ...
+    api: str
+    def __init__(self, hub: _Optional[str] = ..., api: _Optional[str] = ...) -> None: ...
 
 class GetRegionTiersRequest(_message.Message):
     __slots__ = ()

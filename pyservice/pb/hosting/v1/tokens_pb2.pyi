@@ -28,12 +28,14 @@ class CreateServiceTokenResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ts: _Optional[str] = ...) -> None: ...
 
 class CreatePublicTokenRequest(_message.Message):
-    __slots__ = ("game_id", "namespace_id")
+    __slots__ = ("game_id", "namespace_id", "reuse")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    REUSE_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_id: str
-    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ...) -> None: ...
+    reuse: bool
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., reuse: _Optional[bool] = ...) -> None: ...
 
 class CreatePublicTokenResponse(_message.Message):
     __slots__ = ("token", "token_id", "expires_ts")

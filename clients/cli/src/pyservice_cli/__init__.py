@@ -1,0 +1,30 @@
+"""Command line `pyservice`: commands for developers, and those of the operator.
+
+Commands for developers need only this distribution and a service that they can reach. The
+operator's commands are in the package `pyservice`, which has the service itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Runs the command of this process."""
+    if _is_service_installed():
+        from pyservice import cli as operator
+
+        # The service starts its planes before it imports anything else.
+        if sys.argv[1:2] and sys.argv[1] in operator.COMMANDS:
+            operator.main()
+            return
+    from pyservice_cli.application import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+def _is_service_installed() -> bool:
+    return importlib.util.find_spec("pyservice") is not None

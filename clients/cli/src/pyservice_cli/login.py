@@ -1,0 +1,75 @@
+"""Profiles: `login`, `logout` and `whoami`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyservice_cli.api import Api
+from pyservice_cli.connections import (
+    LOCAL,
+    Connection,
+    Profiles,
+    find_connection,
+    normalized_url,
+)
+from pyservice_cli.failures import InputInvalid, NotLoggedIn
+from pyservice_cli.local_services import configuration_folder
+from pyservice_cli.terminal import Terminal
+
+
+def log_in(terminal: Terminal, url: str, token: str | None, profile: str | None) -> None:
+    """Checks a token with the service and stores both."""
+    if token == "-":
+        token = sys.stdin.readline()
+    if not token:
+        raise InputInvalid("A token is missing.", "Give it with --token.")
+    base = normalized_url(url)
+    name = profile or urlsplit(base).netloc
+    if name == LOCAL:
+        raise InputInvalid(f"The name {LOCAL} is reserved.", "Choose another --profile.")
+    scope = Api(Connection(base, token.strip(), name)).get("/cloud/auth/inspect")
+    Profiles(configuration_folder()).add(name, base, token.strip())
+    terminal.finish(
+        {"profile": name, "url": base, "scope": scope},
+        f"Logged in to {base} (profile {name}).",
+    )
+
+
+def log_out(terminal: Terminal, profile: str | None) -> None:
+    """Removes a profile, by default the current one."""
+    profiles = Profiles(configuration_folder())
+    _, current = profiles.read()
+    name = profile or current
+    if name is None or not profiles.remove(name):
+        raise NotLoggedIn("There is no such profile." if name else "You are not logged in.")
+    terminal.finish(
+        {"profile": name},
+        f"The profile {name} is removed. Its token stays valid until it is revoked.",
+    )
+
+
+def show_identity(terminal: Terminal, profile: str | None) -> None:
+    """Prints the service and the scope of the token."""
+    connection = find_connection(profile)
+    scope = Api(connection).get("/cloud/auth/inspect")
+    terminal.finish(
+        {"url": connection.url, "profile": connection.profile, "scope": scope},
+        f"service    {connection.url}",
+        f"profile    {connection.profile}",
+        *_scope_lines(scope),
+    )
+
+
+def _scope_lines(scope: Mapping[str, Any]) -> Iterator[str]:
+    names = {
+        "identity_id": "identity",
+        "group_id": "group",
+        "game_id": "game",
+        "expires_ts": "expires",
+    }
+    for field, name in names.items():
+        if field in scope:
+            yield f"{name:10} {scope[field]}"

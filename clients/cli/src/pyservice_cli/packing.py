@@ -1,0 +1,136 @@
+"""Archives of game servers. The same files give the same bytes on every system.
+
+A file is executable if it begins with `#!` or with the mark of an ELF program, or if its mode says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import stat
+import tarfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import pathspec
+
+from pyservice_cli.failures import InputInvalid, Problem
+
+DESCRIPTION: Final = "server.json"
+_ALWAYS_EXCLUDED: Final = (".git/", ".hosting/", "__pycache__/", ".venv/", ".DS_Store")
+_EXECUTABLE_MARKS: Final = (b"#!", b"\x7fELF")
+_BLOCK_BYTES: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file of an archive. `target` is the target of a symbolic link, or None for a file."""
+
+    name: str
+    path: Path
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    path: Path
+    sha256: str
+    size: int
+
+
+def files_of(folder: Path, exclude: tuple[str, ...] = ()) -> list[Entry]:
+    """Returns the files of a folder in their order by name. Raises InputInvalid with all problems.
+
+    Follows `.gitignore` of the folder, and `exclude`, which has lines of the same form.
+    """
+    if not folder.is_dir():
+        raise InputInvalid(f"The folder {folder} does not exist.")
+    ignored = folder / ".gitignore"
+    lines = ignored.read_text(encoding="utf-8").splitlines() if ignored.is_file() else []
+    spec = pathspec.GitIgnoreSpec.from_lines([*_ALWAYS_EXCLUDED, *lines, *exclude])
+    problems: list[Problem] = []
+    entries = sorted(_walk(folder, folder, spec, problems), key=lambda entry: entry.name)
+    if problems:
+        raise InputInvalid(
+            f"{folder} has files that an archive cannot have.",
+            "Remove them, or list them in `exclude`.",
+            problems,
+        )
+    return entries
+
+
+def _walk(
+    root: Path, folder: Path, spec: pathspec.GitIgnoreSpec, problems: list[Problem]
+) -> Iterator[Entry]:
+    for item in os.scandir(folder):
+        path = Path(item.path)
+        name = path.relative_to(root).as_posix()
+        is_folder = item.is_dir(follow_symlinks=False)
+        if spec.match_file(f"{name}/" if is_folder else name):
+            continue
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            shown = name.encode("utf-8", "backslashreplace").decode()
+            problems.append(Problem(shown, "the name is not in UTF-8"))
+            continue
+        if item.is_symlink():
+            yield from _link(root, path, name, problems)
+        elif is_folder:
+            yield from _walk(root, path, spec, problems)
+        elif item.is_file(follow_symlinks=False):
+            yield Entry(name, path)
+        else:
+            problems.append(Problem(name, "is neither a file nor a folder"))
+
+
+def _link(root: Path, path: Path, name: str, problems: list[Problem]) -> Iterator[Entry]:
+    target = os.readlink(path)
+    inside = os.path.normpath(path.parent / target)
+    if os.path.isabs(target) or not Path(inside).is_relative_to(os.path.normpath(root)):
+        problems.append(Problem(name, f"is a link out of the folder, to {target}"))
+    else:
+        yield Entry(name, path, Path(target).as_posix())
+
+
+def pack(entries: list[Entry], description: Mapping[str, Any], target: BinaryIO) -> None:
+    """Writes a tar with the entries, and with `server.json` unless the entries have one."""
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        if description:
+            text = json.dumps(description, sort_keys=True).encode()
+            archive.addfile(_information(DESCRIPTION, len(text), 0o644), io.BytesIO(text))
+        for entry in entries:
+            if entry.target is not None:
+                link = _information(entry.name, 0, 0o777)
+                link.type, link.linkname = tarfile.SYMTYPE, entry.target
+                archive.addfile(link)
+                continue
+            with entry.path.open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                archive.addfile(_information(entry.name, size, _mode(file)), file)
+
+
+def _information(name: str, size: int, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = size, mode
+    return entry
+
+
+def _mode(file: BinaryIO) -> int:
+    start = file.read(4)
+    file.seek(0)
+    is_executable = start.startswith(_EXECUTABLE_MARKS)
+    if os.name == "posix":
+        is_executable |= bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
+    return 0o755 if is_executable else 0o644
+
+
+def digest_of(file: BinaryIO) -> str:
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+    return digest.hexdigest()

@@ -1,0 +1,140 @@
+"""`pyservice play`: the game's page in the browser, or bots of the game."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+import webbrowser
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pyservice_cli.api import Api
+from pyservice_cli.connections import find_connection
+from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted
+from pyservice_cli.project import Project, read_project
+from pyservice_cli.python_packages import installed_packages
+from pyservice_cli.terminal import Terminal
+
+_START_TIMEOUT_S: Final = 60.0
+_POLL_S: Final = 0.1
+
+
+def play(
+    terminal: Terminal, folder: Path, namespace: str | None, profile: str | None, bots: int | None
+) -> None:
+    """Plays the game of a folder until Ctrl-C."""
+    project = read_project(folder)
+    api = Api(find_connection(profile))
+    place = f"/cloud/games/{project.game}/namespaces/{namespace or project.namespace}"
+    site = str(api.get(place)["namespace"]["site_url"])
+    has_page = "build_output" in project.config.get("cdn", {})
+    if bots is None and has_page and _open_browser(site):
+        terminal.finish({"url": site}, f"Opened {site}")
+        return
+    if has_page:
+        terminal.say(f"Page: {site}")
+    if not project.bot:
+        raise InputInvalid(
+            "The game has no bot.", 'Name the command of a bot: [play] bot = ["python3", "bot.py"]'
+        )
+    _play_with_bots(terminal, project, api, place, bots or 1)
+
+
+def _open_browser(url: str) -> bool:
+    has_display = os.name != "posix" or sys.platform == "darwin" or "DISPLAY" in os.environ
+    return (has_display or "WAYLAND_DISPLAY" in os.environ) and webbrowser.open(url)
+
+
+def _play_with_bots(terminal: Terminal, project: Project, api: Api, place: str, count: int) -> None:
+    token = api.post(f"{place}/tokens/public", {"reuse": True})["token"]
+    origins = api.get("/cloud/bootstrap")["origins"]
+    environment = {
+        **os.environ,
+        "HOSTING_API_URL": origins["api"],
+        "HOSTING_PUBLIC_TOKEN": token,
+        "PYTHONPATH": os.pathsep.join(_module_folders(terminal, project)),
+    }
+    before = _player_counts(api, place)
+    command = _found_command(project)
+    processes = []
+    try:
+        for _ in range(count):
+            processes.append(_start_bot(command, project.folder, environment))
+        lobbies = _wait_for_players(api, place, before, processes)
+        terminal.finish(
+            {"lobbies": lobbies},
+            *(f"Lobby {lobby_id}: players: {count}" for lobby_id, count in lobbies.items()),
+            "Ctrl-C ends the bots.",
+        )
+        for process in processes:
+            process.wait()
+    except Interrupted:
+        return
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+
+
+def _start_bot(
+    command: list[str], folder: Path, environment: Mapping[str, str]
+) -> subprocess.Popen[bytes]:
+    """Starts a bot that does not get the Ctrl-C of the terminal."""
+    if sys.platform == "win32":
+        flags = subprocess.CREATE_NEW_PROCESS_GROUP
+        return subprocess.Popen(command, cwd=folder, env=environment, creationflags=flags)
+    return subprocess.Popen(command, cwd=folder, env=environment, process_group=0)
+
+
+def _module_folders(terminal: Terminal, project: Project) -> list[str]:
+    packages = installed_packages(terminal, project)
+    folders = [] if project.build is None else [project.build.folder]
+    return [str(folder.absolute()) for folder in [*folders, *([packages] if packages else [])]]
+
+
+def _found_command(project: Project) -> list[str]:
+    program, *arguments = project.bot
+    if program in ("python", "python3"):
+        return [sys.executable, *arguments]
+    found = shutil.which(program, path=f"{project.folder}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise InputInvalid(f"The program {program} of play.bot is not installed.")
+    return [found, *arguments]
+
+
+def _player_counts(api: Api, place: str) -> dict[str, int]:
+    lobbies: list[dict[str, Any]] = api.get(f"{place}/logs/lobbies")["lobbies"]
+    return {
+        lobby["lobby_id"]: lobby.get("usage", {}).get("player_count", 0)
+        for lobby in lobbies
+        if lobby["state"] == "running"
+    }
+
+
+def _wait_for_players(
+    api: Api, place: str, before: Mapping[str, int], processes: list[subprocess.Popen[bytes]]
+) -> dict[str, int]:
+    """Waits until the bots are in lobbies. Returns the number of players by lobby."""
+    until_s = time.monotonic() + _START_TIMEOUT_S
+    wanted = sum(before.values()) + len(processes)
+    while True:
+        now = _player_counts(api, place)
+        if sum(now.values()) >= wanted:
+            return {lobby_id: count for lobby_id, count in now.items() if count}
+        ended = [process for process in processes if process.poll() is not None]
+        if ended:
+            raise CommandFailed(
+                f"A bot ended with exit status {ended[0].returncode} before it was in a lobby.",
+                "Its lines above say why.",
+            )
+        if time.monotonic() >= until_s:
+            raise CommandFailed(
+                f"The bots are not in a lobby after {_START_TIMEOUT_S:.0f} s.",
+                "Read the log of the lobby with `pyservice logs`.",
+            )
+        time.sleep(_POLL_S)
