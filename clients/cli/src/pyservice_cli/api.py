@@ -227,12 +227,12 @@ def _unreachable(url: str, error: HTTPError) -> Unreachable:
         return Unreachable(
             f"The host {parts.hostname} is not known.", "Check the address and your network."
         )
-    if isinstance(cause, TimeoutError):
-        return Unreachable(f"{base} did not answer in time.", "Check the address and your network.")
     if isinstance(cause, NewConnectionError):
         return Unreachable(
             f"Nothing listens at {base}.", "Check the address, and that the service runs."
         )
+    if isinstance(cause, TimeoutError):
+        return Unreachable(f"{base} did not answer in time.", "Check the address and your network.")
     if isinstance(cause, ProtocolError) and parts.scheme == "http":
         return Unreachable(
             f"{base} closed the connection without an answer.",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import signal
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from pyservice_cli.failures import CommandFailed, Interrupted
 from pyservice_cli.terminal import Terminal
+
+if TYPE_CHECKING:
+    from pyservice_cli.games import Game
 
 DEVELOPER_PANEL: Final = "Your game"
 SERVICE_PANEL: Final = "Services"
@@ -22,6 +26,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+dev_app = typer.Typer(help="Play on this machine, without an upload.", no_args_is_help=True)
+app.add_typer(dev_app, name="dev", rich_help_panel=DEVELOPER_PANEL)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 ProfileName = Annotated[
@@ -92,7 +99,7 @@ def deploy(
     """Upload what changed, create a version and let players in."""
     from pyservice_cli.deployment import deploy as run_deployment
 
-    run_deployment(Terminal(json), folder, namespace, profile, is_dry_run=dry_run)
+    run_deployment(Terminal(json), _game(folder, namespace, profile), is_dry_run=dry_run)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
@@ -108,7 +115,160 @@ def play(
     """Open the game's page, or play with bots, until Ctrl-C."""
     from pyservice_cli.playing import play as run_play
 
-    run_play(Terminal(json), folder, namespace, profile, bots)
+    run_play(Terminal(json), _game(folder, namespace, profile), bots)
+
+
+@app.command("open", rich_help_panel=DEVELOPER_PANEL)
+def open_page(
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Open the game's page in the browser, and print its address."""
+    from pyservice_cli.playing import open_page as run_open
+
+    run_open(Terminal(json), _game(folder, namespace, profile))
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def status(
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Print each change, until Ctrl-C.")
+    ] = False,
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Print the version, and the lobbies that run with their players."""
+    from pyservice_cli.watching import show_status
+
+    show_status(Terminal(json), _game(folder, namespace, profile), is_watching=watch)
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def logs(
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Print new lines until the game server ends.")
+    ] = False,
+    lobby: Annotated[str | None, typer.Option(metavar="ID", help="Id of a lobby.")] = None,
+    server: Annotated[str | None, typer.Option(metavar="ID", help="Id of a server.")] = None,
+    mode: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The newest lobby of this game mode.")
+    ] = None,
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Print the log of a game server, by default of the newest lobby."""
+    from pyservice_cli.watching import show_logs
+
+    game = _game(folder, namespace, profile)
+    show_logs(Terminal(json), game, lobby=lobby, server=server, mode=mode, is_following=follow)
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def why(
+    subject: Annotated[
+        str | None, typer.Argument(metavar="ID", help="Id of a lobby or server, or a ray id.")
+    ] = None,
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Print why a lobby, by default the newest one, a server or a request ended as it did."""
+    from pyservice_cli.watching import explain
+
+    explain(Terminal(json), _game(folder, namespace, profile), subject)
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def versions(
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Print the versions that the namespace has run, newest first."""
+    from pyservice_cli.games import show_versions
+
+    show_versions(Terminal(json), _game(folder, namespace, profile))
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def rollback(
+    version: Annotated[
+        str | None, typer.Argument(metavar="VERSION", help="Default: the last other version.")
+    ] = None,
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Run an earlier version again."""
+    from pyservice_cli.games import roll_back
+
+    roll_back(Terminal(json), _game(folder, namespace, profile), version)
+
+
+@app.command("list", rich_help_panel=DEVELOPER_PANEL)
+def list_things(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobbies or builds.")],
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Print all things of a kind."""
+    from pyservice_cli.resources import show_list
+
+    show_list(Terminal(json), _game(folder, namespace, profile), kind)
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def show(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobby or build.")],
+    subject: Annotated[str, typer.Argument(metavar="ID", help="Its id or name.")],
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+) -> None:
+    """Print a thing with all fields, as JSON."""
+    from pyservice_cli.resources import show_one
+
+    show_one(Terminal(True), _game(folder, namespace, profile), kind, subject)
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def destroy(
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Delete the game with its namespaces, versions, builds, sites, tokens and logs."""
+    from pyservice_cli.games import destroy as run_destroy
+
+    run_destroy(Terminal(json), _game(folder, None, profile), is_confirmed=yes)
+
+
+@dev_app.command("token")
+def development_token(
+    hostname: Annotated[
+        str | None, typer.Option(help="Host of the game server. Default: dev_hostname.")
+    ] = None,
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Print a dev_ token for a client and a game server on this machine."""
+    from pyservice_cli.games import create_development_token
+
+    create_development_token(Terminal(json), _game(folder, namespace, profile), hostname)
 
 
 @app.command(rich_help_panel=SERVICE_PANEL)
@@ -142,15 +302,22 @@ def whoami(profile: ProfileName = None, json: Json = False) -> None:
     show_identity(Terminal(json), profile)
 
 
+def _game(folder: Path, namespace: str | None, profile: str | None) -> Game:
+    from pyservice_cli.games import Game
+
+    return Game.open(folder, namespace, profile)
+
+
 def run(words: list[str]) -> int:
-    """Runs a command and returns its exit status. A wrong option ends the process with status 2."""
-    _add_operator_commands()
+    """Runs a command and returns its exit status."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        app(words)
+        _with_operator_commands()(words)
     except CommandFailed as failure:
         Terminal("--json" in words).fail(failure)
         return int(failure.status)
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0
     return 0
 
 
@@ -159,16 +326,19 @@ def _interrupt(_number: int, _frame: object) -> None:
     raise Interrupted
 
 
-def _add_operator_commands() -> None:
+def _with_operator_commands() -> typer.Typer:
+    """Returns the commands for developers, and those of the operator if the service is installed."""
     import importlib.util
 
     if importlib.util.find_spec("pyservice") is None:
-        return
+        return app
     from pyservice.cli.commands import app as operator
 
+    combined = copy.copy(app)
     for command in operator.registered_commands:
         command.rich_help_panel = OPERATOR_PANEL
-        app.registered_commands.append(command)
     for group in operator.registered_groups:
         group.rich_help_panel = OPERATOR_PANEL
-        app.registered_groups.append(group)
+    combined.registered_commands = [*app.registered_commands, *operator.registered_commands]
+    combined.registered_groups = [*app.registered_groups, *operator.registered_groups]
+    return combined

@@ -14,15 +14,12 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from pyservice_cli.api import Api
-from pyservice_cli.connections import find_connection
 from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
+from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
-from pyservice_cli.project import Build, Project, read_project
+from pyservice_cli.project import Build, Project
 from pyservice_cli.python_packages import PREFIX, installed_packages
 from pyservice_cli.terminal import Terminal
 
@@ -32,46 +29,17 @@ _MULTIPART_BYTES: Final = 100 << 20
 _DIGEST_TAG: Final = "sha256"
 
 
-@dataclass(slots=True)
-class _Steps:
-    """The steps of one deployment, and the things that they made."""
-
-    terminal: Terminal
-    project: Project
-    api: Api
-    namespace: str
-    is_dry_run: bool
-
-    @property
-    def game_path(self) -> str:
-        return f"/cloud/games/{self.project.game}"
-
-    @property
-    def namespace_path(self) -> str:
-        return f"{self.game_path}/namespaces/{self.namespace}"
-
-
-def deploy(
-    terminal: Terminal,
-    folder: Path,
-    namespace: str | None,
-    profile: str | None,
-    *,
-    is_dry_run: bool,
-) -> None:
-    """Deploys the game of a folder."""
-    project = read_project(folder)
-    api = Api(find_connection(profile))
-    steps = _Steps(terminal, project, api, namespace or project.namespace, is_dry_run)
-    _make_work_folder(project)
-    _ensure_game(steps)
-    config = copy.deepcopy(project.config)
-    site_id = _ensure_site(steps)
+def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
+    """Deploys a game."""
+    _make_work_folder(game.project)
+    _ensure_game(terminal, game)
+    config = copy.deepcopy(game.project.config)
+    site_id = _ensure_site(terminal, game)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id
-    if project.build is not None:
-        _set_build(config, _ensure_build(steps, project.build))
-    _finish(steps, config)
+    if game.project.build is not None:
+        _set_build(config, _ensure_build(terminal, game, game.project.build))
+    _finish(terminal, game, config, is_dry_run=is_dry_run)
 
 
 def _make_work_folder(project: Project) -> None:
@@ -81,54 +49,54 @@ def _make_work_folder(project: Project) -> None:
         ignored.write_text("*\n")
 
 
-def _ensure_game(steps: _Steps) -> None:
+def _ensure_game(terminal: Terminal, game: Game) -> None:
     try:
-        steps.api.get(steps.game_path)
+        game.api.get(game.path)
     except Refused as refused:
         if refused.code != "GAME_NOT_FOUND":
             raise
     else:
         return
-    groups = steps.api.get("/cloud/games")["groups"]
+    groups = game.api.get("/cloud/games")["groups"]
     chosen = [
         group
         for group in groups
-        if steps.project.group in (None, group["group_id"], group["display_name"])
+        if game.project.group in (None, group["group_id"], group["display_name"])
     ]
     if len(chosen) != 1:
         names = ", ".join(group["display_name"] for group in groups) or "none"
         raise InputInvalid(
-            f"The game {steps.project.game} does not exist, and its group is not clear.",
+            f"The game {game.project.game} does not exist, and its group is not clear.",
             f'Name it in hosting.toml: group = "…". Groups of your token: {names}.',
         )
     body = {
         "developer_group_id": chosen[0]["group_id"],
-        "display_name": steps.project.display_name,
-        "name_id": steps.project.game,
+        "display_name": game.project.display_name,
+        "name_id": game.project.game,
     }
-    steps.api.post("/cloud/games", body)
-    steps.terminal.say(f"Created the game {steps.project.game}.")
+    game.api.post("/cloud/games", body)
+    terminal.say(f"Created the game {game.project.game}.")
 
 
-def _ensure_site(steps: _Steps) -> str | None:
+def _ensure_site(terminal: Terminal, game: Game) -> str | None:
     """Returns the id of the site with the files of `cdn.build_output`."""
-    cdn = steps.project.config.get("cdn", {})
+    cdn = game.project.config.get("cdn", {})
     output = cdn.get("build_output")
     if output is None:
         return None
-    _run_site_command(steps.project, cdn)
-    entries = [entry for entry in files_of(steps.project.folder / output) if not entry.target]
-    settings = _page_settings(steps)
+    _run_site_command(game.project, cdn)
+    entries = [entry for entry in files_of(game.project.folder / output) if not entry.target]
+    settings = _page_settings(game)
     digest = hashlib.sha256()
     for entry in entries:
         with entry.path.open("rb") as file:
             digest.update(f"{entry.name}\0{digest_of(file)}\n".encode())
     digest.update(settings)
     name = f"site {digest.hexdigest()}"
-    for site in steps.api.pages(f"{steps.game_path}/cdn/sites", "sites"):
+    for site in game.api.pages(f"{game.path}/cdn/sites", "sites"):
         if site["display_name"] == name and site["complete"]:
             return str(site["site_id"])
-    return _upload_site(steps, name, entries, settings)
+    return _upload_site(terminal, game, name, entries, settings)
 
 
 def _run_site_command(project: Project, cdn: Mapping[str, Any]) -> None:
@@ -144,24 +112,24 @@ def _run_site_command(project: Project, cdn: Mapping[str, Any]) -> None:
         )
 
 
-def _page_settings(steps: _Steps) -> bytes:
+def _page_settings(game: Game) -> bytes:
     """Returns the content of `hosting.json`."""
-    token = steps.api.post(f"{steps.namespace_path}/tokens/public", {"reuse": True})["token"]
-    api_url = steps.api.get("/cloud/bootstrap")["origins"]["api"]
+    token = game.api.post(f"{game.namespace_path}/tokens/public", {"reuse": True})["token"]
+    api_url = game.api.get("/cloud/bootstrap")["origins"]["api"]
     return json.dumps({"api_url": api_url, "public_token": token}, indent=1).encode()
 
 
-def _upload_site(steps: _Steps, name: str, entries: Sequence[Entry], settings: bytes) -> str:
+def _upload_site(
+    terminal: Terminal, game: Game, name: str, entries: Sequence[Entry], settings: bytes
+) -> str:
     sizes = {entry.name: entry.path.stat().st_size for entry in entries}
     listed = [{"path": path, "content_length": size} for path, size in sizes.items()]
     listed.append({"path": PAGE_SETTINGS, "content_length": len(settings)})
-    response = steps.api.post(
-        f"{steps.game_path}/cdn/sites", {"display_name": name, "files": listed}
-    )
+    response = game.api.post(f"{game.path}/cdn/sites", {"display_name": name, "files": listed})
     paths = {entry.name: entry.path for entry in entries}
     total = sum(sizes.values()) + len(settings)
     with (
-        steps.terminal.progress("Site", total) as progress,
+        terminal.progress("Site", total) as progress,
         tempfile.TemporaryFile() as settings_file,
     ):
         settings_file.write(settings)
@@ -169,23 +137,23 @@ def _upload_site(steps: _Steps, name: str, entries: Sequence[Entry], settings: b
             size = request["content_length"]
             if request["path"] == PAGE_SETTINGS:
                 settings_file.seek(0)
-                steps.api.upload(request["url"], settings_file, size, progress)
+                game.api.upload(request["url"], settings_file, size, progress)
             else:
                 with paths[request["path"]].open("rb") as file:
-                    steps.api.upload(request["url"], file, size, progress)
-    steps.api.post(f"/cloud/uploads/{response['upload_id']}/complete")
-    steps.terminal.say(f"Uploaded the site: {len(listed)} files, {_size(total)}.")
+                    game.api.upload(request["url"], file, size, progress)
+    game.api.post(f"/cloud/uploads/{response['upload_id']}/complete")
+    terminal.say(f"Uploaded the site: {len(listed)} files, {_size(total)}.")
     return str(response["site_id"])
 
 
-def _ensure_build(steps: _Steps, build: Build) -> str:
+def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
     """Returns the id of the build with the game server's files."""
-    with _packed(steps, build) as file:
+    with _packed(terminal, game, build) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
         sha256 = digest_of(file)
         name = f"build {sha256}"
-        for stored in steps.api.pages(f"{steps.game_path}/builds", "builds"):
+        for stored in game.api.pages(f"{game.path}/builds", "builds"):
             if stored["display_name"] == name and stored["complete"]:
                 return str(stored["build_id"])
         body = {
@@ -193,19 +161,19 @@ def _ensure_build(steps: _Steps, build: Build) -> str:
             "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
             "multipart_upload": size >= _MULTIPART_BYTES,
         }
-        response = steps.api.post(f"{steps.game_path}/builds", body)
+        response = game.api.post(f"{game.path}/builds", body)
         requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]
-        with steps.terminal.progress("Build", size) as progress:
+        with terminal.progress("Build", size) as progress:
             for request in requests:
                 file.seek(request.get("byte_offset", 0))
-                steps.api.upload(request["url"], file, request["content_length"], progress)
-    steps.api.post(f"/cloud/uploads/{response['upload_id']}/complete")
-    steps.terminal.say(f"Uploaded the build: {_size(size)}.")
+                game.api.upload(request["url"], file, request["content_length"], progress)
+    game.api.post(f"/cloud/uploads/{response['upload_id']}/complete")
+    terminal.say(f"Uploaded the build: {_size(size)}.")
     return str(response["build_id"])
 
 
 @contextlib.contextmanager
-def _packed(steps: _Steps, build: Build) -> Iterator[BinaryIO]:
+def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
     entries = files_of(build.folder, build.exclude)
     names = {entry.name for entry in entries}
     description = dict(build.description)
@@ -217,14 +185,14 @@ def _packed(steps: _Steps, build: Build) -> Iterator[BinaryIO]:
         )
     if description:
         entries = [entry for entry in entries if entry.name != DESCRIPTION]
-    packages = installed_packages(steps.terminal, steps.project)
+    packages = installed_packages(terminal, game.project)
     if packages is not None:
         entries += [
             Entry(f"{PREFIX}/{one.name}", one.path, one.target) for one in files_of(packages)
         ]
         environment = description.setdefault("env", {})
         description["env"] = {"PYTHONPATH": PREFIX, **environment}
-    with tempfile.TemporaryFile(dir=steps.project.work_folder) as file:
+    with tempfile.TemporaryFile(dir=game.project.work_folder) as file:
         pack(entries, description, file)
         yield file
 
@@ -240,38 +208,43 @@ def _set_build(config: dict[str, Any], build_id: str) -> None:
         runtime.setdefault("image_id", build_id)
 
 
-def _finish(steps: _Steps, config: dict[str, Any]) -> None:
+def _finish(terminal: Terminal, game: Game, config: dict[str, Any], *, is_dry_run: bool) -> None:
     """Creates the version, unless the namespace runs the same one, and sets it."""
-    namespace = steps.api.get(steps.namespace_path)["namespace"]
-    current = steps.api.get(f"{steps.game_path}/versions/{namespace['version_id']}")["version"]
+    namespace = game.api.get(game.namespace_path)["namespace"]
+    current = game.api.get(f"{game.path}/versions/{namespace['version_id']}")["version"]
     result = {
-        "game": steps.project.game,
-        "namespace": steps.namespace,
+        "game": game.project.game,
+        "namespace": game.namespace,
         "url": namespace["site_url"],
     }
     if current["config"] == config:
-        steps.terminal.finish(
-            {**result, "version": current["display_name"], "changed": False},
-            f"Nothing changed: {steps.namespace} runs version {current['display_name']}.",
+        terminal.finish(
+            {
+                **result,
+                "version": current["display_name"],
+                "version_id": current["version_id"],
+                "changed": False,
+            },
+            f"Nothing changed: {game.namespace} runs version {current['display_name']}.",
         )
         return
-    name = _version_name(steps)
+    name = _version_name(game)
     body = {"display_name": name, "config": config}
-    _validate(steps, body)
-    if steps.is_dry_run:
-        steps.terminal.finish({**result, "changed": False}, "The configuration is valid.")
+    _validate(game, body)
+    if is_dry_run:
+        terminal.finish({**result, "changed": False}, "The configuration is valid.")
         return
-    version_id = steps.api.post(f"{steps.game_path}/versions", body)["version_id"]
-    steps.api.put(f"{steps.namespace_path}/version", {"version_id": version_id})
-    steps.terminal.finish(
+    version_id = game.api.post(f"{game.path}/versions", body)["version_id"]
+    game.api.put(f"{game.namespace_path}/version", {"version_id": version_id})
+    terminal.finish(
         {**result, "version": name, "version_id": version_id, "changed": True},
-        f"{steps.namespace} runs version {name}.",
+        f"{game.namespace} runs version {name}.",
     )
 
 
-def _validate(steps: _Steps, body: Mapping[str, Any]) -> None:
+def _validate(game: Game, body: Mapping[str, Any]) -> None:
     try:
-        found = steps.api.post(f"{steps.game_path}/versions/validate", body)["errors"]
+        found = game.api.post(f"{game.path}/versions/validate", body)["errors"]
         problems = [Problem(_place(one["path"][:-1]), _rest(one)) for one in found]
     except Refused as refused:
         problems = [Problem(_place(one.place.split(".")), one.sentence) for one in refused.problems]
@@ -289,26 +262,25 @@ def _rest(error: Mapping[str, Any]) -> str:
     return str(error["message"]).removeprefix(".".join(error["path"][:-1])).strip()
 
 
-def _version_name(steps: _Steps) -> str:
+def _version_name(game: Game) -> str:
     """Returns a new name: the one of git, or a counter of the service."""
     described = None
     if shutil.which("git"):
         ended = subprocess.run(
             ["git", "describe", "--always", "--tags", "--dirty"],
-            cwd=steps.project.folder,
+            cwd=game.project.folder,
             capture_output=True,
             text=True,
             check=False,
         )
         described = ended.stdout.strip() if ended.returncode == 0 else None
     taken = {
-        version["display_name"]
-        for version in steps.api.pages(f"{steps.game_path}/versions", "versions")
+        version["display_name"] for version in game.api.pages(f"{game.path}/versions", "versions")
     }
     if described and described not in taken:
         return described
     while True:
-        answer = steps.api.post(f"{steps.game_path}/versions/reserve-name")
+        answer = game.api.post(f"{game.path}/versions/reserve-name")
         name = str(answer["version_display_name"])
         if name not in taken:
             return name

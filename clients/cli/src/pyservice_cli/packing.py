@@ -24,6 +24,8 @@ DESCRIPTION: Final = "server.json"
 _ALWAYS_EXCLUDED: Final = (".git/", ".hosting/", "__pycache__/", ".venv/", ".DS_Store")
 _EXECUTABLE_MARKS: Final = (b"#!", b"\x7fELF")
 _BLOCK_BYTES: Final = 1 << 20
+_HAS_MODES = os.name == "posix"
+"""Whether files of this system say that they are executable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ def _mode(file: BinaryIO) -> int:
     start = file.read(4)
     file.seek(0)
     is_executable = start.startswith(_EXECUTABLE_MARKS)
-    if os.name == "posix":
+    if _HAS_MODES:
         is_executable |= bool(os.fstat(file.fileno()).st_mode & stat.S_IXUSR)
     return 0o755 if is_executable else 0o644
 

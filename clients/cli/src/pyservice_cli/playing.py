@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyservice_cli.api import Api
-from pyservice_cli.connections import find_connection
 from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted
-from pyservice_cli.project import Project, read_project
+from pyservice_cli.games import Game
+from pyservice_cli.project import Project
 from pyservice_cli.python_packages import installed_packages
 from pyservice_cli.terminal import Terminal
 
@@ -23,25 +23,26 @@ _START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
 
 
-def play(
-    terminal: Terminal, folder: Path, namespace: str | None, profile: str | None, bots: int | None
-) -> None:
-    """Plays the game of a folder until Ctrl-C."""
-    project = read_project(folder)
-    api = Api(find_connection(profile))
-    place = f"/cloud/games/{project.game}/namespaces/{namespace or project.namespace}"
-    site = str(api.get(place)["namespace"]["site_url"])
-    has_page = "build_output" in project.config.get("cdn", {})
+def play(terminal: Terminal, game: Game, bots: int | None) -> None:
+    """Plays the game until Ctrl-C."""
+    site = str(game.describe_namespace()["site_url"])
+    has_page = "build_output" in game.project.config.get("cdn", {})
     if bots is None and has_page and _open_browser(site):
         terminal.finish({"url": site}, f"Opened {site}")
         return
     if has_page:
         terminal.say(f"Page: {site}")
-    if not project.bot:
+    if not game.project.bot:
         raise InputInvalid(
             "The game has no bot.", 'Name the command of a bot: [play] bot = ["python3", "bot.py"]'
         )
-    _play_with_bots(terminal, project, api, place, bots or 1)
+    _play_with_bots(terminal, game, bots or 1)
+
+
+def open_page(terminal: Terminal, game: Game) -> None:
+    """Opens the game's page in the browser, and prints its address."""
+    site = str(game.describe_namespace()["site_url"])
+    terminal.finish({"url": site, "opened": _open_browser(site)}, site)
 
 
 def _open_browser(url: str) -> bool:
@@ -49,7 +50,8 @@ def _open_browser(url: str) -> bool:
     return (has_display or "WAYLAND_DISPLAY" in os.environ) and webbrowser.open(url)
 
 
-def _play_with_bots(terminal: Terminal, project: Project, api: Api, place: str, count: int) -> None:
+def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:
+    project, api, place = game.project, game.api, game.namespace_path
     token = api.post(f"{place}/tokens/public", {"reuse": True})["token"]
     origins = api.get("/cloud/bootstrap")["origins"]
     environment = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyservice_cli.failures import CommandFailed
@@ -26,10 +26,13 @@ class Terminal:
     def finish(self, result: Mapping[str, object], *lines: str) -> None:
         """Prints the result of the command."""
         if self.is_json:
-            print(json.dumps(result, indent=1), flush=True)
+            self.print_json(result)
         else:
             for line in lines:
                 print(line, flush=True)
+
+    def print_json(self, content: Mapping[str, object]) -> None:
+        print(json.dumps(content, indent=1), flush=True)
 
     def fail(self, failure: CommandFailed) -> None:
         for problem in failure.problems:
@@ -38,7 +41,7 @@ class Terminal:
         if failure.remedy:
             print(failure.remedy, file=sys.stderr)
         if self.is_json:
-            print(json.dumps({"error": failure.as_json()}, indent=1), flush=True)
+            self.print_json({"error": failure.as_json()})
 
     @contextmanager
     def progress(self, title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
@@ -64,3 +67,18 @@ class Terminal:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total_bytes)
             yield lambda count: bar.advance(task, count)
+
+
+def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> list[str]:
+    """Returns the lines of a table. A column without a value in any row is omitted."""
+    used = [name for name in columns if any(row.get(name) not in (None, "") for row in rows)]
+    cells = [[name.replace("_", " ") for name in used]]
+    cells += [[_cell(row.get(name)) for name in used] for row in rows]
+    widths = [max(len(line[index]) for line in cells) for index in range(len(used))]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in cells]
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)

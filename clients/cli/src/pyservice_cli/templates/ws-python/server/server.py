@@ -1,11 +1,13 @@
 """Game server: players catch a star. It decides all positions and scores."""
 
 import asyncio
+import contextlib
 import json
 import random
 
 from hosting_game import LobbyServer
 from websockets.asyncio.server import broadcast, serve
+from websockets.exceptions import ConnectionClosed
 
 WIDTH, HEIGHT, REACH = 600, 400, 20
 lobby = LobbyServer.from_environment()
@@ -13,16 +15,21 @@ players, star = {}, [300, 200]  # [x, y, score] by socket
 
 
 async def play(socket, _player):
-    mine = players[socket] = [0, 0, 0]
+    players[socket] = [0, 0, 0]
     try:
+        await move(socket, players[socket])
+    finally:
+        del players[socket]
+
+
+async def move(socket, mine):
+    with contextlib.suppress(ConnectionClosed):
         async for message in socket:  # any message except [x, y] ends the connection
             x, y = json.loads(message)
             mine[:2] = min(max(int(x), 0), WIDTH), min(max(int(y), 0), HEIGHT)
             if abs(mine[0] - star[0]) + abs(mine[1] - star[1]) < REACH:
                 mine[2] += 1
                 star[:] = random.randrange(WIDTH), random.randrange(HEIGHT)
-    finally:
-        del players[socket]
 
 
 async def draw():

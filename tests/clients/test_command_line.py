@@ -1,0 +1,300 @@
+"""Commands for developers: bad input, and a game from its first version to its removal."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from pyservice_cli.application import run
+from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
+from pyservice_cli.failures import ExitStatus, InputInvalid
+from pyservice_cli.local_services import Announcement, running_services
+from pyservice_cli.packing import files_of, pack
+from tests.support.full_service import FullService
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Ended(NamedTuple):
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def result(self) -> Any:
+        return json.loads(self.output)
+
+
+Command = Callable[..., Ended]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "my-game"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    return folder
+
+
+@pytest.fixture
+def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
+    def call(*words: str) -> Ended:
+        capsys.readouterr()
+        status = run(list(words))
+        output, errors = capsys.readouterr()
+        return Ended(status, output, errors)
+
+    return call
+
+
+def write_settings(folder: Path, text: str) -> None:
+    (folder / "hosting.toml").write_text(text)
+
+
+def test_all_mistakes_of_the_settings_are_named_at_once(folder: Path, command: Command) -> None:
+    mistakes = """
+        game = "My Game"
+        namspace = "prod"
+        [build]
+        comand = ["python3", "server.py"]
+        exclude = "maps"
+        [matchmaker.captcha.captcha_a]
+        secret_key = "${env:CAPTCHA_SECRET}"
+    """
+    write_settings(folder, mistakes)
+    ended = command("deploy")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    for sentence in (
+        "game: must have only a-z, 0-9 and single hyphens",
+        "namspace: is not known; did you mean namespace?",
+        "build.comand: is not known; did you mean command?",
+        "build.exclude: must be a list of texts",
+        "matchmaker.captcha.captcha_a.secret_key: the environment variable CAPTCHA_SECRET is not set",
+        "has 5 problems. Nothing was changed.",
+    ):
+        assert sentence in ended.errors
+
+
+def test_syntax_error_has_its_line(folder: Path, command: Command) -> None:
+    write_settings(folder, 'game = "a"\nbuild = [\n')
+    ended = command("status")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    assert "line 3" in ended.errors or "end of document" in ended.errors
+
+
+def test_folder_without_a_game_says_what_to_do(command: Command) -> None:
+    ended = command("deploy")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    assert "pyservice init" in ended.errors
+
+
+def test_missing_service_says_what_to_do(command: Command) -> None:
+    assert command("init").status == 0
+    ended = command("deploy", "--json")
+    assert ended.status == ExitStatus.NOT_ALLOWED
+    assert ended.result["error"]["code"] == "NOT_LOGGED_IN"
+    assert "pyservice serve" in ended.result["error"]["remedy"]
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port at which nothing listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def test_wrong_address_says_what_to_check(
+    command: Command, monkeypatch: pytest.MonkeyPatch, silent_port: int
+) -> None:
+    command("init")
+    monkeypatch.setenv(URL_VARIABLE, f"http://127.0.0.1:{silent_port}")
+    ended = command("deploy")
+    assert ended.status == ExitStatus.NOT_ALLOWED
+    assert TOKEN_VARIABLE in ended.errors
+    monkeypatch.setenv(TOKEN_VARIABLE, "cloud_x")
+    ended = command("deploy")
+    assert ended.status == ExitStatus.UNREACHABLE
+    assert f"Nothing listens at http://127.0.0.1:{silent_port}" in ended.errors
+
+
+def test_init_does_not_overwrite_files(folder: Path, command: Command) -> None:
+    (folder / "bot.py").write_text("mine")
+    ended = command("init")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    assert "bot.py: exists" in ended.errors
+    assert [path.name for path in folder.iterdir()] == ["bot.py"]
+
+
+def test_archive_is_determined_by_the_files(folder: Path) -> None:
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / "kept.txt").write_text("a")
+    (folder / "old.log").write_text("b")
+    (folder / "maps").mkdir()
+    (folder / "maps/large.map").write_text("c")
+    (folder / "start").write_text("#!/bin/sh\n")
+    archives = []
+    for moment in (1, 2):
+        os.utime(folder / "kept.txt", (moment, moment))
+        path = folder.parent / f"{moment}.tar"
+        with path.open("wb") as file:
+            pack(files_of(folder, ("maps",)), {"command": ["./start"]}, file)
+        archives.append(path)
+    assert archives[0].read_bytes() == archives[1].read_bytes()
+    with tarfile.open(archives[0]) as archive:
+        modes = {entry.name: entry.mode for entry in archive}
+    assert modes == {"server.json": 0o644, ".gitignore": 0o644, "kept.txt": 0o644, "start": 0o755}
+
+
+def test_files_that_an_archive_cannot_have_are_all_named(folder: Path) -> None:
+    (folder / "out").symlink_to("/etc/passwd")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(folder / "control.sock"))
+    (folder / os.fsdecode(b"caf\xe9.txt")).write_text("")
+    (folder / "inside").symlink_to("control.sock")
+    with pytest.raises(InputInvalid) as raised:
+        files_of(folder)
+    assert {problem.place for problem in raised.value.problems} == {
+        "out",
+        "control.sock",
+        "caf\\udce9.txt",
+    }
+
+
+def test_command_line_needs_nothing_of_the_service(folder: Path) -> None:
+    """Imports every module and packs a build, as Windows would without `fcntl` and the service."""
+    (folder / "start").write_bytes(b"#!/bin/sh\n")
+    program = """
+import importlib, io, pathlib, pkgutil, sys, tarfile
+for name in ("fcntl", "pyservice", "pyservice._native"):
+    sys.modules[name] = None
+import pyservice_cli
+for module in pkgutil.iter_modules(pyservice_cli.__path__):
+    if module.name != "__main__":
+        importlib.import_module("pyservice_cli." + module.name)
+from pyservice_cli import packing
+packing._HAS_MODES = False
+archive = io.BytesIO()
+packing.pack(packing.files_of(pathlib.Path()), {"command": ["./start"]}, archive)
+archive.seek(0)
+print([(entry.name, oct(entry.mode)) for entry in tarfile.open(fileobj=archive)])
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=folder
+    )
+    assert ended.stdout.strip() == "[('server.json', '0o644'), ('start', '0o755')]"
+
+
+def test_announcement_ends_with_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    token_file = tmp_path / "token"
+    token_file.write_text("cloud_secret")
+    announcement = Announcement.publish("http://127.0.0.1:1", token_file)
+    (service,) = running_services()
+    assert (service.url, service.token()) == ("http://127.0.0.1:1", "cloud_secret")
+    assert "cloud_secret" not in service.announcement.read_text()
+    # As if the process was killed: the kernel releases the lock, and the file stays.
+    os.close(announcement._descriptor)
+    assert not service.is_running()
+    assert running_services() == []
+
+
+@pytest.fixture
+def logged_in(full_service: FullService, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(URL_VARIABLE, f"http://{full_service.ready['http']}")
+    monkeypatch.setenv(TOKEN_VARIABLE, full_service.cloud_token)
+
+
+GAME = """
+game = "{name}"
+[build]
+command = ["python3", "server.py"]
+[matchmaker.game_modes.duel]
+max_players = 2
+docker.ports.game.protocol = "http"
+"""
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+def test_game_is_deployed_changed_rolled_back_and_destroyed(folder: Path, command: Command) -> None:
+    write_settings(folder, GAME.format(name="cli-game"))
+    (folder / "server.py").write_text("print('one')\n")
+    first = command("deploy", "--json").result
+    assert first["changed"] is True
+    assert command("deploy", "--json").result == {**first, "changed": False}
+    (folder / "server.py").write_text("print('two')\n")
+    assert command("deploy", "--dry-run", "--json").result["changed"] is False
+    second = command("deploy", "--json").result
+    assert second["version"] != first["version"]
+    rows = command("versions", "--json").result["versions"]
+    assert [row["version"] for row in rows[:2]] == [second["version"], first["version"]]
+    assert command("rollback", "--json").result["version"] == first["version"]
+    assert command("rollback", second["version"], "--json").result["changed"] is True
+    ended = command("rollback", "9.9.9")
+    assert (ended.status, "pyservice versions" in ended.errors) == (ExitStatus.INPUT_INVALID, True)
+    assert first["version"] in command("versions").output
+    assert len(command("list", "builds", "--json").result["builds"]) == 2
+    assert command("destroy").status == ExitStatus.INPUT_INVALID
+    assert command("destroy", "--yes", "--json").result == {"game": "cli-game", "deleted": True}
+    ended = command("status")
+    assert ended.status == ExitStatus.REFUSED
+    assert "GAME_NOT_FOUND" in ended.errors
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+def test_problems_of_the_configuration_have_their_path(folder: Path, command: Command) -> None:
+    text = GAME.format(name="cli-mistakes").replace(
+        "max_players = 2", "max_players = 0\ntier = 'x'"
+    )
+    write_settings(folder, text)
+    (folder / "server.py").write_text("")
+    ended = command("deploy")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    assert "matchmaker.game_modes.duel.max_players: must be at least 1" in ended.errors
+    assert "matchmaker.game_modes.duel.tier: is not a tier of this service" in ended.errors
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+def test_wrong_token_and_scheme_are_named(
+    command: Command, monkeypatch: pytest.MonkeyPatch, full_service: FullService
+) -> None:
+    command("init")
+    monkeypatch.setenv(TOKEN_VARIABLE, "cloud_wrong")
+    ended = command("deploy")
+    assert ended.status == ExitStatus.NOT_ALLOWED
+    assert "TOKEN_INVALID" in ended.errors
+    address = full_service.ready["http"]
+    monkeypatch.setenv(URL_VARIABLE, f"https://{address}")
+    ended = command("deploy")
+    assert ended.status == ExitStatus.UNREACHABLE
+    assert f"Use http://{address} instead." in ended.errors
+
+
+@pytest.mark.full
+def test_login_is_stored_for_the_user_alone(
+    command: Command, full_service: FullService, tmp_path: Path
+) -> None:
+    url = f"http://{full_service.ready['http']}"
+    assert command("login", url, "--token", "cloud_wrong").status == ExitStatus.NOT_ALLOWED
+    assert not list(tmp_path.glob("configuration/**/profiles.json"))
+    assert command("login", url, "--token", full_service.cloud_token).status == 0
+    (stored,) = tmp_path.glob("configuration/**/profiles.json")
+    assert stored.stat().st_mode & 0o777 == 0o600
+    assert command("whoami", "--json").result["url"] == url
+    assert command("logout").status == 0
+    assert "local" not in command("whoami").output
