@@ -256,6 +256,28 @@ def test_game_is_deployed_changed_rolled_back_and_destroyed(folder: Path, comman
 
 @pytest.mark.full
 @pytest.mark.usefixtures("logged_in")
+def test_program_of_this_machine_becomes_a_lobby(folder: Path, command: Command) -> None:
+    write_settings(folder, GAME.format(name="cli-attached") + "docker.ports.game.dev_port = 7001\n")
+    (folder / "server.py").write_text("")
+    command("deploy")
+    program = "import os; print(sorted(name for name in os.environ if 'PORT' in name or 'HOSTING' in name))"
+    ended = command("dev", "attach", "--json", "--", sys.executable, "-c", program)
+    assert ended.result["exit_code"] == 0
+    record = command("show", "lobby", ended.result["lobby_id"]).result["lobby"]
+    assert (record["state"], record["lobby_group_name_id"]) == ("stopped", "duel")
+    printed = command("dev", "attach", "--port", "game=7002", "--json").result["environment"]
+    assert (printed["PORT"], printed["PORT_GAME"], printed["HOSTING_GAME_MODE"]) == (
+        "7002",
+        "7002",
+        "duel",
+    )
+    assert printed["HOSTING_LOBBY_TOKEN"].startswith("lobby_")
+    ended = command("dev", "attach", "--port", "gmae=7002")
+    assert (ended.status, "Names: game." in ended.errors) == (ExitStatus.INPUT_INVALID, True)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
 def test_problems_of_the_configuration_have_their_path(folder: Path, command: Command) -> None:
     text = GAME.format(name="cli-mistakes").replace(
         "max_players = 2", "max_players = 0\ntier = 'x'"

@@ -271,6 +271,36 @@ def development_token(
     create_development_token(Terminal(json), _game(folder, namespace, profile), hostname)
 
 
+@dev_app.command("attach")
+def attach_program(
+    game_mode: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Game mode. Default: the only one.")
+    ] = None,
+    port: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help="Port of the program. Default: its dev_port."),
+    ] = None,
+    address: Annotated[
+        str, typer.Option(help="Address at which players reach this machine.")
+    ] = "127.0.0.1",
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- COMMAND]", help="Program to run.")
+    ] = None,
+    namespace: NamespaceName = None,
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Make a program on this machine the game server of a real lobby.
+
+    Without a command, print the variables that the program needs.
+    """
+    from pyservice_cli.attaching import attach
+
+    game = _game(folder, namespace, profile)
+    attach(Terminal(json), game, game_mode, port or (), address, command or ())
+
+
 @app.command(rich_help_panel=SERVICE_PANEL)
 def login(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the service.")],

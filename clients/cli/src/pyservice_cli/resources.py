@@ -70,7 +70,8 @@ def show_list(terminal: Terminal, game: Game, kind: str) -> None:
 
 def show_one(terminal: Terminal, game: Game, kind: str, subject: str) -> None:
     """Prints a thing with all fields, as JSON."""
-    chosen = _kind(kind if kind in _KINDS else f"{kind}s")
+    plurals = (kind, f"{kind}s", f"{kind[:-1]}ies")
+    chosen = _kind(next((name for name in plurals if name in _KINDS), kind))
     if chosen.one:
         terminal.print_json(game.api.get(_path(game, chosen.one, subject)))
         return

@@ -1,0 +1,136 @@
+"""`pyservice dev attach`: a program on this machine becomes the game server of a real lobby."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Refused
+from pyservice_cli.games import Game
+from pyservice_cli.terminal import Terminal
+
+_STOP_TIMEOUT_S: Final = 30.0
+"""Time that a game server has after SIGTERM, as in the service."""
+
+
+def attach(
+    terminal: Terminal,
+    game: Game,
+    mode: str | None,
+    ports: Sequence[str],
+    address: str,
+    command: Sequence[str],
+) -> None:
+    """Attaches a lobby. Runs the command with its variables until the end, and then ends the lobby.
+
+    Without a command, prints the variables.
+    """
+    name = _mode(game, mode)
+    numbers = _numbers(game, name, ports)
+    body = {
+        "game_mode": name,
+        "ports": {port: {"address": address, "port": number} for port, number in numbers.items()},
+    }
+    answer = game.api.post(f"{game.namespace_path}/lobbies/attach", body)
+    variables = _variables(game, name, numbers, answer)
+    if not command:
+        lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+        terminal.finish({"lobby_id": answer["lobby_id"], "environment": variables}, *lines)
+        return
+    terminal.say(f"Lobby {answer['lobby_id']} of the mode {name}")
+    try:
+        status = _run(command, variables)
+    finally:
+        _detach(game, answer["lobby_id"])
+    terminal.finish(
+        {"lobby_id": answer["lobby_id"], "exit_code": status}, f"The command ended with {status}."
+    )
+
+
+def _mode(game: Game, given: str | None) -> str:
+    modes = sorted(game.project.config.get("matchmaker", {}).get("game_modes", {}))
+    if given is None and len(modes) == 1:
+        return str(modes[0])
+    if given is None or given not in modes:
+        problem = f"There is no game mode {given}." if given else "The game mode is missing."
+        raise InputInvalid(problem, f"Name one with --game-mode: {', '.join(modes) or 'none'}.")
+    return given
+
+
+def _numbers(game: Game, mode: str, given: Sequence[str]) -> dict[str, int]:
+    """Returns the number of each port of the mode: the given one, or `dev_port`."""
+    matchmaker = game.project.config["matchmaker"]
+    runtime = matchmaker["game_modes"][mode].get("docker") or matchmaker.get("docker", {})
+    known: Mapping[str, Any] = runtime.get("ports", {})
+    numbers = {
+        name: port["dev_port"]
+        for name, port in known.items()
+        if isinstance(port.get("dev_port"), int)
+    }
+    for pair in given:
+        name, _, number = pair.partition("=")
+        if name not in known or not number.isdecimal():
+            raise InputInvalid(
+                f"--port {pair} is not a port of the mode {mode}.",
+                f"Write NAME=NUMBER. Names: {', '.join(known) or 'none'}.",
+            )
+        numbers[name] = int(number)
+    missing = [name for name in known if name not in numbers]
+    if missing:
+        raise InputInvalid(
+            f"The number of the port {missing[0]} is missing.",
+            f"Give --port {missing[0]}=7777, or set dev_port in hosting.toml.",
+        )
+    return numbers
+
+
+def _variables(
+    game: Game, mode: str, numbers: Mapping[str, int], answer: Mapping[str, Any]
+) -> dict[str, str]:
+    variables = {
+        "HOSTING_API_URL": game.api.url,
+        "HOSTING_LOBBY_ID": str(answer["lobby_id"]),
+        "HOSTING_LOBBY_TOKEN": str(answer["lobby_token"]),
+        "HOSTING_GAME_MODE": mode,
+    }
+    for name, number in numbers.items():
+        variables[f"PORT_{name.upper().replace('-', '_')}"] = str(number)
+    if len(numbers) == 1:
+        variables["PORT"] = next(str(number) for number in numbers.values())
+    return variables
+
+
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    program = shutil.which(command[0])
+    if program is None:
+        raise InputInvalid(f"The program {command[0]} is not installed.")
+    # The Ctrl-C of the terminal also reaches the program, which then ends by itself.
+    process = subprocess.Popen([program, *command[1:]], env={**os.environ, **variables})
+    try:
+        return process.wait()
+    except Interrupted:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if sys.platform != "win32":
+            process.terminate()
+        try:
+            return process.wait(_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
+
+def _detach(game: Game, lobby_id: str) -> None:
+    try:
+        game.api.delete(f"{game.path}/matchmaker/lobbies/{lobby_id}")
+    except Refused as refused:
+        if refused.code != "MATCHMAKER_LOBBY_NOT_FOUND":
+            raise
+    except CommandFailed:
+        # The lobby ends by itself after its heartbeat timeout.
+        return
