@@ -21,8 +21,10 @@ sys.path.insert(0, str(ROOT))
 
 from pyservice.errors import ServiceError  # noqa: E402
 from pyservice.openapi import document  # noqa: E402
+from pyservice.openapi.message_schemas import SchemaComponents, SchemaForm  # noqa: E402
 from pyservice.pb.comments import COMMENTS  # noqa: E402
 from pyservice.pb.errors import TABLE, WORDS  # noqa: E402
+from pyservice.pb.hosting.v1.versions_pb2 import CloudConfig  # noqa: E402
 from pyservice.schema.configuration_size import (  # noqa: E402
     NAMESPACE_BYTES,
     REVOKED_ID_BYTES,
@@ -367,11 +369,51 @@ def _limit(quota: Quota) -> str:
     return f"{quota.default:,}"
 
 
+def settings_schema() -> str:
+    """Returns the JSON Schema of `hosting.toml`: the version configuration and tables of the command line."""
+    components = SchemaComponents()
+    configuration_type: Any = CloudConfig.DESCRIPTOR
+    reference = components.reference(configuration_type, SchemaForm.REQUEST)
+    root, schemas = components.finish(reference)
+    configuration = schemas.pop(root["$ref"].rpartition("/")[2])
+    tables = json.loads((ROOT / "clients/cli/hosting_tables.json").read_text())
+    schema = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "hosting.toml",
+        "description": "Game of the multiplayer hosting service.",
+        "type": "object",
+        "additionalProperties": False,
+        "required": ["game"],
+        "properties": tables | configuration["properties"],
+        "$defs": schemas,
+    }
+    return (
+        json.dumps(_without_null(schema), indent=1).replace("#/components/schemas/", "#/$defs/")
+        + "\n"
+    )
+
+
+def _without_null(schema: Any) -> Any:
+    """Removes `null` from all types, because TOML has no such value."""
+    if isinstance(schema, list):
+        return [_without_null(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    result = {name: _without_null(value) for name, value in schema.items()}
+    if isinstance(result.get("type"), list):
+        (result["type"],) = (one for one in result["type"] if one != "null")
+    if {"type": "null"} in result.get("anyOf", ()):
+        (only,) = (one for one in result.pop("anyOf") if one != {"type": "null"})
+        result = only | result
+    return result
+
+
 PAGES: Final[dict[Path, Callable[[], str]]] = {
     ROOT / "docs" / "errors.md": error_page,
     ROOT / "docs" / "reference" / "http-api.md": http_page,
     ROOT / "docs" / "reference" / "grpc-api.md": grpc_page,
     ROOT / "docs" / "reference" / "quotas.md": quota_page,
+    ROOT / "clients/cli/src/pyservice_cli/hosting.schema.json": settings_schema,
 }
 
 

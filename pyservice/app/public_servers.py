@@ -27,6 +27,7 @@ from pyservice.settings.user_ids import host_user_ids
 from pyservice.transport import CONTROL_REQUESTS_MAX, DATA_REQUESTS_MAX, TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import Changes, LongPolls, Topics
+from pyservice_cli.project import schema_text
 
 _RPC_PART: Final = 4
 """Divisor for the gRPC server's part of the connections. One gRPC connection has many calls."""
@@ -89,7 +90,10 @@ class PublicServers:
             context.metrics,
             context.limits.data_plane_limit,
             long_polls=long_polls,
-            documents=[StaticDocument(b"/openapi.json", openapi_document)],
+            documents=[
+                StaticDocument(b"/openapi.json", openapi_document),
+                StaticDocument(b"/hosting.schema.json", schema_text().encode()),
+            ],
             rays=rays,
         )
         self._front: FrontServer | None = None

@@ -78,7 +78,7 @@ def test_all_mistakes_of_the_settings_are_named_at_once(folder: Path, command: C
         "game: must have only a-z, 0-9 and single hyphens",
         "namspace: is not known; did you mean namespace?",
         "build.comand: is not known; did you mean command?",
-        "build.exclude: must be a list of texts",
+        "build.exclude: must be a list",
         "matchmaker.captcha.captcha_a.secret_key: the environment variable CAPTCHA_SECRET is not set",
         "has 5 problems. Nothing was changed.",
     ):
@@ -90,6 +90,20 @@ def test_syntax_error_has_its_line(folder: Path, command: Command) -> None:
     ended = command("status")
     assert ended.status == ExitStatus.INPUT_INVALID
     assert "line 3" in ended.errors or "end of document" in ended.errors
+
+
+def test_wrong_names_and_types_of_the_configuration_are_named(
+    folder: Path, command: Command
+) -> None:
+    text = (
+        GAME.format(name="a") + 'max_player = 3\nlistable = "yes"\ndocker.ports.game.dev_port = "7"'
+    )
+    write_settings(folder, text)
+    errors = command("deploy").errors
+    mode = "matchmaker.game_modes.duel"
+    assert f"{mode}.max_player: is not known; did you mean max_players?" in errors
+    assert f"{mode}.listable: must be true or false" in errors
+    assert f"{mode}.docker.ports.game.dev_port: must be a whole number" in errors
 
 
 def test_folder_without_a_game_says_what_to_do(command: Command) -> None:
@@ -288,6 +302,8 @@ def test_problems_of_the_configuration_have_their_path(folder: Path, command: Co
     assert ended.status == ExitStatus.INPUT_INVALID
     assert "matchmaker.game_modes.duel.max_players: must be at least 1" in ended.errors
     assert "matchmaker.game_modes.duel.tier: is not a tier of this service" in ended.errors
+    # The game that this deployment created is gone.
+    assert "GAME_NOT_FOUND" in command("status").errors
 
 
 @pytest.mark.full

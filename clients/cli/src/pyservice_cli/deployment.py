@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Final
 from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
-from pyservice_cli.project import Build, Project
+from pyservice_cli.project import Build, Project, make_work_folder
 from pyservice_cli.python_packages import PREFIX, installed_packages
 from pyservice_cli.terminal import Terminal
 
@@ -31,9 +31,15 @@ _DIGEST_TAG: Final = "sha256"
 
 def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
     """Deploys a game."""
-    _make_work_folder(game.project)
-    _ensure_game(terminal, game)
+    make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
+    is_new = _ensure_game(terminal, game)
+    try:
+        _validate(game, config)
+    except CommandFailed:
+        if is_new:
+            game.api.delete(game.path)
+        raise
     site_id = _ensure_site(terminal, game)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id
@@ -42,21 +48,15 @@ def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
     _finish(terminal, game, config, is_dry_run=is_dry_run)
 
 
-def _make_work_folder(project: Project) -> None:
-    project.work_folder.mkdir(exist_ok=True)
-    ignored = project.work_folder / ".gitignore"
-    if not ignored.exists():
-        ignored.write_text("*\n")
-
-
-def _ensure_game(terminal: Terminal, game: Game) -> None:
+def _ensure_game(terminal: Terminal, game: Game) -> bool:
+    """Creates the game if it is missing, and returns whether it did."""
     try:
         game.api.get(game.path)
     except Refused as refused:
         if refused.code != "GAME_NOT_FOUND":
             raise
     else:
-        return
+        return False
     groups = game.api.get("/cloud/games")["groups"]
     chosen = [
         group
@@ -76,6 +76,7 @@ def _ensure_game(terminal: Terminal, game: Game) -> None:
     }
     game.api.post("/cloud/games", body)
     terminal.say(f"Created the game {game.project.game}.")
+    return True
 
 
 def _ensure_site(terminal: Terminal, game: Game) -> str | None:
@@ -230,7 +231,6 @@ def _finish(terminal: Terminal, game: Game, config: dict[str, Any], *, is_dry_ru
         return
     name = _version_name(game)
     body = {"display_name": name, "config": config}
-    _validate(game, body)
     if is_dry_run:
         terminal.finish({**result, "changed": False}, "The configuration is valid.")
         return
@@ -242,7 +242,9 @@ def _finish(terminal: Terminal, game: Game, config: dict[str, Any], *, is_dry_ru
     )
 
 
-def _validate(game: Game, body: Mapping[str, Any]) -> None:
+def _validate(game: Game, config: Mapping[str, Any]) -> None:
+    """Raises InputInvalid with all problems that the service finds."""
+    body = {"display_name": "check", "config": config}
     try:
         found = game.api.post(f"{game.path}/versions/validate", body)["errors"]
         problems = [Problem(_place(one["path"][:-1]), _rest(one)) for one in found]

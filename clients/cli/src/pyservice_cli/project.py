@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import difflib
+import json
 import os
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,19 +18,16 @@ from pyservice_cli.failures import InputInvalid, Problem
 FILE: Final = "hosting.toml"
 WORK_FOLDER: Final = ".hosting"
 """Folder in the game's folder for files that a command can make again."""
-_CONFIGURATION: Final = ("cdn", "engine", "kv", "matchmaker", "scripts")
-_TABLES: Final[Mapping[str, Mapping[str, type | tuple[type, ...]]]] = {
-    "": {"game": str, "display_name": str, "namespace": str, "group": str},
-    "build": {
-        "folder": str,
-        "command": list,
-        "exclude": list,
-        "python_requirements": list,
-        "env": dict,
-        "workdir": str,
-        "scratch_mb": int,
-    },
-    "play": {"bot": list},
+SCHEMA: Final = "hosting.schema.json"
+_OWN: Final = ("game", "display_name", "namespace", "group", "build", "play")
+"""Members that are not part of the version configuration."""
+_TYPES: Final[Mapping[str, tuple[type, str]]] = {
+    "object": (dict, "a table"),
+    "array": (list, "a list"),
+    "string": (str, "a text in quotation marks"),
+    "integer": (int, "a whole number"),
+    "number": (float, "a number"),
+    "boolean": (bool, "true or false"),
 }
 _SECRET: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
 _NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -77,8 +76,10 @@ def read_project(folder: Path) -> Project:
         raise InputInvalid(f"{path} is not in UTF-8.") from None
     except tomllib.TOMLDecodeError as error:
         raise InputInvalid(f"{path}: {error}.") from None
-    problems = list(_problems(content))
-    config = {name: content[name] for name in _CONFIGURATION if name in content}
+    check = _Check()
+    check.content(content)
+    problems = check.problems
+    config = {name: value for name, value in content.items() if name not in _OWN}
     config = _with_secrets(config, "", problems)
     if problems:
         raise InputInvalid(f"{path} has {_count(problems)}. Nothing was changed.", "", problems)
@@ -109,42 +110,71 @@ def _build(folder: Path, table: Mapping[str, Any]) -> Build:
     )
 
 
-def _problems(content: Mapping[str, Any]) -> Iterator[Problem]:
-    known = [*_TABLES[""], *(name for name in _TABLES if name), *_CONFIGURATION]
-    for name, value in content.items():
-        if name not in known:
-            yield unknown(name, name, known)
-        elif name in _TABLES or name in _CONFIGURATION:
-            if not isinstance(value, dict):
-                yield Problem(name, f"must be a table: write [{name}]")
-            elif name in _TABLES:
-                yield from _table_problems(name, value)
-        elif not isinstance(value, _TABLES[""][name]):
-            yield Problem(name, "must be a text in quotation marks")
-    game = content.get("game")
-    if game is None:
-        yield Problem("game", 'is missing: give the game a name, such as game = "my-game"')
-    elif isinstance(game, str) and not _NAME.fullmatch(game):
-        yield Problem("game", "must have only a-z, 0-9 and single hyphens between them")
+def make_work_folder(folder: Path) -> None:
+    """Makes the folder of files that a command can make again, with the schema for editors."""
+    work = folder / WORK_FOLDER
+    work.mkdir(exist_ok=True)
+    for name, text in ((".gitignore", "*\n"), (SCHEMA, schema_text())):
+        if not (work / name).exists() or (work / name).read_text(encoding="utf-8") != text:
+            (work / name).write_text(text, encoding="utf-8")
 
 
-def _table_problems(table: str, content: Mapping[str, Any]) -> Iterator[Problem]:
-    known = _TABLES[table]
-    for name, value in content.items():
-        place = f"{table}.{name}"
-        if name not in known:
-            yield unknown(place, name, known)
-        elif not isinstance(value, known[name]) or isinstance(value, bool):
-            words = {str: "a text", list: "a list of texts", dict: "a table", int: "a whole number"}
-            yield Problem(place, f"must be {words[known[name]]}")  # type: ignore[index]
-        elif isinstance(value, list) and not all(isinstance(one, str) for one in value):
-            yield Problem(place, "must be a list of texts, each in quotation marks")
+def schema_text() -> str:
+    """Returns the JSON Schema of `hosting.toml`."""
+    return (resources.files("pyservice_cli") / SCHEMA).read_text(encoding="utf-8")
 
 
-def unknown(place: str, name: str, known: Iterable[str]) -> Problem:
-    """Returns the problem of a name that is not known, with the most similar known name."""
-    similar = difflib.get_close_matches(name, list(known), n=1)
-    return Problem(place, f"is not known{f'; did you mean {similar[0]}?' if similar else ''}")
+class _Check:
+    """Comparison of names and types with the schema. The service checks all other rules."""
+
+    def __init__(self) -> None:
+        self._schema: Mapping[str, Any] = json.loads(schema_text())
+        self.problems: list[Problem] = []
+
+    def content(self, content: Mapping[str, Any]) -> None:
+        self._value(content, self._schema, "")
+        game = content.get("game")
+        if game is None:
+            self._add("game", 'is missing: give the game a name, such as game = "my-game"')
+        elif isinstance(game, str) and not _NAME.fullmatch(game):
+            self._add("game", "must have only a-z, 0-9 and single hyphens between them")
+
+    def _value(self, value: Any, schema: Mapping[str, Any], place: str) -> None:
+        while "$ref" in schema:
+            schema = self._schema["$defs"][schema["$ref"].rpartition("/")[2]]
+        kind = schema.get("type")
+        if kind is not None and not _has_type(value, kind):
+            self._add(place, f"must be {_TYPES[kind][1]}")
+        elif isinstance(value, dict):
+            self._table(value, schema, place)
+        elif isinstance(value, list):
+            for index, one in enumerate(value):
+                self._value(one, schema.get("items", {}), f"{place}.{index}")
+
+    def _table(self, table: Mapping[str, Any], schema: Mapping[str, Any], place: str) -> None:
+        known = schema.get("properties", {})
+        others = schema.get("additionalProperties", True)
+        for name, value in table.items():
+            where = f"{place}.{name}" if place else name
+            if name in known:
+                self._value(value, known[name], where)
+            elif others is False:
+                similar = difflib.get_close_matches(name, known, n=1)
+                self._add(
+                    where, f"is not known{f'; did you mean {similar[0]}?' if similar else ''}"
+                )
+            elif isinstance(others, dict):
+                self._value(value, others, where)
+
+    def _add(self, place: str, sentence: str) -> None:
+        self.problems.append(Problem(place, sentence))
+
+
+def _has_type(value: Any, name: str) -> bool:
+    wanted = _TYPES[name][0]
+    if isinstance(value, bool):
+        return wanted is bool
+    return isinstance(value, (int, float) if wanted is float else wanted)
 
 
 def _with_secrets(value: Any, place: str, problems: list[Problem]) -> Any:

@@ -1,4 +1,4 @@
-"""What happens in a game: `status`, `logs` and `why`."""
+"""Observation of a running game: `status`, `logs` and `why`."""
 
 from __future__ import annotations
 

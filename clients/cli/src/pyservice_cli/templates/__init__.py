@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pyservice_cli.failures import InputInvalid, Problem
-from pyservice_cli.project import FILE
+from pyservice_cli.project import FILE, make_work_folder
 from pyservice_cli.terminal import Terminal
 
 _GAME: Final = "@GAME@"
@@ -36,6 +36,7 @@ def create_game(terminal: Terminal, folder: Path, template: str, name: str | Non
         target = folder / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content.replace(_GAME.encode(), game.encode()))
+    make_work_folder(folder)
     terminal.finish(
         {"game": game, "template": template, "files": [path.as_posix() for path in files]},
         f"Created the game {game}: {', '.join(sorted({path.parts[0] for path in files}))}.",
