@@ -1,5 +1,6 @@
 //! HTTP/1.1 and HTTP/2 connections of players, plain or over TLS. A port or a host name selects the route.
 
+mod backend_stream;
 mod connection_activity;
 mod exchange;
 mod headers;

@@ -5,13 +5,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
-use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
 use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::metrics::{Counter, Direction, LabelSet};
 
@@ -149,74 +146,6 @@ fn read(owner: &str, traffic: &Traffic) -> OwnerTraffic {
         sent_bytes: traffic.bytes(Direction::Out),
         received_packets: traffic.packets(Direction::In),
         sent_packets: traffic.packets(Direction::Out),
-    }
-}
-
-/// Connection to a game server that counts its bytes.
-#[derive(Debug)]
-pub struct CountedStream<S> {
-    stream: S,
-    traffic: Arc<Traffic>,
-}
-
-impl<S> CountedStream<S> {
-    pub fn new(stream: S, traffic: Arc<Traffic>) -> Self {
-        Self { stream, traffic }
-    }
-
-    pub fn into_inner(self) -> S {
-        self.stream
-    }
-
-    fn count_written(&self, written: Poll<std::io::Result<usize>>) -> Poll<std::io::Result<usize>> {
-        if let Poll::Ready(Ok(bytes)) = &written {
-            self.traffic.add_bytes(Direction::In, *bytes as u64);
-        }
-        written
-    }
-}
-
-impl<S: AsyncRead + Unpin> AsyncRead for CountedStream<S> {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        let before = buffer.filled().len();
-        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        let bytes = buffer.filled().len() - before;
-        if bytes > 0 {
-            self.traffic.add_bytes(Direction::Out, bytes as u64);
-        }
-        read
-    }
-}
-
-impl<S: AsyncWrite + Unpin> AsyncWrite for CountedStream<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.count_written(written)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[std::io::IoSlice<'_>],
-    ) -> Poll<std::io::Result<usize>> {
-        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
-        self.count_written(written)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

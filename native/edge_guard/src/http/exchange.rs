@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hosting_client_addresses::Speech;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, TRANSFER_ENCODING, UPGRADE};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::{OnUpgrade, Parts, Upgraded};
@@ -15,6 +15,7 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_rustls::server::TlsStream;
 
+use super::backend_stream::BackendStream;
 use super::connection_activity::TrackedStream;
 use super::headers;
 use super::player_connection::{BackendConnection, PlayerConnection};
@@ -26,12 +27,16 @@ use crate::live_route::LiveRoute;
 use crate::metrics::{Direction, RequestProblem, StatusClass};
 use crate::relay::{RelayCounters, RelayLimits};
 use crate::request_body::{BackendSender, BodyProgress, RequestBody};
-use crate::traffic::{CountedStream, Traffic};
+use crate::traffic::Traffic;
 use crate::{backend_connect, proxy_protocol, relay};
 
 pub async fn handle_request(player: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
     let mut exchange = Exchange::start(player);
     let counters = &player.worker.counters;
+    // A player that waits for a 100 response does not send the body after another response.
+    let is_sending = !request.headers().contains_key(EXPECT);
+    let discard_within = if is_sending { player.worker.shared.timeouts().head } else { Duration::ZERO };
+    let request = request.map(|body| RequestBody::new(body, discard_within));
     let response = match forward(player, request, &mut exchange).await {
         Ok(response) => response.map(|body| ResponseBody::from_backend(body, exchange)),
         Err(problem) => {
@@ -45,7 +50,7 @@ pub async fn handle_request(player: &Arc<PlayerConnection>, request: Request<Inc
 
 async fn forward(
     player: &Arc<PlayerConnection>,
-    mut request: Request<Incoming>,
+    mut request: Request<RequestBody>,
     exchange: &mut Exchange,
 ) -> Result<Response<Incoming>, RequestProblem> {
     let live = find_route(player, &request)?;
@@ -70,7 +75,6 @@ async fn forward(
         // Otherwise hyper sends no body of unknown length with methods that rarely have one.
         request.headers_mut().insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
     }
-    let request = request.map(RequestBody::new);
     let progress = request.body().progress();
     let (mut response, sender) = send_request(player, &live, &backend, request).await?;
     *response.version_mut() = Version::HTTP_11;
@@ -97,7 +101,7 @@ async fn forward(
     Ok(response)
 }
 
-fn find_route(player: &PlayerConnection, request: &Request<Incoming>) -> Result<Arc<LiveRoute>, RequestProblem> {
+fn find_route(player: &PlayerConnection, request: &Request<RequestBody>) -> Result<Arc<LiveRoute>, RequestProblem> {
     if let Some(route) = &player.route {
         return Ok(route.clone());
     }
@@ -223,7 +227,7 @@ where
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()
         .max_buf_size(64 * 1024)
-        .handshake(TokioIo::new(CountedStream::new(stream, live.traffic.clone())))
+        .handshake(TokioIo::new(BackendStream::new(stream, live.traffic.clone())))
         .await
         .map_err(|_| RequestProblem::Unreachable)?;
     live.spawn(&player.worker.handle, async move {
@@ -236,13 +240,13 @@ async fn tunnel(player: Arc<PlayerConnection>, traffic: Arc<Traffic>, of_client:
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
     let _open = OpenTunnel::new(&player.worker);
     let counters = RelayCounters { thread: &player.worker.counters, owner: &traffic };
-    let _ = match (player.is_tls, backend.downcast::<TokioIo<CountedStream<TcpStream>>>()) {
+    let _ = match (player.is_tls, backend.downcast::<TokioIo<BackendStream<TcpStream>>>()) {
         (true, Ok(backend)) => {
             relay_upgraded_streams::<TlsStream<TcpStream>, _>(&player, counters, client, backend).await
         }
         (false, Ok(backend)) => relay_upgraded_sockets(&player, counters, client, backend).await,
         (is_tls, Err(backend)) => {
-            let Ok(backend) = backend.downcast::<TokioIo<CountedStream<UnixStream>>>() else { return };
+            let Ok(backend) = backend.downcast::<TokioIo<BackendStream<UnixStream>>>() else { return };
             if is_tls {
                 relay_upgraded_streams::<TlsStream<TcpStream>, _>(&player, counters, client, backend).await
             } else {
@@ -256,7 +260,7 @@ async fn relay_upgraded_sockets(
     player: &PlayerConnection,
     counters: RelayCounters<'_>,
     client: Upgraded,
-    backend: Parts<TokioIo<CountedStream<TcpStream>>>,
+    backend: Parts<TokioIo<BackendStream<TcpStream>>>,
 ) -> std::io::Result<()> {
     let (mut client, mut backend) = into_streams::<TcpStream, _>(counters.owner, client, backend).await?;
     relay::relay_sockets(
@@ -272,7 +276,7 @@ async fn relay_upgraded_streams<C, B>(
     player: &PlayerConnection,
     counters: RelayCounters<'_>,
     client: Upgraded,
-    backend: Parts<TokioIo<CountedStream<B>>>,
+    backend: Parts<TokioIo<BackendStream<B>>>,
 ) -> std::io::Result<()>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -292,7 +296,7 @@ where
 async fn into_streams<C, B>(
     traffic: &Traffic,
     client: Upgraded,
-    backend: Parts<TokioIo<CountedStream<B>>>,
+    backend: Parts<TokioIo<BackendStream<B>>>,
 ) -> std::io::Result<(C, B)>
 where
     C: AsyncRead + AsyncWrite + Unpin + Send + 'static,

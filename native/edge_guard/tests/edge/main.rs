@@ -5,6 +5,7 @@
 
 mod backends;
 mod client_address;
+mod early_response;
 mod edge_process;
 mod handover;
 mod host_routing;
