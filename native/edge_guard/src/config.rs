@@ -138,6 +138,9 @@ pub struct Timeouts {
     pub head: Duration,
     #[serde(rename = "keep_alive_ms", deserialize_with = "milliseconds")]
     pub keep_alive: Duration,
+    /// Time that a player has for the next bytes of a response after it closed its sending side.
+    #[serde(rename = "half_close_ms", deserialize_with = "milliseconds")]
+    pub half_close: Duration,
     #[serde(rename = "response_ms", deserialize_with = "milliseconds")]
     pub response: Duration,
     #[serde(rename = "stream_idle_ms", deserialize_with = "milliseconds")]
@@ -208,6 +211,7 @@ impl Default for Timeouts {
             first_byte: Duration::from_secs(10),
             head: Duration::from_secs(15),
             keep_alive: Duration::from_secs(75),
+            half_close: Duration::from_secs(2),
             response: Duration::from_secs(120),
             stream_idle: Duration::from_secs(2 * HOUR_S),
             datagram_idle: Duration::from_secs(60),

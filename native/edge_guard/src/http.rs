@@ -27,6 +27,7 @@ use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal};
 use connection_activity::{TimeoutCheck, TrackedStream};
 use player_connection::PlayerConnection;
+use response_body::Exchange;
 
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n";
 
@@ -128,12 +129,15 @@ async fn run<S>(player: Arc<PlayerConnection>, client: S, is_http2: bool)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let io = TokioIo::new(TrackedStream::new(client, player.tracker.clone(), !is_http2));
+    let half_close = (!is_http2).then(|| player.worker.shared.timeouts().half_close);
+    let io = TokioIo::new(TrackedStream::new(client, player.tracker.clone(), half_close));
     let head_bytes = player.worker.shared.config.limits.head_bytes;
     let of_requests = player.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let player = of_requests.clone();
-        async move { Ok::<_, Infallible>(exchange::handle_request(&player, request).await) }
+        // Before the first poll, because hyper may read on before.
+        let exchange = Exchange::start(&player);
+        async move { Ok::<_, Infallible>(exchange::handle_request(&player, request, exchange).await) }
     });
     if is_http2 {
         let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -148,8 +152,7 @@ where
         serve_until_timeout(connection, &player, |connection| connection.graceful_shutdown()).await;
     } else {
         let mut builder = hyper::server::conn::http1::Builder::new();
-        // A half close ends the connection (`half_close` stays off), as in other proxies. While a response is
-        // pending, it is the only sign that the player left.
+        // With `half_close`, hyper would not notice that a player leaves while a response is pending.
         builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
         let connection = builder.serve_connection(io, service).with_upgrades();
         tokio::pin!(connection);

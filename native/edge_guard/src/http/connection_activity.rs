@@ -2,13 +2,13 @@
 //! per request.
 
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::task::{Context, Poll};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::time::Instant;
+use tokio::time::{Instant, Sleep, sleep};
 
 use crate::config::Timeouts;
 
@@ -23,6 +23,8 @@ pub struct ActivityTracker {
     blocked_since: AtomicU64,
     has_activity: AtomicBool,
     last_activity: AtomicU64,
+    /// Task of a half-closed connection. It ends after its last exchange.
+    half_closed: Mutex<Option<Waker>>,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -43,6 +45,7 @@ impl Default for ActivityTracker {
             blocked_since: AtomicU64::new(0),
             has_activity: AtomicBool::new(false),
             last_activity: AtomicU64::new(1),
+            half_closed: Mutex::default(),
         }
     }
 }
@@ -63,6 +66,9 @@ impl ActivityTracker {
     pub fn end_exchange(&self) {
         if self.exchanges.fetch_sub(1, Relaxed) == 1 {
             self.idle_since.store(self.now(), Relaxed);
+            if let Some(connection) = self.half_closed().take() {
+                connection.wake();
+            }
         }
     }
 
@@ -71,8 +77,8 @@ impl ActivityTracker {
         if self.has_activity.swap(false, Relaxed) {
             self.last_activity.store(self.now(), Relaxed);
         }
-        let has_exchange = self.exchanges.load(Relaxed) > 0;
-        let (since, time) = match (has_exchange, self.blocked_since.load(Relaxed), self.head_since.load(Relaxed)) {
+        let (since, time) = match (self.has_exchange(), self.blocked_since.load(Relaxed), self.head_since.load(Relaxed))
+        {
             (true, 0, _) => (self.last_activity.load(Relaxed), timeouts.stream_idle),
             (true, since, _) => (since, timeouts.response),
             (false, _, 0) => (self.idle_since.load(Relaxed), timeouts.keep_alive),
@@ -86,6 +92,19 @@ impl ActivityTracker {
         TimeoutCheck::CheckAgainAt(end.min(now + timeouts.head))
     }
 
+    fn has_exchange(&self) -> bool {
+        self.exchanges.load(Relaxed) > 0
+    }
+
+    fn half_closed(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.half_closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reports whether bytes wait because the player does not accept them.
+    fn is_blocked(&self) -> bool {
+        self.blocked_since.load(Relaxed) > 0
+    }
+
     fn record_write<T>(&self, result: &Poll<std::io::Result<T>>) {
         if result.is_ready() {
             self.has_activity.store(true, Relaxed);
@@ -96,7 +115,7 @@ impl ActivityTracker {
     }
 
     fn record_read(&self) {
-        if self.exchanges.load(Relaxed) == 0 && self.head_since.load(Relaxed) == 0 {
+        if !self.has_exchange() && self.head_since.load(Relaxed) == 0 {
             self.head_since.store(self.now(), Relaxed);
         }
     }
@@ -110,17 +129,39 @@ impl ActivityTracker {
 pub struct TrackedStream<S> {
     stream: S,
     tracker: Arc<ActivityTracker>,
-    /// True for HTTP/1.1, where the first bytes after an exchange begin a request header. False for HTTP/2.
-    has_heads: bool,
+    /// Time that a player has for the next bytes of a response after it closed its sending side. HTTP/2 has no such
+    /// half close, and no header that begins with the first bytes after an exchange.
+    half_close: Option<Duration>,
+    /// End of the wait after a half close.
+    half_close_end: Option<Pin<Box<Sleep>>>,
+    has_written: bool,
 }
 
 impl<S> TrackedStream<S> {
-    pub fn new(stream: S, tracker: Arc<ActivityTracker>, has_heads: bool) -> Self {
-        Self { stream, tracker, has_heads }
+    pub fn new(stream: S, tracker: Arc<ActivityTracker>, half_close: Option<Duration>) -> Self {
+        Self { stream, tracker, half_close, half_close_end: None, has_written: false }
     }
 
     pub fn into_inner(self) -> S {
         self.stream
+    }
+
+    /// Waits while a response is on its way to a player that closed its sending side. TCP reports a player that left in
+    /// the same way, so the wait ends when the player gets no bytes.
+    fn poll_half_close(&mut self, cx: &mut Context<'_>, within: Duration) -> Poll<()> {
+        if self.half_close_end.is_none() {
+            self.has_written = false;
+        }
+        let end = self.half_close_end.get_or_insert_with(|| Box::pin(sleep(within)));
+        while self.tracker.has_exchange() {
+            *self.tracker.half_closed() = Some(cx.waker().clone());
+            ready!(end.as_mut().poll(cx));
+            if !std::mem::take(&mut self.has_written) && !self.tracker.is_blocked() {
+                break;
+            }
+            end.as_mut().reset(Instant::now() + within);
+        }
+        Poll::Ready(())
     }
 }
 
@@ -130,10 +171,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if read.is_ready() {
+        if let (Poll::Ready(Ok(())), Some(within)) = (&read, self.half_close)
+            && buffer.filled().len() == before
+        {
+            ready!(self.poll_half_close(cx, within));
+        } else if read.is_ready() {
             self.tracker.has_activity.store(true, Relaxed);
-            if self.has_heads {
+            if self.half_close.is_some() {
                 self.tracker.record_read();
             }
         }
@@ -144,6 +190,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for TrackedStream<S> {
 impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.has_written |= written.is_ready();
         self.tracker.record_write(&written);
         written
     }
@@ -154,6 +201,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for TrackedStream<S> {
         bytes: &[std::io::IoSlice<'_>],
     ) -> Poll<std::io::Result<usize>> {
         let written = Pin::new(&mut self.stream).poll_write_vectored(cx, bytes);
+        self.has_written |= written.is_ready();
         self.tracker.record_write(&written);
         written
     }
@@ -219,7 +267,7 @@ mod tests {
     async fn unread_response_ends_with_the_response_timeout() {
         let (near, far) = tokio::io::duplex(10);
         let tracker = Arc::new(ActivityTracker::default());
-        let mut stream = TrackedStream::new(near, tracker.clone(), true);
+        let mut stream = TrackedStream::new(near, tracker.clone(), None);
         tracker.start_exchange();
         let mut write = |bytes: &'static [u8]| {
             let mut cx = Context::from_waker(std::task::Waker::noop());
@@ -252,5 +300,43 @@ mod tests {
             TimeoutCheck::Expired,
             "a byte now and then does not prolong it"
         );
+    }
+
+    /// Reports whether a half-closed stream has reached its end.
+    fn has_ended(stream: &mut TrackedStream<tokio::io::DuplexStream>) -> bool {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let mut bytes = [0; 8];
+        Pin::new(stream).poll_read(&mut cx, &mut ReadBuf::new(&mut bytes)).is_ready()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_close_ends_when_the_player_gets_no_bytes() {
+        use tokio::io::AsyncWriteExt;
+        let (near, mut far) = tokio::io::duplex(1_000);
+        let tracker = Arc::new(ActivityTracker::default());
+        let mut stream = TrackedStream::new(near, tracker.clone(), Some(Duration::from_secs(2)));
+        far.shutdown().await.unwrap();
+        tracker.start_exchange();
+        for _ in 0..10 {
+            assert!(!has_ended(&mut stream));
+            stream.write_all(b"event").await.unwrap();
+            tokio::time::advance(Duration::from_millis(1_900)).await;
+        }
+        assert!(!has_ended(&mut stream));
+        tokio::time::advance(Duration::from_millis(2_001)).await;
+        assert!(has_ended(&mut stream));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn half_close_ends_with_the_exchange() {
+        use tokio::io::AsyncWriteExt;
+        let (near, mut far) = tokio::io::duplex(1_000);
+        let tracker = Arc::new(ActivityTracker::default());
+        let mut stream = TrackedStream::new(near, tracker.clone(), Some(Duration::from_secs(2)));
+        far.shutdown().await.unwrap();
+        tracker.start_exchange();
+        assert!(!has_ended(&mut stream));
+        tracker.end_exchange();
+        assert!(has_ended(&mut stream));
     }
 }

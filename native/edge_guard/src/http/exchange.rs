@@ -30,8 +30,11 @@ use crate::request_body::{BackendSender, BodyProgress, RequestBody};
 use crate::traffic::Traffic;
 use crate::{backend_connect, proxy_protocol, relay};
 
-pub async fn handle_request(player: &Arc<PlayerConnection>, request: Request<Incoming>) -> Response<ResponseBody> {
-    let mut exchange = Exchange::start(player);
+pub async fn handle_request(
+    player: &Arc<PlayerConnection>,
+    request: Request<Incoming>,
+    mut exchange: Exchange,
+) -> Response<ResponseBody> {
     let counters = &player.worker.counters;
     // A player that waits for a 100 response does not send the body after another response.
     let is_sending = !request.headers().contains_key(EXPECT);

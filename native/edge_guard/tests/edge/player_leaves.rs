@@ -16,6 +16,8 @@ use crate::http_client::{get, read, read_chunk, read_head};
 use crate::tls::{connect_tls, secure_route, started, trusting};
 use crate::wait::LONG;
 
+const HALF_CLOSE_MS: u64 = 100;
+
 /// Time limit of a reaction, much shorter than every timeout in these tests.
 const SOON: Duration = Duration::from_secs(5);
 
@@ -78,7 +80,7 @@ const DISCONNECTS: [fn(TcpStream) -> Option<TcpStream>; 3] = [
 
 #[test]
 fn backend_sees_a_waiting_player_leave() {
-    let guard = EdgeProcess::start();
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"half_close_ms": HALF_CLOSE_MS}}));
     let (port, events) = silent_route(&guard, "");
     for request in REQUESTS {
         for leave in DISCONNECTS {
@@ -95,7 +97,7 @@ fn backend_sees_a_waiting_player_leave() {
 
 #[test]
 fn backend_sees_a_player_leave_on_a_reused_connection() {
-    let guard = EdgeProcess::start_with(json!({"workers": 1}));
+    let guard = EdgeProcess::start_with(json!({"workers": 1, "timeouts": {"half_close_ms": HALF_CLOSE_MS}}));
     let (port, events) = silent_route(&guard, "");
     let mut player = connect(port);
     (0..3).for_each(|_| assert_eq!(get(&mut player, "a", "/quick").status(), 200));
@@ -111,7 +113,7 @@ fn backend_sees_a_player_leave_on_a_reused_connection() {
 fn backend_sees_a_player_leave_a_silent_stream() {
     const FIRST: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n\
         9\r\ndata: 1\n\n\r\n";
-    let guard = EdgeProcess::start();
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"half_close_ms": HALF_CLOSE_MS}}));
     let (port, events) = silent_route(&guard, FIRST);
     for leave in DISCONNECTS {
         let mut player = connect(port);
@@ -127,7 +129,9 @@ fn backend_sees_a_player_leave_a_silent_stream() {
 
 #[test]
 fn connection_limit_is_released_when_a_player_leaves() {
-    let guard = EdgeProcess::start_with(json!({"limits": {"connections_per_route": 1}}));
+    let guard = EdgeProcess::start_with(
+        json!({"limits": {"connections_per_route": 1}, "timeouts": {"half_close_ms": HALF_CLOSE_MS}}),
+    );
     let (port, events) = silent_route(&guard, "");
     for _ in 0..5 {
         let mut player = connect(port);
@@ -142,7 +146,7 @@ fn connection_limit_is_released_when_a_player_leaves() {
 
 #[test]
 fn backend_sees_a_player_leave_during_a_body() {
-    let guard = EdgeProcess::start();
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"half_close_ms": HALF_CLOSE_MS}}));
     let port = free_port();
     let (event_sender, events) = channel();
     let server = tcp(move |mut stream: TcpStream| {
@@ -183,7 +187,7 @@ fn backend_sees_a_player_leave_over_tls() {
 
 #[test]
 fn backend_sees_one_cancelled_http2_request() {
-    let guard = EdgeProcess::start();
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"half_close_ms": HALF_CLOSE_MS}}));
     let (port, events) = silent_route(&guard, "");
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -201,4 +205,26 @@ fn backend_sees_one_cancelled_http2_request() {
         tokio::task::spawn_blocking(move || expect_disconnect(&events, "over HTTP/2")).await.unwrap();
         assert_eq!(sender.send_request(ask("/quick")).await.unwrap().status(), 200, "the other streams continue");
     });
+}
+
+#[test]
+fn half_closed_player_gets_its_response() {
+    let guard = EdgeProcess::start_with(json!({"timeouts": {"half_close_ms": LONG.as_millis() as u64}}));
+    let port = free_port();
+    let (half_closed, go_on) = channel();
+    let go_on = std::sync::Arc::new(std::sync::Mutex::new(go_on));
+    let server = crate::http_client::server(move |request, _| {
+        go_on.lock().unwrap().recv_timeout(LONG).unwrap();
+        request.text() + " received"
+    });
+    guard.source.serve_route(&route("a", "http", port, Some(server)));
+    for request in REQUESTS {
+        let mut player = connect(port);
+        player.write_all(request.as_bytes()).unwrap();
+        player.shutdown(Shutdown::Write).unwrap();
+        half_closed.send(()).unwrap();
+        let answer = read(&mut player).expect(request);
+        assert!(answer.status() == 200 && answer.text().ends_with("received"), "{request}: {answer:?}");
+        assert_eq!(player.read(&mut [0; 1]).unwrap(), 0, "{request}");
+    }
 }
