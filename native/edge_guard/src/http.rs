@@ -153,7 +153,13 @@ where
     } else {
         let mut builder = hyper::server::conn::http1::Builder::new();
         // With `half_close`, hyper would not notice that a player leaves while a response is pending.
-        builder.max_header_size(head_bytes).max_buf_size(head_bytes.max(READ_BUFFER_BYTES)).half_close(false);
+        builder
+            .max_header_size(head_bytes)
+            .max_buf_size(head_bytes.max(READ_BUFFER_BYTES))
+            .max_headers(headers::HEADERS_MAX)
+            .preserve_header_case(true)
+            .title_case_headers(true)
+            .half_close(false);
         let connection = builder.serve_connection(io, service).with_upgrades();
         tokio::pin!(connection);
         serve_until_timeout(connection, &player, |connection| connection.graceful_shutdown()).await;

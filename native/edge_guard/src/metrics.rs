@@ -74,6 +74,7 @@ labels! {
         Host = "host_unknown",
         NoBackend = "no_backend",
         Unreachable = "backend_unreachable",
+        ResponseHeaders = "response_headers",
         Late = "backend_late",
         Slow = "client_late",
         /// The client sent more concurrent HTTP/2 requests than the connection limits allow.

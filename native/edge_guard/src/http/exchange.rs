@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hosting_client_addresses::Speech;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, TRANSFER_ENCODING, UPGRADE};
+use http::header::{
+    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_LENGTH, CONTENT_TYPE, EXPECT, HeaderValue, TRANSFER_ENCODING, UPGRADE,
+};
 use http::{Request, Response, StatusCode, Version};
 use hyper::body::{Body, Incoming};
 use hyper::upgrade::{OnUpgrade, Parts, Upgraded};
@@ -17,7 +19,7 @@ use tokio_rustls::server::TlsStream;
 
 use super::backend_stream::BackendStream;
 use super::connection_activity::TrackedStream;
-use super::headers;
+use super::headers::{self, HEADERS_MAX};
 use super::player_connection::{BackendConnection, PlayerConnection};
 use super::response_body::{Exchange, ResponseBody};
 use crate::address::BackendAddress;
@@ -29,6 +31,9 @@ use crate::relay::{RelayCounters, RelayLimits};
 use crate::request_body::{BackendSender, BodyProgress, RequestBody};
 use crate::traffic::Traffic;
 use crate::{backend_connect, proxy_protocol, relay};
+
+/// Limit of the bytes of a response header.
+const RESPONSE_HEAD_BYTES_MAX: usize = 64 * 1024;
 
 pub async fn handle_request(
     player: &Arc<PlayerConnection>,
@@ -148,6 +153,7 @@ async fn send_request(
             Ok(response) => return Ok((response, sender)),
             Err(mut error) => match error.take_message().filter(|_| is_reused).or(retry) {
                 Some(unsent) => request = unsent,
+                None if error.error().is_parse_too_large() => return Err(RequestProblem::ResponseHeaders),
                 None => return Err(RequestProblem::Unreachable),
             },
         }
@@ -193,6 +199,8 @@ fn copy_request(request: &Request<RequestBody>) -> Option<Request<RequestBody>> 
     *copy.method_mut() = request.method().clone();
     *copy.uri_mut() = request.uri().clone();
     *copy.headers_mut() = request.headers().clone();
+    // They have the case of the header names.
+    *copy.extensions_mut() = request.extensions().clone();
     Some(copy)
 }
 
@@ -229,7 +237,10 @@ where
         stream.write_all(&header).await.map_err(|_| RequestProblem::Unreachable)?;
     }
     let (sender, connection) = hyper::client::conn::http1::Builder::new()
-        .max_buf_size(64 * 1024)
+        .max_buf_size(RESPONSE_HEAD_BYTES_MAX)
+        .max_headers(HEADERS_MAX)
+        .preserve_header_case(true)
+        .title_case_headers(true)
         .handshake(TokioIo::new(BackendStream::new(stream, live.traffic.clone())))
         .await
         .map_err(|_| RequestProblem::Unreachable)?;
@@ -337,6 +348,11 @@ fn problem_response(problem: RequestProblem, exchange: Exchange) -> Response<Res
         RequestProblem::Host => (404, "NOT_FOUND", "No server has this host name."),
         RequestProblem::NoBackend => (502, "SERVER_NOT_THERE", "The server is not running yet, or not any more."),
         RequestProblem::Unreachable => (502, "SERVER_UNREACHABLE", "The server refused or broke the connection."),
+        RequestProblem::ResponseHeaders => (
+            502,
+            "SERVER_HEADERS_TOO_LARGE",
+            "The server's response has more than 1,000 headers, or more than 64 KiB of them.",
+        ),
         RequestProblem::Late => (504, "SERVER_LATE", "The server does not answer in time."),
         RequestProblem::Slow => (408, "REQUEST_TIMEOUT", "The body of the request comes too slowly."),
         RequestProblem::TooManyRequests => {
@@ -358,5 +374,7 @@ fn problem_response(problem: RequestProblem, exchange: Exchange) -> Response<Res
     let mut response = Response::new(ResponseBody::from_text(Bytes::from(text), exchange));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::BAD_GATEWAY);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+    // A web page of the game reads the error. It has nothing that another page must not see.
+    response.headers_mut().insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
     response
 }

@@ -7,6 +7,9 @@ use http::header::{CONNECTION, EXPECT, HOST, HeaderName, HeaderValue, TE, TRANSF
 use http::{HeaderMap, Method, Request, Uri, Version};
 use ipnet::IpNet;
 
+/// Limit of the headers of one request or response of HTTP/1.1.
+pub const HEADERS_MAX: usize = 1_000;
+
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
@@ -118,7 +121,7 @@ pub fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
     }
     if let Some(upgrade) = upgrade {
         headers.insert(UPGRADE, upgrade);
-        headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
     }
 }
 
@@ -222,7 +225,7 @@ mod tests {
             .unwrap();
         assert!(is_upgrade(&request));
         add_forwarding_headers(&mut request, &forwarded(), true, None).unwrap();
-        assert_eq!(request.headers()["connection"], "upgrade");
+        assert_eq!(request.headers()["connection"], "Upgrade");
         assert_eq!(request.headers()["upgrade"], "websocket");
     }
 

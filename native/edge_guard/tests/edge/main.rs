@@ -8,6 +8,7 @@ mod client_address;
 mod early_response;
 mod edge_process;
 mod handover;
+mod header_names;
 mod host_routing;
 mod http;
 mod http2;
