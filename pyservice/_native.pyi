@@ -61,8 +61,8 @@ __all__ = [
     "build_profile",
     "callers_of",
     "change_files",
+    "check_body_form",
     "check_idempotency_key",
-    "check_media_type",
     "coordinates",
     "grpc_status",
     "mock_placement",
@@ -1060,11 +1060,11 @@ def broken_rules(operation: str, message: bytes) -> list[tuple[list[str], str, s
     Raises ValueError for bytes of another message.
     """
 
+def check_body_form(media_type: bytes | None, content_encoding: bytes | None) -> None:
+    """Check that a body is JSON without an encoding. Raises ServiceError."""
+
 def check_idempotency_key(key: str) -> None:
     """Raises ServiceError."""
-
-def check_media_type(media_type: bytes) -> None:
-    """Check that a body is JSON. Raises ServiceError."""
 
 @final
 class Routes:

@@ -156,6 +156,7 @@ class EncodedRequest:
     path: str = ""
     query: str = ""
     media_type: bytes | None = None
+    content_encoding: bytes | None = None
     is_paid: bool = False
     """Whether the request has paid its rate limits."""
     admitted_modes: list[str] | None = None

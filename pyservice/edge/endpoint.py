@@ -9,14 +9,14 @@ from google.protobuf.message import Message
 
 from pyservice.calls import Call, EncodedRequest, Form, Operation, WaitForChange
 from pyservice.edge.http_json_codec import decoder, encoder
-from pyservice.edge.http_messages import JSON, TEXT, HttpResponse, Request
+from pyservice.edge.http_messages import TEXT, HttpResponse, Request
 from pyservice.front import internal_headers
 from pyservice.observability.metrics import Meter
 from pyservice.observability.rays import Trace
 from pyservice.schema.methods import METHODS
 from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import TransportSettings
-from pyservice.transport.native import check_idempotency_key, check_media_type
+from pyservice.transport.native import check_body_form, check_idempotency_key
 from pyservice.transport.operation_steps import OperationSteps
 from pyservice.transport.rate_limits import OperationLimit
 from pyservice.watch import LongPolls, run_until_changed
@@ -94,12 +94,14 @@ class Endpoint:
             request.path.decode("latin-1"),
             request.query.decode("latin-1"),
             request.headers.get(b"content-type"),
+            request.headers.get(b"content-encoding"),
             is_paid=self._is_internal and not _PAID.isdisjoint(request.headers),
         )
 
     def _read(self, request: Request, call: Call) -> Message:
         if self._takes_body:
-            check_media_type(request.headers.get(b"content-type", JSON))
+            headers = request.headers
+            check_body_form(headers.get(b"content-type"), headers.get(b"content-encoding"))
         if request.failure is not None:
             raise request.failure
         if call.idempotency_key is not None:

@@ -14,8 +14,8 @@ from pyservice._native import Routes as Routes
 from pyservice._native import TrustedProxies as TrustedProxies
 from pyservice._native import acked_bytes as acked_bytes
 from pyservice._native import callers_of as callers_of
+from pyservice._native import check_body_form as check_body_form
 from pyservice._native import check_idempotency_key as check_idempotency_key
-from pyservice._native import check_media_type as check_media_type
 from pyservice._native import coordinates as coordinates
 from pyservice._native import grpc_status as grpc_status
 from pyservice._native import packed_client as packed_client

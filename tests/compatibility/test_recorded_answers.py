@@ -6,7 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -97,7 +97,7 @@ def test_answers_are_those_of_the_recording(tmp_path: Path, count: int | None) -
     used: set[IntendedDifference] = set()
     with recorded_service(tmp_path, has_limited=count is None) as player:
         for number, (request, expected) in enumerate(itertools.islice(recorded(), count)):
-            got = player.play(number, request)
+            got = player.play(number, _without_encoding(request))
             if got == expected:
                 continue
             reasons = [one for one in INTENDED if one.explains(request, expected, got)]
@@ -133,6 +133,15 @@ def _differences(path: str, expected: Any, got: Any) -> Iterator[str]:
             for name in sorted(expected.keys() | got.keys()):
                 yield from _differences(f"{path}.{name}", expected.get(name), got.get(name))
         case list(), list() if len(expected) == len(got):
+def _without_encoding(request: Request) -> Request:
+    """Returns a request that says nothing about the encoding of its body.
+
+    Some recorded bodies have the name of an encoding but are plain JSON. They are refused now, and
+    then later answers would lack their players.
+    """
+    return replace(request, head=request.head.replace("content-encoding: gzip\r\n", ""))
+
+
             for position, pair in enumerate(zip(expected, got, strict=True)):
                 yield from _differences(f"{path}.{position}", *pair)
         case _ if expected != got:

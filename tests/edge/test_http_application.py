@@ -107,6 +107,15 @@ async def test_two_tokens_are_rejected(connection: HttpConnection, service: Smal
     assert service.calls == []
 
 
+async def test_body_with_an_encoding_is_rejected(connection: HttpConnection) -> None:
+    headers = {**GOOD, "content-encoding": "gzip"}
+    response = await connection.ask("POST", CONNECTED_PATH, BODY, headers)
+    assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
+    assert "Content-Encoding: gzip" in response.json["detail"]
+    headers["content-encoding"] = "identity"
+    assert (await connection.ask("POST", CONNECTED_PATH, BODY, headers)).status == 200
+
+
 async def test_body_over_the_limit_is_rejected(connection: HttpConnection) -> None:
     response = await connection.ask("POST", CONNECTED_PATH, b" " * 1001, GOOD)
     assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")

@@ -77,7 +77,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(matchmaker::broken_rules, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::callers_of, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::check_idempotency_key, module)?)?;
-    module.add_function(wrap_pyfunction!(matchmaker::check_media_type, module)?)?;
+    module.add_function(wrap_pyfunction!(matchmaker::check_body_form, module)?)?;
     module.add_function(wrap_pyfunction!(matchmaker::mock_placement, module)?)?;
     Ok(())
 }

@@ -67,6 +67,7 @@ struct RequestArgument {
     path: PyBackedStr,
     query: PyBackedStr,
     media_type: Option<PyBackedBytes>,
+    content_encoding: Option<PyBackedBytes>,
     is_paid: bool,
     admitted_modes: Option<Vec<String>>,
     are_ports_served: bool,
@@ -80,6 +81,7 @@ impl RequestArgument {
             origin: self.call.origin.as_ref().map(|text| text.as_bytes()),
             idempotency_key: self.call.idempotency_key.as_ref().map(|text| text.as_bytes()),
             media_type: self.media_type.as_deref(),
+            content_encoding: self.content_encoding.as_deref(),
             coordinates: self.call.coords,
             client: self.call.client,
             body: match &*self.form {
@@ -430,10 +432,10 @@ pub fn mock_placement<'py>(
     PyBytes::new(py, &message)
 }
 
-/// Raises MEDIA_TYPE_UNSUPPORTED for a body that is not JSON.
+/// Raises MEDIA_TYPE_UNSUPPORTED for a body that is not JSON, or that has an encoding.
 #[pyfunction]
-pub fn check_media_type(py: Python<'_>, media_type: &[u8]) -> PyResult<()> {
-    hosting_matchmaker::check_media_type(Some(media_type)).map_err(|error| raised(py, &error))
+pub fn check_body_form(py: Python<'_>, media_type: Option<&[u8]>, content_encoding: Option<&[u8]>) -> PyResult<()> {
+    hosting_matchmaker::check_body_form(media_type, content_encoding).map_err(|error| raised(py, &error))
 }
 
 /// Raises HEADER_INVALID for an invalid idempotency key.

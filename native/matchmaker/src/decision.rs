@@ -27,6 +27,8 @@ pub struct Call<'a> {
     pub idempotency_key: Option<&'a [u8]>,
     /// Media type of a JSON body.
     pub media_type: Option<&'a [u8]>,
+    /// Encoding of a JSON body, such as gzip.
+    pub content_encoding: Option<&'a [u8]>,
     /// Latitude and longitude of the client in degrees, if a trusted proxy names them.
     pub coordinates: Option<(f64, f64)>,
     /// Address behind trusted proxies.

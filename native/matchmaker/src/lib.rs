@@ -40,7 +40,7 @@ pub use error::{FieldProblem, ServiceError, reason_word};
 pub use hosting_client_addresses::ClientKey;
 pub use lobby_answers::{LobbyAnswer, LobbyAnswers, Places};
 pub use lobby_list::LobbyListPage;
-pub use matchmaker::{Matchmaker, check_key, check_media_type};
+pub use matchmaker::{Matchmaker, check_body_form, check_key};
 pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
 pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};

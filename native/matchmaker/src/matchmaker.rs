@@ -27,6 +27,10 @@ use crate::requests::{Body, Request};
 
 const KM_PER_MILE: f64 = 1.609344;
 const JSON: &[u8] = b"application/json";
+/// Name of no encoding.
+const IDENTITY: &[u8] = b"identity";
+/// Part of an encoding that its error names.
+const NAMED_BYTES_MAX: usize = 40;
 const KEY_BYTES_MAX: usize = 255;
 
 /// Reason why a request is not read.
@@ -145,7 +149,7 @@ impl Matchmaker {
     /// Returns the request of a call and its idempotency.
     pub(crate) fn read(&self, call: &Call<'_>, identity: &[u8]) -> Result<(Request, Option<Idempotency>), Unread> {
         if matches!(call.body, Body::Json(_)) {
-            check_media_type(call.media_type)?;
+            check_body_form(call.media_type, call.content_encoding)?;
         }
         if let Some(key) = call.idempotency_key.filter(|_| !call.operation.is_read()) {
             check_key(key)?;
@@ -286,13 +290,22 @@ fn region_info((region, kilometers): (&Region, f64)) -> proto::RegionInfo {
     }
 }
 
-/// Checks the media type of a JSON body.
-pub fn check_media_type(media_type: Option<&[u8]>) -> Result<(), ServiceError> {
+/// Checks the media type and the encoding of a JSON body.
+pub fn check_body_form(media_type: Option<&[u8]>, content_encoding: Option<&[u8]>) -> Result<(), ServiceError> {
     let is_json = media_type.is_none_or(|media_type| {
         let name = media_type.split(|byte| *byte == b';').next().unwrap_or_default();
         name.trim_ascii().eq_ignore_ascii_case(JSON)
     });
-    if is_json { Ok(()) } else { Err(Code::MediaTypeUnsupported.into()) }
+    let encoding = content_encoding.map(<[u8]>::trim_ascii).filter(|name| !name.eq_ignore_ascii_case(IDENTITY));
+    match (encoding, is_json) {
+        (None, true) => Ok(()),
+        (None, false) => Err(Code::MediaTypeUnsupported.into()),
+        (Some(name), _) => {
+            let name = String::from_utf8_lossy(&name[..name.len().min(NAMED_BYTES_MAX)]);
+            let detail = format!("The body has Content-Encoding: {name}. Send it without an encoding.");
+            Err(ServiceError::from(Code::MediaTypeUnsupported).with_detail(detail))
+        }
+    }
 }
 
 /// Checks the form of an idempotency key.

@@ -5,8 +5,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use http::header::{
-    AUTHORIZATION, CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH, ORIGIN,
-    USER_AGENT,
+    AUTHORIZATION, CONNECTION, CONTENT_ENCODING, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, IF_NONE_MATCH,
+    ORIGIN, USER_AGENT,
 };
 use http::{Method, Request, Uri};
 use http_body_util::Full;
@@ -21,8 +21,18 @@ use hosting_matchmaker::token_of;
 /// Headers that are passed on although a client declares them as those of its connection.
 const NEVER_OF_CONNECTION: [HeaderName; 3] = [AUTHORIZATION, HOST, TRACEPARENT];
 /// Headers that Python reads. The others of a client end here.
-pub const PASSED: [HeaderName; 9] =
-    [HOST, AUTHORIZATION, ORIGIN, TRACEPARENT, CONTENT_TYPE, USER_AGENT, IF_NONE_MATCH, IDEMPOTENCY_KEY, COORDINATES];
+pub const PASSED: [HeaderName; 10] = [
+    HOST,
+    AUTHORIZATION,
+    ORIGIN,
+    TRACEPARENT,
+    CONTENT_TYPE,
+    CONTENT_ENCODING,
+    USER_AGENT,
+    IF_NONE_MATCH,
+    IDEMPOTENCY_KEY,
+    COORDINATES,
+];
 /// Headers that a repeated request needs.
 const KEPT: [HeaderName; 4] = [HOST, AUTHORIZATION, ORIGIN, TRACEPARENT];
 

@@ -15,6 +15,7 @@ impl<'a> Head<'a> {
             origin: self.origin,
             idempotency_key: self.idempotency_key,
             media_type: self.media_type,
+            content_encoding: None,
             coordinates: self.coordinates.filter(|_| trusts_peer).and_then(coordinates),
             client,
             body: Body::Json(body),

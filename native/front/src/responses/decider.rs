@@ -12,7 +12,7 @@ use hosting_matchmaker::{
 };
 use hosting_shard::Shard;
 use http::Response;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use http::header::{AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use tokio::sync::Semaphore;
 use tokio::task::{spawn_blocking, yield_now};
 
@@ -187,6 +187,7 @@ pub struct EffectiveHeaders<'a> {
     origin: Option<Cow<'a, [u8]>>,
     idempotency_key: Option<Cow<'a, [u8]>>,
     media_type: Option<Cow<'a, [u8]>>,
+    content_encoding: Option<Cow<'a, [u8]>>,
     coordinates: Option<(f64, f64)>,
 }
 
@@ -199,6 +200,7 @@ impl<'a> EffectiveHeaders<'a> {
             origin: value(&ORIGIN),
             idempotency_key: value(&IDEMPOTENCY_KEY),
             media_type: value(&CONTENT_TYPE),
+            content_encoding: value(&CONTENT_ENCODING),
             coordinates: value(&COORDINATES).filter(|_| trusts_peer).and_then(|text| coordinates(&text)),
         }
     }
@@ -210,6 +212,7 @@ impl<'a> EffectiveHeaders<'a> {
             origin: owned(self.origin),
             idempotency_key: owned(self.idempotency_key),
             media_type: owned(self.media_type),
+            content_encoding: owned(self.content_encoding),
             coordinates: self.coordinates,
         }
     }
@@ -221,6 +224,7 @@ impl<'a> EffectiveHeaders<'a> {
             origin: self.origin.as_deref(),
             idempotency_key: self.idempotency_key.as_deref(),
             media_type: self.media_type.as_deref(),
+            content_encoding: self.content_encoding.as_deref(),
             coordinates: self.coordinates,
             client,
             body,

@@ -105,6 +105,21 @@ fn headers_of_usual_clients_are_answered_by_the_front() {
 }
 
 #[test]
+fn body_with_an_encoding_is_refused() {
+    let world = World::new();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let mut find = request(Method::POST, "/matchmaker/lobbies/find", r#"{"game_modes":["duel"]}"#);
+        find.headers_mut().insert("origin", "https://game.example".parse().unwrap());
+        find.headers_mut().insert("content-encoding", "identity".parse().unwrap());
+        assert_eq!(ask(&mut sender, find.clone()).await.0, 200);
+        find.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
+        assert_eq!(ask(&mut sender, find).await, (415, "MEDIA_TYPE_UNSUPPORTED".to_owned()));
+    });
+    world.python.check_no_request();
+}
+
+#[test]
 fn other_requests_are_passed_on() {
     let world = World::new();
     run(async {

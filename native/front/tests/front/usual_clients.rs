@@ -134,6 +134,18 @@ fn repeated_headers_are_read_as_one() {
     world.python.check_no_request();
 }
 
+#[test]
+fn body_with_an_encoding_is_refused() {
+    let world = world();
+    for (encoding, code) in [("gzip", "MEDIA_TYPE_UNSUPPORTED"), ("identity", "OK")] {
+        let request = with_lines(&find(SERVICE_TOKEN, "duel"), &format!("Content-Encoding: {encoding}\r\n"));
+        let answer = ask(&world, &request);
+        assert_eq!(answer.code, code, "{encoding}");
+        assert!(code == "OK" || answer.body.contains("The body has Content-Encoding: gzip."), "{}", answer.body);
+    }
+    world.python.check_no_request();
+}
+
 /// The client pays once, however the request reaches Python.
 #[test]
 fn request_for_python_is_decided_once() {

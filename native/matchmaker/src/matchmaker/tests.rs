@@ -157,6 +157,7 @@ fn call<'a>(operation: Operation, authorization: &'a [u8], body: &'a str) -> Cal
         origin: None,
         idempotency_key: None,
         media_type: Some(b"application/json"),
+        content_encoding: None,
         coordinates: None,
         client: "192.0.2.1".parse().expect("an address"),
         body: Body::Json(body.as_bytes()),
@@ -410,6 +411,29 @@ fn media_type_is_json_or_missing() {
         assert_eq!(asked(Some(other), Body::Json(b"{")), "MEDIA_TYPE_UNSUPPORTED", "before the body");
     }
     assert_eq!(asked(Some("application/grpc"), Body::Proto(b"")), "OK");
+}
+
+#[test]
+fn body_has_no_encoding() {
+    let world = World::new();
+    let authorization = of_lobby();
+    for (encoding, expected) in
+        [("identity", None), (" Identity ", None), ("gzip", Some("gzip")), ("br, gzip", Some("br, gzip"))]
+    {
+        let call = Call {
+            content_encoding: Some(encoding.as_bytes()),
+            body: Body::Json(b"{}"),
+            ..call(Operation::Heartbeat, &authorization, "")
+        };
+        let decision = world.0.answer(&call).decision;
+        let Some(named) = expected else {
+            assert_eq!(name(&decision), "OK", "{encoding}");
+            continue;
+        };
+        let Decision::Refused { error, .. } = decision else { panic!("{encoding} is not refused") };
+        assert_eq!(error.code, Code::MediaTypeUnsupported);
+        assert_eq!(error.detail(), format!("The body has Content-Encoding: {named}. Send it without an encoding."));
+    }
 }
 
 #[test]
