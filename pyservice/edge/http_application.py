@@ -153,13 +153,14 @@ class HttpApplication:
     def _call(
         self, request: Request, endpoint: Endpoint, ray_id: str, parameters: dict[str, str]
     ) -> Call:
-        client, coords, long_poll_expired = request.peer, None, False
+        # A HEAD never waits: its response cannot show a change.
+        client, coords, long_poll_expired = request.peer, None, request.method == "HEAD"
         if self._settings.is_internal:
             fields = request.headers
             client = _client(fields) or client
             coords_text = request.text(b"x-coords")
             coords = None if coords_text is None else client_address.coordinates(coords_text)
-            long_poll_expired = fields.get(_REPEAT) == _EXPIRED
+            long_poll_expired |= fields.get(_REPEAT) == _EXPIRED
         return Call(
             ray_id,
             client_address.packed_client(client),

@@ -74,15 +74,25 @@ async def test_percent_encoded_path_is_equivalent_except_slashes(
         assert code_of(await connection.ask("GET", path, None, GOOD)) == "ID_INVALID"
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 async def test_wrong_method_returns_the_allowed_methods(
     connection: HttpConnection, method: str
 ) -> None:
-    for path, allowed in ((CONNECTED_PATH, "POST"), ("/matchmaker/lobbies/x/state", "GET")):
-        if method != allowed:
+    for path, allowed in ((CONNECTED_PATH, "POST"), ("/matchmaker/lobbies/x/state", "GET, HEAD")):
+        if method not in allowed.split(", "):
             response = await connection.ask(method, path)
-            assert (response.status, code_of(response)) == (405, "METHOD_NOT_ALLOWED")
+            assert response.status == 405
+            assert method == "HEAD" or code_of(response) == "METHOD_NOT_ALLOWED"
             assert response.headers["allow"] == allowed
+
+
+async def test_head_returns_the_headers_of_get(connection: HttpConnection) -> None:
+    path = "/matchmaker/lobbies/list?include_state=true"
+    expected = await connection.ask("GET", path, None, GOOD)
+    response = await connection.ask("HEAD", path, None, GOOD)
+    assert (response.status, response.body) == (200, b"")
+    for name in ("content-type", "content-length"):
+        assert response.headers[name] == expected.headers[name]
 
 
 async def test_rejected_token_returns_the_scheme(connection: HttpConnection) -> None:
@@ -97,6 +107,15 @@ async def test_media_type_other_than_json_is_rejected(connection: HttpConnection
     assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
 
 
+async def test_body_with_an_encoding_is_rejected(connection: HttpConnection) -> None:
+    headers = {**GOOD, "content-encoding": "gzip"}
+    response = await connection.ask("POST", CONNECTED_PATH, BODY, headers)
+    assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
+    assert "Content-Encoding: gzip" in response.json["detail"]
+    headers["content-encoding"] = "identity"
+    assert (await connection.ask("POST", CONNECTED_PATH, BODY, headers)).status == 200
+
+
 async def test_two_tokens_are_rejected(connection: HttpConnection, service: SmallService) -> None:
     connection.writer.write(
         f"POST {CONNECTED_PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer pub_good\r\n"
@@ -105,15 +124,6 @@ async def test_two_tokens_are_rejected(connection: HttpConnection, service: Smal
     )
     assert code_of(await connection.read()) == "TOKEN_INVALID"
     assert service.calls == []
-
-
-async def test_body_with_an_encoding_is_rejected(connection: HttpConnection) -> None:
-    headers = {**GOOD, "content-encoding": "gzip"}
-    response = await connection.ask("POST", CONNECTED_PATH, BODY, headers)
-    assert (response.status, code_of(response)) == (415, "MEDIA_TYPE_UNSUPPORTED")
-    assert "Content-Encoding: gzip" in response.json["detail"]
-    headers["content-encoding"] = "identity"
-    assert (await connection.ask("POST", CONNECTED_PATH, BODY, headers)).status == 200
 
 
 async def test_body_over_the_limit_is_rejected(connection: HttpConnection) -> None:

@@ -103,6 +103,15 @@ async def test_watch_is_parked_and_continues_with_a_reason(
     assert "x-hosting-share" not in (await get(connection)).headers
 
 
+async def test_head_of_a_watch_does_not_wait(connection: HttpConnection) -> None:
+    index = (await get(connection)).json["watch"]["index"]
+    path = f"{BILLING}?watch_index={index}"
+    response = await connection.ask("HEAD", path, None, CLOUD)
+    assert (response.status, response.body) == (200, b"")
+    assert "x-hosting-park" not in response.headers
+    assert int(response.headers["content-length"]) > 0
+
+
 async def test_repeated_watch_does_not_count_for_the_rate_limit(
     connection: HttpConnection,
 ) -> None:

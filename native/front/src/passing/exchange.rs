@@ -8,8 +8,8 @@ use std::rc::Rc;
 use bytes::Bytes;
 use hosting_matchmaker::{ClientKey, Operation};
 use http::header::{
-    ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, EXPECT, HeaderMap, HeaderName, HeaderValue, ORIGIN, PROXY_AUTHENTICATE,
-    PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+    ACCESS_CONTROL_REQUEST_METHOD, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderMap, HeaderName, HeaderValue, ORIGIN,
+    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
 };
 use http::request::Parts;
 use http::{Method, Request, Response, StatusCode, Version, response};
@@ -89,6 +89,7 @@ pub async fn answer(
         peer,
         is_received: body.is_end_stream(),
         version: parts.version,
+        is_head: parts.method == Method::HEAD,
         cors: CorsRequest::of(&parts),
         counted: (counted, answering, busy),
         context,
@@ -144,6 +145,7 @@ struct Exchange {
     /// Whether the whole request has arrived. Otherwise the connection ends with the response.
     is_received: bool,
     version: Version,
+    is_head: bool,
     cors: Option<Box<CorsRequest>>,
     counted: Counts,
 }
@@ -195,6 +197,9 @@ impl Exchange {
         }
         // Otherwise hyper keeps a connection of HTTP/1.0 open if the client asks for it.
         *response.version_mut() = self.version;
+        if self.is_head {
+            response = without_content(response);
+        }
         if response.status() == StatusCode::TOO_MANY_REQUESTS && matches!(self.peer, Peer::Client(_)) {
             self.counted.0.slow_down_next();
         }
@@ -446,6 +451,17 @@ impl Exchange {
     fn counted_until_written(&self, body: Bytes) -> Bytes {
         self.context.options.answers.reserve(self.client_key()).hold(body)
     }
+}
+
+/// Returns the response to a HEAD. hyper leaves out the content only in HTTP/1.1.
+fn without_content(mut response: Response<Content>) -> Response<Content> {
+    if let Content::Whole(Some(content)) = response.body()
+        && !content.is_empty()
+    {
+        let length = content.len();
+        response.headers_mut().insert(CONTENT_LENGTH, length.into());
+    }
+    response.map(|_| Content::Whole(None))
 }
 
 enum PassedBody {

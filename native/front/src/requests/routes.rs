@@ -10,6 +10,8 @@ use percent_encoding::percent_decode_str;
 
 /// Name of requests without an operation, in metrics.
 const UNROUTED: &str = "none";
+const GET: &str = "GET";
+const HEAD: &str = "HEAD";
 /// Stands for an encoded slash during matching. If a client sends this character, it gets the replacement.
 const ENCODED_SLASH: &str = "\u{1}";
 const REPLACEMENT: &str = "\u{fffd}";
@@ -80,7 +82,7 @@ impl Routes {
                 table.slugs.len() - 1
             });
             let RouteOptions { method, template, plane, body_bytes_max, needs_token, .. } = route;
-            if method == Method::GET.as_str() {
+            if method == GET {
                 table.safe.insert(operation);
             }
             let route = Route { operation, plane, body_bytes_max, needs_token };
@@ -108,13 +110,13 @@ impl Routes {
 
     pub fn find(&self, method: &Method, path: &str) -> Option<&Route> {
         let path = decoded(path);
-        Some(match_at(self.by_method.get(method.as_str())?, &path)?.value)
+        Some(match_at(self.router(method.as_str())?, &path)?.value)
     }
 
     /// Returns the name of an operation, and the parameters of its path.
     pub fn find_with_parameters(&self, method: &str, path: &str) -> Option<(&str, Vec<(String, String)>)> {
         let path = decoded(path);
-        let found = match_at(self.by_method.get(method)?, &path)?;
+        let found = match_at(self.router(method)?, &path)?;
         let parameter = |(name, value): (&str, &str)| (name.to_owned(), value.replace(ENCODED_SLASH, "/"));
         Some((&self.slugs[found.value.operation], found.params.iter().map(parameter).collect()))
     }
@@ -123,7 +125,12 @@ impl Routes {
     pub fn methods(&self, path: &str) -> Vec<&str> {
         let path = decoded(path);
         let taking = self.by_method.iter().filter(|(_, router)| match_at(router, &path).is_some());
-        taking.map(|(method, _)| method.as_str()).collect()
+        taking.flat_map(|(method, _)| if method == GET { vec![GET, HEAD] } else { vec![method.as_str()] }).collect()
+    }
+
+    /// Every operation with GET also takes HEAD.
+    fn router(&self, method: &str) -> Option<&Router<Route>> {
+        self.by_method.get(if method == HEAD { GET } else { method })
     }
 }
 
@@ -173,6 +180,8 @@ mod tests {
         assert_eq!(slug(Method::POST, "/matchmaker/lobbies/find").as_deref(), Some("find"));
         assert_eq!(slug(Method::GET, "/cloud/games/1").as_deref(), Some("get_game"));
         assert_eq!(slug(Method::GET, "/cloud/games/validate").as_deref(), Some("get_game"));
+        assert_eq!(slug(Method::HEAD, "/cloud/games/1").as_deref(), Some("get_game"));
+        assert_eq!(slug(Method::HEAD, "/matchmaker/lobbies/find"), None);
         assert_eq!(slug(Method::POST, "/cloud/games/validate").as_deref(), Some("validate_game"));
         assert_eq!(slug(Method::GET, "/cloud/games/1/versions/2").as_deref(), Some("get_version"));
     }
@@ -201,7 +210,8 @@ mod tests {
 
     #[test]
     fn methods_of_a_path_are_in_order() {
-        assert_eq!(routes().methods("/cloud/games/1"), ["DELETE", "GET"]);
+        assert_eq!(routes().methods("/cloud/games/1"), ["DELETE", "GET", "HEAD"]);
+        assert_eq!(routes().methods("/cloud/games/validate"), ["DELETE", "GET", "HEAD", "POST"]);
         assert_eq!(routes().methods("/nothing"), [""; 0]);
     }
 

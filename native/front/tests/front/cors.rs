@@ -32,13 +32,13 @@ fn preflight_is_answered_without_python() {
             "access-control-max-age: 7200".into(),
         ]
     };
-    for (path, methods) in [("/matchmaker/lobbies/find", "POST"), ("/events/live", "GET")] {
+    for (path, methods) in [("/matchmaker/lobbies/find", "POST"), ("/events/live", "GET, HEAD")] {
         let answer = preflight(&world, path, OTHER);
         assert_eq!((answer.status, answer.header("content-length")), (204, None));
         assert_eq!(headers(&answer), expected(methods));
     }
     let answer = preflight(&world, "/cloud/games/1", CONSOLE);
-    let mut of_console = expected("GET, POST");
+    let mut of_console = expected("GET, HEAD, POST");
     of_console[2] = format!("access-control-allow-origin: {CONSOLE}");
     of_console.push("vary: origin".into());
     assert_eq!((answer.status, headers(&answer)), (204, of_console));

@@ -120,6 +120,32 @@ fn body_with_an_encoding_is_refused() {
 }
 
 #[test]
+fn response_to_head_is_that_to_get_without_content() {
+    let world = World::new();
+    run(async {
+        let (mut sender, _task) = connect(&world).await;
+        let long = format!("/{}", "a".repeat(9_000));
+        for (path, status) in [("/matchmaker/regions", 200), (&*long, 414), ("/cloud/games/1", 200)] {
+            let of = |method| {
+                let mut request = request(method, path, "");
+                request.headers_mut().insert("origin", "https://game.example".parse().unwrap());
+                request
+            };
+            let (same, content) = ask(&mut sender, of(Method::GET)).await;
+            assert_eq!(same, status, "{path}: {content}");
+            let response = sender.send_request(of(Method::HEAD)).await.unwrap();
+            assert_eq!(response.status().as_u16(), status, "{path}");
+            let length = response.headers()["content-length"].to_str().unwrap().parse::<usize>().unwrap();
+            assert!(length == content.len() || status != 200, "{path}: {length}");
+            assert!(response.into_body().collect().await.unwrap().to_bytes().is_empty(), "{path}");
+        }
+    });
+    let methods = [world.control.request().method, world.control.request().method];
+    assert_eq!(methods, ["GET", "HEAD"]);
+    world.python.check_no_request();
+}
+
+#[test]
 fn other_requests_are_passed_on() {
     let world = World::new();
     run(async {

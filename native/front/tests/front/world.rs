@@ -367,6 +367,7 @@ fn routes() -> Routes {
         route("POST", "/matchmaker/lobbies/heartbeat", "heartbeat", Plane::Data),
         route("POST", "/matchmaker/lobbies/join", "join", Plane::Data),
         route("POST", "/matchmaker/lobbies/find", "find", Plane::Data),
+        route("GET", "/matchmaker/regions", "regions", Plane::Data),
         route("GET", "/events/live", "live", Plane::Data),
         route("GET", "/cloud/games/{game_id}", "get_game", Plane::Control),
         route("POST", "/cloud/games/{game_id}", "set_game", Plane::Control),
