@@ -156,6 +156,12 @@ def test_readme_client_and_server_meet(start_run: StartRun, tmp_path: Path) -> N
     run.stop()
 
 
+def test_tutorial_shows_the_server_of_the_template() -> None:
+    shown = file_of("tutorials/browser-game.md", "star-catcher/server/server.py")
+    template = ROOT / "clients/cli/src/pyservice_cli/templates/ws-python/server/server.py"
+    assert shown.strip() == template.read_text().strip()
+
+
 # Pages and how often they start the service.
 @pytest.mark.parametrize(
     ("names", "starts"),

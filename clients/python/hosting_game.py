@@ -340,8 +340,10 @@ class LobbyServer:
     ) -> Callable[[Any], Coroutine[Any, Any, None]]:
         """Returns a connection handler for the library `websockets` that confirms the player first.
 
-        The token is the query parameter `token`. `play` gets the socket and the player.
+        The token is the query parameter `token`. `play` gets the socket and the player. A connection that breaks ends it
+        without an error, because players leave in this way, too.
         """
+        from websockets.exceptions import ConnectionClosed
 
         async def handle(socket: Any) -> None:
             try:
@@ -349,6 +351,8 @@ class LobbyServer:
                     await play(socket, player)
             except HostingError as error:
                 await socket.close(1008, error.code)
+            except ConnectionClosed:
+                pass
 
         return handle
 

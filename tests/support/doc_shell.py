@@ -26,7 +26,9 @@ from tests.support.example_run import Run
 
 
 @pytest.fixture
-def shell(tmp_path: Path) -> Iterator[Shell]:
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    # The command line of a page finds only the service of its test.
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     if not help_of_curl():
         pytest.skip("the pages use curl 7.82 or newer: apt-get install curl")
     # The package of this system is too old as well, so CI cannot install a newer one.
