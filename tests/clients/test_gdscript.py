@@ -1,4 +1,4 @@
-"""Parses and lints the Godot addon. No test runs it, because no package registry has Godot 4."""
+"""Parses and lints the Godot addon. No test runs it."""
 
 from __future__ import annotations
 
