@@ -33,6 +33,7 @@ mod run_spec;
 mod run_start;
 mod run_state;
 mod start_reply;
+mod stop_signals;
 
 use std::ffi::OsString;
 use std::path::Path;

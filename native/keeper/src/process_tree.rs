@@ -34,16 +34,28 @@ pub fn memory_over_limit(limit: u64, pids: &[i32]) -> Option<u64> {
     (used > limit).then_some(used)
 }
 
-/// Returns the PIDs of all descendants of a process, parents before their children.
-pub fn descendants(pid: i32) -> Vec<i32> {
-    let mut descendants = Vec::new();
-    children(pid, &mut descendants);
+/// PID of a process, and that of its parent.
+#[derive(Clone, Copy)]
+pub struct Member {
+    pub pid: i32,
+    pub parent: i32,
+}
+
+/// Returns all descendants of a process, parents before their children.
+pub fn members(pid: i32) -> Vec<Member> {
+    let mut members = Vec::new();
+    add_children(pid, &mut members);
     let mut at = 0;
-    while at < descendants.len() {
-        children(descendants[at], &mut descendants);
+    while at < members.len() {
+        add_children(members[at].pid, &mut members);
         at += 1;
     }
-    descendants
+    members
+}
+
+/// Returns the PIDs of all descendants of a process, parents before their children.
+pub fn descendants(pid: i32) -> Vec<i32> {
+    members(pid).into_iter().map(|member| member.pid).collect()
 }
 
 /// Kills all descendants of this process, including children that they fork meanwhile.
@@ -73,11 +85,12 @@ fn signal_all(pids: &[i32], signal: Signal) {
     }
 }
 
-fn children(pid: i32, descendants: &mut Vec<i32>) {
-    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return };
+fn add_children(parent: i32, members: &mut Vec<Member>) {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{parent}/task")) else { return };
     for task in tasks.flatten() {
         if let Ok(text) = fs::read_to_string(task.path().join("children")) {
-            descendants.extend(text.split_ascii_whitespace().filter_map(|pid| pid.parse::<i32>().ok()));
+            let pids = text.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
+            members.extend(pids.map(|pid| Member { pid, parent }));
         }
     }
 }

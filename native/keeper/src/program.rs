@@ -16,13 +16,14 @@ use std::path::PathBuf;
 use rustix::fs::{Mode, OFlags, openat};
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, chdir, geteuid, getpid, getppid, getrlimit,
-    kill_process, kill_process_group, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
+    kill_process, nice, set_dumpable_behavior, set_parent_process_death_signal, setrlimit, setsid,
 };
 
 use rustix::stdio::{dup2_stderr, dup2_stdout};
 
 use crate::isolation::{ExecError, Sandbox};
 use crate::network;
+use crate::process_tree;
 use crate::processes::{self, EXIT_CODE_NOT_STARTED, fork, fork_into, pipe};
 use crate::run_spec::{Isolation, RunSpec};
 
@@ -42,21 +43,29 @@ pub struct Program {
     pub is_init: bool,
     pub streams: [Option<File>; 2],
     /// Pipe on which the first process of the PID namespace reports the program's wait status. `None` unless `is_init`.
-    exit_report: Option<File>,
+    pub exit_report: Option<File>,
 }
 
 impl Program {
-    pub fn end(&mut self, status: i32) -> ProgramEnd {
+    /// Returns the end of the main process if the first process of the PID namespace has reported it.
+    pub fn reported_end(&mut self) -> Option<ProgramEnd> {
         let mut raw = [0; 4];
-        match self.exit_report.as_mut().map(|report| report.read_exact(&mut raw)) {
-            Some(Ok(())) => ProgramEnd::from_wait_status(i32::from_ne_bytes(raw)),
-            // There is no separate first process, or it was killed before its report.
-            _ => ProgramEnd::from_wait_status(status),
+        match self.exit_report.as_mut()?.read_exact(&mut raw) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+            result => {
+                self.exit_report = None;
+                result.ok().map(|()| ProgramEnd::from_wait_status(i32::from_ne_bytes(raw)))
+            }
         }
     }
 
-    pub fn signal(&self, signal: Signal) {
-        let _ = if self.is_init { kill_process(self.pid, signal) } else { kill_process_group(self.pid, signal) };
+    /// Kills all processes of the run.
+    pub fn kill(&self) {
+        if self.is_init {
+            let _ = kill_process(self.pid, Signal::KILL);
+        } else {
+            process_tree::kill_descendants();
+        }
     }
 }
 
@@ -67,7 +76,7 @@ pub enum ProgramEnd {
 }
 
 impl ProgramEnd {
-    fn from_wait_status(raw: i32) -> Self {
+    pub fn from_wait_status(raw: i32) -> Self {
         if libc::WIFEXITED(raw) { Self::Exited(libc::WEXITSTATUS(raw)) } else { Self::Killed(libc::WTERMSIG(raw)) }
     }
 

@@ -1,7 +1,7 @@
 //! Event loop of a keeper while its program runs: `running → (stopping →) ended`.
 //!
-//! The loop waits in `poll`. When the program's main process has ended, the keeper kills the remaining processes and
-//! reads the remaining output.
+//! The loop waits in `poll`. When the program's main process ends, the keeper kills the remaining processes. During a
+//! stop, it lets them run for the remaining time. At the end it reads the remaining output.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::{Signal, WaitOptions, wait};
+use rustix::process::{WaitOptions, wait};
 
 use crate::clock::{now, wall_us};
 use crate::control_fifo::{CommandReader, ControlCommand};
@@ -22,6 +22,7 @@ use crate::process_tree;
 use crate::program::{Program, ProgramEnd};
 use crate::run_spec::RunSpec;
 use crate::run_state::{ExitCause, RunState, RunStatus};
+use crate::stop_signals::{RunProcesses, StopSignals};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
 const READ_BYTES: usize = 64 << 10;
@@ -50,6 +51,7 @@ pub struct RunLoop {
     oom_kills: u64,
     kill_at: Option<Duration>,
     is_stop_requested: bool,
+    stop_signals: StopSignals,
     is_out_of_memory: bool,
     main_status: Option<i32>,
     memory_check_at: Option<Duration>,
@@ -68,6 +70,7 @@ impl RunLoop {
             oom_kills: spec.oom_counter.as_deref().map_or(0, oom_kills),
             kill_at: None,
             is_stop_requested: false,
+            stop_signals: StopSignals::default(),
             is_out_of_memory: false,
             main_status: None,
             memory_check_at: (spec.memory_max_bytes > 0).then(|| now() + MEMORY_POLL_INTERVAL),
@@ -115,27 +118,47 @@ impl RunLoop {
     }
 
     fn reap_children(&mut self, program: &mut Program) -> bool {
+        let had_ended = self.main_status.is_some();
+        let reported_end = program.reported_end();
+        self.note_main_end(reported_end);
         loop {
             match wait(WaitOptions::NOHANG) {
-                Ok(Some((pid, status))) if pid == program.pid && self.main_status.is_none() => {
-                    let end = program.end(status.as_raw());
-                    self.main_status = Some(end.code());
-                    self.state.reason =
-                        Some(if matches!(end, ProgramEnd::Killed(_)) { ExitCause::Killed } else { ExitCause::Exited });
+                Ok(Some((pid, status))) if pid == program.pid => {
+                    // A first process reports the end of the main process, unless it was killed before.
+                    let end = program.reported_end().unwrap_or(ProgramEnd::from_wait_status(status.as_raw()));
+                    self.note_main_end(Some(end));
                 }
                 Ok(Some(_)) | Err(Errno::INTR) => {}
                 Ok(None) => break,
                 Err(_) => return false,
             }
         }
-        if self.main_status.is_some() && !program.is_init {
-            process_tree::kill_descendants();
+        if self.main_status.is_none() {
+            return true;
+        }
+        if !self.is_stop_requested || self.kill_at.is_none() {
+            program.kill();
+        } else if !had_ended {
+            self.stop_signals.signal_rest(self.processes(program));
         }
         true
     }
 
+    fn note_main_end(&mut self, end: Option<ProgramEnd>) {
+        if let (Some(end), None) = (end, self.main_status) {
+            self.main_status = Some(end.code());
+            self.state.reason =
+                Some(if matches!(end, ProgramEnd::Killed(_)) { ExitCause::Killed } else { ExitCause::Exited });
+        }
+    }
+
+    fn processes(&self, program: &Program) -> RunProcesses {
+        RunProcesses { keeper: self.state.keeper_pid, program: program.outer_pid, is_init: program.is_init }
+    }
+
     fn wait(&self, signals: &File, program: &Program) {
         let mut fds = vec![PollFd::new(signals, PollFlags::IN), PollFd::new(&self.control, PollFlags::IN)];
+        fds.extend(program.exit_report.as_ref().map(|report| PollFd::new(report, PollFlags::IN)));
         let read_at = Some(self.read_at).filter(|&at| now() < at);
         if read_at.is_none() {
             fds.extend(program.streams.iter().flatten().map(|stream| PollFd::new(stream, PollFlags::IN)));
@@ -177,7 +200,7 @@ impl RunLoop {
     }
 
     fn stop(&mut self, program: &Program, timeout: Duration) {
-        if self.main_status.is_some() {
+        if self.main_status.is_some() && !self.is_stop_requested {
             return;
         }
         let at = now().saturating_add(timeout);
@@ -185,9 +208,7 @@ impl RunLoop {
         if !self.is_stop_requested {
             self.is_stop_requested = true;
             if !timeout.is_zero() {
-                program.signal(Signal::TERM);
-                // A stopped process does not handle SIGTERM.
-                program.signal(Signal::CONT);
+                self.stop_signals.begin(self.processes(program));
             }
             self.record(RunStatus::Stopping);
         }
@@ -199,7 +220,8 @@ impl RunLoop {
             self.memory_check_at = Some(now + MEMORY_POLL_INTERVAL);
             let pids = process_tree::descendants(self.state.keeper_pid);
             let limit = self.spec.memory_max_bytes;
-            if let (Some(used), None) = (process_tree::memory_over_limit(limit, &pids), self.main_status) {
+            let may_run = self.main_status.is_none() || self.is_stop_requested;
+            if let (Some(used), true) = (process_tree::memory_over_limit(limit, &pids), may_run) {
                 if !self.is_out_of_memory {
                     self.is_out_of_memory = true;
                     self.state.message = format!("used {used} bytes of memory, may use {limit}");
@@ -212,12 +234,7 @@ impl RunLoop {
         }
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill_at = None;
-            if self.main_status.is_none() {
-                program.signal(Signal::KILL);
-            }
-            if !program.is_init {
-                process_tree::kill_descendants();
-            }
+            program.kill();
         }
     }
 

@@ -4,7 +4,6 @@ use std::convert::Infallible;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicI32, Ordering};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, wait};
@@ -46,6 +45,7 @@ impl ExecPlan {
         // A successful exec closes the pipe.
         File::from(failure).read_to_string(&mut failure_reason).map_err(start_failure)?;
         if failure_reason.is_empty() {
+            rustix::io::ioctl_fionbio(&exit_report, true).map_err(|error| start_failure(error.into()))?;
             let (outer_pid, exit_report) = (pid.as_raw_nonzero().get(), Some(File::from(exit_report)));
             return Ok(Program { pid, outer_pid, is_init: true, streams, exit_report });
         }
@@ -90,12 +90,8 @@ impl ExecPlan {
             exit_with(&error, failure)
         };
         drop_capabilities().map_err(with_name("init"))?;
-        PROGRAM.store(program.as_raw_nonzero().get(), Ordering::Relaxed);
-        // SAFETY: the handler calls nothing but kill.
+        // SAFETY: plain calls, and the closed descriptors are not used any more.
         unsafe {
-            for signal in [libc::SIGTERM, libc::SIGINT] {
-                libc::signal(signal, forward_signal as extern "C" fn(libc::c_int) as libc::sighandler_t);
-            }
             // The keeper waits for the end of all descriptors but the exit report.
             let exit_report = exit_report.as_raw_fd() as libc::c_uint;
             libc::close(failure.as_raw_fd());
@@ -106,28 +102,15 @@ impl ExecPlan {
             match wait(WaitOptions::empty()) {
                 Ok(Some((pid, status))) if pid == program => {
                     let raw = status.as_raw().to_ne_bytes();
-                    // SAFETY: the descriptor is open, and the buffer is valid. The exit ends the whole namespace.
-                    unsafe {
-                        libc::write(exit_report.as_raw_fd(), raw.as_ptr().cast(), raw.len());
-                        libc::_exit(0)
-                    }
+                    // The keeper decides how long the remaining processes may run.
+                    // SAFETY: the descriptor is open, and the buffer is valid.
+                    unsafe { libc::write(exit_report.as_raw_fd(), raw.as_ptr().cast(), raw.len()) };
                 }
                 Ok(_) | Err(rustix::io::Errno::INTR) => {}
-                // SAFETY: as above.
-                Err(_) => unsafe { libc::_exit(255) },
+                // No process remains.
+                // SAFETY: ends this process.
+                Err(_) => unsafe { libc::_exit(0) },
             }
         }
-    }
-}
-
-static PROGRAM: AtomicI32 = AtomicI32::new(0);
-
-extern "C" fn forward_signal(signal: libc::c_int) {
-    let group = -PROGRAM.load(Ordering::Relaxed);
-    // SAFETY: allowed in a handler.
-    unsafe {
-        libc::kill(group, signal);
-        // A stopped process does not handle the signal. A first process cannot handle SIGCONT.
-        libc::kill(group, libc::SIGCONT);
     }
 }

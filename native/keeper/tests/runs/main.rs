@@ -18,4 +18,5 @@ mod limits;
 mod run_fixture;
 mod scratch;
 mod start;
+mod stop;
 mod system_calls;
