@@ -116,6 +116,25 @@ class FolderRules:
                     reason = "is a symbolic link that points outside the archive"
                     raise BadArchive(display_name, "not-allowed", reason)
 
+    def resolve(self, path: bytes) -> bytes:
+        """Returns the path of the archive behind all symbolic links. Call it after `finish`."""
+        at: list[bytes] = []
+        remaining, jumps = [*reversed(path.split(b"/"))], 0
+        while remaining and jumps <= _JUMPS_MAX:
+            word = remaining.pop()
+            if word in (b"", b"."):
+                continue
+            if word == b"..":
+                del at[-1:]
+                continue
+            at.append(word)
+            target = self._links.get(tuple(at))
+            if target is not None:
+                jumps += 1
+                at.pop()
+                remaining += reversed(target)
+        return b"/".join(at)
+
 
 class RootRules:
     """Rules for a root file system or one of its image layers. Paths start at the root.

@@ -26,7 +26,7 @@ import signal
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final, NamedTuple, Protocol
 
 from pyservice.durable_files import is_disk_full, write_file
 from pyservice.process.parent_death import signal_on_parent_death
@@ -60,6 +60,12 @@ from pyservice.runtime.root_filesystem import (
     RootFilesystem,
     path_words,
     resolve_program,
+)
+from pyservice.runtime.start_problems import (
+    BEGINNING_BYTES,
+    ProgramFile,
+    program_problem,
+    read_program,
 )
 
 ARCHIVE: Final = "archive"
@@ -96,6 +102,7 @@ class _Build:
         self._compression = compression
         self._length = length
         self._digest = hashlib.sha256()
+        self.folder_rules = FolderRules()
 
     def read(self, target: _Target, image_tag: str | None) -> BuildContents:
         """Passes each entry of the build to `target`. Returns its program and image layers.
@@ -103,7 +110,7 @@ class _Build:
         Raises BadArchive, BadManifest.
         """
         manifests = _Manifests(self._kind)
-        rules = RootRules() if self._kind == BUNDLE else FolderRules()
+        rules = RootRules() if self._kind == BUNDLE else self.folder_rules
         allowance = SizeAllowance(self._length)
         for entry in read_archive(self._blocks(), self._compression, allowance, rules):
             copy = manifests.copy_manifest(entry)
@@ -294,6 +301,62 @@ class _NullTarget:
         pass
 
 
+class _ArchivePrograms:
+    """Files of an archive that its command can name. `server.json` can be its last entry.
+
+    Paths are stored as hashes, because paths can be long.
+    """
+
+    def __init__(self) -> None:
+        self._files: dict[int, ProgramFile] = {}
+
+    def add(self, entry: ArchiveEntry) -> None:
+        path = hash(normal_path(entry.name))
+        self._files.pop(path, None)
+        if entry.kind in FILES:
+            beginning = b""
+            for piece in entry.content:
+                beginning += piece[: BEGINNING_BYTES - len(beginning)]
+            # The unpacker gives the right to execute to all users if the owner has it.
+            self._files[path] = read_program(bool(entry.mode & 0o100), beginning)
+        elif entry.kind == HARD_LINK and (linked := self.find(normal_path(entry.link))):
+            self._files[path] = linked
+
+    def find(self, path: str) -> ProgramFile | None:
+        return self._files.get(hash(path))
+
+
+def _check_archive(build: _Build) -> list[str] | None:
+    """Checks an archive and the program that it starts.
+
+    Returns the path, form and interpreter of a program with an interpreter outside the archive.
+    Raises BadArchive, BadManifest.
+    """
+    programs = _ArchivePrograms()
+    start = build.read(programs, None).program
+    name = start.command[0]
+    if name.startswith("/") or "/" not in name or "$(" in name or ".." in name.split("/"):
+        return None  # the machine or the variables of the run decide
+
+    def inside(path: str) -> str:
+        return os.fsdecode(build.folder_rules.resolve(os.fsencode(path)))
+
+    path, outside = normal_path(f"{start.workdir}/{name}"), []
+
+    def has_file(interpreter: str) -> bool:
+        if interpreter.startswith("/"):
+            outside.append(interpreter)
+            return True
+        return programs.find(inside(f"{start.workdir}/{interpreter}")) is not None
+
+    program = programs.find(inside(path))
+    problem = program_problem(path, program, has_file)
+    if problem is not None:
+        word = "not-found" if problem.kind.endswith("not-found") else "invalid"
+        raise BadArchive("", word, problem.sentence)
+    return [path, program.form, *outside] if program is not None and outside else None
+
+
 class _LayerCheck:
     """Validates every file of an image like a layer, because the manifest that names the layers
     can come last.
@@ -352,20 +415,29 @@ def _unpack_layers(parts: Path, layers: Sequence[str], length: int, root: RootFi
                 raise _of_layer(layer, error) from None
 
 
+class Checked(NamedTuple):
+    sha256: str
+    problem: BadArchive | None
+    program: list[str] | None = None
+    """Path, form and interpreter of the program, if its interpreter is outside the build."""
+
+
 def check(
     source: IO[bytes], kind: str, compression: str, length: int, image_tag: str | None = None
-) -> tuple[str, BadArchive | None]:
-    """Returns the SHA-256 of a build, and its first problem or None. Writes nothing."""
-    build = _Build(source, kind, compression, length)
+) -> Checked:
+    """Checks a build, and returns its first problem. Writes nothing."""
+    build, program = _Build(source, kind, compression, length), None
     try:
         if kind == IMAGE:
             layers = _LayerCheck(length)
             layers.refuse_bad(build.read(layers, image_tag).layers)
+        elif kind == ARCHIVE:
+            program = _check_archive(build)
         else:
             build.read(_NullTarget(), image_tag)
     except (BadArchive, BadManifest) as error:
-        return build.digest(), _problem(error)
-    return build.digest(), None
+        return Checked(build.digest(), _problem(error))
+    return Checked(build.digest(), None, program)
 
 
 def unpack(
@@ -414,11 +486,11 @@ def main() -> int:
     if os.getppid() != int(parent):
         return 1
     os.nice(NICE)
-    digest, problem = None, None
+    digest, problem, program = None, None, None
     source, build = sys.stdin.buffer, (kind, compression, int(length))
     try:
         if folder == CHECK:
-            digest, problem = check(source, *build, *tag)
+            digest, problem, program = check(source, *build, *tag)
         else:
             owner = int(root_uid) if root_uid else None
             reserve = int(reserve_bytes)
@@ -433,7 +505,7 @@ def main() -> int:
             return NO_SPACE_STATUS if is_disk_full(error) else FAULT_STATUS
         problem = BadArchive("", "invalid", error.strerror or "cannot be unpacked on this machine")
     problem_fields = problem and (problem.entry, problem.word, problem.reason)
-    print(json.dumps({"sha256": digest, "problem": problem_fields}))
+    print(json.dumps({"sha256": digest, "problem": problem_fields, "program": program}))
     return 0
 
 

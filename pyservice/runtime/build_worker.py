@@ -7,12 +7,13 @@ import os
 import subprocess
 from collections.abc import AsyncIterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_sandbox import sandbox_environment, sandboxed_python
 from pyservice.runtime.build_unpacking import CHECK, FAULT_STATUS, NO_SPACE_STATUS
+from pyservice.runtime.start_problems import ProgramFile, program_problem
 
 
 class NoDiskSpace(Exception):
@@ -102,7 +103,17 @@ async def _run(
     if process.returncode != 0:
         raise WorkerFailed(f"the build worker ended with {process.returncode}: {reason}")
     report = json.loads(output)
-    return BuildReport(report["sha256"], report["problem"] and BadArchive(*report["problem"]))
+    problem = report["problem"] and BadArchive(*report["problem"])
+    if problem is None and report["program"] is not None:
+        problem = _missing_interpreter(*report["program"])
+    return BuildReport(report["sha256"], problem)
+
+
+def _missing_interpreter(name: str, form: Any, interpreter: str) -> BadArchive | None:
+    """Returns the problem of a program that needs a missing interpreter. The worker cannot look."""
+    program = ProgramFile(is_executable=True, form=form, interpreter=interpreter)
+    problem = program_problem(name, program, os.path.exists)
+    return None if problem is None else BadArchive("", "not-found", problem.sentence)
 
 
 def _last_line(text: bytes) -> str:

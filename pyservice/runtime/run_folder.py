@@ -35,6 +35,8 @@ _SPEC: Final = "spec"
 _WITHDRAWN: Final = "withdrawn"
 _NOTE: Final = "note"
 _READ_BYTES: Final = 4_096
+_LINE_MAX: Final = 1_000
+"""Characters of a line that the service adds to a log."""
 _NUMBERS: Final = (
     *("uid", "gid", "kill_timeout_ms", "log_bytes_max", "reserve_bytes", "memory_max_bytes"),
     *("log_lines_per_s", "log_bytes_per_s"),
@@ -168,11 +170,12 @@ class RunFolder:
 
     def scratch_template(self) -> Path | None:
         """Returns the formatted image that the spec names, or None. Raises OSError."""
-        for record in _read(f"{self.path}/{_SPEC}").split(b"\0"):
-            name, _, value = record.partition(b"=")
-            if name == b"scratch_template":
-                return Path(os.fsdecode(value))
-        return None
+        return next(map(Path, self.spec_values("scratch_template")), None)
+
+    def spec_values(self, name: str) -> list[str]:
+        """Returns all values of a key in the spec. Raises OSError."""
+        records = (record.partition(b"=") for record in _read(f"{self.path}/{_SPEC}").split(b"\0"))
+        return [os.fsdecode(value) for key, _, value in records if key == name.encode()]
 
     def prepare(self, spec: KeeperSpec) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -311,9 +314,11 @@ class RunFolder:
         Call this method only after the keeper has ended, because the keeper counts the bytes of the
         log. Does nothing after an incomplete line.
         """
-        line = f"{time_us} e {text}\n".encode()
+        shown = "".join(letter if letter.isprintable() else " " for letter in text)
+        line = f"{time_us} e {shown[:_LINE_MAX]}\n".encode(errors="replace")
         segments = self.segments()
         path = segments[-1][1] if segments else self.path / "log" / "0"
+        self.path.mkdir(mode=0o711, exist_ok=True)
         path.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
@@ -322,6 +327,9 @@ class RunFolder:
                 os.write(descriptor, line)
         finally:
             os.close(descriptor)
+
+    def has_log(self) -> bool:
+        return bool(self.segments())
 
     def end(self) -> int:
         return log_end(self.segments())

@@ -26,6 +26,7 @@ from pyservice.runtime.root_filesystem import ContainerProgram, find_program
 from pyservice.runtime.run_folder import Isolation, KeeperSpec, RunFolder
 from pyservice.runtime.run_requests import RunPlacement, RunRequest
 from pyservice.runtime.scratch_folders import IMAGE, NoTemplate, ScratchLimits
+from pyservice.runtime.start_problems import RunProblem, start_problem
 from pyservice.runtime.unpacked_builds import UnpackedBuild
 from pyservice.settings.user_ids import DEFAULT_USER_IDS
 
@@ -39,7 +40,9 @@ REPORTED: Final = "told"
 
 
 class CannotRun(Exception):
-    pass
+    def __init__(self, sentence: str, kind: str = "") -> None:
+        super().__init__(sentence)
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +171,21 @@ class StoredRun:
         groups.remove(self.id)
         shutil.rmtree(self.folder.path, ignore_errors=True)
 
+    def start_problem(self) -> RunProblem | None:
+        """Returns why the program of this run could not start, if the program is not in a container.
+
+        Raises OSError.
+        """
+        folder = self.folder
+        [isolation] = folder.spec_values("isolation")
+        if isolation == "processes":
+            return None
+        command, *_ = folder.spec_values("command")
+        [workdir], root = folder.spec_values("workdir"), folder.spec_values("read")[0]
+        visible = [*map(Path, folder.spec_values("read") + folder.spec_values("write"))]
+        seen = None if isolation == "none" else visible
+        return start_problem(Path(command), Path(workdir), Path(root), seen)
+
     def failure(self) -> str | None:
         return containers.runtime_failure(self.folder)
 
@@ -270,9 +288,8 @@ def _find_on_path(name: str, build: UnpackedBuild, path: str) -> str:
         program_path = os.path.join(folder, name)
         if folder.startswith("/") and os.access(program_path, os.X_OK):
             return program_path
-    raise CannotRun(
-        f"{name} is not in any of {path}: give its path in the archive, such as ./{name}"
-    )
+    sentence = f"{name} is not in any of {path}: give its path in the archive, such as ./{name}"
+    raise CannotRun(sentence, "program-not-found")
 
 
 def _nice(cpu_millicores: int) -> int:

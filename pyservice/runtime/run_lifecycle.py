@@ -350,7 +350,7 @@ class RunLifecycle:
         except NoFreePort:
             return self._over(RunEnd("no_ports", message="no port of this node is free"))
         except CannotRun as error:
-            return self._over(RunEnd("exec_failed", message=str(error)))
+            return self._over(RunEnd("exec_failed", message=str(error), kind=error.kind))
         except OSError as error:
             sentence = f"this node could not create the run folder: {error.strerror or type(error).__name__}"
             return self._over(RunEnd("exec_failed", message=sentence))
@@ -461,14 +461,19 @@ class RunLifecycle:
             reason=end.reason,
             exit_code=end.exit_code,
             message=end.message or None,
+            kind=end.kind or None,
         )
-        await self._log_unbound_ports()
+        unbound, self.unbound_ports = self.unbound_ports, ()
+        if unbound:
+            await self._add_to_log(f"[nothing listened at {', '.join(unbound)}]")
+        if end.reason == "exec_failed":
+            await self._add_to_log(f"[{end.message}]")
         self._context.builds.mark_used(self.parameters.build_id)
         reporter = self._context.reporter(self.parameters.owner)
         await self._retry(lambda: reporter.report_end(self.id, end, self.parameters.tier))
         forget = (
             self._stored_run.mark_reported
-            if self._folder.was_started()
+            if self._folder.was_started() or self._folder.has_log()
             else self._stored_run.remove
         )
         # Read before the control group is removed.
@@ -478,11 +483,8 @@ class RunLifecycle:
         await self._retry(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
         await self._context.keeper_launcher.settle(self._folder.path)
 
-    async def _log_unbound_ports(self) -> None:
-        unbound, self.unbound_ports = self.unbound_ports, ()
-        if not unbound:
-            return
-        text, now_us = f"[nothing listened at {', '.join(unbound)}]", time.time_ns() // 1000
+    async def _add_to_log(self, text: str) -> None:
+        now_us = time.time_ns() // 1000
         # The line is only a hint. On a full disk the run ends without it.
         with contextlib.suppress(OSError):
             await self._context.in_thread(lambda: self._folder.add_line(text, now_us))
@@ -506,7 +508,14 @@ class RunLifecycle:
             failure = await self._context.in_thread(self._stored_run.failure)
             if failure is not None:
                 return RunEnd("exec_failed", message=self._context.builds.without_paths(failure))
-        return self._end_of(state)
+        end = self._end_of(state)
+        if end.reason == "exec_failed":
+            # The message of the keeper stays if the file cannot be read or has no known problem.
+            with contextlib.suppress(OSError):
+                problem = await self._context.in_thread(self._stored_run.start_problem)
+                if problem is not None:
+                    return end._replace(message=problem.sentence, kind=problem.kind)
+        return end
 
     def _end_of(self, state: KeeperState) -> RunEnd:
         message = self._context.builds.without_paths(state.message)

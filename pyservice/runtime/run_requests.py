@@ -105,6 +105,8 @@ class RunEnd(NamedTuple):
     message: str = ""
     started_ms: int | None = None
     """Start of the process in Unix ms. None: the process never ran."""
+    kind: str = ""
+    """Kind of the problem that `message` explains, as in `RunProblem`. Empty: none is known."""
 
 
 class ReportUndelivered(Exception):

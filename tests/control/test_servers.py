@@ -113,7 +113,7 @@ async def test_exited_server_has_its_exit_code(back_end: ServerBackEnd) -> None:
 
 @pytest.mark.full
 async def test_server_that_cannot_run_has_a_reason(back_end: ServerBackEnd) -> None:
-    build_id = await back_end.build(game_programs.server_archive("./nothing-here"))
+    build_id = await back_end.build(game_programs.server_archive("nothing-here"))
     server = await back_end.create(runtime={"build": build_id})
     ended_server = await back_end.until(server["id"], "failed")
     assert ended_server["failure"]["reason"] == "EXEC_FAILED"

@@ -86,8 +86,12 @@ async def test_impossible_run_is_reported_with_a_sentence_and_no_process(host: R
         assert sentence in end.message
         assert (end.exit_code, end.started_ms) == (None, None)
     await until(lambda: not host.supervisor.runs)
-    with_folder = [order for order in orders.values() if host.of(order).path.exists()]
-    assert with_folder == [orders["not-in-it"]], "a run without a keeper has no folder"
+    for sentence, order in orders.items():
+        lines = [line.text for line in host.of(order).lines()]
+        if ends[sentence].reason == "exec_failed":
+            assert lines == [f"[{ends[sentence].message}]"]
+        else:
+            assert not host.of(order).path.exists(), "a run that was not laid out has no folder"
     assert host.supervisor.capacity.free == CAPACITY
 
 

@@ -14,7 +14,7 @@ import httpx
 import lz4.frame
 import zstandard
 
-MANIFEST = {"server.json": b'{"command": ["./run"]}'}
+MANIFEST = {"server.json": b'{"command": ["sh"]}'}
 
 
 def tar(files: Mapping[str, bytes] | None = None, entries: Iterable[tarfile.TarInfo] = ()) -> bytes:
