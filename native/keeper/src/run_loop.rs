@@ -163,7 +163,8 @@ impl RunLoop {
         if read_at.is_none() {
             fds.extend(program.streams.iter().flatten().map(|stream| PollFd::new(stream, PollFlags::IN)));
         }
-        let deadlines = [self.kill_at, self.memory_check_at, read_at, self.log_rate.report_at()];
+        let deadlines =
+            [self.kill_at, self.stop_signals.repeat_at(), self.memory_check_at, read_at, self.log_rate.report_at()];
         let timeout = deadlines.into_iter().flatten().min().map(|at| {
             let remaining = at.saturating_sub(now());
             Timespec {
@@ -231,6 +232,9 @@ impl RunLoop {
         }
         if self.log_rate.report_at().is_some_and(|at| at <= now) {
             self.report_dropped_output();
+        }
+        if self.stop_signals.repeat_at().is_some_and(|at| at <= now) {
+            self.stop_signals.signal_rest(self.processes(program));
         }
         if self.kill_at.is_some_and(|at| at <= now) {
             self.kill_at = None;

@@ -6,13 +6,16 @@
 use std::collections::HashSet;
 use std::fs::File;
 use std::io::{self, Read};
+use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::process::{Signal, pidfd_send_signal};
 
+use crate::clock::now;
 use crate::process_tree::{self, Member};
 
 const ROUNDS_MAX: usize = 100;
+const REPEAT_INTERVAL: Duration = Duration::from_millis(50);
 /// A process that changes its parent during one round can be missing in it.
 const LAST_EMPTY_ROUNDS: usize = 2;
 /// PID of the main process in its PID namespace, if that has a separate first process.
@@ -50,16 +53,25 @@ impl RunProcesses {
 #[derive(Default)]
 pub struct StopSignals {
     signalled: HashSet<i32>,
-    /// Signalled processes that catch SIGTERM. Their new children may do the work of a handler.
+    /// Signalled processes that handle SIGTERM. Their new children may do the work of a handler.
     handlers: HashSet<i32>,
+    /// Signalled processes that SIGTERM ends. A process that blocks SIGTERM for a moment, as in a fork, can still get
+    /// children that have no signal.
+    dying: HashSet<i32>,
+    repeat_at: Option<Duration>,
 }
 
 impl StopSignals {
     pub fn begin(&mut self, processes: RunProcesses) {
         match processes.main().map(|main| (main, Process::open(main))) {
-            Some((main, Ok(process))) if process.catches(Signal::TERM) => self.signal(main, &process),
+            Some((main, Ok(process))) if process.waits_for_sigterm() => self.signal(main, &process),
             _ => self.signal_rest(processes),
         }
+    }
+
+    /// Returns the time at which `signal_rest` has to be called again.
+    pub fn repeat_at(&self) -> Option<Duration> {
+        self.repeat_at
     }
 
     /// Signals each process that had no signal yet, including those that are forked meanwhile.
@@ -79,12 +91,16 @@ impl StopSignals {
                 }
             }
         }
+        self.dying.retain(|&pid| Process::open(pid).is_ok_and(|process| process.is_alive()));
+        self.repeat_at = (!self.dying.is_empty()).then(|| now() + REPEAT_INTERVAL);
     }
 
     fn signal(&mut self, pid: i32, process: &Process) {
         self.signalled.insert(pid);
-        if process.catches(Signal::TERM) {
+        if process.has_sigterm_in("SigCgt:") {
             self.handlers.insert(pid);
+        } else if !process.has_sigterm_in("SigIgn:") {
+            self.dying.insert(pid);
         }
         process.send(Signal::TERM);
         // A stopped process does not handle SIGTERM.
@@ -106,11 +122,18 @@ impl Process {
         let _ = pidfd_send_signal(&self.0, signal);
     }
 
-    /// Reports whether the process has a handler for the signal, or blocks it to wait for it, as `sigwait` requires.
-    fn catches(&self, signal: Signal) -> bool {
-        let mask = |name| u64::from_str_radix(self.status_field(name)?.trim(), 16).ok();
-        let caught = mask("SigCgt:").unwrap_or(0) | mask("SigBlk:").unwrap_or(0);
-        caught & (1 << (signal.as_raw() - 1)) != 0
+    /// Reports whether the process has a handler for SIGTERM, or blocks SIGTERM, as `sigwait` requires.
+    fn waits_for_sigterm(&self) -> bool {
+        self.has_sigterm_in("SigCgt:") || self.has_sigterm_in("SigBlk:")
+    }
+
+    fn has_sigterm_in(&self, mask: &str) -> bool {
+        let signals = self.status_field(mask).and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+        signals.unwrap_or_default() & (1 << (Signal::TERM.as_raw() - 1)) != 0
+    }
+
+    fn is_alive(&self) -> bool {
+        self.status_field("State:").is_some_and(|state| !state.trim_start().starts_with(['Z', 'X']))
     }
 
     fn status_field(&self, name: &str) -> Option<String> {
