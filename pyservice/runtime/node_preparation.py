@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -32,12 +33,31 @@ SYSTEM_PATHS: Final = tuple(
     Path(path)
     for path in (
         *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64"),
-        *("/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"),
+        # Programs behind links, libraries, and the system that a runtime reports.
+        *("/etc/alternatives", "/etc/ld.so.cache", "/etc/os-release", "/etc/debian_version"),
+        # Time zone, and terminals.
+        *("/etc/localtime", "/etc/timezone", "/etc/terminfo", "/etc/inputrc"),
+        # Certificates without keys.
         *("/etc/ca-certificates", "/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/ssl/openssl.cnf"),
+        *("/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted"),
+        # Names of hosts, services and protocols. The keeper replaces the accounts, except under landlock.
         *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
+        *("/etc/host.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols", "/etc/mime.types"),
+        # Settings of runtimes, to which files in /usr/lib link. Those of Java are in _SETTINGS_OF_RUNTIMES.
+        *("/etc/mono", "/etc/fonts", "/etc/dotnet", "/etc/perl", "/etc/magic"),
     )
 )
 """Visible to every game server, so without secrets."""
+
+_SETTINGS_OF_RUNTIMES: Final = ("java-*-openjdk", "java")
+"""Patterns of folders in `/etc` that the files of a runtime in `/usr/lib` link to."""
+
+
+def system_paths() -> tuple[Path, ...]:
+    """Returns the paths of this machine that every game server sees."""
+    settings = (sorted(Path("/etc").glob(pattern)) for pattern in _SETTINGS_OF_RUNTIMES)
+    return (*SYSTEM_PATHS, *itertools.chain.from_iterable(settings))
+
 
 NETWORK_NOT_ISOLATED: Final = "the network of game servers is not isolated"
 
@@ -85,7 +105,7 @@ async def prepare_node(settings: Settings) -> PreparedNode:
     folder, build_folder = data_dir / "servers", data_dir / "builds"
     for path in (folder, build_folder):
         path.mkdir(mode=0o700, exist_ok=True)
-    shared_paths = (*SYSTEM_PATHS, *runtime.shared_paths)
+    shared_paths = (*system_paths(), *runtime.shared_paths)
     isolation = await choose_isolation(runtime.isolation, KEEPER_BINARY, folder, shared_paths)
     if isolation is None:
         _log.error("no game server can run: no isolation works", wanted=runtime.isolation)

@@ -81,6 +81,8 @@ class KeeperSpec:
     """`tasks` files of control groups of version 1."""
     cgroup_v2: Path | None = None
     """Folder of the control group of version 2."""
+    machine_id: str = ""
+    """Content of `/etc/machine-id`, as the program sees it."""
     oom_counter: Path | None = None
     nice: int = 0
     notify: Path | None = None
@@ -90,6 +92,7 @@ class KeeperSpec:
 
     def content(self) -> bytes:
         records = [("id", self.id), ("isolation", self.isolation), ("workdir", str(self.workdir))]
+        records.append(("machine_id", self.machine_id))
         records += [("command", word) for word in self.command]
         records += [("env", f"{name}={value}") for name, value in self.env.items()]
         records += [("read", str(path)) for path in self.read]

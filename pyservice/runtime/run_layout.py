@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -32,6 +33,9 @@ from pyservice.settings.user_ids import DEFAULT_USER_IDS
 
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+USER: Final = "server"
+"""Name of a game server's user in `/etc/passwd`, which the keeper writes."""
 
 _LAYOUT_ATTEMPTS: Final = 2
 """The first attempt may find a folder of an interrupted attempt, or a missing parent."""
@@ -244,6 +248,7 @@ def _spec(
         memory_max_bytes=0 if membership.oom_counter else request.resources.memory_mb << 20,
         cgroups=membership.tasks,
         cgroup_v2=membership.group,
+        machine_id=_machine_id(request.game_id),
         oom_counter=membership.oom_counter,
         nice=0 if node.groups.cpu else _nice(request.resources.cpu_millicores),
         notify=node.notify,
@@ -254,7 +259,13 @@ def _spec(
 
 def _default_variables(folder: RunFolder) -> dict[str, str]:
     scratch = str(folder.scratch)
-    return {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8"}
+    user = dict.fromkeys(("USER", "LOGNAME"), USER)
+    return {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8", **user}
+
+
+def _machine_id(game_id: str) -> str:
+    """Returns an invented id for `/etc/machine-id`. It is stable, and does not tell that of the host."""
+    return hashlib.sha256(f"machine-id {game_id}".encode()).hexdigest()[:32]
 
 
 def _container_spec(spec: KeeperSpec, command: Sequence[str]) -> KeeperSpec:

@@ -101,7 +101,7 @@ def program_problem(
     if program.form == "script" and program.interpreter.endswith("\r"):
         reason = "has Windows line ends (CRLF), so its interpreter is not found"
         return RunProblem("windows-line-ends", f"{name} {reason}: run `dos2unix {name}`")
-    if program.form == "text" or program.form == "script" and not program.interpreter:
+    if program.form == "text" or (program.form == "script" and not program.interpreter):
         reason = "names no interpreter: make `#!/bin/sh`, or another one, its first line"
         return RunProblem("no-interpreter", f"{name} {reason}")
     if program.form == "other":

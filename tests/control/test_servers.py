@@ -87,7 +87,7 @@ async def test_process_environment_is_exact(back_end: ServerBackEnd) -> None:
         *("HOSTING_ENVIRONMENT_ID", "HOSTING_REGION_ID", "HOSTING_CPU", "HOSTING_MEMORY"),
     }
     assert set(values) - service_names == {
-        *("PATH", "HOME", "TMPDIR", "LANG", "MAP", "PORT", "PORT_GAME"),
+        *("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "LANG", "MAP", "PORT", "PORT_GAME"),
         *(name for name in ("LC_CTYPE",) if name in values),
     }
 

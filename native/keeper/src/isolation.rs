@@ -39,7 +39,7 @@ use crate::processes;
 use crate::run_spec::{Isolation, RunSpec};
 pub use exec_error::ExecError;
 use exec_error::failure;
-use root_filesystem::{DEVICES, MountSource, RootFilesystem};
+use root_filesystem::{DEVICES, MountSource, RootFilesystem, Surroundings};
 use scratch::ScratchMount;
 
 /// Paths in `/proc` that a program under Landlock can read. All of `/proc` would show data of other processes.
@@ -77,7 +77,7 @@ impl Sandbox {
         let shared_write: Vec<PathBuf> = spec.write.iter().filter(|path| !is_scratch(path)).cloned().collect();
         let mut sandbox = Self {
             isolation: spec.isolation,
-            root: staging.map(|staging| RootFilesystem::new(&spec.read, &shared_write, staging)),
+            root: None,
             scratch: None,
             read: spec.read.clone(),
             write: spec.write.clone(),
@@ -85,6 +85,8 @@ impl Sandbox {
             gid: spec.gid,
             keeper: (geteuid().as_raw(), getegid().as_raw()),
         };
+        let surroundings = spec.write.first().map(|home| sandbox.surroundings(home, &spec.machine_id));
+        sandbox.root = staging.map(|staging| RootFilesystem::new(&spec.read, &shared_write, staging, surroundings));
         sandbox.chown_write_paths(folder)?;
         if let Some(scratch) = &spec.scratch {
             sandbox.scratch = Some(ScratchMount::create(scratch, folder, sandbox.owner())?);
@@ -100,6 +102,17 @@ impl Sandbox {
             Isolation::Namespace | Isolation::Landlock => self.keeper.0 == 0 && self.uid != 0,
         };
         is_other_user.then_some((self.uid, self.gid))
+    }
+
+    fn surroundings(&self, home: &Path, machine_id: &str) -> Surroundings {
+        let is_mapped = self.isolation == Isolation::Namespace;
+        Surroundings {
+            home: home.to_owned(),
+            account: if is_mapped { (NOBODY, NOBODY) } else { (self.uid, self.gid) },
+            // In a user namespace, the process has become the program's user before it creates the folder.
+            owner: if is_mapped { None } else { self.owner() },
+            machine_id: machine_id.to_owned(),
+        }
     }
 
     /// Reports whether the keeper must call `map_user` before the child calls `enter`.

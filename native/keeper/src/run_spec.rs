@@ -57,6 +57,8 @@ pub struct RunSpec {
     /// FIFO to which the keeper writes lines as notifications.
     pub notify: Option<PathBuf>,
     pub id: String,
+    /// Content of `/etc/machine-id`, as the program sees it.
+    pub machine_id: String,
     pub isolation: Isolation,
     /// User ID of the program. Applies with `Isolation::User`, and with `Namespace` and `Landlock` if the keeper is
     /// root.
@@ -92,6 +94,7 @@ impl RunSpec {
             reserve_bytes: 0,
             notify: None,
             id: String::new(),
+            machine_id: String::new(),
             isolation: Isolation::None,
             uid: 0,
             gid: 0,
@@ -129,6 +132,7 @@ impl RunSpec {
             b"reserve_bytes" => self.reserve_bytes = number(key, value)?,
             b"notify" => self.notify = Some(value.into()),
             b"id" => self.id = value.to_string_lossy().into_owned(),
+            b"machine_id" => self.machine_id = value.to_string_lossy().into_owned(),
             b"isolation" => self.isolation = isolation(value)?,
             b"uid" => self.uid = number(key, value)?,
             b"gid" => self.gid = number(key, value)?,

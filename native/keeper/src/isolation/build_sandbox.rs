@@ -115,7 +115,7 @@ impl BuildSandbox {
         // SAFETY: this process has one thread, and no descriptors are shared.
         unsafe { unshare_unsafe(UnshareFlags::NEWNS | UnshareFlags::NEWIPC | user_namespace) }
             .map_err(|error| failure("namespaces", error))?;
-        let root = RootFilesystem::new(&self.read, &self.write, PathBuf::from(STAGING_FOLDER)).without_proc();
+        let root = RootFilesystem::new(&self.read, &self.write, PathBuf::from(STAGING_FOLDER), None);
         let sources = root.open_sources()?;
         if !is_root {
             map_user_namespace(NOBODY, keeper)?;

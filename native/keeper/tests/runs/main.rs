@@ -19,4 +19,5 @@ mod run_fixture;
 mod scratch;
 mod start;
 mod stop;
+mod surroundings;
 mod system_calls;
