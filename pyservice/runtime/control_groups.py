@@ -28,6 +28,8 @@ _VERSION_1: Final = {"memory": "memory.limit_in_bytes", "cpu": "cpu.shares", "pi
 _PROCS: Final = "cgroup.procs"
 _TASKS: Final = "tasks"
 """File of a group of version 1. Unlike `_PROCS`, it moves a task without a wait in the kernel."""
+_HARMLESS_FILE: Final = "cgroup.clone_children"
+"""File of each group of version 1 that says nothing about other groups."""
 _CONTROLLERS: Final = "cgroup.subtree_control"
 _NEEDED: Final = ("memory", "cpu")
 _OPTIONAL: Final = ("pids", "io")
@@ -196,6 +198,23 @@ class ControlGroups:
         else:
             limits = (("cpu.cfs_quota_us", f"{quota_us}"), ("cpu.cfs_burst_us", f"{quota_us}"))
         return [_put_if_present(f"{group}/{name}", text) for name, text in limits]
+
+    def views(self, run_id: str) -> list[tuple[Path, Path]]:
+        """Returns the files that show a run its limits: mount point in the run, and path of the host.
+
+        Java and Node.js size their heaps by these files. Java ignores version 1 without all of its
+        four hierarchies. For those without a group of the run, any file of the hierarchy will do.
+        """
+        if self.is_unified:
+            return [(_ROOT, self.memory / run_id)] if self.memory is not None else []
+        if self.memory is None or self.cpu is None:
+            return []
+        views = [(_ROOT / "memory", self.memory / run_id), (_ROOT / "cpu", self.cpu / run_id)]
+        for name in ("cpuset", "cpuacct"):
+            hierarchy = _ROOT / name
+            if hierarchy.is_dir() and not os.path.samefile(hierarchy, _ROOT / "cpu"):
+                views.append((hierarchy, hierarchy / _HARMLESS_FILE))
+        return views
 
     def make_parents(self) -> None:
         for parent in self._parents():

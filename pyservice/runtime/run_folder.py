@@ -83,6 +83,8 @@ class KeeperSpec:
     """Folder of the control group of version 2."""
     machine_id: str = ""
     """Content of `/etc/machine-id`, as the program sees it."""
+    cgroup_views: Sequence[tuple[Path, Path]] = ()
+    """Files of control groups that show the program its limits: mount point, and path of the host."""
     oom_counter: Path | None = None
     nice: int = 0
     notify: Path | None = None
@@ -105,6 +107,7 @@ class KeeperSpec:
         records += [("cgroup", str(path)) for path in self.cgroups]
         if self.cgroup_v2 is not None:
             records.append(("cgroup_v2", str(self.cgroup_v2)))
+        records += [("cgroup_view", f"{to} {path}") for to, path in self.cgroup_views]
         records += [(name, str(getattr(self, name))) for name in _NUMBERS]
         optional = (("oom_counter", self.oom_counter), ("notify", self.notify))
         records += [(name, str(path)) for name, path in optional if path is not None]

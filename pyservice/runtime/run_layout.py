@@ -249,6 +249,7 @@ def _spec(
         cgroups=membership.tasks,
         cgroup_v2=membership.group,
         machine_id=_machine_id(request.game_id),
+        cgroup_views=node.groups.views(request.id) if inside is None else (),
         oom_counter=membership.oom_counter,
         nice=0 if node.groups.cpu else _nice(request.resources.cpu_millicores),
         notify=node.notify,

@@ -1,4 +1,4 @@
-"""Interpreters of the machine under the strongest isolation, as programs of game servers use them."""
+"""Interpreters of the machine under the isolations with a root of their own, as programs of game servers use them."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ needs_python: Final = pytest.mark.skipif(
 class Programs:
     def __init__(self, host: RuntimeHost) -> None:
         self._host = host
+        self.has_memory_limit = host.node.groups.memory is not None
 
     async def output(self, *command: str, files: Mapping[str, bytes] | None = None) -> list[str]:
         """Runs a command that must succeed, and returns the lines of its standard output."""
@@ -64,13 +65,13 @@ class Programs:
         return [text for stream, text in lines if stream == "std_out"]
 
 
-@pytest.fixture
-async def programs(host: RuntimeHost, tmp_path: Path) -> Programs:
+@pytest.fixture(params=["user", "namespace"])
+async def programs(host: RuntimeHost, tmp_path: Path, request: pytest.FixtureRequest) -> Programs:
     tmp_path.parent.chmod(0o755)
     folder, paths = host.folder / "servers", system_paths()
-    isolation = await choose_isolation("auto", KEEPER_BINARY, folder, paths)
-    if isolation not in ("user", "namespace"):
-        pytest.skip("needs root, or user namespaces for all users")
+    isolation = await choose_isolation(request.param, KEEPER_BINARY, folder, paths)
+    if isolation is None:
+        pytest.skip(f"isolation {request.param} does not work on this machine")
     groups = ControlGroups.find(host.folder)
     host.node = replace(host.node, isolation=isolation, shared_paths=paths, groups=groups)
     await host.anew()
@@ -96,18 +97,38 @@ if __name__ == "__main__":
 
 
 @needs_node
-async def test_node_has_a_user(programs: Programs) -> None:
-    script = (
-        "const u = require('os').userInfo(); console.log(u.username, u.homedir == process.env.HOME)"
-    )
-    assert await programs.output("node", "-e", script) == ["server true"]
+async def test_node_has_a_user_and_sees_its_memory_limit(programs: Programs) -> None:
+    script = """
+const user = require("os").userInfo();
+console.log(user.username, user.homedir == process.env.HOME);
+console.log(process.constrainedMemory() / 1048576);
+console.log(require("v8").getHeapStatistics().heap_size_limit / 1048576);
+"""
+    user, limit, heap = await programs.output("node", "-e", script)
+    assert user == "server true"
+    if programs.has_memory_limit:
+        assert float(limit) == MEMORY_MB
+        assert float(heap) < MEMORY_MB
 
 
 @needs_java
-async def test_java_of_the_system_runs(programs: Programs, tmp_path: Path) -> None:
+async def test_java_of_the_system_sees_its_memory_limit(programs: Programs, tmp_path: Path) -> None:
     source = tmp_path / "Game.java"
     source.write_text(JAVA)
     subprocess.run(["javac", str(source)], check=True)
     files = {"Game.class": source.with_suffix(".class").read_bytes()}
-    place, _, uuid = await programs.output("java", "Game", files=files)
+    place, heap, uuid = await programs.output("java", "Game", files=files)
     assert (place, uuid) == ("/tmp server", "36")
+    if programs.has_memory_limit:
+        assert int(heap) < MEMORY_MB
+
+
+async def test_control_groups_show_only_the_own_run_and_are_read_only(programs: Programs) -> None:
+    if not programs.has_memory_limit:
+        pytest.skip("needs control groups of memory")
+    script = (
+        "find /sys -name 'hosting-*'; cut -d: -f3 /proc/self/cgroup | grep hosting-; "
+        "find /sys -writable -type f; for f in $(find /sys -name cgroup.procs); do "
+        "echo 0 > $f && echo wrote $f; done 2>/dev/null; echo over"
+    )
+    assert await programs.output("sh", "-c", script) == ["over"]

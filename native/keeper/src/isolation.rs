@@ -31,8 +31,8 @@ use landlock::{
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 use rustix::process::{Gid, Pid, Uid, getegid, geteuid};
 use rustix::thread::{
-    CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups,
-    set_thread_uid,
+    CapabilitySet, CapabilitySets, UnshareFlags, set_capabilities, set_no_new_privs, set_thread_gid, set_thread_groups,
+    set_thread_uid, unshare_unsafe,
 };
 
 use crate::processes;
@@ -43,8 +43,9 @@ use root_filesystem::{DEVICES, MountSource, RootFilesystem, Surroundings};
 use scratch::ScratchMount;
 
 /// Paths in `/proc` that a program under Landlock can read. All of `/proc` would show data of other processes.
-const PROC_READ_PATHS: [&str; 8] = [
+const PROC_READ_PATHS: [&str; 9] = [
     "/proc/self",
+    "/proc/cgroups",
     "/proc/cpuinfo",
     "/proc/meminfo",
     "/proc/stat",
@@ -64,6 +65,7 @@ pub struct Sandbox {
     uid: u32,
     gid: u32,
     keeper: (u32, u32),
+    has_cgroup_views: bool,
 }
 
 impl Sandbox {
@@ -79,13 +81,15 @@ impl Sandbox {
             isolation: spec.isolation,
             root: None,
             scratch: None,
-            read: spec.read.clone(),
+            // Under Landlock, the program reads the files of its groups at their own paths.
+            read: spec.read.iter().chain(spec.cgroup_views.iter().map(|(_, path)| path)).cloned().collect(),
             write: spec.write.clone(),
             uid: spec.uid,
             gid: spec.gid,
             keeper: (geteuid().as_raw(), getegid().as_raw()),
+            has_cgroup_views: !spec.cgroup_views.is_empty(),
         };
-        let surroundings = spec.write.first().map(|home| sandbox.surroundings(home, &spec.machine_id));
+        let surroundings = spec.write.first().map(|home| sandbox.surroundings(home, spec));
         sandbox.root = staging.map(|staging| RootFilesystem::new(&spec.read, &shared_write, staging, surroundings));
         sandbox.chown_write_paths(folder)?;
         if let Some(scratch) = &spec.scratch {
@@ -104,14 +108,15 @@ impl Sandbox {
         is_other_user.then_some((self.uid, self.gid))
     }
 
-    fn surroundings(&self, home: &Path, machine_id: &str) -> Surroundings {
+    fn surroundings(&self, home: &Path, spec: &RunSpec) -> Surroundings {
         let is_mapped = self.isolation == Isolation::Namespace;
         Surroundings {
             home: home.to_owned(),
             account: if is_mapped { (NOBODY, NOBODY) } else { (self.uid, self.gid) },
             // In a user namespace, the process has become the program's user before it creates the folder.
             owner: if is_mapped { None } else { self.owner() },
-            machine_id: machine_id.to_owned(),
+            machine_id: spec.machine_id.clone(),
+            cgroup_views: spec.cgroup_views.clone(),
         }
     }
 
@@ -192,6 +197,11 @@ impl Sandbox {
 
     fn enter_root(&self, change_user: impl FnOnce() -> Result<(), ExecError>) -> Result<(), ExecError> {
         let Some(root) = &self.root else { return Ok(()) };
+        if self.has_cgroup_views {
+            // The program sees its own groups as the roots of their hierarchies.
+            // SAFETY: this process has one thread.
+            unsafe { unshare_unsafe(UnshareFlags::NEWCGROUP) }.map_err(|error| failure("control groups", error))?;
+        }
         let mut sources = root.open_sources()?;
         if let Some(scratch) = &self.scratch {
             sources.push(MountSource::folder(scratch.path(), scratch.open()?));

@@ -75,6 +75,8 @@ pub struct RunSpec {
     pub cgroups: Vec<PathBuf>,
     /// Folder of the control group of version 2.
     pub cgroup_v2: Option<PathBuf>,
+    /// Files of control groups that show the program its own limits: mount point, and path on the machine.
+    pub cgroup_views: Vec<(PathBuf, PathBuf)>,
     /// Control group file with an `oom_kill <n>` line: `memory.events` or `memory.oom_control`.
     pub oom_counter: Option<PathBuf>,
     pub nice: i32,
@@ -104,6 +106,7 @@ impl RunSpec {
             memory_max_bytes: 0,
             cgroups: Vec::new(),
             cgroup_v2: None,
+            cgroup_views: Vec::new(),
             oom_counter: None,
             nice: 0,
             network: NetworkRules::default(),
@@ -146,6 +149,7 @@ impl RunSpec {
             b"memory_max_bytes" => self.memory_max_bytes = number(key, value)?,
             b"cgroup" => self.cgroups.push(value.into()),
             b"cgroup_v2" => self.cgroup_v2 = Some(value.into()),
+            b"cgroup_view" => self.cgroup_views.push(view(value)?),
             b"oom_counter" => self.oom_counter = Some(value.into()),
             b"nice" => self.nice = number(key, value)?,
             b"network_group" => self.network.group = Some(value.into()),
@@ -214,6 +218,14 @@ fn variable(value: &OsStr) -> Result<(OsString, OsString), String> {
     }
 }
 
+fn view(value: &OsStr) -> Result<(PathBuf, PathBuf), String> {
+    let words = value.to_str().and_then(|text| text.split_once(' '));
+    match words {
+        Some((to, from)) if to.starts_with('/') && from.starts_with('/') => Ok((to.into(), from.into())),
+        _ => Err(format!("spec: cgroup_view {value:?} is not two absolute paths")),
+    }
+}
+
 fn number<T: std::str::FromStr>(key: &[u8], value: &OsStr) -> Result<T, String> {
     value
         .to_str()
@@ -267,6 +279,7 @@ mod tests {
             (b"scratch=/s\0scratch_bytes=1\0", "needs isolation"),
             (b"isolation=namespace\0scratch=/s\0", "above 0"),
             (b"notify=fifo\0", "absolute"),
+            (b"cgroup_view=/sys\0", "two absolute paths"),
             (b"network_group=/g\0", "network_sockets_max above 0"),
             (b"network_group=/g\0network_sockets_max=1\0", "network_own_port_sockets_max above 0"),
             (b"\0", "no '='"),

@@ -38,6 +38,8 @@ pub struct Surroundings {
     /// User and group that own the folder of `/tmp`, if they are not those of this process.
     pub owner: Option<(u32, u32)>,
     pub machine_id: String,
+    /// Files of control groups: mount point, and path on the machine.
+    pub cgroup_views: Vec<(PathBuf, PathBuf)>,
 }
 
 pub struct RootFilesystem {
@@ -58,7 +60,13 @@ impl RootFilesystem {
 
     /// Opens the listed paths before the user changes, because the new user may have no access to them.
     pub fn open_sources(&self) -> Result<Vec<MountSource>, ExecError> {
-        self.paths.iter().filter_map(|(path, attributes)| MountSource::open(path, *attributes).transpose()).collect()
+        let paths = self.paths.iter().map(|(path, attributes)| (path, path, *attributes));
+        let views = self.surroundings.iter().flat_map(|more| &more.cgroup_views);
+        let views = views.map(|(mount_point, path)| (mount_point, path, SAFE_READ));
+        paths
+            .chain(views)
+            .filter_map(|(mount_point, path, attributes)| MountSource::open(mount_point, path, attributes).transpose())
+            .collect()
     }
 
     pub fn enter(&self, sources: Vec<MountSource>) -> Result<(), ExecError> {
@@ -179,7 +187,7 @@ impl MountSource {
         Self { path: path.to_owned(), kind: SourceKind::Folder(tree) }
     }
 
-    fn open(path: &Path, attributes: u64) -> Result<Option<Self>, ExecError> {
+    fn open(mount_point: &Path, path: &Path, attributes: u64) -> Result<Option<Self>, ExecError> {
         let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(None) };
         let failed = |error: io::Error| failure(path, error);
         let kind = if metadata.is_symlink() {
@@ -188,7 +196,7 @@ impl MountSource {
             let tree = clone_mounts(path, attributes).map_err(failed)?;
             if metadata.is_dir() { SourceKind::Folder(tree) } else { SourceKind::File(tree) }
         };
-        Ok(Some(Self { path: path.to_owned(), kind }))
+        Ok(Some(Self { path: mount_point.to_owned(), kind }))
     }
 
     fn attach(self, root: &Path) -> Result<(), ExecError> {
