@@ -43,7 +43,7 @@ SYSTEM_PATHS: Final = tuple(
         # Names of hosts, services and protocols. The keeper replaces the accounts, except under landlock.
         *("/etc/passwd", "/etc/group", "/etc/hosts", "/etc/nsswitch.conf", "/etc/resolv.conf"),
         *("/etc/host.conf", "/etc/gai.conf", "/etc/services", "/etc/protocols", "/etc/mime.types"),
-        # Settings of runtimes, to which files in /usr/lib link. Those of Java are in _SETTINGS_OF_RUNTIMES.
+        # Settings of runtimes, to which files in /usr/lib link. _SETTINGS_OF_RUNTIMES adds those of Java.
         *("/etc/mono", "/etc/fonts", "/etc/dotnet", "/etc/perl", "/etc/magic"),
     )
 )

@@ -89,7 +89,7 @@ def program_problem(
 ) -> RunProblem | None:
     """Returns why a program cannot start, or None if no reason is known.
 
-    `name` is the path that the developer knows. `has_file` tells whether a game server sees a path.
+    `name` is the path that the developer knows. `has_file` returns whether a game server sees a path.
     """
     if program is None:
         remedy = "add this file, or correct `command` in server.json"

@@ -155,7 +155,7 @@ async def test_upload_with_the_same_problem_is_refused_with_the_same_sentence(
         archive(b"#!run.sh\n", 0o755),
     ],
 )
-async def test_upload_whose_program_may_start_is_accepted(content: bytes) -> None:
+async def test_upload_with_a_program_that_may_start_is_accepted(content: bytes) -> None:
     assert await upload_problem(content) is None
 
 

@@ -29,7 +29,7 @@ const SAFE_READ: u64 = SAFE | libc::MOUNT_ATTR_RDONLY;
 const SIZE: &std::ffi::CStr = c"size=1m,mode=755";
 const HIDE_OTHER_USERS: &std::ffi::CStr = c"hidepid=2";
 
-/// What a program expects of a machine besides files: an account, shared memory, a folder for temporary files.
+/// Parts of a machine that a program expects besides files: an account, shared memory, a folder for temporary files.
 pub struct Surroundings {
     /// Scratch folder. It is the home of the account, and has the folder that the program sees as `/tmp`.
     pub home: PathBuf,

@@ -1,4 +1,4 @@
-//! What a program finds around it: an account, shared memory, and a folder for temporary files.
+//! Surroundings of a program: an account, shared memory, and a folder for temporary files.
 
 use crate::run_fixture::{Mode, Run, available_modes};
 
