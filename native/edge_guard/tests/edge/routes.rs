@@ -177,6 +177,9 @@ fn start_serves_the_saved_routes_without_the_source() {
     guard.source.put(&[route("a", "tcp", stream, Some(tcp_echo())), route("b", "udp", datagram, Some(udp_echo()))]);
     guard.source.wait_for("a", OutcomeKind::Listening);
     guard.source.wait_for("b", OutcomeKind::Listening);
+    // Another thread saves them, after the outcome.
+    let has_both = |text: &String| [stream, datagram].iter().all(|port| text.contains(&port.to_string()));
+    wait_for("the routes are saved", || std::fs::read_to_string(guard.folder().join("routes")).ok().filter(has_both));
     guard.source.kill();
     guard.kill();
     guard.restart();
@@ -195,6 +198,8 @@ fn removed_routes_stay_removed_after_a_restart() {
     guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
     guard.source.remove(&["a"]);
     guard.source.wait_for("a", OutcomeKind::Removed);
+    let has_none = |text: &String| !text.contains(&port.to_string());
+    wait_for("the removal is saved", || std::fs::read_to_string(guard.folder().join("routes")).ok().filter(has_none));
     guard.source.kill();
     guard.kill();
     guard.restart();
