@@ -340,8 +340,8 @@ class LobbyServer:
     ) -> Callable[[Any], Coroutine[Any, Any, None]]:
         """Returns a connection handler for the library `websockets` that confirms the player first.
 
-        The token is the query parameter `token`. `play` gets the socket and the player. A connection that breaks ends it
-        without an error, because players leave in this way, too.
+        The token is the query parameter `token`. `play` gets the socket and the player. A connection that breaks
+        ends it without an error, because players leave in this way, too.
         """
         from websockets.exceptions import ConnectionClosed
 
