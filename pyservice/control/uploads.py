@@ -240,7 +240,9 @@ class UploadLifecycle:
         keys = {file.path: object_key(row.kind, row.upload_id, file.path) for file in files}
         pending = [
             PendingObject(
-                keys[file.path], plan_parts(file.content_length, file.part_bytes is not None)
+                keys[file.path],
+                plan_parts(file.content_length, file.part_bytes is not None),
+                file.path,
             )
             for file in files
         ]

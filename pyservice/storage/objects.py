@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol, TypeVar
 
-from pyservice.errors import ServiceError
+from pyservice.errors import ServiceError, field_problem
 from pyservice.storage.signed_urls import UrlGrant, UrlSigner
 
 _PIECE_BYTES: Final = 4 << 20
@@ -44,12 +44,16 @@ class Part(NamedTuple):
 class PendingObject(NamedTuple):
     key: str
     parts: Sequence[Part]
+    path: str = ""
+    """Path of the file, as prepared. Errors name it."""
 
 
 class _PartMove(NamedTuple):
     pending: str
     kept: str
     length: int
+    path: str
+    byte_offset: int
 
 
 @dataclass(slots=True)
@@ -255,9 +259,9 @@ class Objects:
     async def complete(self, uploads: Sequence[PendingObject]) -> None:
         """Completes uploads if all their parts have the expected length.
 
-        Otherwise no upload is completed, and UPLOAD_INCOMPLETE is raised with the number of missing
-        parts. The call can be repeated, but concurrent calls must not complete the same upload: S3
-        cannot move objects atomically.
+        Otherwise no upload is completed, and UPLOAD_INCOMPLETE is raised with the missing parts.
+        The call can be repeated, but concurrent calls must not complete the same upload: S3 cannot
+        move objects atomically.
         """
         for upload in uploads:
             _check(upload.key)
@@ -266,6 +270,8 @@ class Objects:
                 f"pending/{upload.key}.{part.byte_offset}",
                 _kept_name(upload, part),
                 part.content_length,
+                upload.path,
+                part.byte_offset,
             )
             for upload in uploads
             for part in upload.parts
@@ -276,7 +282,7 @@ class Objects:
         names = [move.kept for move in moves]
         if self._blobs.takes_any_length and await self._of_expected_length(moves, names) != moves:
             await self._blobs.forget(names)
-            raise _incomplete(len(moves), len(expected))
+            raise _incomplete(moves, len(expected))
         for upload in uploads:
             if len(upload.parts) > 1:
                 lengths = [part.content_length for part in upload.parts]
@@ -293,8 +299,9 @@ class Objects:
         final = set(await self._of_expected_length(kept, [move.kept for move in kept]))
         moves = [move for move in expected if move not in final]
         found = await self._of_expected_length(moves, [move.pending for move in moves])
-        if missing := len(moves) - len(found):
-            raise _incomplete(missing, len(expected))
+        if len(found) < len(moves):
+            present = set(found)
+            raise _incomplete([move for move in moves if move not in present], len(expected))
         return moves
 
     async def _of_expected_length(
@@ -426,11 +433,15 @@ def _kept_name(upload: PendingObject, part: Part) -> str:
     return f"kept/{upload.key}.{part.byte_offset}"
 
 
-def _incomplete(missing: int, total: int) -> ServiceError:
+def _incomplete(missing: Sequence[_PartMove], total: int) -> ServiceError:
     return ServiceError(
         "UPLOAD_INCOMPLETE",
-        f"{missing} of {total} prepared parts are missing or have the wrong length: "
+        f"{len(missing)} of {total} prepared parts are missing or have the wrong length: "
         "upload them, then complete again.",
+        errors=[
+            field_problem((move.path, str(move.byte_offset)), "incomplete", "is not uploaded")
+            for move in missing
+        ],
     )
 
 

@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pyservice_cli import uploading
+from pyservice_cli.api import Api
 from pyservice_cli.application import run
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
-from pyservice_cli.failures import ExitStatus, InputInvalid
+from pyservice_cli.failures import ExitStatus, InputInvalid, Interrupted
 from pyservice_cli.local_services import Announcement, running_services
 from pyservice_cli.packing import files_of, pack
 from tests.support.full_service import FullService
@@ -266,6 +268,36 @@ def test_game_is_deployed_changed_rolled_back_and_destroyed(folder: Path, comman
     ended = command("status")
     assert ended.status == ExitStatus.REFUSED
     assert "GAME_NOT_FOUND" in ended.errors
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+def test_interrupted_upload_goes_on_with_its_missing_parts(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_settings(folder, GAME.format(name="cli-large"))
+    (folder / "server.py").write_text("")
+    with (folder / "large.map").open("wb") as file:
+        file.truncate(130 << 20)
+    send_part = uploading._send_part
+    sent: list[int] = []
+
+    def interrupt_second(api: Api, request: dict[str, Any], *more: Any) -> None:
+        if sent:
+            raise Interrupted
+        sent.append(request["byte_offset"])
+        send_part(api, request, *more)
+
+    monkeypatch.setattr(uploading, "_send_part", interrupt_second)
+    ended = command("deploy")
+    assert (ended.status, sent) == (ExitStatus.INTERRUPTED, [0])
+    assert "version" not in ended.output
+    monkeypatch.setattr(uploading, "_send_part", send_part)
+    ended = command("deploy")
+    assert (ended.status, "2 parts are missing" in ended.output) == (0, True)
+    assert [
+        build["complete"] for build in command("list", "builds", "--json").result["builds"]
+    ] == [True]
 
 
 @pytest.mark.full

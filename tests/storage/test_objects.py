@@ -83,10 +83,11 @@ async def test_completion_with_a_missing_part_is_rejected(
     parts = [Part(0, 4000), Part(4000, 6000)]
     await opened.upload("up/c", CONTENT[:4000])
     await opened.upload("up/d", CONTENT)
-    whole = PendingObject("up/d", [Part(0, len(CONTENT))])
+    whole = PendingObject("up/d", [Part(0, len(CONTENT))], "d")
     with pytest.raises(ServiceError, match="1 of 3") as refused:
-        await opened.objects.complete([whole, PendingObject("up/c", parts)])
+        await opened.objects.complete([whole, PendingObject("up/c", parts, "c")])
     assert refused.value.code == "UPLOAD_INCOMPLETE"
+    assert [problem.path for problem in refused.value.errors] == [("c", "4000", "incomplete")]
     assert await opened.objects.stat("up/d") is None
     await opened.upload("up/c", CONTENT[4000:], 4000)
     await opened.objects.complete([whole, PendingObject("up/c", parts)])

@@ -52,8 +52,11 @@ class Api:
         given = {name: value for name, value in query.items() if value is not None}
         return self._call("GET", f"{path}?{urlencode(given)}" if given else path)
 
-    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Answer:
-        return self._call("POST", path, body or {})
+    def post(
+        self, path: str, body: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Answer:
+        """Sends a POST. A repeat with the same idempotency key has the effect of one."""
+        return self._call("POST", path, body or {}, key)
 
     def put(self, path: str, body: Mapping[str, Any]) -> Answer:
         return self._call("PUT", path, body)
@@ -72,7 +75,13 @@ class Api:
             if cursor is None:
                 return
 
-    def _call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
+    def _call(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        key: str | None = None,
+    ) -> Answer:
         headers = {"authorization": f"Bearer {self._token}", "accept-encoding": "identity"}
         content = None
         if body is not None:
@@ -80,7 +89,7 @@ class Api:
             content = json.dumps(body).encode()
         if method != "GET":
             # A repeat returns the response of the first attempt.
-            headers["idempotency-key"] = str(uuid.uuid4())
+            headers["idempotency-key"] = key or str(uuid.uuid4())
         until_s = time.monotonic() + PATIENCE_S
         while True:
             try:

@@ -346,6 +346,10 @@ def run(words: list[str]) -> int:
     except CommandFailed as failure:
         Terminal("--json" in words).fail(failure)
         return int(failure.status)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        Terminal("--json" in words).fail(CommandFailed(f"{place}{error.strerror or error}."))
+        return int(CommandFailed.status)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0

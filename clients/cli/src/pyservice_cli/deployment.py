@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import hashlib
+import io
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
 from pyservice_cli.project import Build, Project, make_work_folder
 from pyservice_cli.python_packages import PREFIX, installed_packages
 from pyservice_cli.terminal import Terminal
+from pyservice_cli.uploading import find_stored, prepare, send
 
 PAGE_SETTINGS: Final = "hosting.json"
 """File of each site with the API's address and a public token. The game's page reads it."""
@@ -94,10 +96,10 @@ def _ensure_site(terminal: Terminal, game: Game) -> str | None:
             digest.update(f"{entry.name}\0{digest_of(file)}\n".encode())
     digest.update(settings)
     name = f"site {digest.hexdigest()}"
-    for site in game.api.pages(f"{game.path}/cdn/sites", "sites"):
-        if site["display_name"] == name and site["complete"]:
-            return str(site["site_id"])
-    return _upload_site(terminal, game, name, entries, settings)
+    stored, begun = find_stored(game.api, f"{game.path}/cdn/sites", "sites", name)
+    if stored is not None:
+        return str(stored["site_id"])
+    return _upload_site(terminal, game, name, entries, settings, is_resumed=begun is not None)
 
 
 def _run_site_command(project: Project, cdn: Mapping[str, Any]) -> None:
@@ -121,28 +123,27 @@ def _page_settings(game: Game) -> bytes:
 
 
 def _upload_site(
-    terminal: Terminal, game: Game, name: str, entries: Sequence[Entry], settings: bytes
+    terminal: Terminal,
+    game: Game,
+    name: str,
+    entries: Sequence[Entry],
+    settings: bytes,
+    *,
+    is_resumed: bool,
 ) -> str:
     sizes = {entry.name: entry.path.stat().st_size for entry in entries}
     listed = [{"path": path, "content_length": size} for path, size in sizes.items()]
     listed.append({"path": PAGE_SETTINGS, "content_length": len(settings)})
-    response = game.api.post(f"{game.path}/cdn/sites", {"display_name": name, "files": listed})
+    response = prepare(game.api, f"{game.path}/cdn/sites", {"display_name": name, "files": listed})
     paths = {entry.name: entry.path for entry in entries}
+
+    def open_file(path: str) -> BinaryIO:
+        return io.BytesIO(settings) if path == PAGE_SETTINGS else paths[path].open("rb")
+
+    requests = response["presigned_requests"]
+    upload_id = response["upload_id"]
+    send(terminal, game.api, "Site", upload_id, requests, open_file, is_resumed=is_resumed)
     total = sum(sizes.values()) + len(settings)
-    with (
-        terminal.progress("Site", total) as progress,
-        tempfile.TemporaryFile() as settings_file,
-    ):
-        settings_file.write(settings)
-        for request in response["presigned_requests"]:
-            size = request["content_length"]
-            if request["path"] == PAGE_SETTINGS:
-                settings_file.seek(0)
-                game.api.upload(request["url"], settings_file, size, progress)
-            else:
-                with paths[request["path"]].open("rb") as file:
-                    game.api.upload(request["url"], file, size, progress)
-    game.api.post(f"/cloud/uploads/{response['upload_id']}/complete")
     terminal.say(f"Uploaded the site: {len(listed)} files, {_size(total)}.")
     return str(response["site_id"])
 
@@ -154,21 +155,22 @@ def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
         file.seek(0)
         sha256 = digest_of(file)
         name = f"build {sha256}"
-        for stored in game.api.pages(f"{game.path}/builds", "builds"):
-            if stored["display_name"] == name and stored["complete"]:
-                return str(stored["build_id"])
+        stored, begun = find_stored(game.api, f"{game.path}/builds", "builds", name)
+        if stored is not None:
+            return str(stored["build_id"])
         body = {
             "display_name": name,
             "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
             "multipart_upload": size >= _MULTIPART_BYTES,
         }
-        response = game.api.post(f"{game.path}/builds", body)
+        response = prepare(game.api, f"{game.path}/builds", body)
         requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]
-        with terminal.progress("Build", size) as progress:
-            for request in requests:
-                file.seek(request.get("byte_offset", 0))
-                game.api.upload(request["url"], file, request["content_length"], progress)
-    game.api.post(f"/cloud/uploads/{response['upload_id']}/complete")
+        upload_id, is_resumed = response["upload_id"], begun is not None
+
+        def open_file(_path: str) -> contextlib.AbstractContextManager[BinaryIO]:
+            return contextlib.nullcontext(file)
+
+        send(terminal, game.api, "Build", upload_id, requests, open_file, is_resumed=is_resumed)
     terminal.say(f"Uploaded the build: {_size(size)}.")
     return str(response["build_id"])
 
