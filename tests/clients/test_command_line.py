@@ -356,6 +356,22 @@ def test_wrong_token_and_scheme_are_named(
 
 
 @pytest.mark.full
+def test_doctor_names_what_fails(
+    folder: Path, command: Command, full_service: FullService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = command("doctor", "--json")
+    assert ended.status == ExitStatus.REFUSED
+    assert ended.result["error"]["message"] == "Failed: service, hosting.toml."
+    monkeypatch.setenv(URL_VARIABLE, f"http://{full_service.ready['http']}")
+    monkeypatch.setenv(TOKEN_VARIABLE, full_service.cloud_token)
+    command("init")
+    ended = command("doctor")
+    assert ended.status == 0
+    assert "covers all groups" in ended.output
+    assert "not deployed yet" in ended.output
+
+
+@pytest.mark.full
 def test_login_is_stored_for_the_user_alone(
     command: Command, full_service: FullService, tmp_path: Path
 ) -> None:

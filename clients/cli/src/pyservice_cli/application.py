@@ -332,6 +332,14 @@ def whoami(profile: ProfileName = None, json: Json = False) -> None:
     show_identity(Terminal(json), profile)
 
 
+@app.command(rich_help_panel=SERVICE_PANEL)
+def doctor(folder: Folder = Path(), profile: ProfileName = None, json: Json = False) -> None:
+    """Check this machine, the service, the token and the game."""
+    from pyservice_cli.diagnosis import diagnose
+
+    diagnose(Terminal(json), folder, profile)
+
+
 def _game(folder: Path, namespace: str | None, profile: str | None) -> Game:
     from pyservice_cli.games import Game
 
