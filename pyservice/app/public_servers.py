@@ -12,6 +12,7 @@ from pyservice import openapi
 from pyservice.calls import Operation
 from pyservice.edge.http_application import HttpApplication
 from pyservice.edge.http_server import HttpServer, listen_unix
+from pyservice.edge.link_page import link_page
 from pyservice.edge.static_document import StaticDocument
 from pyservice.front.front_server import FrontConfig, FrontServer
 from pyservice.front.grpc_methods import GrpcFront, grpc_front
@@ -93,6 +94,7 @@ class PublicServers:
             documents=[
                 StaticDocument(b"/openapi.json", openapi_document),
                 StaticDocument(b"/hosting.schema.json", schema_text().encode()),
+                link_page(),
             ],
             rays=rays,
         )

@@ -167,7 +167,7 @@ class DeviceLinkOperations:
         return pb.PrepareDeviceLinkResponse(
             device_link_id=row.device_link_id,
             device_link_token=token,
-            device_link_url=f"{self._links.hub_url}/devices/link#{token}",
+            device_link_url=self._links.device_link_url(token),
         )
 
     async def _prune(self) -> None:

@@ -39,6 +39,15 @@ class PublicUrls:
     def picture_url(self, upload_id: str | None, kind: str | None) -> str | None:
         return None if upload_id is None else self.picture(f"{upload_id}.{kind}")
 
+    def device_link_url(self, token: str) -> str:
+        """Returns the page for a device link. Without a hub it is a page of this service."""
+        page = (
+            f"{self.public_url}/link"
+            if self.given_hub_url is None
+            else f"{self.hub_url}/devices/link"
+        )
+        return f"{page}#{token}"
+
     def group_profile_url(self, group_id: str) -> str:
         return f"{self.hub_url}/groups/{group_id}"
 

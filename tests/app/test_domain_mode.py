@@ -165,7 +165,7 @@ async def test_rate_limit_counts_the_client_address(domain: Domain) -> None:
 async def test_links_use_the_public_domains(domain: Domain, game: Game) -> None:
     async with at_api(domain, "127.0.0.22") as client:
         link = await client.call("prepare_device_link", {})
-        assert link.body["device_link_url"].startswith(f"https://{API}/devices/link#")
+        assert link.body["device_link_url"].startswith(f"https://{API}/link#")
         bootstrap = (await client.call("bootstrap")).body
         assert bootstrap["domains"] == {"main": API, "cdn": CDN, "job": JOB}
         assert bootstrap["origins"]["hub"] == f"https://{API}"

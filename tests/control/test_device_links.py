@@ -74,7 +74,7 @@ async def test_completed_link_gives_the_device_a_game_token(developer: Developer
     token = link["device_link_token"]
     assert token.startswith("link_")
     assert len(token) <= 160
-    assert link["device_link_url"].endswith(f"/devices/link#{token}")
+    assert link["device_link_url"].endswith(f"/link#{token}")
     before = await developer.client.call("get_device_link", {"device_link_token": token})
     assert shape(before.body) == {"watch": WATCH}
     fields = {"device_link_token": token, "game_id": game_id}

@@ -82,7 +82,9 @@ class Api:
         body: Mapping[str, Any] | None = None,
         key: str | None = None,
     ) -> Answer:
-        headers = {"authorization": f"Bearer {self._token}", "accept-encoding": "identity"}
+        headers = {"accept-encoding": "identity"}
+        if self._token is not None:
+            headers["authorization"] = f"Bearer {self._token}"
         content = None
         if body is not None:
             headers["content-type"] = "application/json"

@@ -305,7 +305,10 @@ def attach_program(
 def login(
     url: Annotated[str, typer.Argument(metavar="URL", help="Address of the service.")],
     token: Annotated[
-        str | None, typer.Option(help="A cloud_ token. `-` reads it from standard input.")
+        str | None,
+        typer.Option(
+            help="A cloud_ token. `-` reads it from standard input. Default: approve in a browser."
+        ),
     ] = None,
     profile: ProfileName = None,
     json: Json = False,

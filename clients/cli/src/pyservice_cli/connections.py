@@ -31,7 +31,8 @@ _PROFILES: Final = "profiles.json"
 @dataclass(frozen=True, slots=True)
 class Connection:
     url: str
-    token: str
+    token: str | None
+    """None for calls that need no token."""
     profile: str
     """Name of the profile, or `environment`."""
     local: LocalService | None = None

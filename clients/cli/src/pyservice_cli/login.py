@@ -17,16 +17,15 @@ from pyservice_cli.connections import (
 )
 from pyservice_cli.failures import InputInvalid, NotLoggedIn
 from pyservice_cli.local_services import configuration_folder
-from pyservice_cli.terminal import Terminal
+from pyservice_cli.terminal import Terminal, open_browser
 
 
 def log_in(terminal: Terminal, url: str, token: str | None, profile: str | None) -> None:
     """Checks a token with the service and stores both."""
+    base = normalized_url(url)
     if token == "-":
         token = sys.stdin.readline()
-    if not token:
-        raise InputInvalid("A token is missing.", "Give it with --token.")
-    base = normalized_url(url)
+    token = token or _linked_token(terminal, base)
     name = profile or urlsplit(base).netloc
     if name == LOCAL:
         raise InputInvalid(f"The name {LOCAL} is reserved.", "Choose another --profile.")
@@ -36,6 +35,27 @@ def log_in(terminal: Terminal, url: str, token: str | None, profile: str | None)
         {"profile": name, "url": base, "scope": scope},
         f"Logged in to {base} (profile {name}).",
     )
+
+
+def _linked_token(terminal: Terminal, url: str) -> str:
+    """Creates a device link, and waits until a person has approved it in a browser."""
+    api = Api(Connection(url, None, url))
+    link = api.post("/cloud/devices/links")
+    address = str(link["device_link_url"])
+    open_browser(address)
+    terminal.say(
+        f"Open this address in a browser, and approve the access within 10 minutes:\n{address}"
+    )
+    index = None
+    while True:
+        answer = api.get(
+            "/cloud/devices/links",
+            device_link_token=link["device_link_token"],
+            watch_index=index,
+        )
+        if "cloud_token" in answer:
+            return str(answer["cloud_token"])
+        index = answer["watch"]["index"]
 
 
 def log_out(terminal: Terminal, profile: str | None) -> None:

@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 import time
-import webbrowser
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -17,7 +16,7 @@ from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted
 from pyservice_cli.games import Game
 from pyservice_cli.project import Project
 from pyservice_cli.python_packages import installed_packages
-from pyservice_cli.terminal import Terminal
+from pyservice_cli.terminal import Terminal, open_browser
 
 _START_TIMEOUT_S: Final = 60.0
 _POLL_S: Final = 0.1
@@ -27,7 +26,7 @@ def play(terminal: Terminal, game: Game, bots: int | None) -> None:
     """Plays the game until Ctrl-C."""
     site = str(game.describe_namespace()["site_url"])
     has_page = "build_output" in game.project.config.get("cdn", {})
-    if bots is None and has_page and _open_browser(site):
+    if bots is None and has_page and open_browser(site):
         terminal.finish({"url": site}, f"Opened {site}")
         return
     if has_page:
@@ -42,12 +41,7 @@ def play(terminal: Terminal, game: Game, bots: int | None) -> None:
 def open_page(terminal: Terminal, game: Game) -> None:
     """Opens the game's page in the browser, and prints its address."""
     site = str(game.describe_namespace()["site_url"])
-    terminal.finish({"url": site, "opened": _open_browser(site)}, site)
-
-
-def _open_browser(url: str) -> bool:
-    has_display = os.name != "posix" or sys.platform == "darwin" or "DISPLAY" in os.environ
-    return (has_display or "WAYLAND_DISPLAY" in os.environ) and webbrowser.open(url)
+    terminal.finish({"url": site, "opened": open_browser(site)}, site)
 
 
 def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -67,6 +69,13 @@ class Terminal:
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task(title, total=total_bytes)
             yield lambda count: bar.advance(task, count)
+
+
+def open_browser(url: str) -> bool:
+    """Opens an address in the browser of a desktop, and returns whether that worked."""
+    displays = {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    has_desktop = os.name != "posix" or sys.platform == "darwin" or bool(displays)
+    return has_desktop and webbrowser.open(url)
 
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> list[str]:
