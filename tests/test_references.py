@@ -206,6 +206,6 @@ def test_reference_has_every_response_of_edge_guard() -> None:
     page = (REFERENCE / "errors.md").read_text()
     documented = re.findall(r"^\| `(\w+)` \| (\d+) \| [^|]* \|$", page, re.MULTILINE)
     source = (ROOT / "native/edge_guard/src/http/exchange.rs").read_text()
-    sent = {(code, status) for status, code in re.findall(r'\((\d+), "([A-Z_]+)", ', source)}
+    sent = {(code, status) for status, code in re.findall(r'\(\s*(\d+),\s*"([A-Z_]+)",\s', source)}
     assert ("SERVER_LATE", "504") in sent
     assert set(documented) == sent
