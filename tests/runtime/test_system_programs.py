@@ -71,7 +71,7 @@ async def programs(host: RuntimeHost, tmp_path: Path, request: pytest.FixtureReq
     folder, paths = host.folder / "servers", system_paths()
     isolation = await choose_isolation(request.param, KEEPER_BINARY, folder, paths)
     if isolation is None:
-        pytest.skip(f"isolation {request.param} does not work on this machine")
+        pytest.skip(f"no isolation by {request.param}: this user or kernel has no rights for it")
     groups = ControlGroups.find(host.folder)
     host.node = replace(host.node, isolation=isolation, shared_paths=paths, groups=groups)
     await host.anew()
@@ -125,7 +125,7 @@ async def test_java_of_the_system_sees_its_memory_limit(programs: Programs, tmp_
 
 async def test_control_groups_show_only_the_own_run_and_are_read_only(programs: Programs) -> None:
     if not programs.has_memory_limit:
-        pytest.skip("needs control groups of memory")
+        pytest.skip("this machine has no control group of memory")
     script = (
         "find /sys -name 'hosting-*'; cut -d: -f3 /proc/self/cgroup | grep hosting-; "
         "find /sys -writable -type f; for f in $(find /sys -name cgroup.procs); do "
