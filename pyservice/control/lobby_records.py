@@ -361,9 +361,7 @@ class LobbyRecordOperations:
             start_ms = self.started_ms(row.lobby_id) if run is None else run.start_ms
             record = _record(row, slot_counts.get(row.lobby_id), version_id, _failure(row, run))
             if record.status.HasField("stopped"):
-                exit_code = _exit_code(row, run)
-                if exit_code is not None:
-                    record.status.stopped.exit_code = exit_code
+                record.status.stopped.exit_code = _exit_code(row, run)
             if start_ms is not None:
                 record.start_ts = rfc3339(start_ms)
             problem = self.problem(row.lobby_id) if run is None else run.message
@@ -415,13 +413,10 @@ def _state(row: Record, failure: str | None) -> str:
     return "starting" if row.ready_ms is None else "running"
 
 
-def _exit_code(row: Record, run: Record | None) -> int | None:
-    """Returns the exit code of the process, or None if the process never ran."""
-    exit_code: int | None = row.exit_code
-    if exit_code is None and run is not None:
-        exit_code = run.exit_code
-    never_ran = run is not None and run.start_ms is None
-    return 0 if exit_code is None and not never_ran else exit_code
+def _exit_code(row: Record, run: Record | None) -> int:
+    if row.exit_code is None and run is not None:
+        return run.exit_code or 0
+    return row.exit_code or 0
 
 
 def _failure(row: Record, run: Record | None) -> str | None:

@@ -735,7 +735,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.LobbyRecordStatus.stopped": "Set after the end.",
     "hosting.v1.LobbyRunning": "State of every lobby that was created.",
     "hosting.v1.LobbyStopped": "The end of a lobby.",
-    "hosting.v1.LobbyStopped.exit_code": "Exit code of the process. Absent if the process never ran. 0 if it is unknown, as for an attached lobby.",
+    "hosting.v1.LobbyStopped.exit_code": "Exit code of the process. 0 if there is none, because the process never ran, or the lobby is attached.",
     "hosting.v1.LobbyStopped.failed": "Whether the lobby failed.",
     "hosting.v1.LobbyStopped.stop_ts": "Time of the end, RFC 3339.",
     "hosting.v1.LoginMethods": "Login methods.",

@@ -259,7 +259,8 @@ def _story_lines(story: Mapping[str, Any]) -> Iterator[str]:
         yield f"Reason: {story['failure']}"
     if story["problem"]:
         yield f"Cause: {story['problem']}"
-    if story["exit_code"] is not None and "ended" in story["times"]:
+    # A program that never ran has no exit code, but a record of a lobby then says 0.
+    if story["exit_code"] is not None and {"started", "ended"} <= story["times"].keys():
         yield f"Exit code: {story['exit_code']}"
     yield "Last lines of its log:" if story["last_lines"] else "It has written no line."
     for line in story["last_lines"]:

@@ -27,7 +27,7 @@ from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from pyservice.pb.hosting.v1 import options_pb2 as hosting_dot_v1_dot_options__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hosting/v1/platform.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\"\x15\n\x13GetBootstrapRequest\"\xa5\x02\n\x14GetBootstrapResponse\x12\x16\n\x06\x61\x63\x63\x65ss\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x35\n\x07\x63\x61ptcha\x18\x02 \x01(\x0b\x32\x1c.hosting.v1.BootstrapCaptchaB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\x07\x63luster\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x35\n\x07\x64omains\x18\x04 \x01(\x0b\x32\x1c.hosting.v1.BootstrapDomainsB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\rlogin_methods\x18\x05 \x01(\x0b\x32\x18.hosting.v1.LoginMethodsB\x06\xbaH\x03\xc8\x01\x01\x12\x35\n\x07origins\x18\x06 \x01(\x0b\x32\x1c.hosting.v1.BootstrapOriginsB\x06\xbaH\x03\xc8\x01\x01\"W\n\x10\x42ootstrapCaptcha\x12\x35\n\tcaptcha_b\x18\x01 \x01(\x0b\x32\x1d.hosting.v1.BootstrapCaptchaBH\x00\x88\x01\x01\x42\x0c\n\n_captcha_b\"-\n\x11\x42ootstrapCaptchaB\x12\x18\n\x08site_key\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"~\n\x10\x42ootstrapDomains\x12\x13\n\x03\x63\x64n\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x03job\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04main\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\x0copen_backend\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0f\n\r_open_backend\"3\n\x0cLoginMethods\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x01 \x01(\x08\x12\r\n\x05\x65mail\x18\x02 \x01(\x08\"<\n\x10\x42ootstrapOrigins\x12\x13\n\x03hub\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x03\x61pi\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"\x17\n\x15GetRegionTiersRequest\"?\n\x16GetRegionTiersResponse\x12%\n\x05tiers\x18\x01 \x03(\x0b\x32\x16.hosting.v1.RegionTier\"\xac\x01\n\nRegionTier\x12\x1c\n\x0ctier_name_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tbandwidth\x18\x02 \x01(\r\x12\x0b\n\x03\x63pu\x18\x03 \x01(\r\x12\x0c\n\x04\x64isk\x18\x04 \x01(\r\x12\x0e\n\x06memory\x18\x05 \x01(\r\x12\x1f\n\x17service_cores_numerator\x18\x06 \x01(\r\x12!\n\x19service_cores_denominator\x18\x07 \x01(\r\"\xc1\x02\n\x16ListDatacentersRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\xef\x01\n\x0e\x65nvironment_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\"F\n\x17ListDatacentersResponse\x12+\n\x0b\x64\x61tacenters\x18\x01 \x03(\x0b\x32\x16.hosting.v1.Datacenter\"L\n\nDatacenter\x12\x12\n\x02id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04slug\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x32\xfa\x03\n\x08Platform\x12\x80\x01\n\x0cGetBootstrap\x12\x1f.hosting.v1.GetBootstrapRequest\x1a .hosting.v1.GetBootstrapResponse\"-\x90\x02\x01\x8a\xb5\x18\x0e\n\tbootstrap\x1a\x01\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/cloud/bootstrap\x12\x8c\x01\n\x0eGetRegionTiers\x12!.hosting.v1.GetRegionTiersRequest\x1a\".hosting.v1.GetRegionTiersResponse\"3\x90\x02\x01\x8a\xb5\x18\x11\n\x0cregion_tiers\x1a\x01\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/cloud/region-tiers\x12\xdb\x01\n\x0fListDatacenters\x12\".hosting.v1.ListDatacentersRequest\x1a#.hosting.v1.ListDatacentersResponse\"\x7f\x90\x02\x01\x8a\xb5\x18\x36\n\x0b\x64\x61tacenters\x1a\x02\x04\x07\"\x0eGAME_NOT_FOUND\"\x13NAMESPACE_NOT_FOUND\x82\xd3\xe4\x93\x02<\x12:/games/{game_id}/environments/{environment_id}/datacentersb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19hosting/v1/platform.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\"\x15\n\x13GetBootstrapRequest\"\xa5\x02\n\x14GetBootstrapResponse\x12\x16\n\x06\x61\x63\x63\x65ss\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x35\n\x07\x63\x61ptcha\x18\x02 \x01(\x0b\x32\x1c.hosting.v1.BootstrapCaptchaB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\x07\x63luster\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x35\n\x07\x64omains\x18\x04 \x01(\x0b\x32\x1c.hosting.v1.BootstrapDomainsB\x06\xbaH\x03\xc8\x01\x01\x12\x37\n\rlogin_methods\x18\x05 \x01(\x0b\x32\x18.hosting.v1.LoginMethodsB\x06\xbaH\x03\xc8\x01\x01\x12\x35\n\x07origins\x18\x06 \x01(\x0b\x32\x1c.hosting.v1.BootstrapOriginsB\x06\xbaH\x03\xc8\x01\x01\"W\n\x10\x42ootstrapCaptcha\x12\x35\n\tcaptcha_b\x18\x01 \x01(\x0b\x32\x1d.hosting.v1.BootstrapCaptchaBH\x00\x88\x01\x01\x42\x0c\n\n_captcha_b\"-\n\x11\x42ootstrapCaptchaB\x12\x18\n\x08site_key\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\"~\n\x10\x42ootstrapDomains\x12\x13\n\x03\x63\x64n\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x13\n\x03job\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04main\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\x0copen_backend\x18\x04 \x01(\tH\x00\x88\x01\x01\x42\x0f\n\r_open_backend\"3\n\x0cLoginMethods\x12\x14\n\x0c\x61\x63\x63\x65ss_token\x18\x01 \x01(\x08\x12\r\n\x05\x65mail\x18\x02 \x01(\x08\"A\n\x10\x42ootstrapOrigins\x12\x13\n\x03hub\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x03\x61pi\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\x06\n\x04_api\"\x17\n\x15GetRegionTiersRequest\"?\n\x16GetRegionTiersResponse\x12%\n\x05tiers\x18\x01 \x03(\x0b\x32\x16.hosting.v1.RegionTier\"\xac\x01\n\nRegionTier\x12\x1c\n\x0ctier_name_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tbandwidth\x18\x02 \x01(\r\x12\x0b\n\x03\x63pu\x18\x03 \x01(\r\x12\x0c\n\x04\x64isk\x18\x04 \x01(\r\x12\x0e\n\x06memory\x18\x05 \x01(\r\x12\x1f\n\x17service_cores_numerator\x18\x06 \x01(\r\x12!\n\x19service_cores_denominator\x18\x07 \x01(\r\"\xc1\x02\n\x16ListDatacentersRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\xef\x01\n\x0e\x65nvironment_id\x18\x02 \x01(\tB\xd6\x01\xbaH\xd2\x01r\x1a\x32\x18^[a-z0-9]+(-[a-z0-9]+)*$\xba\x01\xaf\x01\n\x07invalid\x12?must be a lower-case UUID or a name_id of at most 20 characters\x1a\x63this.size() <= 20 || this.matches(\'^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\')\xc8\x01\x01\"F\n\x17ListDatacentersResponse\x12+\n\x0b\x64\x61tacenters\x18\x01 \x03(\x0b\x32\x16.hosting.v1.Datacenter\"L\n\nDatacenter\x12\x12\n\x02id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04slug\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x14\n\x04name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x32\xfa\x03\n\x08Platform\x12\x80\x01\n\x0cGetBootstrap\x12\x1f.hosting.v1.GetBootstrapRequest\x1a .hosting.v1.GetBootstrapResponse\"-\x90\x02\x01\x8a\xb5\x18\x0e\n\tbootstrap\x1a\x01\x01\x82\xd3\xe4\x93\x02\x12\x12\x10/cloud/bootstrap\x12\x8c\x01\n\x0eGetRegionTiers\x12!.hosting.v1.GetRegionTiersRequest\x1a\".hosting.v1.GetRegionTiersResponse\"3\x90\x02\x01\x8a\xb5\x18\x11\n\x0cregion_tiers\x1a\x01\x01\x82\xd3\xe4\x93\x02\x15\x12\x13/cloud/region-tiers\x12\xdb\x01\n\x0fListDatacenters\x12\".hosting.v1.ListDatacentersRequest\x1a#.hosting.v1.ListDatacentersResponse\"\x7f\x90\x02\x01\x8a\xb5\x18\x36\n\x0b\x64\x61tacenters\x1a\x02\x04\x07\"\x0eGAME_NOT_FOUND\"\x13NAMESPACE_NOT_FOUND\x82\xd3\xe4\x93\x02<\x12:/games/{game_id}/environments/{environment_id}/datacentersb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -56,8 +56,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BOOTSTRAPDOMAINS'].fields_by_name['main']._serialized_options = b'\272H\003\310\001\001'
   _globals['_BOOTSTRAPORIGINS'].fields_by_name['hub']._loaded_options = None
   _globals['_BOOTSTRAPORIGINS'].fields_by_name['hub']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_BOOTSTRAPORIGINS'].fields_by_name['api']._loaded_options = None
-  _globals['_BOOTSTRAPORIGINS'].fields_by_name['api']._serialized_options = b'\272H\003\310\001\001'
   _globals['_REGIONTIER'].fields_by_name['tier_name_id']._loaded_options = None
   _globals['_REGIONTIER'].fields_by_name['tier_name_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_LISTDATACENTERSREQUEST'].fields_by_name['game_id']._loaded_options = None
@@ -89,19 +87,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LOGINMETHODS']._serialized_start=709
   _globals['_LOGINMETHODS']._serialized_end=760
   _globals['_BOOTSTRAPORIGINS']._serialized_start=762
-  _globals['_BOOTSTRAPORIGINS']._serialized_end=822
-  _globals['_GETREGIONTIERSREQUEST']._serialized_start=824
-  _globals['_GETREGIONTIERSREQUEST']._serialized_end=847
-  _globals['_GETREGIONTIERSRESPONSE']._serialized_start=849
-  _globals['_GETREGIONTIERSRESPONSE']._serialized_end=912
-  _globals['_REGIONTIER']._serialized_start=915
-  _globals['_REGIONTIER']._serialized_end=1087
-  _globals['_LISTDATACENTERSREQUEST']._serialized_start=1090
-  _globals['_LISTDATACENTERSREQUEST']._serialized_end=1411
-  _globals['_LISTDATACENTERSRESPONSE']._serialized_start=1413
-  _globals['_LISTDATACENTERSRESPONSE']._serialized_end=1483
-  _globals['_DATACENTER']._serialized_start=1485
-  _globals['_DATACENTER']._serialized_end=1561
-  _globals['_PLATFORM']._serialized_start=1564
-  _globals['_PLATFORM']._serialized_end=2070
+  _globals['_BOOTSTRAPORIGINS']._serialized_end=827
+  _globals['_GETREGIONTIERSREQUEST']._serialized_start=829
+  _globals['_GETREGIONTIERSREQUEST']._serialized_end=852
+  _globals['_GETREGIONTIERSRESPONSE']._serialized_start=854
+  _globals['_GETREGIONTIERSRESPONSE']._serialized_end=917
+  _globals['_REGIONTIER']._serialized_start=920
+  _globals['_REGIONTIER']._serialized_end=1092
+  _globals['_LISTDATACENTERSREQUEST']._serialized_start=1095
+  _globals['_LISTDATACENTERSREQUEST']._serialized_end=1416
+  _globals['_LISTDATACENTERSRESPONSE']._serialized_start=1418
+  _globals['_LISTDATACENTERSRESPONSE']._serialized_end=1488
+  _globals['_DATACENTER']._serialized_start=1490
+  _globals['_DATACENTER']._serialized_end=1566
+  _globals['_PLATFORM']._serialized_start=1569
+  _globals['_PLATFORM']._serialized_end=2075
 # @@protoc_insertion_point(module_scope)
