@@ -16,15 +16,19 @@ TEST_PROGRAMS := $(FAST_TEST_PROGRAMS) $(addprefix build/test_programs/,older_ma
 # The tests start hundreds of Python processes: each would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check run test test-programs client-drivers test-full proofs lint docs bench build wheel generate lock clean
+.PHONY: help check missing-tools run test test-programs client-drivers test-full proofs lint docs bench build wheel generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-check: ## Name every tool that a build lacks, with its install line
+check: ## List the tools of a build with their versions, and say how to install what is missing
 	@PYTHON=$(PYTHON) ./scripts/check-tools
 
-build: check $(BIN)/.built $(PROGRAMS) ## Python environment, the native module and programs, release profile
+# Prints only what is missing.
+missing-tools:
+	@PYTHON=$(PYTHON) ./scripts/check-tools >/dev/null
+
+build: missing-tools $(BIN)/.built $(PROGRAMS) ## Python environment, the native module and programs, release profile
 
 $(BIN)/.installed: requirements/dev.lock clients/cli/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -25,6 +25,7 @@ class ToolFolder:
 
     def add(self, name: str, script: str) -> None:
         path = self.folder / name
+        path.unlink(missing_ok=True)
         path.write_text(f"#!/bin/sh\n{script}\n")
         path.chmod(0o755)
 
@@ -53,7 +54,29 @@ def tools(tmp_path: Path) -> ToolFolder:
 
 def test_build_needs_neither_rustfmt_nor_clippy(tools: ToolFolder) -> None:
     result = tools.check()
-    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_check_prints_the_version_of_each_tool(tools: ToolFolder) -> None:
+    tools.add("git", "echo git version 9.9")
+    tools.add("cc", "echo cc 8.8; echo a second line")
+    lines = tools.check().stdout.splitlines()
+    version = ".".join(map(str, sys.version_info[:3]))
+    assert lines == [
+        f"found: Python {version}, with venv and pip",
+        "found: cc 8.8",
+        "found: Rust 1.88.0 with cargo",
+        "found: git version 9.9",
+        "Everything that a build needs is here. Next: make run",
+    ]
+
+
+def test_check_with_a_missing_tool_lists_the_others(tools: ToolFolder) -> None:
+    (tools.folder / "git").unlink()
+    result = tools.check()
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == ["missing: git", "  install: apt-get install git"]
+    assert len(result.stdout.splitlines()) == 3, "no line says that all is there"
 
 
 def test_lint_names_both_missing_tools_and_distribution_packages(tools: ToolFolder) -> None:
