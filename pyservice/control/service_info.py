@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import Final
 from urllib.parse import urlsplit
 
 from pyservice.calls import Caller
@@ -14,9 +13,6 @@ from pyservice.pb.hosting.v1 import platform_pb2 as pb
 from pyservice.settings import Settings, Tier
 from pyservice.settings.sections import CaptchaSettings
 from pyservice.storage.database import Database
-
-_LOCAL_ADDRESS: Final = "127.0.0.1"
-"""Player host of lobbies in local mode."""
 
 
 class ServiceInfoOperations:
@@ -61,7 +57,7 @@ def bootstrap(settings: Settings, links: PublicUrls) -> pb.GetBootstrapResponse:
         domains=pb.BootstrapDomains(
             main=domains.main or urlsplit(links.public_url).netloc,
             cdn=domains.cdn or urlsplit(links.cdn_url).netloc,
-            job=domains.job or _LOCAL_ADDRESS,
+            job=domains.job or settings.edge.address,
             open_backend=domains.open_backend,
         ),
         login_methods=pb.LoginMethods(access_token=True, email=False),

@@ -10,7 +10,7 @@ import pytest
 from pyservice.control.resource_summaries import PublicUrls
 from pyservice.control.service_info import bootstrap
 from pyservice.settings import Settings
-from pyservice.settings.sections import CaptchaSettings, Domains
+from pyservice.settings.sections import CaptchaSettings, Domains, EdgeSettings
 from tests.control.response_shapes import FLAG, NUMBER, TEXT, shape
 from tests.support.full_service import (
     Developer,
@@ -73,6 +73,11 @@ def test_domains_replace_addresses() -> None:
     assert (response.access, response.cluster) == ("private", "enterprise")
     assert {name: getattr(response.domains, name) for name in names} == domains
     assert response.origins.hub == "https://hub.example"
+
+
+def test_players_address_of_edge_guard_stands_for_the_job_domain() -> None:
+    settings = Settings(edge=EdgeSettings(address="192.168.1.5"))
+    assert bootstrap(settings, LINKS).domains.job == "192.168.1.5"
 
 
 def test_service_captcha_key_is_returned_where_set() -> None:
