@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,8 @@ TIER = "basic-1d16"
 BOTS_ALONE_S = 30
 """Time after the last person that bots keep a lobby."""
 PATH = f"/cloud/games/{GAME}/namespaces/{NAMESPACE}"
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
+"""A start takes about a second. A machine that is busy with other programs needs much longer."""
 POLL_INTERVAL_S = 0.02
 RESTART_PAUSE_S = 0.2
 RESTART_PAUSE_MAX_S = 5.0
@@ -48,6 +49,7 @@ CONFLICT_WAIT_S = 5.0
 CONFLICT_POLL_S = 0.1
 STOP_TIMEOUT_S = 45.0
 """Game servers have 30 s to exit."""
+LOG_LINES_SHOWN = 20
 _PR_SET_PDEATHSIG = 1
 
 
@@ -60,6 +62,8 @@ class Stage:
     metrics: str
     bots: int
     bots_stay: bool
+    log: bool = False
+    """Whether the service logs to standard output and not to a file."""
     addresses: dict[str, Any] = field(default_factory=dict)
     earlier_ready: tuple[int, int] | None = None
     """Identity of the ready file before the start. Another run may own that file."""
@@ -74,6 +78,10 @@ class Stage:
     @property
     def ready(self) -> Path:
         return self.data_dir / "ready.json"
+
+    @property
+    def log_file(self) -> Path | None:
+        return None if self.log else self.data_dir / "service.log"
 
     @property
     def api_url(self) -> str:
@@ -175,7 +183,7 @@ class Child:
         await asyncio.wait((started, self._task), return_when=asyncio.FIRST_COMPLETED)
         started.cancel()
         if not self.started.is_set():
-            raise StartFailed(f"the {self.name} cannot start: see the lines above")
+            raise StartFailed(f"the {self.name} cannot start: see the lines of its log above")
 
     async def _note_ready(self) -> None:
         while not self._ready():  # noqa: ASYNC110 — a file change raises no event
@@ -222,7 +230,40 @@ def write_whole(path: Path, text: str) -> None:
 
 async def start_service(stage: Stage) -> asyncio.subprocess.Process:
     stage.earlier_ready = stage.ready_identity()
-    process = await asyncio.create_subprocess_exec(
+    with log_output(stage.log_file) as output:
+        process = await spawn_service(stage, output)
+    stage.service_pid = process.pid
+    return process
+
+
+@contextlib.contextmanager
+def log_output(path: Path | None) -> Iterator[int | None]:
+    """Yields a descriptor that appends to the log file, or None for standard output."""
+    if path is None:
+        yield None
+        return
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def begin_log(stage: Stage) -> None:
+    """Keeps the log of the run before as `service.log.1`."""
+    if stage.log_file is not None:
+        with contextlib.suppress(FileNotFoundError):
+            stage.log_file.rename(f"{stage.log_file}.1")
+
+
+def print_end_of_log(stage: Stage) -> None:
+    if stage.log_file is not None and stage.log_file.exists():
+        lines = stage.log_file.read_text(errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+        print("\n".join((f"The last lines of {stage.log_file}:", *lines)), flush=True)
+
+
+async def spawn_service(stage: Stage, output: int | None) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "pyservice", "serve"),
         *("--data-dir", str(stage.data_dir), "--ready-file", str(stage.ready)),
         *(f"--{name}={address}" for name, address in stage.listeners.items()),
@@ -231,12 +272,12 @@ async def start_service(stage: Stage) -> asyncio.subprocess.Process:
         *("--set", "log_format=console"),
         # The arena runs with this Python installation, so game servers must be able to read it.
         *("--set", f"runtime.shared_paths={sys.base_prefix}"),
+        stdout=output,
+        stderr=output and asyncio.subprocess.STDOUT,
         preexec_fn=end_with_parent,
         # With its own process group, the service does not get the Ctrl-C of the terminal.
         process_group=0,
     )
-    stage.service_pid = process.pid
-    return process
 
 
 async def wait_for_no_conflict(stage: Stage) -> None:
@@ -329,7 +370,7 @@ does, and give it back.
 Deploy a game of your own: docs/how-to/create-a-game.md, with the token in {stage.addresses["cloud_token_file"]}
 
 API {stage.api_url}   gRPC {stage.addresses["grpc"]}   metrics http://{stage.addresses["metrics"]}/metrics
-sites http://{stage.addresses["cdn"]}   data {stage.data_dir}
+sites http://{stage.addresses["cdn"]}   data {stage.data_dir}   log {stage.log_file or "below"}
 Ctrl-C ends all of it.
 """
 
@@ -386,8 +427,13 @@ async def play(stage: Stage) -> None:
     speaking: asyncio.Task[None] | None = None
     try:
         await wait_or_stop(stop, wait_for_no_conflict(stage))
+        begin_log(stage)
         children[0].run()
-        await wait_or_stop(stop, children[0].wait_started())
+        try:
+            await wait_or_stop(stop, children[0].wait_started())
+        except (StartFailed, NotReady):
+            print_end_of_log(stage)
+            raise
         await wait_or_stop(stop, prepare(stage))
         service_token = stage.secret("environment").read_text().strip()
         by_hand = ByHand(lambda: stage.api_url, service_token, PATH, HAND_MODE)
@@ -402,7 +448,7 @@ async def play(stage: Stage) -> None:
         await stop.wait()
     except Stopped:
         pass
-    except StartFailed as failed:
+    except (StartFailed, NotReady) as failed:
         raise SystemExit(str(failed)) from None
     finally:
         if speaking is not None:
@@ -414,6 +460,10 @@ async def play(stage: Stage) -> None:
 
 class StartFailed(Exception):
     """The service exited before it was ready."""
+
+
+class NotReady(Exception):
+    """The service did not become ready within START_TIMEOUT_S."""
 
 
 class StartConflict(Exception):
@@ -441,7 +491,7 @@ async def wait_or_stop(stop: asyncio.Event, what: Any) -> None:
         raise Stopped
     if not waiting.done():
         waiting.cancel()
-        raise SystemExit(f"nothing was ready within {START_TIMEOUT_S:g} s; see the lines above")
+        raise NotReady(f"nothing was ready within {START_TIMEOUT_S:g} s; see the lines above")
     await waiting
 
 
@@ -459,6 +509,9 @@ def main() -> None:
     parser.add_argument("--bots", type=int, default=4, help="number of bots")
     parser.add_argument(
         "--bots-stay", action="store_true", help="let the bots play without people, until Ctrl-C"
+    )
+    parser.add_argument(
+        "--log", action="store_true", help="print the service's log instead of writing service.log"
     )
     arguments = parser.parse_args()
     if (arguments.data_dir / "feed.json").exists():

@@ -219,7 +219,7 @@ def test_players_keep_playing_across_a_service_restart(start_run: StartRun) -> N
             os.kill(int(run.data_dir.joinpath(name).read_text().split()[0]), signal.SIGKILL)
         run.wait_for("restarting it")
         began = time.monotonic()
-        while run.output().count("control plane is up") < 2:
+        while run.log().count("control plane is up") < 2:
             last = json.loads(player.recv(timeout=1))
             assert time.monotonic() - began < 60, run.output()
         assert last["type"] == "state"

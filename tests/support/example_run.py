@@ -18,7 +18,7 @@ from tests.support.leftover_processes import end_leftovers
 from tests.support.service_process import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 40.0
+START_TIMEOUT_S = 90.0
 
 
 @dataclass
@@ -29,6 +29,10 @@ class Run:
 
     def output(self) -> str:
         return self.printed.read_text()
+
+    def log(self) -> str:
+        """Returns the log of the service."""
+        return self.data_dir.joinpath("service.log").read_text()
 
     def wait_for(self, text: str, count: int = 1) -> None:
         end = time.monotonic() + START_TIMEOUT_S
@@ -78,7 +82,11 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
     runs: list[Run] = []
 
     def start(
-        *, bots: int = 0, name: str = "data", address: str = "127.0.0.1:0", **listeners: str
+        *flags: str,
+        bots: int = 0,
+        name: str = "data",
+        address: str = "127.0.0.1:0",
+        **listeners: str,
     ) -> Run:
         data_dir = tmp_path / name
         printed = tmp_path / f"printed-{len(runs)}"
@@ -88,7 +96,7 @@ def start_run(tmp_path: Path) -> Iterator[StartRun]:
             process = subprocess.Popen(
                 [
                     *(sys.executable, "-m", "examples.run"),
-                    *(f"--data-dir={data_dir}", f"--bots={bots}", "--bots-stay", *ports),
+                    *(f"--data-dir={data_dir}", f"--bots={bots}", "--bots-stay", *ports, *flags),
                 ],
                 cwd=ROOT,
                 stdout=output,
