@@ -22,6 +22,7 @@ from examples import packing
 from examples.arena.hosting import HostingClient, ServiceAway, ServiceRefused
 from examples.by_hand import ByHand
 from examples.deployment import Deployment
+from examples.local_network import FOUND, NoLocalNetwork, at, this_address
 from examples.start_conflicts import (
     SERVICE_LOCK,
     is_earlier_run_ending,
@@ -62,6 +63,8 @@ class Stage:
     metrics: str
     bots: int
     bots_stay: bool
+    lan: str | None = None
+    """This machine's address in the local network, if players of that network may connect."""
     log: bool = False
     """Whether the service logs to standard output and not to a file."""
     addresses: dict[str, Any] = field(default_factory=dict)
@@ -72,8 +75,18 @@ class Stage:
     @property
     def listeners(self) -> dict[str, str]:
         """Addresses by the name of their flag. A restart keeps the ports that it was given."""
-        defaults = {"http": self.http, "grpc": self.grpc, "cdn": self.cdn, "metrics": self.metrics}
+        defaults = {"http": self.http, "grpc": self.grpc, "cdn": self.cdn}
+        if self.lan is not None:
+            defaults = {name: at(self.lan, one) for name, one in defaults.items()}
+        defaults["metrics"] = self.metrics
         return {name: self.addresses.get(name) or one for name, one in defaults.items()}
+
+    @property
+    def lan_settings(self) -> list[str]:
+        """Settings of edge-guard. URLs of responses follow the listeners."""
+        if self.lan is None:
+            return []
+        return [f"edge.{name}={self.lan}" for name in ("bind", "address", "node_address")]
 
     @property
     def ready(self) -> Path:
@@ -272,6 +285,7 @@ async def spawn_service(stage: Stage, output: int | None) -> asyncio.subprocess.
         *("--set", "log_format=console"),
         # The arena runs with this Python installation, so game servers must be able to read it.
         *("--set", f"runtime.shared_paths={sys.base_prefix}"),
+        *(word for setting in stage.lan_settings for word in ("--set", setting)),
         stdout=output,
         stderr=output and asyncio.subprocess.STDOUT,
         preexec_fn=end_with_parent,
@@ -359,7 +373,7 @@ The arena is open. Play it in a browser:
   {stage.page_url}#api={stage.api_url}&token={token}&mode={MODE}
 
 The first player starts the game server.{bots_sentence(stage)}
-
+{lan_sentences(stage)}
 You can also play by hand, with a lobby that has no server. These commands reserve a slot, confirm it as a game server
 does, and give it back.
 
@@ -385,6 +399,19 @@ def bots_sentence(stage: Stage) -> str:
         else f"until {BOTS_ALONE_S} s after the last person leaves"
     )
     return f" {bots} with you, {until}."
+
+
+def lan_sentences(stage: Stage) -> str:
+    if stage.lan is None:
+        return ""
+    ports = [stage.addresses[name].rpartition(":")[2] for name in ("http", "cdn")]
+    token_file = stage.addresses["cloud_token_file"]
+    return f"""
+Everyone in your network can play at this address. It uses HTTP, so play only in a network that you trust. If a firewall
+runs here, open TCP ports {ports[0]} and {ports[1]}, and TCP and UDP ports 26000-31999.
+
+For the commands of `pyservice`, log in once: pyservice login {stage.api_url} --token - <{token_file}
+"""
 
 
 def curl_lines(stage: Stage) -> tuple[str, str, str]:
@@ -511,9 +538,21 @@ def main() -> None:
         "--bots-stay", action="store_true", help="let the bots play without people, until Ctrl-C"
     )
     parser.add_argument(
+        "--lan",
+        nargs="?",
+        const=FOUND,
+        metavar="ADDRESS",
+        help="let players of the local network in, at this machine's address there",
+    )
+    parser.add_argument(
         "--log", action="store_true", help="print the service's log instead of writing service.log"
     )
     arguments = parser.parse_args()
+    if arguments.lan is not None:
+        try:
+            arguments.lan = this_address(arguments.lan)
+        except NoLocalNetwork as problem:
+            raise SystemExit(str(problem)) from None
     if (arguments.data_dir / "feed.json").exists():
         raise SystemExit(
             f"{arguments.data_dir} is of a version that had no control plane; choose another --data-dir"
