@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.example_run import StartRun
 from tests.support.example_run import start_run as start_run
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full
 
@@ -22,7 +22,7 @@ def test_banner_comes_first_and_names_the_log_file(start_run: StartRun) -> None:
     assert run.output().startswith("\nThe arena is open.")
     log = run.data_dir / "service.log"
     assert f"log {log}\n" in run.output()
-    assert READY in run.log()
+    until(lambda: READY in run.log())
     assert log.stat().st_mode & 0o777 == 0o600
     assert READY not in run.stop()
 
@@ -30,7 +30,7 @@ def test_banner_comes_first_and_names_the_log_file(start_run: StartRun) -> None:
 def test_flag_prints_the_log(start_run: StartRun) -> None:
     run = start_run("--log")
     run.wait_for(OPEN)
-    assert READY in run.output()
+    run.wait_for(READY)
     assert not (run.data_dir / "service.log").exists()
 
 
@@ -42,7 +42,7 @@ def test_next_run_keeps_the_log_of_the_one_before(start_run: StartRun) -> None:
     second = start_run()
     second.wait_for(OPEN)
     assert (first.data_dir / "service.log.1").read_text() == log
-    assert second.log().count(READY) == 1
+    until(lambda: second.log().count(READY) == 1)
 
 
 def test_failed_start_prints_the_end_of_the_log(start_run: StartRun, tmp_path: Path) -> None:
