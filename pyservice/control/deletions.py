@@ -24,11 +24,11 @@ from typing import Final, NamedTuple, Protocol
 from pyservice.concurrency.single_flight import SingleFlight
 from pyservice.control.feed_comparison import order_key
 from pyservice.control.feeder import CONFIRM_TIMEOUT_S
-from pyservice.control.lobby_records import Row, apply_facts
+from pyservice.control.lobby_records import Row, apply_facts, read_unapplied_facts
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2
-from pyservice.storage import deletions, namespaces, service_state
+from pyservice.storage import deletions, namespaces
 from pyservice.storage.database import Database, Record, Transaction
 
 _INTERVAL_S: Final = 3_600.0
@@ -342,15 +342,10 @@ class Deletions:
         """Returns the facts that are not applied to the lobby records yet. Raises _Incomplete if
         there are too many.
         """
-        async with self._database.read() as tx:
-            stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
-            lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
-        response = await self._client.read_facts(
-            facts_pb2.ReadRequest(stream=stream, acknowledged_lsn=lsn, limit=_FACTS_MAX)
-        )
-        if len(response.facts) >= _FACTS_MAX:
+        facts = await read_unapplied_facts(self._database, self._client, _FACTS_MAX)
+        if len(facts) >= _FACTS_MAX:
             raise _Incomplete("the facts of lobbies are not read yet")
-        return response.facts
+        return facts
 
     async def _remove_lobbies(self, namespace_id: str) -> None:
         while True:

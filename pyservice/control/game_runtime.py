@@ -68,7 +68,12 @@ class GameRuntime:
             host_user_ids(runtime.user_ids, runtime.container_user_ids).containers.numbers,
         )
         self.lobbies = LobbyRuns(
-            database, data_plane, self._tier, self._api_url, self._reported_capacity
+            database,
+            data_plane,
+            self._tier,
+            self._api_url,
+            self._reported_capacity,
+            record_lookup.progress,
         )
         self.servers = ServerRuns(database, data_plane, self._api)
         self.logs = ProcessLogOperations(

@@ -21,6 +21,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
 from pyservice.pb.hosting.v1.servers_pb2 import ResourceUsage
+from pyservice.runtime.run_requests import LobbyProgress
 from pyservice.storage import lobbies, service_state
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
@@ -48,8 +49,11 @@ _log = get_logger("history")
 Row = dict[str, Any]
 
 
-class FactsClient(Protocol):
+class FactSource(Protocol):
     async def read_facts(self, request: facts_pb2.ReadRequest) -> facts_pb2.ReadResponse: ...
+
+
+class FactsClient(FactSource, Protocol):
     async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbySlots]: ...
 
 
@@ -223,7 +227,19 @@ def _end(row: Row, fact: facts_pb2.Fact) -> None:
     row["connected_count"] = end.connected_count
 
 
+async def read_unapplied_facts(
+    database: Database, client: FactSource, count_max: int
+) -> Sequence[facts_pb2.Fact]:
+    """Returns the oldest facts that are not applied to the lobby records yet."""
+    async with database.read() as tx:
+        stream = await service_state.get_text(tx, service_state.FACTS_STREAM) or ""
+        lsn = await service_state.get_int(tx, service_state.FACTS_LSN) or 0
+    request = facts_pb2.ReadRequest(stream=stream, acknowledged_lsn=lsn, limit=count_max)
+    return (await client.read_facts(request)).facts
+
+
 _FACT_TIMEOUT_S: Final = 1.0
+_UNAPPLIED_MAX: Final = 1_000
 
 _Found = TypeVar("_Found")
 
@@ -264,6 +280,29 @@ class LobbyRecordLookup:
         if record is None:
             raise ServiceError("MATCHMAKER_LOBBY_NOT_FOUND")
         return record
+
+    async def progress(self, lobby_id: str) -> LobbyProgress | None:
+        """Returns what a lobby has reached, or None if that is unknown.
+
+        Facts that are not applied to its record yet count too.
+        """
+        try:
+            async with self.database.read() as tx:
+                rows = {
+                    row.lobby_id: dict(row._mapping)
+                    for row in await lobbies.find_many(tx, [lobby_id])
+                }
+            facts = await read_unapplied_facts(self.database, self.client, _UNAPPLIED_MAX)
+        except (ServiceError, Unreachable):
+            return None
+        apply_facts(rows, (fact for fact in facts if fact.lobby_id == lobby_id))
+        row = rows.get(lobby_id)
+        if row is None:
+            return None
+        timeout_s = None
+        if row["stop_reason"] == "start_timeout":
+            timeout_s = (row["stop_ms"] - row["create_ms"]) / 1000
+        return LobbyProgress(row["ready_ms"] is not None, timeout_s)
 
     async def _is_alive(self, lobby_id: str) -> bool:
         try:

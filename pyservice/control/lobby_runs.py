@@ -20,6 +20,7 @@ from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.run_requests import (
     Backend,
+    LobbyProgress,
     OwnerKind,
     PortRequest,
     ReportUndelivered,
@@ -75,11 +76,14 @@ class LobbyRuns:
         tier: Callable[[str], TierSize | None],
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
+        find_progress: Callable[[str], Awaitable[LobbyProgress | None]] | None = None,
     ) -> None:
         """`tier` returns the size of a tier by name, or None if the operator removed the tier.
 
         `api_url` converts the address of the public HTTP server to the URL that game servers call.
+        `find_progress` returns what a lobby has reached, or None if that is unknown.
         """
+        self.lobby_progress = find_progress
         self._database = database
         self._client = client
         self._tier = tier

@@ -35,8 +35,6 @@ COMPARE_INTERVAL_S: Final = 60.0
 
 _RETRIES_S: Final = (0.1, 2.0)
 _MESSAGES: Final[Mapping[str, str]] = {
-    "OUT_OF_MEMORY": "It exceeded the memory of its resources and was stopped.",
-    "OUT_OF_DISK": "The disk of the machine was nearly full, and its scratch folder was the largest.",
     "LOST": "Its process and its exit code were lost.",
 }
 
@@ -196,18 +194,20 @@ class ServerRuns:
     async def report_running(self, run_id: str) -> None:
         await self._write(lambda tx: servers.record_started(tx, run_id, now_ms()))
 
+    lobby_progress: Final = None
+    """Servers do not report readiness."""
+
     async def report_end(self, run_id: str, end: RunEnd, tier: str = "") -> None:
         """Stores the end of the server, and then ends its port lease.
 
         If the second step fails, a later comparison of leases and records removes the lease.
         """
-        failure = None
-        code = RUN_FAILURE_CODES.get(end.reason)
+        code, message = RUN_FAILURE_CODES.get(end.reason), end.message
         if code is not None:
-            failure = code, end.message or _MESSAGES.get(code, "It did not run.")
+            message = message or _MESSAGES.get(code, "It did not run.")
         await self._write(
             lambda tx: servers.record_destroyed(
-                tx, run_id, now_ms(), end.exit_code, failure, end.started_ms
+                tx, run_id, now_ms(), end.exit_code, code, message or None, end.started_ms
             )
         )
         try:

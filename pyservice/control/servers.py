@@ -334,6 +334,8 @@ def server_message(row: Record) -> pb.Server:
             setattr(record, name, value)
     if row.failure is not None:
         record.failure.reason, record.failure.message = row.failure, row.failure_message
+    elif row.failure_message is not None:
+        record.problem = row.failure_message
     return record
 
 

@@ -1023,7 +1023,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.Server.id": "Id of the server.",
     "hosting.v1.Server.lifecycle": "How the server ends.",
     "hosting.v1.Server.network": "Ports of the server.",
-    "hosting.v1.Server.problem": "The reason that players cannot reach a running server, as a sentence. Example: Nothing listens at PORT_GAME=12345.",
+    "hosting.v1.Server.problem": "The reason that players cannot reach a running server, or that a server ended too early, as a sentence. Example: Nothing listens at PORT_GAME=12345.",
     "hosting.v1.Server.resources": "Resources of the server.",
     "hosting.v1.Server.runtime": "The program of the server.",
     "hosting.v1.Server.started_at": "Time of the process start, in ms since the Unix epoch.",

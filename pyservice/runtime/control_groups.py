@@ -148,6 +148,11 @@ class ControlGroups:
             time_us = None if time_ns is None else time_ns // 1000
         return GroupUsage(time_us, _number(self.memory, run_id, memory_file))
 
+    def peak_memory_bytes(self, run_id: str) -> int | None:
+        """Returns the most memory that a run has used. None: no control group counts it."""
+        name = "memory.peak" if self.is_unified else "memory.max_usage_in_bytes"
+        return _number(self.memory, run_id, name)
+
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
         """Returns the file changes that create and limit the control group of a run.
 

@@ -190,6 +190,10 @@ class StoredRun:
         seen = None if isolation == "none" else visible
         return start_problem(Path(command), Path(workdir), Path(root), seen)
 
+    def scratch_mb(self) -> int:
+        """Returns the size of the scratch folder in MiB, or 0 if it has no limit. Raises OSError."""
+        return sum(map(int, self.folder.spec_values("scratch_bytes"))) >> 20
+
     def failure(self) -> str | None:
         return containers.runtime_failure(self.folder)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyservice.concurrency.backoff import Backoff
@@ -16,6 +16,7 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_worker import NoDiskSpace
+from pyservice.runtime.end_problems import end_problem
 from pyservice.runtime.node_allocation import NoFreePort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
 from pyservice.runtime.run_folder import KeeperFailed, KeeperState
@@ -158,8 +159,8 @@ class RunLifecycle:
         self._has_claim = True
         self._has_capacity = placement is not None
         self.has_changed = asyncio.Event()
-        self.unbound_ports: Sequence[str] = ()
-        """Ports on which nothing listens, as variables. Set by `UnboundPorts`."""
+        self.ports_problem: str | None = None
+        """Why players do not reach the ports, as a sentence. Set by `UnboundPorts`."""
         self.task: asyncio.Task[None] | None = None
         self._context = context
         self._stored_run = stored_run
@@ -179,6 +180,11 @@ class RunLifecycle:
         parameters = self.placement or self._request
         assert parameters is not None
         return parameters
+
+    @property
+    def keeper_pid(self) -> int | None:
+        state = self._folder.state()
+        return None if state is None else state.keeper_pid
 
     @property
     def port_protocols(self) -> dict[str, str]:
@@ -455,6 +461,7 @@ class RunLifecycle:
         if self._has_claim:
             self._has_claim = False
             self._context.capacity.end(self.parameters.resources, was_occupied=self._has_capacity)
+        end = await self._explained(end)
         _log.info(
             f"{self.parameters.owner} ended",
             id=self.id,
@@ -463,10 +470,8 @@ class RunLifecycle:
             message=end.message or None,
             kind=end.kind or None,
         )
-        unbound, self.unbound_ports = self.unbound_ports, ()
-        if unbound:
-            await self._add_to_log(f"[nothing listened at {', '.join(unbound)}]")
-        if end.reason == "exec_failed":
+        # A run without a folder and without a kind never had a program that its developer could change.
+        if end.kind or (end.reason == "exec_failed" and self._folder.exists()):
             await self._add_to_log(f"[{end.message}]")
         self._context.builds.mark_used(self.parameters.build_id)
         reporter = self._context.reporter(self.parameters.owner)
@@ -489,6 +494,26 @@ class RunLifecycle:
         with contextlib.suppress(OSError):
             await self._context.in_thread(lambda: self._folder.add_line(text, now_us))
         self._context.on_log_growth(self.id)
+
+    async def _explained(self, end: RunEnd) -> RunEnd:
+        """Returns the end with a sentence about its cause, if one is known."""
+        context, parameters = self._context, self.parameters
+        read = context.reporter(parameters.owner).lobby_progress
+        progress = None if read is None or end.started_ms is None else await read(self.id)
+        problem = await context.in_thread(
+            lambda: end_problem(
+                end,
+                self._stored_run,
+                context.node.groups.peak_memory_bytes(self.id),
+                parameters.resources.memory_mb,
+                progress,
+                self.ports_problem,
+            )
+        )
+        if problem is None:
+            return end
+        sentence = context.builds.without_paths(problem.sentence)
+        return end._replace(message=sentence, kind=problem.kind)
 
     def _is_over(self) -> bool:
         state = self._folder.state()

@@ -106,7 +106,17 @@ class RunEnd(NamedTuple):
     started_ms: int | None = None
     """Start of the process in Unix ms. None: the process never ran."""
     kind: str = ""
-    """Kind of the problem that `message` explains, as in `RunProblem`. Empty: none is known."""
+    """Kind of the problem that `message` explains, such as that of a `RunProblem`. Empty: none is
+    known.
+    """
+
+
+class LobbyProgress(NamedTuple):
+    """Progress of a lobby at the end of its program."""
+
+    is_ready: bool
+    start_timeout_s: float | None = None
+    """Time after which the service ended the lobby, because it was not ready."""
 
 
 class ReportUndelivered(Exception):
@@ -122,5 +132,8 @@ class RunReporter(Protocol):
 
     @property
     def report_running(self) -> Callable[[str], Awaitable[None]] | None: ...
+
+    @property
+    def lobby_progress(self) -> Callable[[str], Awaitable[LobbyProgress | None]] | None: ...
 
     async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None: ...

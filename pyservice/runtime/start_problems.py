@@ -33,6 +33,13 @@ class RunProblem(NamedTuple):
         "interpreter-not-found",
         "no-interpreter",
         "wrong-system",
+        "missing-module",
+        "scratch-full",
+        "exited",
+        "out-of-memory",
+        "disk-full",
+        "never-ready",
+        "nothing-listens",
     ]
     sentence: str
 

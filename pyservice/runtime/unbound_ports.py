@@ -1,16 +1,23 @@
-"""Search for running game servers that do not listen on the ports that they were given."""
+"""Search for running game servers that do not listen where their players arrive."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence, Set
+import contextlib
+import errno
+import os
+import socket
+import sys
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from time import monotonic
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.process_environment import ProcessPort, port_variables
 from pyservice.runtime.run_lifecycle import RunLifecycle
+from pyservice.runtime.run_requests import LISTEN_ADDRESS
 from pyservice.runtime.run_supervisor import RunSupervisor
 
 _INTERVAL_S: Final = 2.0
@@ -18,31 +25,49 @@ _START_S: Final = 10.0
 """Time that a game server has to open its ports before they are reported."""
 _LISTENING, _UNCONNECTED = "0A", "07"
 """States of the sockets in `/proc/net` that can receive from a new peer."""
+_TABLES: Final[Sequence[tuple[str, Literal["TCP", "UDP"], str]]] = (
+    ("tcp", "TCP", _LISTENING),
+    ("tcp6", "TCP", _LISTENING),
+    ("udp", "UDP", _UNCONNECTED),
+    ("udp6", "UDP", _UNCONNECTED),
+)
+_REACHED: Final = (IPv4Address(LISTEN_ADDRESS), IPv4Address(0))
+_EVERY_V6: Final = IPv6Address(0)
+_PROCESSES_MAX: Final = 256
+_FILES_MAX: Final = 4_096
+_SHOWN_MAX: Final = 4
 
 _log = get_logger("runtime")
 
 
+class Listener(NamedTuple):
+    """A socket that can receive from a new peer."""
+
+    protocol: Literal["TCP", "UDP"]
+    address: IPv4Address | IPv6Address
+    port: int
+    inode: str
+
+    def __str__(self) -> str:
+        over = " over UDP" if self.protocol == "UDP" else ""
+        return f"{self.address}:{self.port}{over}"
+
+
 class BoundPorts(NamedTuple):
-    """Ports of this machine that a TCP socket listens on, and those that a UDP socket has."""
+    """Ports that a TCP socket listens on, and those that a UDP socket has."""
 
     tcp: Set[int]
     udp: Set[int]
 
 
-def bound_ports(folder: Path = Path("/proc/net")) -> BoundPorts:
-    return BoundPorts(
-        _ports_in_state(_LISTENING, folder / "tcp", folder / "tcp6"),
-        _ports_in_state(_UNCONNECTED, folder / "udp", folder / "udp6"),
-    )
-
-
-def _ports_in_state(expected: str, *files: Path) -> frozenset[int]:
-    return frozenset(
-        int(local.rpartition(":")[2], 16)
-        for file in files
-        for _, local, _, state, *_ in _sockets(file)
+def find_listeners(folder: Path = Path("/proc/net")) -> list[Listener]:
+    return [
+        Listener(protocol, _address(host), int(port, 16), inode)
+        for name, protocol, expected in _TABLES
+        for _, local, _, state, _, _, _, _, _, inode, *_ in _sockets(folder / name)
+        for host, _, port in [local.partition(":")]
         if state == expected
-    )
+    ]
 
 
 def _sockets(file: Path) -> list[list[str]]:
@@ -50,6 +75,77 @@ def _sockets(file: Path) -> list[list[str]]:
         return [line.split() for line in file.read_text().splitlines()[1:]]
     except FileNotFoundError:  # the machine has no IPv6
         return []
+
+
+def _address(text: str) -> IPv4Address | IPv6Address:
+    """Returns the address of a socket. The kernel prints it as numbers in its own byte order."""
+    numbers = (int(text[at : at + 8], 16) for at in range(0, len(text), 8))
+    packed = b"".join(number.to_bytes(4, sys.byteorder) for number in numbers)
+    if len(packed) == 4:
+        return IPv4Address(packed)
+    address = IPv6Address(packed)
+    return address.ipv4_mapped or address
+
+
+def bound_ports(listeners: Iterable[Listener]) -> BoundPorts:
+    numbers = [(one.protocol, one.port) for one in listeners]
+    return BoundPorts(
+        *(frozenset(port for of, port in numbers if of == kind) for kind in ("TCP", "UDP"))
+    )
+
+
+def _reached(listeners: Iterable[Listener], wanted: Collection[int]) -> list[Listener]:
+    """Returns the listeners on these ports that receive what edge-guard sends to LISTEN_ADDRESS."""
+    return [
+        one
+        for one in listeners
+        if one.port in wanted
+        and (one.address in _REACHED or (one.address == _EVERY_V6 and _takes_ipv4(one)))
+    ]
+
+
+def _takes_ipv4(listener: Listener) -> bool:
+    """Returns whether a listener on all IPv6 addresses also has the IPv4 address.
+
+    The kernel does not list that. If so, no other socket can have the address.
+    """
+    kind = socket.SOCK_STREAM if listener.protocol == "TCP" else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as trial:
+        try:
+            trial.bind((LISTEN_ADDRESS, listener.port))
+        except OSError as error:
+            return error.errno == errno.EADDRINUSE
+    return False
+
+
+def _sockets_of(keeper_pid: int) -> set[str]:
+    """Returns the inodes of the sockets of a run's processes, as far as this process may see them."""
+    inodes = set()
+    for pid in _descendants(keeper_pid):
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{pid}/fd")[:_FILES_MAX]:
+                with contextlib.suppress(OSError):
+                    kind, _, rest = os.readlink(f"/proc/{pid}/fd/{name}").partition(":[")
+                    if kind == "socket":
+                        inodes.add(rest.rstrip("]"))
+    return inodes
+
+
+def _descendants(pid: int) -> list[int]:
+    found = list(_children(pid))
+    for one in found:
+        if len(found) >= _PROCESSES_MAX:
+            break
+        # The list grows while it is read.
+        found += _children(one)
+    return found
+
+
+def _children(pid: int) -> Iterator[int]:
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with contextlib.suppress(OSError):
+                yield from map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
 
 
 def unbound_variables(
@@ -78,18 +174,28 @@ def _missing_protocols(number: int, protocol: str | None, bound: BoundPorts) -> 
     return [kind for kind in kinds if not is_bound[kind]]
 
 
+def _sentence(unbound: Sequence[str], elsewhere: Sequence[Listener]) -> str:
+    missing = f"Nothing listens at {', '.join(unbound)}"
+    if not elsewhere:
+        return f"{missing}."
+    shown = ", ".join(map(str, elsewhere[:_SHOWN_MAX]))
+    variable = unbound[0].partition("=")[0]
+    return (
+        f"{missing}, but the server listens on {shown}; players reach {LISTEN_ADDRESS}:${variable}."
+    )
+
+
 class UnboundPorts:
     """Running game servers that do not listen on a port that they were given."""
 
     def __init__(self) -> None:
         self._since_s: dict[str, float] = {}
         """When a run was first seen as running. Infinite if it listens on all of its ports."""
-        self._unbound: dict[str, Sequence[str]] = {}
+        self._problems: dict[str, str] = {}
 
     def problem(self, run_id: str) -> str | None:
         """Returns what is wrong with the ports of a run as a sentence, or None."""
-        unbound = self._unbound.get(run_id)
-        return None if unbound is None else f"Nothing listens at {', '.join(unbound)}."
+        return self._problems.get(run_id)
 
     async def run(self, supervisor: RunSupervisor) -> None:
         while True:
@@ -99,23 +205,50 @@ class UnboundPorts:
     async def check(self, runs: Mapping[str, RunLifecycle], now_s: float) -> None:
         running = {run_id: run for run_id, run in runs.items() if run.state == "running"}
         self._since_s = {run_id: self._since_s.get(run_id, now_s) for run_id in running}
-        self._unbound = {run_id: one for run_id, one in self._unbound.items() if run_id in running}
+        self._problems = {
+            run_id: one for run_id, one in self._problems.items() if run_id in running
+        }
         due = [run_id for run_id, since_s in self._since_s.items() if now_s - since_s >= _START_S]
         if not due:
             return
-        bound = await asyncio.to_thread(bound_ports)
-        for run_id in due:
-            run = running[run_id]
-            placement = run.placement
-            unbound = (
-                unbound_variables(placement.ports, run.port_protocols, bound) if placement else []
-            )
-            run.unbound_ports = unbound
-            if not unbound:
+        problems = await asyncio.to_thread(_problems, [running[run_id] for run_id in due])
+        for run_id, problem in zip(due, problems, strict=True):
+            running[run_id].ports_problem = problem
+            if problem is None:
                 self._since_s[run_id] = float("inf")
-                self._unbound.pop(run_id, None)
-            elif self._unbound.get(run_id) != unbound:
-                self._unbound[run_id] = unbound
+                self._problems.pop(run_id, None)
+            elif self._problems.get(run_id) != problem:
+                self._problems[run_id] = problem
                 _log.warning(
-                    "a game server does not listen on its ports", id=run_id, unbound=unbound
+                    "a game server does not listen on its ports", id=run_id, problem=problem
                 )
+
+
+def _problems(runs: Sequence[RunLifecycle]) -> list[str | None]:
+    """Returns the problem of the ports of each run, or None."""
+    placed_ports = [{} if run.placement is None else run.placement.ports for run in runs]
+    numbers = {port.number for ports in placed_ports for port in ports.values()}
+    listeners = find_listeners()
+    reached = _reached(listeners, numbers)
+    return [
+        _problem(run, ports, listeners, reached)
+        for run, ports in zip(runs, placed_ports, strict=True)
+    ]
+
+
+def _problem(
+    run: RunLifecycle,
+    ports: Mapping[str, ProcessPort],
+    listeners: Sequence[Listener],
+    reached: Sequence[Listener],
+) -> str | None:
+    # Players reach a direct port without edge-guard, at any address.
+    direct = {port.number for port in ports.values() if port.is_direct}
+    usable = [*reached, *(one for one in listeners if one.port in direct)]
+    unbound = unbound_variables(ports, run.port_protocols, bound_ports(usable))
+    if not unbound:
+        return None
+    keeper_pid = run.keeper_pid
+    inodes = set() if keeper_pid is None else _sockets_of(keeper_pid)
+    elsewhere = [one for one in listeners if one.inode in inodes and one not in usable]
+    return _sentence(unbound, elsewhere)

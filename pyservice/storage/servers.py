@@ -165,19 +165,20 @@ async def record_destroyed(
     server_id: str,
     now_ms: int,
     exit_code: int | None,
-    failure: tuple[str, str] | None,
+    failure: str | None,
+    message: str | None,
     started_ms: int | None = None,
 ) -> None:
     """Records the end of a server, unless it is already recorded. Frees its host ports.
 
-    If no start time is recorded, `started_ms` is stored as the start time.
+    If no start time is recorded, `started_ms` is stored as the start time. `message` is the message
+    of the failure, or without a failure the problem of an ended server.
     """
     condition = and_(servers.c.server_id == server_id, servers.c.destroy_ms.is_(None))
-    code, message = failure or (None, None)
     values = {
         "destroy_ms": now_ms,
         "exit_code": exit_code,
-        "failure": code,
+        "failure": failure,
         "failure_message": None if message is None else storable_text(message),
         "start_ms": func.coalesce(servers.c.start_ms, started_ms),
     }

@@ -25,6 +25,10 @@ ALIASES = {
 }
 """The last two aliases have no effect: a lobby has no server id and keeps its region."""
 
+MISSING_MODULE = (
+    "The module no_such_module is missing: add it to the build (build.python_requirements)"
+)
+
 
 full_service = service_fixture(
     "module", runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200, lobby_env_aliases=ALIASES
@@ -179,6 +183,19 @@ async def test_early_process_exit_fails_the_find(game: Game) -> None:
     stopped = record["status"]["stopped"]
     assert (stopped["failed"], stopped["exit_code"], record["state"]) == (True, 3, "failed")
     assert record["failure"] == "EXITED"
+    sentence = "The program exited with code 3 before the lobby was ready."
+    assert await game.problem(record["lobby_id"]) == sentence
+    assert (await game.logs(record["lobby_id"], "std_err"))[-1] == f"[{sentence}]"
+    assert sentence not in str(answer), "players get no cause"
+
+
+@pytest.mark.full
+async def test_program_without_a_module_names_it(game: Game) -> None:
+    await game.deploy(command=["python3", "-S", "-c", "import no_such_module"], duel={})
+    assert (await game.find("duel")).code == "MATCHMAKER_LOBBY_START_FAILED"
+    lobby_id = await game.first()
+    assert await game.problem(lobby_id) == MISSING_MODULE
+    assert (await game.logs(lobby_id, "std_err"))[-1] == f"[{MISSING_MODULE}]"
 
 
 @pytest.mark.full

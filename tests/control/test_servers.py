@@ -112,6 +112,20 @@ async def test_exited_server_has_its_exit_code(back_end: ServerBackEnd) -> None:
 
 
 @pytest.mark.full
+async def test_server_without_a_module_names_it_in_its_problem(back_end: ServerBackEnd) -> None:
+    words = ("python3", "-S", "-c", "import no_such_module")
+    build_id = await back_end.build(game_programs.server_archive(*words))
+    server = await back_end.create(runtime={"build": build_id})
+    ended_server = await back_end.until(server["id"], "destroyed", "failed")
+    assert (ended_server["status"], ended_server["exit_code"]) == ("destroyed", 1)
+    sentence = (
+        "The module no_such_module is missing: add it to the build (build.python_requirements)"
+    )
+    assert ended_server["problem"] == sentence
+    assert (await back_end.lines(server["id"], "std_err"))["lines"][-1] == f"[{sentence}]"
+
+
+@pytest.mark.full
 async def test_server_that_cannot_run_has_a_reason(back_end: ServerBackEnd) -> None:
     build_id = await back_end.build(game_programs.server_archive("nothing-here"))
     server = await back_end.create(runtime={"build": build_id})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 import sys
 from contextlib import closing
@@ -15,6 +16,7 @@ from pyservice.runtime.unbound_ports import (
     BoundPorts,
     UnboundPorts,
     bound_ports,
+    find_listeners,
     unbound_variables,
 )
 from tests.support.runtime_host import RuntimeHost, until
@@ -44,9 +46,9 @@ def test_port_counts_as_bound_when_it_can_receive(kind: socket.SocketKind) -> No
     with closing(socket.socket(socket.AF_INET, kind)) as bound:
         bound.bind(("127.0.0.1", 0))
         if kind is socket.SOCK_STREAM:
-            assert bound.getsockname()[1] not in bound_ports().tcp
+            assert bound.getsockname()[1] not in bound_ports(find_listeners()).tcp
             bound.listen()
-        found = bound_ports()
+        found = bound_ports(find_listeners())
         is_tcp = kind is socket.SOCK_STREAM
         assert bound.getsockname()[1] in (found.tcp if is_tcp else found.udp)
         assert bound.getsockname()[1] not in (found.udp if is_tcp else found.tcp)
@@ -74,6 +76,66 @@ async def test_server_is_named_by_the_ports_on_which_nothing_listens(host: Runti
         late.bind(("127.0.0.1", numbers[1]))
         await ports.check(runs, START_S + 2)
     assert ports.problem(orders[1].id) is None
+
+
+LISTEN: Final = """
+import os, socket, time
+family, kind, address, port = {where}
+bound = socket.socket(family, kind)
+if family == socket.AF_INET6:
+    bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, {v6_only})
+bound.bind((address, port if port is not None else int(os.environ["PORT"])))
+if kind == socket.SOCK_STREAM:
+    bound.listen()
+print(*bound.getsockname()[:2], sep=":", flush=True)
+time.sleep(3600)
+"""
+V4, V6 = int(socket.AF_INET), int(socket.AF_INET6)
+STREAM, DATAGRAM = int(socket.SOCK_STREAM), int(socket.SOCK_DGRAM)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("where", "v6_only", "over"),
+    [
+        ((V6, STREAM, "::1", None), True, ""),
+        ((V4, STREAM, "127.0.0.2", None), True, ""),
+        ((V4, STREAM, "127.0.0.1", 0), True, ""),
+        ((V6, STREAM, "::", None), True, ""),
+        ((V6, DATAGRAM, "::", None), True, " over UDP"),
+        ((V6, STREAM, "::", None), False, None),
+        ((V6, DATAGRAM, "::", None), False, None),
+        ((V6, STREAM, "::ffff:127.0.0.1", None), False, None),
+        ((V4, DATAGRAM, "0.0.0.0", None), True, None),
+    ],
+)
+async def test_problem_of_a_server_out_of_reach_names_where_it_listens(
+    host: RuntimeHost, where: tuple[int, int, str, int | None], v6_only: bool, over: str | None
+) -> None:
+    """`over` is None if players reach the server."""
+    protocol = "udp" if where[1] == DATAGRAM else "tcp"
+    program = shlex.quote(LISTEN.format(where=where, v6_only=v6_only))
+    # A child process listens, as behind a start script.
+    script = f"{sys.executable} -S -c {program} & wait"
+    order = await host.running(script, ports={"game": PortRequest(protocol)})
+    [listener] = await host.lines(order, 1)
+    number = (await host.reports.wait_for(order.id, "placed"))["game"][1]
+    ports = UnboundPorts()
+    for now_s in (0.0, START_S):
+        await ports.check(host.supervisor.runs, now_s)
+    if over is None:
+        assert ports.problem(order.id) is None
+        return
+    problem = (
+        f"Nothing listens at PORT_GAME={number}, but the server listens on {listener}{over}; "
+        "players reach 127.0.0.1:$PORT_GAME."
+    )
+    assert ports.problem(order.id) == problem
+    host.supervisor.end(order.id, 0)
+    end = await host.reports.end(order.id)
+    assert (end.reason, end.kind, end.message) == ("stopped", "nothing-listens", problem)
+    await until(lambda: not host.supervisor.runs)
+    assert [line.text for line in host.of(order).lines()] == [listener, f"[{problem}]"]
 
 
 @pytest.mark.parametrize(
@@ -114,7 +176,7 @@ async def test_log_of_an_ended_server_names_the_ports_on_which_nothing_listened(
         await ports.check(host.supervisor.runs, now_s)
     host.supervisor.end(silent.id, 0)
     await host.reports.end(silent.id)
-    expected = ["up", f"[nothing listened at PORT_GAME={number}]"]
+    expected = ["up", f"[Nothing listens at PORT_GAME={number}.]"]
     assert [line.text for line in host.of(silent).lines()] == expected
     assert [line.stream for line in host.of(silent).lines()] == ["std_out", "std_err"]
     assert silent.id in host.noticed

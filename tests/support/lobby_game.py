@@ -79,6 +79,12 @@ class Game:
 
         return await eventually(ended_record)
 
+    async def problem(self, lobby_id: str) -> str:
+        async def written() -> Any:
+            return (await self.record(lobby_id)).get("problem")
+
+        return str(await eventually(written))
+
     async def first(self) -> str:
         async def listed() -> Any:
             target = {"game_id": self.game_id, "namespace_id": "prod"}

@@ -21,7 +21,14 @@ from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
-from pyservice.runtime.run_requests import Backend, ReportUndelivered, Resources, RunEnd, RunRequest
+from pyservice.runtime.run_requests import (
+    Backend,
+    LobbyProgress,
+    ReportUndelivered,
+    Resources,
+    RunEnd,
+    RunRequest,
+)
 from pyservice.runtime.run_supervisor import RunSupervisor, every_build_may
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS, DEFAULT_USER_IDS
@@ -44,12 +51,16 @@ class RunReports:
         self.tries: list[str] = []
         self.rejected: set[str] = set()
         self.blocked: set[str] = set()
+        self.progress: dict[str, LobbyProgress] = {}
 
     async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:
         await self._receive("placed", run_id, dict(backends))
 
     async def report_running(self, run_id: str) -> None:
         await self._receive("running", run_id, None)
+
+    async def lobby_progress(self, run_id: str) -> LobbyProgress | None:
+        return self.progress.get(run_id)
 
     async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
         await self._receive("over", run_id, end)

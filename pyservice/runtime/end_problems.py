@@ -1,0 +1,146 @@
+"""Reasons why the program of a game server ended, each as one sentence for the developer.
+
+They come from the exit code, the end of the log and the measured memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Sequence
+from typing import Final
+
+from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_layout import StoredRun
+from pyservice.runtime.run_logs import EMPTY_SPAN, read_backward
+from pyservice.runtime.run_requests import LobbyProgress, RunEnd
+from pyservice.runtime.start_problems import RunProblem
+
+_LINES: Final = 100
+_READ_BYTES: Final = 64 << 10
+"""Bytes at the end of a log that are read for its last lines."""
+_NAME_MAX: Final = 200
+_SIGNALED: Final = 128
+_PYTHON_LINES: Final = 5
+"""Lines at the end of which one names the module. A traceback of Python ends with it."""
+_PYTHON_MODULE: Final = re.compile(
+    r"(?:ModuleNotFoundError: |ImportError: |\S+: )No module named '?([^\s';]+)"
+)
+_NODE_MODULE: Final = re.compile(
+    r"(?:\w*Error(?: \[\w+\])?: )Cannot find (?:module|package) '([^']+)'"
+)
+_JAVA_CLASS: Final = re.compile(
+    r'(?:Caused by: |Exception in thread "[^"]*" )'
+    r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (\S+)"
+)
+_MEASURED_MEMORY: Final = re.compile(r"used (\d+) bytes of memory")
+"""Message of a keeper that has ended its program for its memory."""
+_NO_SPACE: Final = re.compile(r"No space left on device|\bENOSPC\b")
+
+
+def end_problem(
+    end: RunEnd,
+    stored_run: StoredRun,
+    peak_memory_bytes: int | None,
+    memory_mb: int,
+    progress: LobbyProgress | None,
+    ports_problem: str | None,
+) -> RunProblem | None:
+    """Returns why a program ended as it did, or None if no reason is known.
+
+    `progress` is None for a server, which has no ready.
+    """
+    if end.reason == "out_of_disk":
+        return RunProblem("disk-full", end.message)
+    if end.reason == "out_of_memory":
+        used_bytes = peak_memory_bytes or _measured_bytes(end.message)
+        return RunProblem("out-of-memory", _memory_sentence(used_bytes, memory_mb))
+    if end.reason not in ("exited", "killed", "stopped") or end.started_ms is None:
+        return None
+    if progress is not None and progress.start_timeout_s is not None:
+        return _start_timeout_problem(progress.start_timeout_s, ports_problem)
+    problem = None
+    if end.reason != "stopped":
+        # Without the log and the spec, the exit code still says something.
+        errors: Sequence[str] = ()
+        scratch_mb = 0
+        with contextlib.suppress(OSError):
+            errors = _last_errors(stored_run.folder)
+            scratch_mb = stored_run.scratch_mb()
+        problem = exit_problem(end.exit_code, errors, progress, scratch_mb)
+    if problem is None and ports_problem is not None:
+        return RunProblem("nothing-listens", ports_problem)
+    return problem
+
+
+def _measured_bytes(message: str) -> int | None:
+    """Returns the memory that a keeper measured before it ended its program."""
+    measured = _MEASURED_MEMORY.match(message)
+    return None if measured is None else int(measured[1])
+
+
+def _last_errors(folder: RunFolder) -> list[str]:
+    """Returns the last lines of `std_err` in the log of a run. Raises OSError."""
+    scan = read_backward(folder.path, "std_err", None, _LINES, EMPTY_SPAN, _READ_BYTES)
+    return [line.text for line in scan.lines]
+
+
+def exit_problem(
+    exit_code: int | None, errors: Sequence[str], progress: LobbyProgress | None, scratch_mb: int
+) -> RunProblem | None:
+    """Returns why a program that ended by itself did so, or None if that is not an error.
+
+    `errors` are its last lines of `std_err`. `progress` is None for a server, which has no ready.
+    """
+    if exit_code:
+        missing = _missing_module(errors)
+        if missing is not None:
+            return RunProblem("missing-module", missing)
+        if scratch_mb and any(_NO_SPACE.search(line) for line in errors):
+            return RunProblem("scratch-full", _scratch_sentence(scratch_mb))
+    if progress is None or exit_code is None or (progress.is_ready and not exit_code):
+        return None
+    before = "" if progress.is_ready else " before the lobby was ready"
+    return RunProblem("exited", f"The program exited with code {_code_text(exit_code)}{before}.")
+
+
+def _missing_module(errors: Sequence[str]) -> str | None:
+    lines = [line.strip() for line in errors if line.strip()]
+    for line in reversed(lines[-_PYTHON_LINES:]):
+        if found := _PYTHON_MODULE.match(line):
+            return _missing_sentence(found[1], " (build.python_requirements)")
+    for line in reversed(lines):
+        if found := _NODE_MODULE.match(line) or _JAVA_CLASS.match(line):
+            return _missing_sentence(found[1], "")
+    return None
+
+
+def _missing_sentence(module: str, setting: str) -> str:
+    return f"The module {module[:_NAME_MAX]} is missing: add it to the build{setting}"
+
+
+def _scratch_sentence(scratch_mb: int) -> str:
+    remedy = "write less, or set a larger `scratch_mb` in server.json or a tier with a larger disk"
+    return f"The scratch folder is full ({scratch_mb} MiB): {remedy}"
+
+
+def _memory_sentence(used_bytes: int | None, limit_mb: int) -> str:
+    remedy = "choose a larger tier, or use less memory"
+    # A kernel that ends a program at its limit may have counted a little less.
+    used_mb = limit_mb if used_bytes is None else -(-used_bytes >> 20)
+    return f"The server used {used_mb} MiB of its {limit_mb} MiB: {remedy}"
+
+
+def _start_timeout_problem(timeout_s: float, ports: str | None) -> RunProblem:
+    """Returns why a lobby was ended before it was ready. `ports` is the problem of its ports."""
+    remedy = "call lobbies/ready when the server listens"
+    sentence = f"The lobby was not ready after {timeout_s:.0f} s: {remedy}"
+    return RunProblem("never-ready", sentence if ports is None else f"{sentence}. {ports}")
+
+
+def _code_text(code: int) -> str:
+    try:
+        return f"{code} ({signal.Signals(code - _SIGNALED).name})"
+    except ValueError:
+        return str(code)
