@@ -8,16 +8,19 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
+from pyservice.runtime.process_environment import port_variables
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_backward
 from pyservice.runtime.run_requests import LobbyProgress, RunEnd
 from pyservice.runtime.start_problems import RunProblem
 
-_LINES: Final = 100
+NO_PORTS: Final[Mapping[str, str]] = MappingProxyType({})
+_LINES: Final = 40
 _READ_BYTES: Final = 64 << 10
 """Bytes at the end of a log that are read for its last lines."""
 _NAME_MAX: Final = 200
@@ -36,6 +39,9 @@ _JAVA_CLASS: Final = re.compile(
 )
 _MEASURED_MEMORY: Final = re.compile(r"used (\d+) bytes of memory")
 """Message of a keeper that has ended its program for its memory."""
+_BINDS: Final = re.compile(r"\b(?:bind|listen)\b")
+_DENIED: Final = re.compile(r"\bEPERM\b|\bEACCES\b|[Oo]peration not permitted|[Pp]ermission denied")
+"""A refused bind: lines with both. Python and Java name the call in another line."""
 _NO_SPACE: Final = re.compile(r"No space left on device|\bENOSPC\b")
 
 
@@ -65,13 +71,22 @@ def end_problem(
         # Without the log and the spec, the exit code still says something.
         errors: Sequence[str] = ()
         scratch_mb = 0
+        ports = NO_PORTS
         with contextlib.suppress(OSError):
             errors = _last_errors(stored_run.folder)
             scratch_mb = stored_run.scratch_mb()
-        problem = exit_problem(end.exit_code, errors, progress, scratch_mb)
+            ports = _ports(stored_run)
+        problem = exit_problem(end.exit_code, errors, progress, scratch_mb, ports)
     if problem is None and ports_problem is not None:
         return RunProblem("nothing-listens", ports_problem)
     return problem
+
+
+def _ports(stored_run: StoredRun) -> Mapping[str, str]:
+    """Returns the variables of the ports that a run was given. Raises OSError."""
+    placement = stored_run.placement()
+    variables = {} if placement is None else port_variables(placement.ports)
+    return {name: number for name, number in variables.items() if name != "PORT"}
 
 
 def _measured_bytes(message: str) -> int | None:
@@ -87,7 +102,11 @@ def _last_errors(folder: RunFolder) -> list[str]:
 
 
 def exit_problem(
-    exit_code: int | None, errors: Sequence[str], progress: LobbyProgress | None, scratch_mb: int
+    exit_code: int | None,
+    errors: Sequence[str],
+    progress: LobbyProgress | None,
+    scratch_mb: int = 0,
+    ports: Mapping[str, str] = NO_PORTS,
 ) -> RunProblem | None:
     """Returns why a program that ended by itself did so, or None if that is not an error.
 
@@ -97,6 +116,8 @@ def exit_problem(
         missing = _missing_module(errors)
         if missing is not None:
             return RunProblem("missing-module", missing)
+        if ports and all(any(map(one.search, errors)) for one in (_BINDS, _DENIED)):
+            return RunProblem("bind-denied", _bind_sentence(ports))
         if scratch_mb and any(_NO_SPACE.search(line) for line in errors):
             return RunProblem("scratch-full", _scratch_sentence(scratch_mb))
     if progress is None or exit_code is None or (progress.is_ready and not exit_code):
@@ -118,6 +139,11 @@ def _missing_module(errors: Sequence[str]) -> str | None:
 
 def _missing_sentence(module: str, setting: str) -> str:
     return f"The module {module[:_NAME_MAX]} is missing: add it to the build{setting}"
+
+
+def _bind_sentence(ports: Mapping[str, str]) -> str:
+    own = " or ".join(f"${name}, which is {number}" for name, number in ports.items())
+    return f"The server may not bind this port: bind {own}"
 
 
 def _scratch_sentence(scratch_mb: int) -> str:

@@ -36,6 +36,7 @@ class RunProblem(NamedTuple):
         "missing-module",
         "scratch-full",
         "exited",
+        "bind-denied",
         "out-of-memory",
         "disk-full",
         "never-ready",

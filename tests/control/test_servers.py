@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import time
@@ -25,6 +26,7 @@ from tests.support.server_back_end import (
     reached,
     without_usage,
 )
+from tests.support.upload_files import tar
 
 pytestmark = pytest.mark.anyio
 
@@ -123,6 +125,35 @@ async def test_server_without_a_module_names_it_in_its_problem(back_end: ServerB
     )
     assert ended_server["problem"] == sentence
     assert (await back_end.lines(server["id"], "std_err"))["lines"][-1] == f"[{sentence}]"
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        (
+            ["sh", "-c", "head -c 64M /dev/zero >$HOME/big"],
+            r"The scratch folder is full \(16 MiB\): .+",
+        ),
+        (
+            ["python3", "-S", "-c", "import socket\nsocket.create_server(('127.0.0.1', 9999))"],
+            r"The server may not bind this port: bind \$PORT_GAME, which is \d+",
+        ),
+    ],
+    ids=["space", "bind"],
+)
+async def test_server_at_a_limit_has_a_problem(
+    back_end: ServerBackEnd, command: list[str], expected: str
+) -> None:
+    manifest = {"command": command, "scratch_mb": 16, "env": {"PATH": game_programs.PYTHON_PATH}}
+    build_id = await back_end.build(tar({"server.json": json.dumps(manifest).encode()}))
+    server = await back_end.create(runtime={"build": build_id})
+    ended_server = await back_end.until(server["id"], "destroyed")
+    if ended_server["exit_code"] == 0:
+        pytest.skip("this machine does not enforce the limit")
+    assert re.fullmatch(expected, ended_server["problem"])
+    lines = (await back_end.lines(server["id"], "std_err"))["lines"]
+    assert lines[-1] == f"[{ended_server['problem']}]"
 
 
 @pytest.mark.full

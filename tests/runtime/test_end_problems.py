@@ -12,7 +12,8 @@ import pytest
 
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.end_problems import exit_problem
-from pyservice.runtime.run_requests import LobbyProgress, Resources
+from pyservice.runtime.run_requests import LobbyProgress, PortRequest, Resources
+from pyservice.runtime.start_problems import RunProblem
 from tests.support.runtime_host import RuntimeHost, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -87,7 +88,7 @@ async def test_end_of_a_program_has_a_kind_a_sentence_and_a_last_line(
 def test_missing_module_is_read_from_the_end_of_the_errors(
     errors: Sequence[str], module: str | None
 ) -> None:
-    problem = exit_problem(1, errors, None, 0)
+    problem = exit_problem(1, errors, None)
     expected = None if module is None else f"The module {module} is missing: add it to the build"
     assert (problem and problem.sentence) == expected
 
@@ -128,11 +129,34 @@ async def test_lobby_that_never_was_ready_says_what_to_call(host: RuntimeHost) -
     assert [line.text for line in host.of(order).lines()] == [f"[{end.message}]"]
 
 
-async def test_program_that_finds_no_space_names_the_size_of_its_scratch_folder(
-    host: RuntimeHost,
-) -> None:
-    problem = exit_problem(1, ["OSError: [Errno 28] No space left on device"], None, 16)
+@pytest.mark.parametrize(
+    "errors",
+    [
+        ["  self.socket.bind(('', 80))", "PermissionError: [Errno 1] Operation not permitted"],
+        ["Error: listen EPERM: operation not permitted 0.0.0.0:9000", "    at Server.setup"],
+        ["listen tcp :9000: bind: operation not permitted"],
+    ],
+)
+def test_refused_bind_names_the_port_to_bind(errors: Sequence[str]) -> None:
+    problem = exit_problem(1, errors, None, ports={"PORT_GAME": "15057"})
+    sentence = "The server may not bind this port: bind $PORT_GAME, which is 15057"
+    assert problem == RunProblem("bind-denied", sentence)
+    assert exit_problem(1, errors, None) is None, "it has no port"
+
+
+async def test_refused_bind_of_a_run_names_its_port(host: RuntimeHost) -> None:
+    script = "echo 'bind: Operation not permitted' >&2; exit 1"
+    order = host.want(script, ports={"game": PortRequest("tcp")})
+    number = (await host.reports.wait_for(order.id, "placed"))["game"][1]
+    end = await host.reports.end(order.id)
+    sentence = f"The server may not bind this port: bind $PORT_GAME, which is {number}"
+    assert (end.kind, end.message) == ("bind-denied", sentence)
+
+
+def test_lack_of_space_names_the_size_of_the_scratch_folder() -> None:
+    errors = ["OSError: [Errno 28] No space left on device"]
+    problem = exit_problem(1, errors, None, scratch_mb=16)
     assert problem is not None
     assert problem.kind == "scratch-full"
     assert problem.sentence.startswith("The scratch folder is full (16 MiB): write less, or ")
-    assert exit_problem(1, ["OSError: [Errno 28] No space left on device"], None, 0) is None
+    assert exit_problem(1, errors, None) is None, "it has no limit"

@@ -7,6 +7,7 @@ Players in other lobbies of the node see no effect.
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -146,6 +147,12 @@ async def test_server_that_never_reports_ready_is_ended_at_the_limit(game: Faili
     record = await start_failed(game, "mute", "start_timeout", None, ended_with=128 + 15)
     assert record["failure"] == "START_TIMEOUT"
 
+    async def problem() -> Any:
+        return (await game.record(record["lobby_id"])).get("problem")
+
+    sentence = r"The lobby was not ready after \d+ s: call lobbies/ready when the server listens"
+    assert re.fullmatch(sentence, await eventually(problem))
+
 
 async def test_forked_processes_end_with_the_first_process(game: FailingGame) -> None:
     record = await start_failed(game, "forks", "exited", 0)
@@ -178,6 +185,7 @@ async def out_of_memory(game: FailingGame, lobby_id: str) -> None:
 
     record = await eventually(killed_record)
     assert record["failure"] == "OUT_OF_MEMORY"
+    assert re.fullmatch(r"The server used \d+ MiB of its \d+ MiB: choose .+", record["problem"])
     assert record["status"]["stopped"]["exit_code"] == KILLED
     await check_no_leftovers(game, lobby_id)
 
