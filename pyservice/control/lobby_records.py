@@ -287,14 +287,13 @@ class LobbyRecordLookup:
         Facts that are not applied to its record yet count too.
         """
         try:
-            async with self.database.read() as tx:
-                rows = {
-                    row.lobby_id: dict(row._mapping)
-                    for row in await lobbies.find_many(tx, [lobby_id])
-                }
+            # Read before the record, so that no fact is missed.
             facts = await read_unapplied_facts(self.database, self.client, _UNAPPLIED_MAX)
+            async with self.database.read() as tx:
+                stored = await lobbies.find_many(tx, [lobby_id])
         except (ServiceError, Unreachable):
             return None
+        rows = {row.lobby_id: dict(row._mapping) for row in stored}
         apply_facts(rows, (fact for fact in facts if fact.lobby_id == lobby_id))
         row = rows.get(lobby_id)
         if row is None:

@@ -11,18 +11,23 @@ import pytest
 from sqlalchemy import select
 
 from pyservice.control.games import game_topic, group_topic
-from pyservice.control.lobby_records import LOBBY_RETENTION_MS, LobbyFactReader
+from pyservice.control.lobby_records import (
+    LOBBY_RETENTION_MS,
+    LobbyFactReader,
+    LobbyRecordLookup,
+)
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.runtime.run_requests import LobbyProgress
 from pyservice.storage import games, groups, lobbies, namespaces, service_state
 from pyservice.storage.database import Database, Record
 from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.tables import lobbies as lobbies_table
 from pyservice.watch import Topics
-from tests.control.scripted_facts import NAMESPACE, ScriptedFacts, ended
+from tests.control.scripted_facts import NAMESPACE, ScriptedFacts, about, ended
 from tests.control.service_fixtures import each_database
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -47,6 +52,28 @@ class Scene:
 def scene(database: Database) -> Scene:
     plane = ScriptedFacts()
     return Scene(database, plane, LobbyFactReader(database, plane, lambda: None))
+
+
+async def test_progress_of_a_lobby_counts_facts_that_are_not_applied_yet(scene: Scene) -> None:
+    plane = scene.plane
+    lookup = LobbyRecordLookup(scene.database, plane, scene.reader)
+    one, late = plane.add_lobby(), plane.add_lobby()
+    assert await lookup.progress(one) == LobbyProgress(is_ready=False)
+    await scene.step()
+    assert await lookup.progress(one) == LobbyProgress(is_ready=False)
+    plane.add_fact(one, ready=pb.LobbyReady())
+    assert await lookup.progress(one) == LobbyProgress(is_ready=True)
+    timeout = pb.LobbyEnded(about=about(), reason=pb.LOBBY_END_REASON_START_TIMEOUT)
+    plane.facts.append(
+        pb.Fact(lsn=99, ts_ms=301_000, lobby_id=late, namespace_id=NAMESPACE, ended=timeout)
+    )
+    for _ in range(2):
+        progress = await lookup.progress(late)
+        assert progress == LobbyProgress(is_ready=False, start_timeout_s=300.0)
+        await scene.step()
+    assert await lookup.progress(str(uuid4())) is None
+    plane.is_unavailable = True
+    assert await lookup.progress(one) is None
 
 
 async def test_facts_fold_into_the_lobby_record(scene: Scene) -> None:
