@@ -470,8 +470,7 @@ class RunLifecycle:
             message=end.message or None,
             kind=end.kind or None,
         )
-        # A run without a folder and without a kind never had a program that its developer could change.
-        if end.kind or (end.reason == "exec_failed" and self._folder.exists()):
+        if end.kind or end.reason == "exec_failed":
             await self._add_to_log(f"[{end.message}]")
         self._context.builds.mark_used(self.parameters.build_id)
         reporter = self._context.reporter(self.parameters.owner)
