@@ -108,6 +108,16 @@ def test_wrong_names_and_types_of_the_configuration_are_named(
     assert f"{mode}.docker.ports.game.dev_port: must be a whole number" in errors
 
 
+def test_help_lists_the_commands_of_developers_and_operators(command: Command) -> None:
+    pages = [command(*words).output for words in (["--help"], ["-h"], [])]
+    assert pages[0] == pages[1]
+    for page in pages[:2]:
+        for text in ("deploy", "Upload what changed", "serve", "Run the service", "token", "dev"):
+            assert text in page
+    assert "--dry-run" in command("deploy", "--help").output
+    assert command("deplyo").status == ExitStatus.USAGE
+
+
 def test_folder_without_a_game_says_what_to_do(command: Command) -> None:
     ended = command("deploy")
     assert ended.status == ExitStatus.INPUT_INVALID

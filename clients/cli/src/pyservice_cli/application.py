@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
+from typer.models import CommandInfo
 
 from pyservice_cli.failures import CommandFailed, Interrupted
 from pyservice_cli.terminal import Terminal
@@ -353,7 +355,8 @@ def run(words: list[str]) -> int:
     """Runs a command and returns its exit status."""
     signal.signal(signal.SIGINT, _interrupt)
     try:
-        _with_operator_commands()(words)
+        application = _with_operator_commands()
+        (_listing(application) if words in ([], ["--help"], ["-h"]) else application)(words)
     except CommandFailed as failure:
         Terminal("--json" in words).fail(failure)
         return int(failure.status)
@@ -369,6 +372,30 @@ def run(words: list[str]) -> int:
 def _interrupt(_number: int, _frame: object) -> None:
     """Ends the command with the status of Ctrl-C. `typer` would return 1."""
     raise Interrupted
+
+
+def _listing(application: typer.Typer) -> typer.Typer:
+    """Returns the same commands without their options, because those take half of the time of a help page."""
+    listing = copy.copy(application)
+    listing.registered_commands = [
+        CommandInfo(
+            name=command.name or (command.callback and command.callback.__name__),
+            help=command.help or inspect.getdoc(command.callback),
+            callback=_do_nothing,
+            rich_help_panel=command.rich_help_panel,
+        )
+        for command in application.registered_commands
+    ]
+    listing.registered_groups = []
+    for group in application.registered_groups:
+        assert group.typer_instance is not None
+        empty = typer.Typer(help=group.typer_instance.info.help)
+        listing.add_typer(empty, name=group.name, rich_help_panel=group.rich_help_panel)
+    return listing
+
+
+def _do_nothing() -> None:
+    pass
 
 
 def _with_operator_commands() -> typer.Typer:
