@@ -381,7 +381,8 @@ does, and give it back.
   {connected}
   {disconnected}
 
-Deploy a game of your own: docs/how-to/create-a-game.md, with the token in {stage.addresses["cloud_token_file"]}
+Make a game of your own, in another terminal and an empty folder: {Path(sys.executable).parent}/pyservice init
+docs/tutorials/browser-game.md explains it. The token for the API is in {stage.addresses["cloud_token_file"]}
 
 API {stage.api_url}   gRPC {stage.addresses["grpc"]}   metrics http://{stage.addresses["metrics"]}/metrics
 sites http://{stage.addresses["cdn"]}   data {stage.data_dir}   log {stage.log_file or "below"}
