@@ -74,7 +74,9 @@ mount -t proc -o nosuid,nodev,noexec,hidepid=2 none proc
 if [ -d /sys/fs/cgroup ]; then mount -t tmpfs -o ro none /sys/fs/cgroup; fi
 exec 2>&3 3>&-
 : >"$log"
-exec "$runtime" --root "$place/state" --log "$log" --log-format json --cgroup-manager=disabled \\
+# The runtime gives the standard streams to the container's user. That must not be the null device of the machine.
+: >input
+exec <input "$runtime" --root "$place/state" --log "$log" --log-format json --cgroup-manager=disabled \\
   run --bundle "$bundle" container
 """
 

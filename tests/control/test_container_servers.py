@@ -96,6 +96,14 @@ class ContainerServers(ServerBackEnd):
         return list((await self.lines(server["id"]))["lines"])
 
 
+async def test_container_does_not_own_the_null_device_of_the_machine(
+    back_end: ContainerServers,
+) -> None:
+    # As its owner, a container could change the mode, and every program of the machine would fail.
+    await back_end.output(await back_end.image(), "")
+    assert os.stat(os.devnull).st_uid not in range(OWNER, OWNER + 65_536)
+
+
 @pytest.mark.parametrize(
     ("kind", "compression"),
     [
