@@ -22,7 +22,7 @@ LIMITS = dict.fromkeys(
 )
 CDN = {"domains": [], "auth_user_list": [], "enable_domain_public_auth": FLAG, "auth_type": TEXT}
 CONFIG = {"cdn": CDN, "matchmaker": LIMITS, "kv": {}, "identity": {}}
-NAMESPACE = {**NAMESPACE_SUMMARY, "config": CONFIG}
+NAMESPACE = {**NAMESPACE_SUMMARY, "config": CONFIG, "site_url": TEXT}
 
 
 async def new_game(developer: Developer) -> tuple[str, str]:
