@@ -94,7 +94,7 @@ async def test_few_builds_unpack_at_once_in_request_order(queue: UnpackingQueue)
     assert UNPACKING_MAX == 2
     await queue.started(0, 1)
     queue.store.release(build_id(1))
-    assert list((await tasks[1]).command) == ["./run"]
+    assert list((await tasks[1]).command) == ["sh"]
     await queue.started(0, 1, 2)
     queue.store.release(*(build_id(number) for number in range(5)))
     assert all(build.root.is_dir() for build in await asyncio.gather(*tasks))
