@@ -35,11 +35,15 @@ fn refusing(end: fn(&TcpStream)) -> SocketAddr {
 
 /// Sends the whole body as a blocking client does, and then reads the response.
 fn upload(port: u16, length: usize) -> Option<Message> {
+    try_upload(port, length).expect("the connection is open until the end of the upload")
+}
+
+fn try_upload(port: u16, length: usize) -> std::io::Result<Option<Message>> {
     let mut player = connect(port);
     let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
-    player.write_all(head.as_bytes()).unwrap();
-    player.write_all(&vec![b'x'; length]).expect("the connection is open until the end of the upload");
-    read(&mut player)
+    player.write_all(head.as_bytes())?;
+    player.write_all(&vec![b'x'; length])?;
+    Ok(read(&mut player))
 }
 
 #[test]
@@ -72,7 +76,8 @@ fn response_that_ends_with_the_connection_is_complete_or_broken() {
         });
         guard.source.serve_route(&route(&port.to_string(), "http", port, Some(backend)));
         for _ in 0..10 {
-            let answer = upload(port, 1_000_000);
+            // The end of a broken response also ends the upload.
+            let answer = if is_reset { try_upload(port, 1_000_000).ok().flatten() } else { upload(port, 1_000_000) };
             assert!(is_reset || answer.as_ref().is_some_and(|answer| answer.text() == "login first"), "{answer:?}");
             // A part of a response must not look like a whole one.
             assert!(!is_reset || answer.as_ref().is_none_or(|answer| answer.status() == 502), "{answer:?}");
