@@ -240,7 +240,7 @@ def test_kill_keeps_players_and_allows_new_ones_after_restart(start_run: StartRu
     run.wait_for("Ctrl-C ends all of it")
     wait_until(lambda: metric(run, "hosting_slots", 'state="connected"') == 3, "bots do not play")
     os.kill(run.service_pid(), signal.SIGKILL)
-    run.wait_for("plane restarted")
+    wait_until(lambda: "plane restarted" in run.log(), "the data plane is not restarted")
 
     def answers() -> bool:
         try:
