@@ -59,7 +59,7 @@ def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:
     processes = []
     try:
         for _ in range(count):
-            processes.append(_start_bot(command, project.folder, environment))
+            processes.append(_start_bot(terminal, command, project.folder, environment))
         lobbies = _wait_for_players(api, place, before, processes)
         terminal.finish(
             {"lobbies": lobbies},
@@ -78,13 +78,17 @@ def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:
 
 
 def _start_bot(
-    command: list[str], folder: Path, environment: Mapping[str, str]
+    terminal: Terminal, command: list[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Starts a bot that does not get the Ctrl-C of the terminal."""
+    # With --json, standard output has only the result of the command.
+    output = sys.stderr if terminal.is_json else None
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP
-        return subprocess.Popen(command, cwd=folder, env=environment, creationflags=flags)
-    return subprocess.Popen(command, cwd=folder, env=environment, process_group=0)
+        return subprocess.Popen(
+            command, cwd=folder, env=environment, stdout=output, creationflags=flags
+        )
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=output, process_group=0)
 
 
 def _module_folders(terminal: Terminal, project: Project) -> list[str]:
