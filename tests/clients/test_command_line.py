@@ -300,7 +300,7 @@ def test_interrupted_upload_goes_on_with_its_missing_parts(
 
     monkeypatch.setattr(uploading, "_send_part", interrupt_second)
     ended = command("deploy")
-    assert (ended.status, sent) == (ExitStatus.INTERRUPTED, [0])
+    assert (ended.status, sent) == (ExitStatus.INTERRUPTED, [0]), ended.errors
     assert "version" not in ended.output
     monkeypatch.setattr(uploading, "_send_part", send_part)
     ended = command("deploy")

@@ -27,8 +27,6 @@ from pyservice_cli.uploading import find_stored, prepare, send
 
 PAGE_SETTINGS: Final = "hosting.json"
 """File of each site with the API's address and a public token. The game's page reads it."""
-_MULTIPART_BYTES: Final = 100 << 20
-_DIGEST_TAG: Final = "sha256"
 
 
 def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
@@ -161,7 +159,8 @@ def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
         body = {
             "display_name": name,
             "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
-            "multipart_upload": size >= _MULTIPART_BYTES,
+            # The service decides which files are large enough for parts.
+            "multipart_upload": True,
         }
         response = prepare(game.api, f"{game.path}/builds", body)
         requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]

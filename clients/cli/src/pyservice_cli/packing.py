@@ -23,7 +23,6 @@ from pyservice_cli.failures import InputInvalid, Problem
 DESCRIPTION: Final = "server.json"
 _ALWAYS_EXCLUDED: Final = (".git/", ".hosting/", "__pycache__/", ".venv/", ".DS_Store")
 _EXECUTABLE_MARKS: Final = (b"#!", b"\x7fELF")
-_BLOCK_BYTES: Final = 1 << 20
 _HAS_MODES = os.name == "posix"
 """Whether files of this system say that they are executable."""
 
@@ -35,13 +34,6 @@ class Entry:
     name: str
     path: Path
     target: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Archive:
-    path: Path
-    sha256: str
-    size: int
 
 
 def files_of(folder: Path, exclude: tuple[str, ...] = ()) -> list[Entry]:
@@ -132,7 +124,5 @@ def _mode(file: BinaryIO) -> int:
 
 
 def digest_of(file: BinaryIO) -> str:
-    digest = hashlib.sha256()
-    while block := file.read(_BLOCK_BYTES):
-        digest.update(block)
-    return digest.hexdigest()
+    """Returns the SHA-256 of a file from its current position on."""
+    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

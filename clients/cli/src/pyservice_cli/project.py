@@ -30,7 +30,6 @@ _TYPES: Final[Mapping[str, tuple[type, str]]] = {
     "boolean": (bool, "true or false"),
 }
 _SECRET: Final = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
-_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,9 @@ class _Check:
         game = content.get("game")
         if game is None:
             self._add("game", 'is missing: give the game a name, such as game = "my-game"')
-        elif isinstance(game, str) and not _NAME.fullmatch(game):
+        elif isinstance(game, str) and not re.search(
+            self._schema["properties"]["game"]["pattern"], game
+        ):
             self._add("game", "must have only a-z, 0-9 and single hyphens between them")
 
     def _value(self, value: Any, schema: Mapping[str, Any], place: str) -> None:

@@ -13,7 +13,7 @@ from pyservice_cli.project import FILE, make_work_folder
 from pyservice_cli.terminal import Terminal
 
 _GAME: Final = "@GAME@"
-_NAME_MAX: Final = 20
+_NAME_MAX: Final = 40
 
 
 def create_game(terminal: Terminal, folder: Path, template: str, name: str | None) -> None:
