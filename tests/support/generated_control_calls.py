@@ -67,6 +67,7 @@ _USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "before_create_ts": ("2030-01-01T00:00:00Z",),
     "force": (False,),
     "cascade": (True,),
+    "reuse": (True, False),
     "include_destroyed": (True,),
     "tags_json": ('{"a": "b"}',),
 }
