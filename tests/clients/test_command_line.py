@@ -22,6 +22,7 @@ from pyservice_cli.failures import ExitStatus, InputInvalid, Interrupted
 from pyservice_cli.local_services import Announcement, running_services
 from pyservice_cli.packing import files_of, pack
 from tests.support.full_service import FullService
+from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +34,7 @@ class Ended(NamedTuple):
 
     @property
     def result(self) -> Any:
+        assert self.output, self.errors
         return json.loads(self.output)
 
 
@@ -310,6 +312,17 @@ def test_interrupted_upload_goes_on_with_its_missing_parts(
     ] == [True]
 
 
+def stopped_lobby(command: Command, lobby_id: str) -> Any:
+    """Returns the record, which the control plane gets after the response to the deletion."""
+
+    def record() -> Any:
+        ended = command("show", "lobby", lobby_id)
+        found = ended.result["lobby"] if ended.status == 0 else None
+        return found if found and found["state"] == "stopped" else None
+
+    return until(record)
+
+
 @pytest.mark.full
 @pytest.mark.usefixtures("logged_in")
 def test_program_of_this_machine_becomes_a_lobby(folder: Path, command: Command) -> None:
@@ -319,8 +332,8 @@ def test_program_of_this_machine_becomes_a_lobby(folder: Path, command: Command)
     program = "import os; print(sorted(name for name in os.environ if 'PORT' in name or 'HOSTING' in name))"
     ended = command("dev", "attach", "--json", "--", sys.executable, "-c", program)
     assert ended.result["exit_code"] == 0
-    record = command("show", "lobby", ended.result["lobby_id"]).result["lobby"]
-    assert (record["state"], record["lobby_group_name_id"]) == ("stopped", "duel")
+    record = stopped_lobby(command, ended.result["lobby_id"])
+    assert record["lobby_group_name_id"] == "duel"
     printed = command("dev", "attach", "--port", "game=7002", "--json").result["environment"]
     assert (printed["PORT"], printed["PORT_GAME"], printed["HOSTING_GAME_MODE"]) == (
         "7002",
