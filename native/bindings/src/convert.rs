@@ -234,6 +234,10 @@ impl Lobby {
         self.inner.is_stopping
     }
     #[getter]
+    fn is_trial(&self) -> bool {
+        self.inner.is_trial
+    }
+    #[getter]
     fn tags(&self) -> HashMap<&str, &str> {
         self.inner.tags.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect()
     }

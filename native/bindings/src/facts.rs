@@ -37,6 +37,7 @@ pub struct Fact {
     mode: Option<String>,
     region: Option<String>,
     is_public: Option<bool>,
+    is_trial: Option<bool>,
     max_players: Option<(u32, u32, u32)>,
     create_ts_ms: Option<u64>,
     reason: Option<&'static str>,
@@ -84,6 +85,7 @@ impl Fact {
             mode: Some(details.mode.into()),
             region: Some(details.region.into()),
             is_public: Some(details.is_public),
+            is_trial: Some(details.is_trial),
             max_players: Some(details.max_players.into()),
             create_ts_ms: Some(details.create_ts_ms),
             ..self

@@ -52,13 +52,15 @@ pub struct LobbyTemplate {
     is_public: bool,
     lobby_config: Option<Vec<u8>>,
     lobby_count_max: u32,
+    trial_ms: Option<u64>,
 }
 
 #[pymethods]
 impl LobbyTemplate {
     #[new]
     #[pyo3(signature = (mode, region, ports, *, tags = None, max_players, player_token_ttl_ms, heartbeat_timeout_ms,
-        heartbeat_grace_ms, is_join_enabled, is_public = true, lobby_config = None, lobby_count_max))]
+        heartbeat_grace_ms, is_join_enabled, is_public = true, lobby_config = None, lobby_count_max,
+        trial_ms = None))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn new(
         mode: String,
@@ -73,6 +75,7 @@ impl LobbyTemplate {
         is_public: bool,
         lobby_config: Option<Vec<u8>>,
         lobby_count_max: u32,
+        trial_ms: Option<u64>,
     ) -> PyResult<LobbyTemplate> {
         port_requests(&ports)?;
         let mut tags = tags.unwrap_or_default();
@@ -90,6 +93,7 @@ impl LobbyTemplate {
             is_public,
             lobby_config,
             lobby_count_max,
+            trial_ms,
         })
     }
 }
@@ -129,6 +133,7 @@ impl LobbyTemplate {
             lobby_config: self.lobby_config.as_deref(),
             ports: &port_requests(&self.ports)?,
             random: convert::random_u64()?,
+            trial_ms: self.trial_ms,
         }))
     }
 }

@@ -241,6 +241,7 @@ pub struct LobbyView {
     pub own: Option<Box<ManagedLobbyView>>,
     pub publicity: Publicity,
     pub is_stopping: bool,
+    pub is_trial: bool,
     pub tags: Vec<(String, String)>,
 }
 
@@ -445,6 +446,8 @@ pub struct LobbyTemplate<'a> {
     pub lobby_config: Option<&'a [u8]>,
     pub ports: &'a [PortRequest<'a>],
     pub random: u64,
+    /// Lifetime of a trial, or None for a lobby that is for players. A trial is private, and joins are refused.
+    pub trial_ms: Option<u64>,
 }
 
 /// Whether find or create may start a lobby.

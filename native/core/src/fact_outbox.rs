@@ -50,6 +50,8 @@ pub struct LobbyDetails {
     pub region: Box<str>,
     /// True if find and list show the lobby.
     pub is_public: bool,
+    /// True if the lobby only proves that its game server starts.
+    pub is_trial: bool,
     /// Player limits: `find, join, join of a party`.
     pub max_players: [u32; 3],
     /// Milliseconds since the Unix epoch.
@@ -156,6 +158,14 @@ impl FactOutbox {
             oldest: if oldest <= durable { oldest } else { 0 },
             lost: if after < self.lost_up_to { self.lost } else { 0 },
         }
+    }
+
+    pub(crate) fn has_trials(&self) -> bool {
+        self.facts.iter().any(|fact| match &fact.kind {
+            LobbyFactKind::Created(details) => details.is_trial,
+            LobbyFactKind::Ended(ended) => ended.details.is_trial,
+            LobbyFactKind::Ready | LobbyFactKind::Closed(_) | LobbyFactKind::Stopping => false,
+        })
     }
 
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Fact> {

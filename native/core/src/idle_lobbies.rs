@@ -18,7 +18,7 @@ pub(crate) struct LobbyGroupKey {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum IdleState {
-    /// The lobby has players, is stopping, or is a starting private or attached lobby.
+    /// The lobby has players, is stopping, is a trial, or is a starting private or attached lobby.
     NotIdle,
     /// A public managed lobby is starting without players.
     Starting,

@@ -85,6 +85,7 @@ journal_events! { 'a
     27 "BackendsSet" BackendsSet { owner: Id, backends: Vec<(&'a str, &'a str, u16)> }
     28 "LeaseEnded" LeaseEnded [LEASE_ENDED_LEN] { owner: Id }
     29 "PortsReturned" PortsReturned [PORTS_RETURNED_LEN] { owner: Id, until: Ms }
+    30 "TrialMade" TrialCreated { definition: Box<LobbyDefinition<'a>>, until: Ms }
 }
 
 impl Event<'_> {
@@ -443,6 +444,10 @@ mod tests {
         ];
         let with_proxy_header = vec![port("d", Protocol::Tcp, PortExposure::Number(26_000))];
         let events = [
+            (
+                "1e0700000001010101010101010101010101010101020202020202020202020202020202020303030303030303030303030303030304006475656c05006c6f63616c0100040000000500000006000000c0d4010000000000307500000000000010270000000000000068e5cf8b0100000900010003006d617004006c616b650100040067616d6509003139322e302e322e31611e010800000000000000",
+                Event::TrialCreated { definition: Box::new(definition.clone()), until: 8 },
+            ),
             (
                 "010700000001010101010101010101010101010101020202020202020202020202020202020303030303030303030303030303030304006475656c05006c6f63616c0100040000000500000006000000c0d4010000000000307500000000000010270000000000000068e5cf8b0100000900010003006d617004006c616b650100040067616d6509003139322e302e322e31611e0101181716151413121119242322213100000000000000",
                 Event::LobbyCreated { definition: Box::new(definition), stamp },

@@ -2,7 +2,7 @@
 //!
 //! Fields for heartbeats, timers, holds and indexes exist in memory only. Events change the other fields.
 
-use crate::command::{HoldId, Id, Lsn, Ms, Port};
+use crate::command::{EndReason, HoldId, Id, Lsn, Ms, Port};
 use crate::fact_outbox::LobbyAttendance;
 use crate::idle_lobbies::{IdleState, LobbyGroupKey};
 use crate::journal_event::LobbyDefinition;
@@ -98,6 +98,8 @@ pub(crate) struct Lobby {
     /// Number of idempotency entries that refer to this lobby.
     pub(crate) entries: u32,
     pub(crate) managed: Option<ManagedLobby>,
+    /// End of a trial. None: the lobby is for players.
+    pub(crate) trial_until: Option<Ms>,
     /// Time since which the lobby has no players. Not valid while the lobby has players.
     pub(crate) empty_since: Ms,
     pub(crate) idle_state: IdleState,
@@ -156,6 +158,7 @@ impl Lobby {
             attach_entry: NO_ENTRY,
             entries: 0,
             managed: None,
+            trial_until: None,
             empty_since: 0,
             idle_state: IdleState::NotIdle,
             is_counted_live: false,
@@ -180,7 +183,7 @@ impl Lobby {
 
     pub(crate) fn next_deadline(&self) -> Option<Ms> {
         let silence = if self.is_silent { self.silent_end_at() } else { self.hidden_at() };
-        self.start_timeout_at().into_iter().chain(silence).min()
+        self.start_timeout_at().into_iter().chain(silence).chain(self.trial_until).min()
     }
 
     pub(crate) fn start_timeout_at(&self) -> Option<Ms> {
@@ -220,8 +223,26 @@ impl Lobby {
         LobbyGroupKey { namespace: self.namespace, version: self.version, mode: self.mode, region: self.region }
     }
 
+    pub(crate) fn is_trial(&self) -> bool {
+        self.trial_until.is_some()
+    }
+
+    /// Returns the first time at which the lobby ends without a command, and the reason.
+    pub(crate) fn end_deadline(&self) -> Option<(Ms, EndReason)> {
+        let is_started = self.is_ready || self.is_stopping;
+        let after_trial = if is_started { EndReason::Stopped } else { EndReason::StartTimeout };
+        [
+            self.start_timeout_at().map(|at| (at, EndReason::StartTimeout)),
+            self.silent_end_at().map(|at| (at, EndReason::Silent)),
+            self.trial_until.map(|at| (at, after_trial)),
+        ]
+        .into_iter()
+        .flatten()
+        .min_by_key(|(at, _)| *at)
+    }
+
     pub(crate) fn idle_state(&self) -> IdleState {
-        if self.is_stopping || self.counts.players() > 0 {
+        if self.is_stopping || self.is_trial() || self.counts.players() > 0 {
             IdleState::NotIdle
         } else if self.is_ready {
             IdleState::Empty(self.empty_since)

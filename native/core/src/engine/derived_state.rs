@@ -17,6 +17,8 @@ use crate::timer_wheel::TimerWheel;
 /// of at the next find.
 const MAX_STALE_LOBBIES: usize = 1_024;
 
+const NO_TALLY: u32 = u32::MAX;
+
 impl Engine {
     /// Ends recovery: rebuilds the derived state, and restarts the heartbeat timeouts and start limits.
     pub fn finish_recovery(&mut self, now: Ms) {
@@ -60,7 +62,11 @@ impl Engine {
         let start_limit_ms = self.config.start_limit_ms;
         let Some(lobby) = self.lobbies.live_mut(number) else { return };
         lobby.namespace = self.ledger.namespace(&self.seed, lobby.namespace_id);
-        lobby.tally = self.ledger.acquire_tally(lobby.namespace, lobby.mode, lobby.region);
+        // A trial has no players, so the counts of players do not show its mode and region.
+        lobby.tally = match lobby.trial_until {
+            Some(_) => NO_TALLY,
+            None => self.ledger.acquire_tally(lobby.namespace, lobby.mode, lobby.region),
+        };
         lobby.group = self.find_index.acquire(&self.seed, lobby.group_key());
         lobby.indexed = None;
         lobby.is_find_index_stale = false;
@@ -114,7 +120,9 @@ impl Engine {
         }
         self.find_index.move_lobby(lobby.group, number, &lobby.tags, lobby.indexed.take(), None);
         self.find_index.release(&self.seed, lobby.group);
-        self.ledger.release_tally(lobby.tally);
+        if lobby.tally != NO_TALLY {
+            self.ledger.release_tally(lobby.tally);
+        }
         self.ledger.move_phase(lobby.namespace, Some(lobby.class), None);
         let namespace = &mut self.ledger.namespaces[lobby.namespace as usize];
         namespace.lobbies.remove(&lobby.created_lsn);

@@ -79,7 +79,10 @@ impl Engine {
     #[inline]
     pub(super) fn apply_event(&mut self, lsn: Lsn, event: &Event<'_>) -> Result<(), ApplyError> {
         let changed_lobby = match *event {
-            Event::LobbyCreated { ref definition, ref stamp } => self.apply_created(lsn, definition, stamp.as_ref())?,
+            Event::LobbyCreated { ref definition, ref stamp } => {
+                self.apply_created(lsn, definition, stamp.as_ref(), None)?
+            }
+            Event::TrialCreated { ref definition, until } => self.apply_created(lsn, definition, None, Some(until))?,
             Event::LobbyReady { lobby, at } => {
                 self.change_lobby_with_fact((lsn, at), lobby, LobbyFactKind::Ready, |lobby| lobby.is_ready = true)?
             }
@@ -163,9 +166,10 @@ impl Engine {
         lsn: Lsn,
         definition: &LobbyDefinition<'_>,
         stamp: Option<&KeyStamp>,
+        trial_until: Option<Ms>,
     ) -> Result<u32, ApplyError> {
         let number = definition.lobby;
-        if !self.insert_lobby(lsn, definition) {
+        if !self.insert_lobby(lsn, definition, trial_until) {
             return Err(ApplyError::Malformed("a lobby that is already there, or without count"));
         }
         if let Some(stamp) = stamp {
@@ -191,7 +195,7 @@ impl Engine {
         Ok(number)
     }
 
-    pub(super) fn insert_lobby(&mut self, lsn: Lsn, definition: &LobbyDefinition<'_>) -> bool {
+    pub(super) fn insert_lobby(&mut self, lsn: Lsn, definition: &LobbyDefinition<'_>, trial_until: Option<Ms>) -> bool {
         let capacity = definition.limits.into_iter().max().unwrap_or(0);
         if definition.limits.contains(&0) || capacity > MAX_CAPACITY {
             return false;
@@ -204,7 +208,8 @@ impl Engine {
         }
         let mode = self.names.acquire(&self.seed, definition.mode.as_bytes());
         let region = self.names.acquire(&self.seed, definition.region.as_bytes());
-        let lobby = Lobby::new(definition, lsn, mode, region, tags.into());
+        let mut lobby = Lobby::new(definition, lsn, mode, region, tags.into());
+        lobby.trial_until = trial_until;
         self.lobbies.insert(&self.seed, lobby)
     }
 

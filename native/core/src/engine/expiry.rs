@@ -4,7 +4,7 @@
 //! every answer treats its use as ended.
 
 use super::{CreditClass, Engine, LobbyRef, credit_of, has_credit};
-use crate::command::{Context, EndReason, Id, Ms};
+use crate::command::{Context, Id, Ms};
 use crate::journal_event::Event;
 use crate::lobby_table::LobbyRecord;
 use crate::slot::{SlotState, SlotUseEnd};
@@ -141,16 +141,13 @@ impl Engine {
     pub(super) fn handle_lobby_deadline(&mut self, cx: &mut Context<'_>, number: u32) -> LobbyDeadline {
         let now = self.time.now();
         let Some(lobby) = self.lobbies.live_mut(number) else { return LobbyDeadline::JournalFull };
-        let start_by = lobby.start_timeout_at().unwrap_or(Ms::MAX);
-        let silent_by = lobby.silent_end_at().unwrap_or(Ms::MAX);
-        let is_end_due = start_by.min(silent_by) <= now;
-        let steps = if is_end_due { 1 + lobby.slots.used } else { 1 };
+        let due_end = lobby.end_deadline().filter(|(at, _)| *at <= now);
+        let steps = if due_end.is_some() { 1 + lobby.slots.used } else { 1 };
         let is_first = self.expiry_steps_left == MAX_STEPS_PER_COMMAND;
-        if is_end_due && steps > self.expiry_steps_left && !is_first {
+        if due_end.is_some() && steps > self.expiry_steps_left && !is_first {
             return LobbyDeadline::OutOfSteps;
         }
-        if is_end_due {
-            let reason = if start_by <= silent_by { EndReason::StartTimeout } else { EndReason::Silent };
+        if let Some((_, reason)) = due_end {
             if !self.end_lobby(cx, number, reason, None) {
                 return LobbyDeadline::JournalFull;
             }

@@ -80,7 +80,7 @@ impl Engine {
                 lobby.empty_since = now;
             }
             let to = lobby.idle_state();
-            let is_counted_live = !lobby.is_stopping;
+            let is_counted_live = !lobby.is_stopping && !lobby.is_trial();
             let live = i32::from(is_counted_live) - i32::from(lobby.is_counted_live);
             lobby.idle_state = to;
             lobby.is_counted_live = is_counted_live;
@@ -92,7 +92,7 @@ impl Engine {
     }
 
     pub(super) fn remove_from_idle_groups(&mut self, number: u32, reason: EndReason) {
-        let Some(lobby) = self.lobbies.live_mut(number) else { return };
+        let Some(lobby) = self.lobbies.live_mut(number).filter(|lobby| !lobby.is_trial()) else { return };
         let (key, from) = (lobby.group_key(), lobby.idle_state);
         let live = -i32::from(lobby.is_counted_live);
         // The engine ends these lobbies by timeout, so no runtime reports their failure.

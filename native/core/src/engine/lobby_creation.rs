@@ -2,7 +2,7 @@
 
 use super::lobby_lifecycle::limits_of;
 use super::{CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{CommandOutcome, Context, CreationPolicy, Id, LobbyTemplate, Lsn};
+use crate::command::{CommandOutcome, Context, CreationPolicy, Id, LobbyTemplate, Lsn, Publicity};
 use crate::journal_event::Event;
 use crate::lobby::Limit;
 use crate::port_leases::PortLease;
@@ -72,8 +72,10 @@ impl Engine {
         let Some(ports) = self.leases.draw(template.lobby.namespace, template.ports, template.random) else {
             return Err((Refusal::PortsExhausted, self.last_lsn));
         };
-        let mut definition = self.lobby_definition(&template.lobby, template.publicity);
+        let publicity = template.trial_ms.map_or(template.publicity, |_| Publicity::Private);
+        let mut definition = Box::new(self.lobby_definition(&template.lobby, publicity));
         definition.ports.clear();
+        definition.is_join_enabled &= template.trial_ms.is_none();
         let number = definition.lobby;
         let lease = PortLease {
             namespace: template.lobby.namespace,
@@ -82,8 +84,12 @@ impl Engine {
             ports,
             is_over: false,
         };
+        let created = match template.trial_ms {
+            Some(trial_ms) => Event::TrialCreated { definition, until: self.time.now().saturating_add(trial_ms) },
+            None => Event::LobbyCreated { definition, stamp: None },
+        };
         let events = [
-            Event::LobbyCreated { definition: Box::new(definition), stamp: None },
+            created,
             Event::LobbyManaged { lobby: number, lobby_config: template.lobby_config.unwrap_or_default() },
             Event::PortsLeased { owner: template.lobby.id, lease: Box::new(lease) },
         ];

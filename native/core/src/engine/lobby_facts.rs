@@ -12,6 +12,8 @@ const READY: u8 = 2;
 const CLOSED: u8 = 3;
 const STOPPING: u8 = 4;
 const ENDED: u8 = 5;
+const TRIAL_MADE: u8 = 6;
+const TRIAL_ENDED: u8 = 7;
 
 const BAD_FACT: ApplyError = ApplyError::Malformed("a fact of the image does not add up");
 
@@ -80,6 +82,7 @@ impl Engine {
             mode: self.names.text(lobby.mode).into(),
             region: self.names.text(lobby.region).into(),
             is_public: lobby.is_public,
+            is_trial: lobby.is_trial(),
             max_players: lobby.limits,
             create_ts_ms: lobby.create_ts_ms,
         }
@@ -129,7 +132,7 @@ fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
     w.id(fact.namespace);
     match &fact.kind {
         LobbyFactKind::Created(details) => {
-            w.u8(MADE);
+            w.u8(if details.is_trial { TRIAL_MADE } else { MADE });
             write_details(w, details);
         }
         LobbyFactKind::Ready => w.u8(READY),
@@ -139,7 +142,7 @@ fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
         }
         LobbyFactKind::Stopping => w.u8(STOPPING),
         LobbyFactKind::Ended(ended) => {
-            w.u8(ENDED);
+            w.u8(if ended.details.is_trial { TRIAL_ENDED } else { ENDED });
             write_details(w, &ended.details);
             ended.reason.write(w);
             w.flag(ended.exit_code.is_some());
@@ -153,12 +156,12 @@ fn write_fact(w: &mut Writer<'_>, fact: &Fact) {
 fn load_fact(r: &mut Reader<'_>) -> Result<Fact, ApplyError> {
     let (lsn, at, lobby, namespace) = (r.u64()?, r.u64()?, r.id()?, r.id()?);
     let kind = match r.u8()? {
-        MADE => LobbyFactKind::Created(Box::new(load_details(r)?)),
+        kind @ (MADE | TRIAL_MADE) => LobbyFactKind::Created(Box::new(load_details(r, kind == TRIAL_MADE)?)),
         READY => LobbyFactKind::Ready,
         CLOSED => LobbyFactKind::Closed(r.flag()?),
         STOPPING => LobbyFactKind::Stopping,
-        ENDED => {
-            let (details, reason) = (load_details(r)?, Field::read(r)?);
+        kind @ (ENDED | TRIAL_ENDED) => {
+            let (details, reason) = (load_details(r, kind == TRIAL_ENDED)?, Field::read(r)?);
             let (has_code, code) = (r.flag()?, r.u32()? as i32);
             let (attendance, players) = (load_attendance(r)?, [r.u32()?, r.u32()?, r.u32()?]);
             LobbyFactKind::Ended(Box::new(LobbyEnd {
@@ -183,12 +186,13 @@ fn write_details(w: &mut Writer<'_>, details: &LobbyDetails) {
     w.u64(details.create_ts_ms);
 }
 
-fn load_details(r: &mut Reader<'_>) -> Result<LobbyDetails, ApplyError> {
+fn load_details(r: &mut Reader<'_>, is_trial: bool) -> Result<LobbyDetails, ApplyError> {
     Ok(LobbyDetails {
         version: r.id()?,
         mode: r.text()?.into(),
         region: r.text()?.into(),
         is_public: r.flag()?,
+        is_trial,
         max_players: [r.u32()?, r.u32()?, r.u32()?],
         create_ts_ms: r.u64()?,
     })

@@ -179,6 +179,7 @@ impl Engine {
             }),
             publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
             is_stopping: lobby.is_stopping,
+            is_trial: lobby.is_trial(),
             tags: self.tags_of(lobby),
         }
     }

@@ -339,6 +339,9 @@ impl Engine {
         let wait = self.lobbies.lsn(number);
         let lobby = self.lobbies.live(number).filter(|_| is_live);
         let Some(lobby) = lobby else { return Err(refuse(Refusal::LobbyStopped, wait)) };
+        if lobby.is_trial() {
+            return Err(refuse(Refusal::LobbyNotFound, wait));
+        }
         if !lobby.is_join_enabled {
             return Err(refuse(Refusal::JoinDisabled, wait));
         }

@@ -6,11 +6,14 @@
 //!
 //! Version 4 has the namespace of each channel token. It is written if a lobby with channel tokens has ended. Otherwise the
 //! image has version 3, because each token has the namespace of its lobby.
+//!
+//! Version 5 also has trials: live lobbies of kind 3, each with the end of its trial, and facts of trials. It is written
+//! if there are any, and has the namespace of each channel token.
 
 use super::Engine;
 use super::lobby_facts::{load_attendance, write_attendance};
 use crate::codec::{ApplyError, Reader, Writer};
-use crate::command::{Id, Lsn};
+use crate::command::{Id, Lsn, Ms};
 use crate::idempotency_table::{IdempotencyEntry, KeyPurpose, KeyStamp};
 use crate::journal_event::{Field, LobbyDefinition};
 use crate::lobby::{Lobby, ManagedLobby};
@@ -22,10 +25,12 @@ use crate::slot_use::{EncodedSlotUses, SlotUse};
 const MAGIC: &[u8; 8] = b"hostimg\0";
 const VERSION: u16 = 3;
 const VERSION_WITH_TOKEN_NAMESPACES: u16 = 4;
+const VERSION_WITH_TRIALS: u16 = 5;
 const CHUNK: usize = 1 << 16;
 
 const LIVE: u8 = 1;
 const ENDED: u8 = 2;
+const LIVE_TRIAL: u8 = 3;
 
 const BAD_LOBBY: ApplyError = ApplyError::Malformed("a lobby of the image does not add up");
 
@@ -35,8 +40,9 @@ impl Engine {
         let mut bytes = Vec::with_capacity(CHUNK * 2);
         let mut w = Writer { bytes: &mut bytes };
         w.raw(MAGIC);
-        let has_token_namespaces = self.has_tokens_of_ended_lobbies();
-        w.u16(if has_token_namespaces { VERSION_WITH_TOKEN_NAMESPACES } else { VERSION });
+        let version = self.image_version();
+        let has_token_namespaces = version >= VERSION_WITH_TOKEN_NAMESPACES;
+        w.u16(version);
         w.u16(self.config.shard);
         w.u64(self.last_lsn);
         w.u64(self.entries_up_to);
@@ -69,7 +75,7 @@ impl Engine {
         self.enter_recovery();
         let mut r = Reader::new(bytes);
         let (magic, version) = (r.take(MAGIC.len())?, r.u16()?);
-        if magic != MAGIC || ![VERSION, VERSION_WITH_TOKEN_NAMESPACES].contains(&version) {
+        if magic != MAGIC || !(VERSION..=VERSION_WITH_TRIALS).contains(&version) {
             return Err(ApplyError::Malformed("not an image, or of another version"));
         }
         if r.u16()? != self.config.shard {
@@ -80,7 +86,11 @@ impl Engine {
         self.forgotten_lsn = r.u64()?;
         for _ in 0..r.u32()? {
             match r.u8()? {
-                LIVE => self.load_lobby(&mut r)?,
+                LIVE => self.load_lobby(&mut r, None)?,
+                LIVE_TRIAL => {
+                    let until = r.u64()?;
+                    self.load_lobby(&mut r, Some(until))?;
+                }
                 ENDED => self.load_tombstone(&mut r)?,
                 _ => return Err(BAD_LOBBY),
             }
@@ -92,13 +102,25 @@ impl Engine {
             // Expired entries leave the queue, but stay in the table until their slot use ends.
         }
         self.load_outbox(&mut r)?;
-        let has_token_namespaces = version == VERSION_WITH_TOKEN_NAMESPACES;
+        let has_token_namespaces = version >= VERSION_WITH_TOKEN_NAMESPACES;
         let lobbies = &self.lobbies;
         self.event_channels.load(has_token_namespaces, &mut r, |lobby, lsn| live_namespace(lobbies, lobby, lsn))?;
         self.captcha_passes.load(&mut r)?;
         self.mock_tokens.load(&mut r)?;
         self.leases.load(&mut r)?;
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("unexpected bytes after the image")) }
+    }
+
+    /// Returns the oldest version that can hold the state, so that an earlier build of the service can read the image.
+    fn image_version(&self) -> u16 {
+        let is_trial = |record| matches!(record, LobbyRecord::Live(lobby) if lobby.is_trial());
+        if self.outbox.has_trials() || self.lobbies.iter().any(|(_, record)| is_trial(record)) {
+            VERSION_WITH_TRIALS
+        } else if self.has_tokens_of_ended_lobbies() {
+            VERSION_WITH_TOKEN_NAMESPACES
+        } else {
+            VERSION
+        }
     }
 
     fn has_tokens_of_ended_lobbies(&self) -> bool {
@@ -118,7 +140,13 @@ impl Engine {
 
     fn write_lobby(&self, lobby: &Lobby, bytes: &mut Vec<u8>, out: &mut dyn FnMut(&[u8])) {
         let mut w = Writer { bytes };
-        w.u8(LIVE);
+        match lobby.trial_until {
+            Some(until) => {
+                w.u8(LIVE_TRIAL);
+                w.u64(until);
+            }
+            None => w.u8(LIVE),
+        }
         let text = |bytes| core::str::from_utf8(bytes).unwrap_or_default();
         let tags = lobby.tags.iter().filter_map(|tag| split_tag_symbol(self.names.bytes(*tag)));
         let created = Box::new(LobbyDefinition {
@@ -170,10 +198,10 @@ impl Engine {
         w.u64(slot.history);
     }
 
-    fn load_lobby(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
+    fn load_lobby(&mut self, r: &mut Reader<'_>, trial_until: Option<Ms>) -> Result<(), ApplyError> {
         let created = Box::<LobbyDefinition<'_>>::read(r)?;
         let number = created.lobby;
-        if !self.insert_lobby(r.u64()?, &created) {
+        if !self.insert_lobby(r.u64()?, &created, trial_until) {
             return Err(BAD_LOBBY);
         }
         let Some(lobby) = self.lobbies.live_mut(number) else { return Err(BAD_LOBBY) };

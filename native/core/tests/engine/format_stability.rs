@@ -70,3 +70,16 @@ fn log_and_image_of_every_command_keep_their_bytes() {
         (46, "5715fc337df339bb", "871565a2d895c534")
     );
 }
+
+#[test]
+fn log_and_image_of_a_trial_keep_their_bytes() {
+    let mut w = TestEngine::new();
+    let trial = w.start_idle(|template| template.trial_ms = Some(60_000)).result.unwrap();
+    w.ready(trial).unwrap();
+    let ended = w.start_idle(|template| template.trial_ms = Some(10)).result.unwrap();
+    w.pass(10);
+    assert!(w.engine.lobby(ended).is_none());
+    let log: Vec<u8> = w.log.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
+    let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
+    assert_eq!((hash(&log).as_str(), hash(&image_of(&w.engine)).as_str()), ("93c6a842fa332606", "09248ca2b19f5d4b"));
+}

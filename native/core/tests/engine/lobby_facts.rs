@@ -40,6 +40,7 @@ fn facts_follow_the_lobby_lifecycle_in_order() {
         mode: "arena".into(),
         region: "local".into(),
         is_public: true,
+        is_trial: false,
         max_players: [4, 4, 8],
         create_ts_ms: 1_700_000_000_000,
     };

@@ -24,3 +24,4 @@ mod random;
 mod records_against_lists;
 mod reference_model;
 mod test_engine;
+mod trials;

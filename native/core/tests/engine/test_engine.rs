@@ -221,7 +221,8 @@ impl TestEngine {
     pub fn own_lobby<'a>(&mut self) -> LobbyTemplate<'a> {
         let lobby = self.new_lobby();
         let random = self.next_lobby.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        LobbyTemplate { lobby, publicity: Publicity::Public, lobby_config: None, ports: &ONE_PORT, random }
+        let publicity = Publicity::Public;
+        LobbyTemplate { lobby, publicity, lobby_config: None, ports: &ONE_PORT, random, trial_ms: None }
     }
 
     pub fn lobby<'a>(&mut self, change: impl FnOnce(&mut Attach<'a>)) -> Id {

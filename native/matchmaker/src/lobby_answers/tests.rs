@@ -44,6 +44,7 @@ fn lobby(ports: Vec<Port>, own: Option<Vec<LeasedPort>>) -> LobbyView {
         own: own.map(|ports| Box::new(ManagedLobbyView { ports, lobby_config: None })),
         publicity: Publicity::Public,
         is_stopping: false,
+        is_trial: false,
         tags: Vec::new(),
     }
 }

@@ -182,6 +182,7 @@ fn view(model: &Model, index: usize) -> LobbyView {
         own: lobby.is_ours.then(|| Box::new(ManagedLobbyView { ports: Vec::new(), lobby_config: None })),
         publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
         is_stopping: lobby.is_stopping,
+        is_trial: false,
         tags: lobby.tags.clone(),
     }
 }

@@ -321,6 +321,7 @@ fn creating<R>(creation: &CreationArgs, run: impl FnOnce(CreationPolicy<'_>) -> 
                 lobby_config: None,
                 ports: &[],
                 random: 0,
+                trial_ms: None,
             }))
         }
     }
