@@ -54,6 +54,7 @@ from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
 from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
+from pyservice.control.trials import TrialOperations
 from pyservice.control.uploads import UploadLifecycle, UploadOperations, picture_url
 from pyservice.control.url_signing import url_signer
 from pyservice.control.versions import VersionOperations
@@ -180,9 +181,10 @@ class ControlPlane:
                 links.public_url = f"{settings.http_scheme}://{reachable_address(address)}"
 
         data_plane = self._data_plane = DataPlaneClient(self._client, set_public_url)
+        self._composer = FeedComposer(owner.source_epoch, links)
         self._feeder = Feeder(
             self._database,
-            FeedComposer(owner.source_epoch, links),
+            self._composer,
             data_plane,
             lambda game_id: self._topics.bump(game_topic(game_id)),
             self._audit,
@@ -344,6 +346,7 @@ class ControlPlane:
                 records, self._feeder, data_plane, self._gate.clear_cache, self._tasks.finish
             ),
             versions=VersionOperations(records, deletions, self._context),
+            trials=TrialOperations(records, self._composer, data_plane),
             platform=self._platform,
             devices=self._devices,
             lobbies=LobbyRecordOperations(

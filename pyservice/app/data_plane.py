@@ -50,6 +50,7 @@ from pyservice.dataplane.readiness import HealthMonitors, Phase, Readiness
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.dataplane.static_feed import FeedOverSocket, StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
+from pyservice.dataplane.trials import Trials
 from pyservice.durable_files import is_disk_full
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.metrics_listener import Probes
@@ -222,6 +223,13 @@ class DataPlane:
             MacKeyRotation(settings.data_dir, self._engine),
         )
         facts = FactsOutbox(self._engine, self._processes.lobby_resources.of_lobby)
+        trials = Trials(
+            self._feed,
+            self._engine.processes,
+            self._processes.lobby_templates,
+            self._processes.runtime,
+            [region.name_id for region in settings.regions],
+        )
         self._internal = InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
@@ -232,6 +240,7 @@ class DataPlane:
                 f"{_INTERNAL}.Facts.Read": facts.read,
                 f"{_INTERNAL}.Facts.Counts": facts.counts,
                 f"{_INTERNAL}.Facts.Lobbies": facts.lobbies,
+                f"{_INTERNAL}.Trials.StartTrial": trials.start,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
                 f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
                 **self._processes.handlers(),
@@ -463,7 +472,7 @@ class LobbyProcesses:
         grace_ms = settings.empty_lobby_grace_ms
         self.lobby_scaler = LobbyScaler(engine, namespaces, self.lobby_templates, regions, grace_ms)
         self.runtime.on_lobby_crashed = self.lobby_scaler.lobby_crashed
-        namespaces.on_version_replaced = self.runtime.previous_versions.retire
+        namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.runtime.wait_server_served = self.routes.wait_server_served
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:

@@ -9,7 +9,13 @@ from pyservice.calls import InternalCalls
 from pyservice.control.batching import Batcher
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
-from pyservice.pb.hosting.internal.v1 import facts_pb2, feed_pb2, runtime_pb2, signing_pb2
+from pyservice.pb.hosting.internal.v1 import (
+    facts_pb2,
+    feed_pb2,
+    runtime_pb2,
+    signing_pb2,
+    trials_pb2,
+)
 
 _log = get_logger("service")
 
@@ -122,6 +128,12 @@ class DataPlaneClient:
         response: runtime_pb2.WantedResponse = await self._call(
             "Runtime.Wanted", request, request.wait_ms / 1000 + _TIMEOUT_S
         )
+        return response
+
+    async def start_trial(
+        self, request: trials_pb2.StartTrialRequest
+    ) -> trials_pb2.StartTrialResponse:
+        response: trials_pb2.StartTrialResponse = await self._call("Trials.StartTrial", request)
         return response
 
     async def lease(self, request: runtime_pb2.LeaseRequest) -> runtime_pb2.LeaseResponse:

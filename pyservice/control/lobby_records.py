@@ -212,6 +212,7 @@ def _new_row(fact: facts_pb2.Fact, lobby: facts_pb2.LobbyAbout) -> Row:
         "connected_count": 0,
         "cpu_millicores": lobby.cpu_millicores,
         "memory_mb": lobby.memory_mb,
+        "is_trial": lobby.is_trial,
     }
 
 
@@ -437,7 +438,8 @@ def _record(
         publicity=row.publicity,
         version_id=row.version_id,
         is_closed=row.is_closed,
-        is_draining=is_old and not is_over,
+        is_draining=is_old and not is_over and not row.is_trial,
+        is_trial=row.is_trial or None,
         reserved_count=counts.reserved_count,
         connected_count=counts.connected_count,
         failure=failure,

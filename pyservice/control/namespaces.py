@@ -231,6 +231,7 @@ class NamespaceOperations:
         namespace_id, version_id = row.namespace_id, request.version_id
         if not row.has_version:
             raise ServiceError("VERSION_NOT_FOUND")
+        _require_expected(request, row.version_id)
         if row.version_id != version_id:
             # A version that the data plane refuses is not stored, not even for a moment.
             await self.feeder.check_version(namespace_id, row.group_id, version_id)
@@ -239,6 +240,10 @@ class NamespaceOperations:
         async def change(tx: Transaction) -> remembered_pb2.VersionSet:
             if not await games.is_version_of(tx, row.game_id, version_id):
                 raise ServiceError("VERSION_NOT_FOUND")
+            if request.HasField("expected_version_id"):
+                await namespaces.lock(tx, namespace_id)
+                now = await authorization.find_namespace(tx, caller, request)
+                _require_expected(request, now.version_id)
             tx.after_commit(partial(self.feeder.enqueue, namespace_id, row.group_id, confirmation))
             tx.after_commit(lambda: self.records.topics.bump(game_topic(row.game_id)))
             if await namespaces.set_version(tx, namespace_id, version_id):
@@ -362,6 +367,18 @@ class NamespaceOperations:
 
         return await self.namespace_change.apply_and_confirm(
             caller, request, pb.PatchMatchmakerConfigResponse, change
+        )
+
+
+def _require_expected(request: pb.UpdateNamespaceVersionRequest, current_id: str) -> None:
+    """Raises VERSION_CHANGED if the namespace runs neither the expected nor the new version."""
+    if not request.HasField("expected_version_id"):
+        return
+    if current_id not in (request.expected_version_id, request.version_id):
+        raise ServiceError(
+            "VERSION_CHANGED",
+            f"The namespace runs version {current_id}. Nothing was changed.",
+            metadata={"version_id": current_id},
         )
 
 

@@ -24,6 +24,7 @@ from pyservice.control.servers import ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.sites import SiteOperations
 from pyservice.control.tokens import TokenOperations
+from pyservice.control.trials import TrialOperations
 from pyservice.control.uploads import UploadOperations
 from pyservice.control.versions import VersionOperations
 
@@ -40,6 +41,7 @@ class Handlers:
     namespace_access: NamespaceAccessOperations
     tokens: TokenOperations
     versions: VersionOperations
+    trials: TrialOperations
     platform: ServiceInfoOperations
     devices: DeviceLinkOperations
     lobbies: LobbyRecordOperations
@@ -77,6 +79,7 @@ def operation_table(
         ("Versions.ValidateVersion", cloud, handlers.versions.validate),
         ("Versions.ReserveVersionName", cloud, handlers.versions.reserve_name),
         ("Versions.GetVersion", cloud, handlers.versions.get),
+        ("Versions.StartTrial", cloud, handlers.trials.start),
         ("Versions.ListVersions", cloud, handlers.versions.list_),
         ("Versions.DeleteVersion", cloud, handlers.versions.delete),
         ("Namespaces.ValidateNamespace", cloud, handlers.namespaces.validate),

@@ -107,7 +107,8 @@ async def _read_files(
         if index and not index % _READ_AT_ONCE:
             await asyncio.sleep(0)
         content_type = file.content_type if file.HasField("content_type") else None
-        new = NewFile(file.path, file.content_length, content_type)
+        digest = bytes.fromhex(file.sha256) if file.HasField("sha256") else None
+        new = NewFile(file.path, file.content_length, content_type, digest)
         files.append(new)
         if len(problems) < _PROBLEMS_MAX:
             problems += _problems(index, new, paths)

@@ -42,12 +42,29 @@ async def check_contents(
     VALIDATION_FAILED, DEADLINE_EXCEEDED, INTERNAL, FileNotFoundError, OSError.
     """
     if kind == "site":
+        await _site(objects, run, files, keys)
         return CheckedContents()
     (file,) = files
     key = keys[file.path]
     if build is None:
         return CheckedContents(picture=await _picture(objects, run, file, key))
     return CheckedContents(digests={file.path: await _build(objects, build, file, key)})
+
+
+async def _site(
+    objects: Objects, run: RunStep, files: Sequence[Record], keys: Mapping[str, str]
+) -> None:
+    """Compares the files with the SHA-256 of the request. A later site copies them by these."""
+    problems: list[FieldProblem] = []
+    for file in files:
+        if file.sha256 is None:
+            continue
+        digest = await objects.digest(keys[file.path], run)
+        if digest != file.sha256.hex():
+            # Some clients split paths at dots, so the path of the file is in the text.
+            reason = f"of {file.path!r} is not the SHA-256 of the uploaded file, which is {digest}"
+            problems.append(field_problem(["files", "sha256"], "invalid", reason))
+    require_valid(problems)
 
 
 async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> str:

@@ -61,6 +61,7 @@ SWEEP_INTERVAL_S: Final = 600.0
 _RETRIES_S: Final = (60.0, CLEANUP_INTERVAL_S)
 _BATCH_ROWS: Final = 100
 _SIGNED_AT_ONCE: Final = 100
+_DIGESTS_AT_ONCE: Final = 500
 _REMEMBERED_MAX: Final = 1024
 _CHECKS_AT_ONCE: Final = 4
 """Limit of build checks in progress. Decompression holds up to 128 MiB for each."""
@@ -157,8 +158,35 @@ class UploadLifecycle:
             caller, request, remembered_pb2.PreparedUpload, change, check_replay
         )
         response = plan.response_type.FromString(stored.answer)
-        plan.set_urls(response, await self._requests(plan.kind, stored.upload_id, plan.files))
+        copied = await self._copy_known_files(plan, stored.upload_id)
+        missing = [file for file in plan.files if file.path not in copied]
+        plan.set_urls(response, await self._requests(plan.kind, stored.upload_id, missing))
         return response
+
+    async def _copy_known_files(self, plan: UploadPlan[ResponseT], upload_id: str) -> set[str]:
+        """Copies the files of a site that an earlier site of the game has, and returns their paths."""
+        digests = sorted({file.sha256 for file in plan.files if file.sha256 is not None})
+        if plan.kind != "site" or not digests:
+            return set()
+        known: dict[tuple[bytes, int], str] = {}
+        async with self._database.read() as tx:
+            row = await uploads.find(tx, upload_id)
+            if row is None or row.complete_ms is not None or _is_abandoned(row):
+                return set()
+            for first in range(0, len(digests), _DIGESTS_AT_ONCE):
+                batch = digests[first : first + _DIGESTS_AT_ONCE]
+                for file in await uploads.site_files_with_digests(tx, row.game_id, batch):
+                    key = object_key("site", file.upload_id, file.path)
+                    known[file.sha256, file.content_length] = key
+        copies: list[tuple[str, str]] = []
+        paths: list[str] = []
+        for new in plan.files:
+            source = known.get((new.sha256 or b"", new.content_length))
+            if source is not None:
+                copies.append((source, object_key("site", upload_id, new.path)))
+                paths.append(new.path)
+        is_copied = await self._objects.copy(copies)
+        return {path for path, is_there in zip(paths, is_copied, strict=True) if is_there}
 
     async def _requests(
         self, kind: str, upload_id: str, files: Sequence[NewFile]

@@ -20,6 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
@@ -284,6 +285,26 @@ class ConfigurationFeed:
         """
         item = pb.ManyItem(configuration=configuration, is_check=True)
         return (await asyncio.shield(self._apply([item])))[0]
+
+    async def prepare(
+        self, configuration: configuration_pb2.NamespaceConfiguration
+    ) -> PreparedNamespace | pb.Refused:
+        """Returns a configuration as `apply` would put it into the index. Changes nothing.
+
+        Returns the refusal that `apply` would give.
+        """
+        response = await self.check(configuration)
+        if response.HasField("refused"):
+            return response.refused
+        prepare = partial(prepare_namespace, configuration, self._namespaces.held_versions)
+        async with self._lock:
+            # The lock makes the index read-only, so a thread may read it.
+            if configuration.ByteSize() <= _ON_LOOP_BYTES_MAX:
+                return prepare()
+            return await asyncio.shield(asyncio.to_thread(prepare))
+
+    def has_namespace(self, namespace_id: bytes) -> bool:
+        return self._namespaces.is_known(namespace_id)
 
     async def _apply(self, items: Sequence[pb.ManyItem]) -> list[pb.ApplyResponse]:
         answers: list[pb.ApplyResponse] = []

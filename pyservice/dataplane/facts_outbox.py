@@ -180,6 +180,7 @@ def _lobby_about(fact: Fact) -> pb.LobbyAbout:
         game_mode=fact.mode or "",
         region=fact.region or "",
         is_public=bool(fact.is_public),
+        is_trial=bool(fact.is_trial),
         max_players=find,
         max_players_direct=direct,
         max_players_party=party,

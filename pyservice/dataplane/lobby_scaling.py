@@ -175,6 +175,8 @@ class LobbyScaler:
                     self._due[key] = now_s
 
     def lobby_crashed(self, lobby: Lobby) -> None:
+        if lobby.is_trial:
+            return
         key = (lobby.namespace, lobby.version, lobby.mode, lobby.region)
         self._backoff.record(key)
         self._schedule(key, self._backoff.remaining_s(key))
@@ -254,7 +256,8 @@ class LobbyScaler:
             return
         for lobby_id in self._processes.lobbies_of_version(namespace.namespace_id, version):
             lobby = self._source.lobby(lobby_id)
-            if lobby is None or key != _key(lobby):
+            # A trial ends at its own deadline.
+            if lobby is None or lobby.is_trial or key != _key(lobby):
                 continue
             if lobby.is_ours:
                 await self._stop(lobby_id, only_if_idle=False)

@@ -194,6 +194,20 @@ class LobbyTemplates:
             return None
         return self._template(namespace, mode, region, LobbyOverrides())
 
+    def for_trial(
+        self, namespace: ResolvedNamespace, mode: ResolvedMode, region: str, trial_ms: int
+    ) -> LobbyTemplate:
+        """Returns a template for a trial that ends after `trial_ms`.
+
+        Raises QUOTA_EXCEEDED, and CAPACITY_EXHAUSTED with the reason.
+        """
+        refusal = self._quota_use(namespace).refusal(self._size(mode, region))
+        if refusal is not None:
+            raise refusal
+        if not self._can_start_mode(mode, region):
+            raise self.start_refusal(ServiceError("CAPACITY_EXHAUSTED"), [mode], [region])
+        return self._build(namespace, mode, region, LobbyOverrides(), trial_ms)
+
     def _can_start_mode(self, mode: ResolvedMode, region: str) -> bool:
         return mode.runtime.image_id is not None and self._can_start(mode.settings_in(region).tier)
 
@@ -223,6 +237,7 @@ class LobbyTemplates:
         mode: ResolvedMode,
         region: str,
         overrides: LobbyOverrides,
+        trial_ms: int | None = None,
     ) -> LobbyTemplate:
         limits = (mode.max_players, mode.max_players_direct, mode.max_players_party)
         if overrides.max_players is not None:
@@ -241,6 +256,7 @@ class LobbyTemplates:
             is_public=overrides.publicity == "public",
             lobby_config=overrides.lobby_config,
             lobby_count_max=namespace.lobby_count_max,
+            trial_ms=trial_ms,
         )
 
     def _port(self, name: str, port: ModePort) -> PortRequest:

@@ -37,9 +37,9 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.schema.validation import require_valid
 
 
-class PreviousVersions:
-    """Configurations of previous versions. Each is kept only while lobbies of its version are
-    starting.
+class OtherVersions:
+    """Configurations of previous versions and of versions on trial. Each is kept only while lobbies
+    of its version are starting.
     """
 
     def __init__(self, processes: ProcessCommands) -> None:
@@ -49,10 +49,14 @@ class PreviousVersions:
     def __len__(self) -> int:
         return len(self._namespaces)
 
-    def retire(self, namespace: ResolvedNamespace) -> None:
-        key = namespace.namespace_id, namespace.version_id
-        if self._processes.starts_of_version(*key):
-            self._namespaces[key] = namespace
+    def keep_if_starting(self, namespace: ResolvedNamespace) -> None:
+        """Keeps the configuration of a version that the namespace no longer runs."""
+        if self._processes.starts_of_version(namespace.namespace_id, namespace.version_id):
+            self.keep(namespace)
+
+    def keep(self, namespace: ResolvedNamespace) -> None:
+        """Keeps a configuration. The caller starts a lobby of its version before its next await."""
+        self._namespaces[namespace.namespace_id, namespace.version_id] = namespace
 
     def drop_unused(self) -> None:
         unused = [key for key in self._namespaces if not self._processes.starts_of_version(*key)]
@@ -96,7 +100,7 @@ class RuntimeConnection:
         self._source = source
         self._processes = source.processes
         self._namespaces = namespaces
-        self.previous_versions = PreviousVersions(source.processes)
+        self.other_versions = OtherVersions(source.processes)
         self._player_addresses = player_addresses
         self._run = secrets.token_hex(8)
         self._open_requests = 0
@@ -213,7 +217,7 @@ class RuntimeConnection:
     ) -> tuple[ResolvedNamespace | None, ResolvedMode | None]:
         if not self._namespaces.is_known(lobby.namespace):
             return None, None
-        namespace = self.previous_versions.configuration_of(
+        namespace = self.other_versions.configuration_of(
             lobby, self._namespaces.resolved(lobby.namespace)
         )
         return namespace, namespace.modes.get(lobby.mode) if namespace else None
@@ -229,7 +233,7 @@ class RuntimeConnection:
 
     async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
         require_valid(request)
-        self.previous_versions.drop_unused()
+        self.other_versions.drop_unused()
         self.capacity = request.capacity
         self._first_request.set()
         after = request.after_sequence if request.run == self._run else 0

@@ -297,6 +297,14 @@ TABLE: Final[dict[str, ErrorRow]] = {
         "Complete the upload of the build first.",
         None,
     ),
+    "VERSION_CHANGED": ErrorRow(
+        409,
+        "FAILED_PRECONDITION",
+        "client",
+        "The namespace runs another version than expected",
+        "Get the namespace, and decide whether to set the version with its current expected_version_id.",
+        None,
+    ),
     "DEVICE_LINK_USED": ErrorRow(
         409,
         "FAILED_PRECONDITION",

@@ -110,6 +110,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "reserve_version_name": Example(token='cloud', body='{}'),
     "get_version": Example(token='cloud'),
     "list_versions": Example(token='cloud'),
+    "start_trial": Example(token='cloud', body='{"namespace_id": "{namespace_id}", "game_mode": "duel", "timeout_ms": 10000}'),
     "delete_version": Example(token='cloud', path={'version_id': '{unused_version_id}'}),
 }
 

@@ -291,6 +291,9 @@ class FolderBlobStore:
         folder = self._folder / "pending" / prefix
         await self._run(lambda: self._replace_by_marker(folder), self._writers)
 
+    async def copy(self, names: Sequence[tuple[str, str]]) -> list[bool]:
+        return await self._run(lambda: self._link(names), self._writers)
+
     async def write(self, name: str, content: bytes) -> None:
 
         def write() -> None:
@@ -406,6 +409,30 @@ class FolderBlobStore:
         if is_synced:
             with contextlib.suppress(FileNotFoundError):
                 sync_folder(target.parent)
+
+    def _link(self, names: Sequence[tuple[str, str]]) -> list[bool]:
+        """Links blobs, because kept ones never change. Returns whether each source exists."""
+
+        def link(source: Path, target: Path) -> bool:
+            # An earlier attempt may have made the link.
+            with contextlib.suppress(FileExistsError):
+                self._in_folder(target.parent, lambda: os.link(source, target))
+            return True
+
+        is_linked = []
+        try:
+            for before, after in names:
+                source, target = self._folder / before, self._folder / after
+                try:
+                    is_linked.append(source.exists() and link(source, target))
+                except FileNotFoundError:
+                    is_linked.append(False)
+            for folder in {(self._folder / after).parent for _, after in names}:
+                with contextlib.suppress(FileNotFoundError):
+                    sync_folder(folder)
+        except NotADirectoryError:
+            raise ServiceError("UPLOAD_NOT_FOUND") from None
+        return is_linked
 
     def _rename(self, names: Sequence[tuple[str, str]]) -> None:
         for before, after in names:

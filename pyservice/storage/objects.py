@@ -94,6 +94,12 @@ class BlobStore(Protocol):
     async def keep(self, names: Sequence[tuple[str, str]]) -> None:
         """Renames blobs. `names` has pairs of old and new name, and each rename is atomic."""
 
+    async def copy(self, names: Sequence[tuple[str, str]]) -> list[bool]:
+        """Copies kept blobs to pending ones. Returns False for each source that is missing.
+
+        Raises UPLOAD_NOT_FOUND if the store refuses PUTs to a target.
+        """
+
     async def forget(self, names: Sequence[str]) -> None: ...
 
     async def refuse_puts(self, prefix: str) -> None:
@@ -287,6 +293,18 @@ class Objects:
             if len(upload.parts) > 1:
                 lengths = [part.content_length for part in upload.parts]
                 await self._blobs.write(f"kept/{upload.key}.parts", encode_manifest(lengths))
+
+    async def copy(self, keys: Sequence[tuple[str, str]]) -> list[bool]:
+        """Copies objects of one part to uploads, as PUTs of their content would. `keys` has pairs of
+        source and target.
+
+        Returns False for each source that is missing. Raises UPLOAD_NOT_FOUND for a deleted upload.
+        """
+        for pair in keys:
+            for key in pair:
+                _check(key)
+        names = [(f"kept/{source}", f"pending/{target}.0") for source, target in keys]
+        return await self._blobs.copy(names)
 
     async def _moves(self, expected: Sequence[_PartMove]) -> list[_PartMove]:
         """Returns the parts that are not kept yet. Raises UPLOAD_INCOMPLETE if one is missing.

@@ -121,6 +121,17 @@ class S3BlobStore:
         await self._each(copy, names)
         await self.forget([before for before, _ in names])
 
+    async def copy(self, names: Sequence[tuple[str, str]]) -> list[bool]:
+        async def copy(pair: tuple[str, str]) -> bool:
+            try:
+                with _translate_store_errors():
+                    await obstore.copy_async(self._store, *pair)
+            except FileNotFoundError:
+                return False
+            return True
+
+        return await self._each(copy, names)
+
     async def forget(self, names: Sequence[str]) -> None:
         for first in range(0, len(names), _BULK):
             with _translate_store_errors(), contextlib.suppress(FileNotFoundError):

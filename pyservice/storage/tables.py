@@ -21,6 +21,7 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    false,
     text,
 )
 
@@ -312,6 +313,7 @@ lobbies: Final = Table(
     # Of the lobby's tier. 0 for attached lobbies, and for lobbies from before revision 0011.
     Column("cpu_millicores", BigInteger, nullable=False, server_default="0"),
     Column("memory_mb", BigInteger, nullable=False, server_default="0"),
+    Column("is_trial", Boolean, nullable=False, server_default=false()),
     Index("ix_lobbies_namespace_id_create_ms", "namespace_id", "create_ms", "lobby_id"),
     Index("ix_lobbies_stop_ms", "stop_ms"),
 )

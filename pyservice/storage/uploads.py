@@ -118,6 +118,27 @@ _SITE_FILES = (
     .join(sites, sites.c.upload_id == uploads.c.upload_id)
     .where(sites.c.site_id == bindparam("site_id"), uploads.c.complete_ms.is_not(None))
 )
+_SOURCE_SITES = 8
+"""Number of sites of a game from which a new site can take files. It bounds the search."""
+_NEWEST_SITES = (
+    select(uploads.c.upload_id)
+    .where(
+        uploads.c.game_id == bindparam("game_id"),
+        uploads.c.kind == "site",
+        uploads.c.complete_ms.is_not(None),
+    )
+    .order_by(uploads.c.create_ms.desc(), uploads.c.upload_id.desc())
+    .limit(_SOURCE_SITES)
+)
+_WITH_DIGESTS = select(
+    upload_files.c.upload_id,
+    upload_files.c.path,
+    upload_files.c.content_length,
+    upload_files.c.sha256,
+).where(
+    upload_files.c.upload_id.in_(_NEWEST_SITES),
+    upload_files.c.sha256.in_(bindparam("digests", expanding=True)),
+)
 _EXPIRED_BATCH_ROWS = 100
 
 
@@ -315,6 +336,13 @@ async def version_config(tx: Transaction, version_id: str) -> bytes:
 
 async def site_files(tx: Transaction, site_id: str) -> Sequence[Record]:
     return await tx.all(_SITE_FILES, {"site_id": site_id})
+
+
+async def site_files_with_digests(
+    tx: Transaction, game_id: str, digests: Sequence[bytes]
+) -> Sequence[Record]:
+    """Returns the files with one of the SHA-256 in the newest complete sites of a game."""
+    return await tx.all(_WITH_DIGESTS, {"game_id": game_id, "digests": list(digests)})
 
 
 async def add_export(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
 
 from tests.control.site_files import FILES, file_fields
-from tests.support.full_service import Developer
+from tests.support.full_service import Developer, eventually
 from tests.support.upload_files import put, put_all, without_addresses
 from tests.support.waiting import PATIENCE_S
 
@@ -49,6 +51,82 @@ async def test_site_upload_from_preparation_to_list(developer: Developer) -> Non
     await developer.good("create_version", **version)
     code = await developer.code("complete_upload", upload_id=upload_id)
     assert code == "UPLOAD_ALREADY_COMPLETE"
+
+
+def hashed_fields(contents: dict[str, bytes]) -> list[dict[str, Any]]:
+    digests = {path: sha256(content).hexdigest() for path, content in contents.items()}
+    return [{**fields, "sha256": digests[fields["path"]]} for fields in file_fields(contents)]
+
+
+async def hashed_site(
+    developer: Developer, game_id: str, contents: dict[str, bytes]
+) -> tuple[str, list[str]]:
+    """Uploads a site, and returns its id and the paths of the files that were sent."""
+    response = await developer.good(
+        "create_site", game_id=game_id, display_name="1", files=hashed_fields(contents)
+    )
+    requests = response["presigned_requests"]
+    await put_all(requests, contents)
+    await developer.good("complete_upload", upload_id=response["upload_id"])
+    return str(response["site_id"]), [request["path"] for request in requests]
+
+
+async def test_only_changed_files_of_a_site_are_sent(developer: Developer) -> None:
+    game_id = await developer.game()
+    first = {f"page-{number}.html": b"page %d" % number for number in range(50)}
+    first_id, sent = await hashed_site(developer, game_id, first)
+    assert sorted(sent) == sorted(first)
+    second = {**first, "page-7.html": b"changed", "moved.html": first["page-1.html"]}
+    second_id, sent = await hashed_site(developer, game_id, second)
+    assert sent == ["page-7.html"]
+    _, sent = await hashed_site(developer, await developer.game(), first)
+    assert sorted(sent) == sorted(first), "another game has no part in it"
+    # The files of a site do not depend on the site that they were copied from.
+    await developer.good("delete_site", game_id=game_id, site_id=first_id)
+    config = {"cdn": {"site_id": second_id}}
+    version_id = await developer.version(game_id, config)
+    target = {"game_id": game_id, "namespace_id": "prod"}
+    await developer.good("set_version", **target, version_id=version_id)
+    namespace = (await developer.good("get_namespace", **target))["namespace"]
+
+    async def served() -> bool:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
+            answers = {path: await client.get(f"{namespace['site_url']}{path}") for path in second}
+        return {path: answer.content for path, answer in answers.items()} == second
+
+    await eventually(served)
+
+
+async def test_repeated_preparation_returns_the_same_missing_files(developer: Developer) -> None:
+    game_id = await developer.game()
+    await hashed_site(developer, game_id, FILES)
+    contents = {**FILES, "new.txt": b"new"}
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "2"}
+    fields["files"] = hashed_fields(contents)
+    key = str(uuid4())
+    first, again = [await developer.good("create_site", key, **fields) for _ in range(2)]
+    assert first["upload_id"] == again["upload_id"]
+    assert [one["path"] for one in again["presigned_requests"]] == ["new.txt"]
+    await put_all(again["presigned_requests"], contents)
+    await developer.good("complete_upload", upload_id=first["upload_id"])
+    unchanged = await developer.good(
+        "create_site", game_id=game_id, display_name="3", files=hashed_fields(FILES)
+    )
+    assert unchanged["presigned_requests"] == []
+    await developer.good("complete_upload", upload_id=unchanged["upload_id"])
+
+
+async def test_wrong_digest_of_a_file_is_refused(developer: Developer) -> None:
+    game_id = await developer.game()
+    files = hashed_fields(FILES)
+    files[0]["sha256"] = sha256(b"other").hexdigest()
+    response = await developer.good("create_site", game_id=game_id, display_name="1", files=files)
+    await put_all(response["presigned_requests"], FILES)
+    refusal = await developer.call("complete_upload", upload_id=response["upload_id"])
+    assert (refusal.code, refusal.errors) == (
+        "VALIDATION_FAILED",
+        (("files", "sha256", "invalid"),),
+    )
 
 
 async def test_path_problems_are_all_reported(developer: Developer) -> None:

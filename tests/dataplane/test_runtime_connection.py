@@ -245,9 +245,9 @@ async def test_waiting_find_gets_its_lobby_after_a_switch(connected: RuntimeScen
         await scene.serve()
         placement = await scene.placed(lobby.lobby_id, finding)
     await scene.connected(placement.lobby.lobby_id, placement.player.token)
-    assert len(scene.runtime.previous_versions) == 1
+    assert len(scene.runtime.other_versions) == 1
     await scene.desired_lobbies()
-    assert not len(scene.runtime.previous_versions)
+    assert not len(scene.runtime.other_versions)
 
 
 async def _starts(scene: RuntimeScene) -> bool:

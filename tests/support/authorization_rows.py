@@ -304,6 +304,10 @@ _VERSIONS = (
     Row("get_version", Callers.GAME,
         _given(lambda scenario: {"game_id": scenario.game_id, "version_id": scenario.version_id}),
         shows=lambda scenario: scenario.version_id),
+    Row("start_trial", Callers.GAME,
+        _given(lambda scenario: {"game_id": scenario.game_id, "version_id": scenario.version_id,
+                                 "namespace_id": "prod", "game_mode": "hosted", "timeout_ms": 1000}),
+        moves=True),
     Row("list_versions", Callers.GAME, _of_game(), shows=lambda scenario: scenario.version_id),
     Row("delete_version", Callers.GAME, _unused_version, changes=frozenset({"groups", "versions"})),
 )  # fmt: skip

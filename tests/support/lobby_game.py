@@ -40,6 +40,19 @@ class Game:
     async def deploy(
         self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
     ) -> str:
+        version_id = await self.version(name, command, **modes)
+        await self.set_version(version_id)
+        self.public_token = await self.developer.public_token(self.game_id)
+        return version_id
+
+    async def set_version(self, version_id: str) -> None:
+        target = {"game_id": self.game_id, "namespace_id": "prod"}
+        await self.developer.good("set_version", **target, version_id=version_id)
+
+    async def version(
+        self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
+    ) -> str:
+        """Creates a version that no namespace runs, with a build of its own."""
         token = await self.developer.service_token(self.game_id)
         back_end_client = GameBackEnd(self.developer, self.game_id, token)
         archive = game_programs.server_archive(*command, **{"report.py": REPORT_SCRIPT})
@@ -51,11 +64,7 @@ class Game:
             for mode, values in modes.items()
         }
         config = {"matchmaker": {"game_modes": entries}}
-        version_id = await self.developer.version(self.game_id, config, name)
-        target = {"game_id": self.game_id, "namespace_id": "prod"}
-        await self.developer.good("set_version", **target, version_id=version_id)
-        self.public_token = await self.developer.public_token(self.game_id)
-        return version_id
+        return await self.developer.version(self.game_id, config, name)
 
     async def find(self, mode: str, **fields: Any) -> ServiceResponse:
         client = self.developer.client

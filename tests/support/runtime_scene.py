@@ -56,7 +56,7 @@ class RuntimeScene(MatchmakerScene):
         self.runtime = RuntimeConnection(
             engine, self.namespaces, self.player_addresses, {TIER: Resources(1000, 2048)}
         )
-        self.namespaces.on_version_replaced = self.runtime.previous_versions.retire
+        self.namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.free = (1_000_000, 1_000_000)
         self.resources = LobbyResources(engine, self.namespaces, self.runtime.size_of_lobby)
         self.quota = LobbyQuota(engine.counts, self.namespaces, self.resources, QuotaSettings())

@@ -38,6 +38,7 @@ pub enum Code {
     UploadIncomplete,
     UploadAlreadyComplete,
     BuildIncomplete,
+    VersionChanged,
     DeviceLinkUsed,
     QuotaExceeded,
     InUse,
@@ -92,7 +93,7 @@ pub struct ErrorRow {
 }
 
 /// In the order of [`Code`].
-pub const ERRORS: [ErrorRow; 74] = [
+pub const ERRORS: [ErrorRow; 75] = [
     ErrorRow {
         code: Code::BodyInvalid,
         slug: "BODY_INVALID",
@@ -406,6 +407,15 @@ pub const ERRORS: [ErrorRow; 74] = [
         grpc_status: 9,
         title: "The build is not complete",
         detail: "Complete the upload of the build first.",
+        retry_after_s: None,
+    },
+    ErrorRow {
+        code: Code::VersionChanged,
+        slug: "VERSION_CHANGED",
+        http_status: 409,
+        grpc_status: 9,
+        title: "The namespace runs another version than expected",
+        detail: "Get the namespace, and decide whether to set the version with its current expected_version_id.",
         retry_after_s: None,
     },
     ErrorRow {

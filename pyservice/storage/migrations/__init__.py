@@ -13,7 +13,7 @@ from sqlalchemy import Connection, func, inspect, select, text
 
 from pyservice.storage.database import Database, DatabaseUnusable
 
-HEAD: Final = "0014"
+HEAD: Final = "0015"
 
 _FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x686F7374696E67

@@ -28,7 +28,7 @@ from pyservice.pb.hosting.v1 import options_pb2 as hosting_dot_v1_dot_options__p
 from pyservice.pb.hosting.v1 import uploads_pb2 as hosting_dot_v1_dot_uploads__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hosting/v1/cdn.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\x1a\x18hosting/v1/uploads.proto\"\xb8\x01\n\x18\x43reateGameCdnSiteRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12!\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01H\x00\x88\x01\x01\x12\x31\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x14.hosting.v1.SiteFileB\x0c\xbaH\t\x92\x01\x03\x10\x90N\xc8\x01\x01\x42\x0f\n\r_display_name\"\x9c\x01\n\x08SiteFile\x12\x19\n\x04path\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01H\x00\x88\x01\x01\x12#\n\x0e\x63ontent_length\x18\x02 \x01(\x04\x42\x06\xbaH\x03\xc8\x01\x01H\x01\x88\x01\x01\x12#\n\x0c\x63ontent_type\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01H\x02\x88\x01\x01\x42\x07\n\x05_pathB\x11\n\x0f_content_lengthB\x0f\n\r_content_type\"\x89\x01\n\x19\x43reateGameCdnSiteResponse\x12\x17\n\x07site_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tupload_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x38\n\x12presigned_requests\x18\x03 \x03(\x0b\x32\x1c.hosting.v1.PresignedRequest\"\xda\x01\n\x10ListSitesRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\x1e\n\x05limit\x18\x02 \x01(\rB\n\xbaH\x07*\x05\x18\x90N(\x01H\x00\x88\x01\x01\x12Z\n\x06\x63ursor\x18\x03 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x01\x88\x01\x01\x42\x08\n\x06_limitB\t\n\x07_cursor\"T\n\x11ListSitesResponse\x12\x1f\n\x05sites\x18\x01 \x03(\x0b\x32\x10.hosting.v1.Site\x12\x13\n\x06\x63ursor\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_cursor\"\x9d\x01\n\x04Site\x12\x17\n\x07site_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tupload_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1c\n\x0c\x64isplay_name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tcreate_ts\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\x0e\x63ontent_length\x18\x05 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"\xa5\x01\n\x11\x44\x65leteSiteRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12Y\n\x07site_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"\x14\n\x12\x44\x65leteSiteResponse2\xcd\x04\n\x03\x43\x64n\x12\xec\x01\n\x11\x43reateGameCdnSite\x12$.hosting.v1.CreateGameCdnSiteRequest\x1a%.hosting.v1.CreateGameCdnSiteResponse\"\x89\x01\x8a\xb5\x18Z\n\x0b\x63reate_site\x10\x80\x80\x80\x04\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x11VALIDATION_FAILED\"\x0eQUOTA_EXCEEDED\"\x10UPLOAD_TOO_LARGE\x82\xd3\xe4\x93\x02%\" /cloud/games/{game_id}/cdn/sites:\x01*\x12\x98\x01\n\tListSites\x12\x1c.hosting.v1.ListSitesRequest\x1a\x1d.hosting.v1.ListSitesResponse\"N\x90\x02\x01\x8a\xb5\x18\x1f\n\nlist_sites\x1a\x01\x07\"\x0eGAME_NOT_FOUND\x82\xd3\xe4\x93\x02\"\x12 /cloud/games/{game_id}/cdn/sites\x12\xbb\x01\n\nDeleteSite\x12\x1d.hosting.v1.DeleteSiteRequest\x1a\x1e.hosting.v1.DeleteSiteResponse\"n\x8a\xb5\x18\x38\n\x0b\x64\x65lete_site\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x0eSITE_NOT_FOUND\"\x06IN_USE\x82\xd3\xe4\x93\x02,**/cloud/games/{game_id}/cdn/sites/{site_id}b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x14hosting/v1/cdn.proto\x12\nhosting.v1\x1a\x1b\x62uf/validate/validate.proto\x1a\x1cgoogle/api/annotations.proto\x1a\x18hosting/v1/options.proto\x1a\x18hosting/v1/uploads.proto\"\xb8\x01\n\x18\x43reateGameCdnSiteRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12!\n\x0c\x64isplay_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01H\x00\x88\x01\x01\x12\x31\n\x05\x66iles\x18\x03 \x03(\x0b\x32\x14.hosting.v1.SiteFileB\x0c\xbaH\t\x92\x01\x03\x10\x90N\xc8\x01\x01\x42\x0f\n\r_display_name\"\xd6\x01\n\x08SiteFile\x12\x19\n\x04path\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01H\x00\x88\x01\x01\x12#\n\x0e\x63ontent_length\x18\x02 \x01(\x04\x42\x06\xbaH\x03\xc8\x01\x01H\x01\x88\x01\x01\x12#\n\x0c\x63ontent_type\x18\x03 \x01(\tB\x08\xbaH\x05r\x03(\x80\x01H\x02\x88\x01\x01\x12-\n\x06sha256\x18\x04 \x01(\tB\x18\xbaH\x15r\x13\x32\x11^[0-9a-fA-F]{64}$H\x03\x88\x01\x01\x42\x07\n\x05_pathB\x11\n\x0f_content_lengthB\x0f\n\r_content_typeB\t\n\x07_sha256\"\x89\x01\n\x19\x43reateGameCdnSiteResponse\x12\x17\n\x07site_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tupload_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x38\n\x12presigned_requests\x18\x03 \x03(\x0b\x32\x1c.hosting.v1.PresignedRequest\"\xda\x01\n\x10ListSitesRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12\x1e\n\x05limit\x18\x02 \x01(\rB\n\xbaH\x07*\x05\x18\x90N(\x01H\x00\x88\x01\x01\x12Z\n\x06\x63ursor\x18\x03 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x01\x88\x01\x01\x42\x08\n\x06_limitB\t\n\x07_cursor\"T\n\x11ListSitesResponse\x12\x1f\n\x05sites\x18\x01 \x03(\x0b\x32\x10.hosting.v1.Site\x12\x13\n\x06\x63ursor\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\t\n\x07_cursor\"\x9d\x01\n\x04Site\x12\x17\n\x07site_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tupload_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1c\n\x0c\x64isplay_name\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tcreate_ts\x18\x04 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x16\n\x0e\x63ontent_length\x18\x05 \x01(\x04\x12\x10\n\x08\x63omplete\x18\x06 \x01(\x08\"\xa5\x01\n\x11\x44\x65leteSiteRequest\x12\x35\n\x07game_id\x18\x01 \x01(\tB$\xbaH!r\x1c((2\x18^[a-z0-9]+(-[a-z0-9]+)*$\xc8\x01\x01\x12Y\n\x07site_id\x18\x02 \x01(\tBH\xbaHEr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$\xc8\x01\x01\"\x14\n\x12\x44\x65leteSiteResponse2\xcd\x04\n\x03\x43\x64n\x12\xec\x01\n\x11\x43reateGameCdnSite\x12$.hosting.v1.CreateGameCdnSiteRequest\x1a%.hosting.v1.CreateGameCdnSiteResponse\"\x89\x01\x8a\xb5\x18Z\n\x0b\x63reate_site\x10\x80\x80\x80\x04\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x11VALIDATION_FAILED\"\x0eQUOTA_EXCEEDED\"\x10UPLOAD_TOO_LARGE\x82\xd3\xe4\x93\x02%\" /cloud/games/{game_id}/cdn/sites:\x01*\x12\x98\x01\n\tListSites\x12\x1c.hosting.v1.ListSitesRequest\x1a\x1d.hosting.v1.ListSitesResponse\"N\x90\x02\x01\x8a\xb5\x18\x1f\n\nlist_sites\x1a\x01\x07\"\x0eGAME_NOT_FOUND\x82\xd3\xe4\x93\x02\"\x12 /cloud/games/{game_id}/cdn/sites\x12\xbb\x01\n\nDeleteSite\x12\x1d.hosting.v1.DeleteSiteRequest\x1a\x1e.hosting.v1.DeleteSiteResponse\"n\x8a\xb5\x18\x38\n\x0b\x64\x65lete_site\x1a\x01\x07\"\x0eGAME_NOT_FOUND\"\x0eSITE_NOT_FOUND\"\x06IN_USE\x82\xd3\xe4\x93\x02,**/cloud/games/{game_id}/cdn/sites/{site_id}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,6 +47,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SITEFILE'].fields_by_name['content_length']._serialized_options = b'\272H\003\310\001\001'
   _globals['_SITEFILE'].fields_by_name['content_type']._loaded_options = None
   _globals['_SITEFILE'].fields_by_name['content_type']._serialized_options = b'\272H\005r\003(\200\001'
+  _globals['_SITEFILE'].fields_by_name['sha256']._loaded_options = None
+  _globals['_SITEFILE'].fields_by_name['sha256']._serialized_options = b'\272H\025r\0232\021^[0-9a-fA-F]{64}$'
   _globals['_CREATEGAMECDNSITERESPONSE'].fields_by_name['site_id']._loaded_options = None
   _globals['_CREATEGAMECDNSITERESPONSE'].fields_by_name['site_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_CREATEGAMECDNSITERESPONSE'].fields_by_name['upload_id']._loaded_options = None
@@ -78,19 +80,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEGAMECDNSITEREQUEST']._serialized_start=148
   _globals['_CREATEGAMECDNSITEREQUEST']._serialized_end=332
   _globals['_SITEFILE']._serialized_start=335
-  _globals['_SITEFILE']._serialized_end=491
-  _globals['_CREATEGAMECDNSITERESPONSE']._serialized_start=494
-  _globals['_CREATEGAMECDNSITERESPONSE']._serialized_end=631
-  _globals['_LISTSITESREQUEST']._serialized_start=634
-  _globals['_LISTSITESREQUEST']._serialized_end=852
-  _globals['_LISTSITESRESPONSE']._serialized_start=854
-  _globals['_LISTSITESRESPONSE']._serialized_end=938
-  _globals['_SITE']._serialized_start=941
-  _globals['_SITE']._serialized_end=1098
-  _globals['_DELETESITEREQUEST']._serialized_start=1101
-  _globals['_DELETESITEREQUEST']._serialized_end=1266
-  _globals['_DELETESITERESPONSE']._serialized_start=1268
-  _globals['_DELETESITERESPONSE']._serialized_end=1288
-  _globals['_CDN']._serialized_start=1291
-  _globals['_CDN']._serialized_end=1880
+  _globals['_SITEFILE']._serialized_end=549
+  _globals['_CREATEGAMECDNSITERESPONSE']._serialized_start=552
+  _globals['_CREATEGAMECDNSITERESPONSE']._serialized_end=689
+  _globals['_LISTSITESREQUEST']._serialized_start=692
+  _globals['_LISTSITESREQUEST']._serialized_end=910
+  _globals['_LISTSITESRESPONSE']._serialized_start=912
+  _globals['_LISTSITESRESPONSE']._serialized_end=996
+  _globals['_SITE']._serialized_start=999
+  _globals['_SITE']._serialized_end=1156
+  _globals['_DELETESITEREQUEST']._serialized_start=1159
+  _globals['_DELETESITEREQUEST']._serialized_end=1324
+  _globals['_DELETESITERESPONSE']._serialized_start=1326
+  _globals['_DELETESITERESPONSE']._serialized_end=1346
+  _globals['_CDN']._serialized_start=1349
+  _globals['_CDN']._serialized_end=1938
 # @@protoc_insertion_point(module_scope)

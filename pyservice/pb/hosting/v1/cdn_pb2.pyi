@@ -21,14 +21,16 @@ class CreateGameCdnSiteRequest(_message.Message):
     def __init__(self, game_id: _Optional[str] = ..., display_name: _Optional[str] = ..., files: _Optional[_Iterable[_Union[SiteFile, _Mapping]]] = ...) -> None: ...
 
 class SiteFile(_message.Message):
-    __slots__ = ("path", "content_length", "content_type")
+    __slots__ = ("path", "content_length", "content_type", "sha256")
     PATH_FIELD_NUMBER: _ClassVar[int]
     CONTENT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     CONTENT_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SHA256_FIELD_NUMBER: _ClassVar[int]
     path: str
     content_length: int
     content_type: str
-    def __init__(self, path: _Optional[str] = ..., content_length: _Optional[int] = ..., content_type: _Optional[str] = ...) -> None: ...
+    sha256: str
+    def __init__(self, path: _Optional[str] = ..., content_length: _Optional[int] = ..., content_type: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class CreateGameCdnSiteResponse(_message.Message):
     __slots__ = ("site_id", "upload_id", "presigned_requests")

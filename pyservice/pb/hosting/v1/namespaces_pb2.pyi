@@ -160,14 +160,16 @@ class MatchmakerNamespaceConfig(_message.Message):
     def __init__(self, lobby_count_max: _Optional[int] = ..., max_players_per_client: _Optional[int] = ..., max_players_per_client_vpn: _Optional[int] = ..., max_players_per_client_proxy: _Optional[int] = ..., max_players_per_client_tor: _Optional[int] = ..., max_players_per_client_hosting: _Optional[int] = ...) -> None: ...
 
 class UpdateNamespaceVersionRequest(_message.Message):
-    __slots__ = ("game_id", "namespace_id", "version_id")
+    __slots__ = ("game_id", "namespace_id", "version_id", "expected_version_id")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_id: str
     version_id: str
-    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ...) -> None: ...
+    expected_version_id: str
+    def __init__(self, game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ..., expected_version_id: _Optional[str] = ...) -> None: ...
 
 class UpdateNamespaceVersionResponse(_message.Message):
     __slots__ = ()

@@ -439,6 +439,26 @@ class VersionRegion(_message.Message):
     tier: str
     def __init__(self, idle_lobbies: _Optional[_Union[VersionIdleLobbies, _Mapping]] = ..., tier: _Optional[str] = ...) -> None: ...
 
+class StartTrialRequest(_message.Message):
+    __slots__ = ("game_id", "version_id", "namespace_id", "game_mode", "timeout_ms")
+    GAME_ID_FIELD_NUMBER: _ClassVar[int]
+    VERSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
+    GAME_MODE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    game_id: str
+    version_id: str
+    namespace_id: str
+    game_mode: str
+    timeout_ms: int
+    def __init__(self, game_id: _Optional[str] = ..., version_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., game_mode: _Optional[str] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+
+class StartTrialResponse(_message.Message):
+    __slots__ = ("lobby_id",)
+    LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
+    lobby_id: str
+    def __init__(self, lobby_id: _Optional[str] = ...) -> None: ...
+
 class DeleteVersionRequest(_message.Message):
     __slots__ = ("game_id", "version_id")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]

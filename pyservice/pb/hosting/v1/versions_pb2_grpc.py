@@ -55,6 +55,11 @@ class VersionsStub:
                 request_serializer=hosting_dot_v1_dot_versions__pb2.GetVersionRequest.SerializeToString,
                 response_deserializer=hosting_dot_v1_dot_versions__pb2.GetVersionResponse.FromString,
                 _registered_method=True)
+        self.StartTrial = channel.unary_unary(
+                '/hosting.v1.Versions/StartTrial',
+                request_serializer=hosting_dot_v1_dot_versions__pb2.StartTrialRequest.SerializeToString,
+                response_deserializer=hosting_dot_v1_dot_versions__pb2.StartTrialResponse.FromString,
+                _registered_method=True)
         self.ListVersions = channel.unary_unary(
                 '/hosting.v1.Versions/ListVersions',
                 request_serializer=hosting_dot_v1_dot_versions__pb2.ListVersionsRequest.SerializeToString,
@@ -99,6 +104,15 @@ class VersionsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def StartTrial(self, request, context):
+        """Starts a trial: a lobby that shows whether a game server of the version starts, while the namespace runs another
+        version. Find, join and list never return it. It counts for the quotas of the namespace's lobbies. Its record and its
+        log are those of any lobby. It ends after timeout_ms, or by detach.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListVersions(self, request, context):
         """Lists the versions of the game, newest first, without their configurations.
         """
@@ -136,6 +150,11 @@ def add_VersionsServicer_to_server(servicer, server):
                     servicer.GetVersion,
                     request_deserializer=hosting_dot_v1_dot_versions__pb2.GetVersionRequest.FromString,
                     response_serializer=hosting_dot_v1_dot_versions__pb2.GetVersionResponse.SerializeToString,
+            ),
+            'StartTrial': grpc.unary_unary_rpc_method_handler(
+                    servicer.StartTrial,
+                    request_deserializer=hosting_dot_v1_dot_versions__pb2.StartTrialRequest.FromString,
+                    response_serializer=hosting_dot_v1_dot_versions__pb2.StartTrialResponse.SerializeToString,
             ),
             'ListVersions': grpc.unary_unary_rpc_method_handler(
                     servicer.ListVersions,
@@ -257,6 +276,33 @@ class Versions:
             '/hosting.v1.Versions/GetVersion',
             hosting_dot_v1_dot_versions__pb2.GetVersionRequest.SerializeToString,
             hosting_dot_v1_dot_versions__pb2.GetVersionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def StartTrial(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/hosting.v1.Versions/StartTrial',
+            hosting_dot_v1_dot_versions__pb2.StartTrialRequest.SerializeToString,
+            hosting_dot_v1_dot_versions__pb2.StartTrialResponse.FromString,
             options,
             channel_credentials,
             insecure,

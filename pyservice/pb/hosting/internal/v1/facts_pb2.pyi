@@ -114,7 +114,7 @@ class LobbyEnded(_message.Message):
     def __init__(self, about: _Optional[_Union[LobbyAbout, _Mapping]] = ..., reason: _Optional[_Union[LobbyEndReason, str]] = ..., exit_code: _Optional[int] = ..., player_ms: _Optional[int] = ..., peak_players: _Optional[int] = ..., connections: _Optional[int] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., kept_count: _Optional[int] = ...) -> None: ...
 
 class LobbyAbout(_message.Message):
-    __slots__ = ("version_id", "game_mode", "region", "is_public", "max_players", "max_players_direct", "max_players_party", "create_ts_ms", "cpu_millicores", "memory_mb")
+    __slots__ = ("version_id", "game_mode", "region", "is_public", "max_players", "max_players_direct", "max_players_party", "create_ts_ms", "cpu_millicores", "memory_mb", "is_trial")
     VERSION_ID_FIELD_NUMBER: _ClassVar[int]
     GAME_MODE_FIELD_NUMBER: _ClassVar[int]
     REGION_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class LobbyAbout(_message.Message):
     CREATE_TS_MS_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLICORES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
+    IS_TRIAL_FIELD_NUMBER: _ClassVar[int]
     version_id: str
     game_mode: str
     region: str
@@ -135,7 +136,8 @@ class LobbyAbout(_message.Message):
     create_ts_ms: int
     cpu_millicores: int
     memory_mb: int
-    def __init__(self, version_id: _Optional[str] = ..., game_mode: _Optional[str] = ..., region: _Optional[str] = ..., is_public: _Optional[bool] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., create_ts_ms: _Optional[int] = ..., cpu_millicores: _Optional[int] = ..., memory_mb: _Optional[int] = ...) -> None: ...
+    is_trial: bool
+    def __init__(self, version_id: _Optional[str] = ..., game_mode: _Optional[str] = ..., region: _Optional[str] = ..., is_public: _Optional[bool] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., create_ts_ms: _Optional[int] = ..., cpu_millicores: _Optional[int] = ..., memory_mb: _Optional[int] = ..., is_trial: _Optional[bool] = ...) -> None: ...
 
 class CountsRequest(_message.Message):
     __slots__ = ("after_generation", "wait_ms")
