@@ -260,12 +260,12 @@ docker.ports.game.protocol = "http"
 def test_game_is_deployed_changed_rolled_back_and_destroyed(folder: Path, command: Command) -> None:
     write_settings(folder, GAME.format(name="cli-game"))
     (folder / "server.py").write_text("print('one')\n")
-    first = command("deploy", "--json").result
+    first = command("deploy", "--no-trial", "--json").result
     assert first["changed"] is True
     assert command("deploy", "--json").result == {**first, "changed": False}
     (folder / "server.py").write_text("print('two')\n")
     assert command("deploy", "--dry-run", "--json").result["changed"] is False
-    second = command("deploy", "--json").result
+    second = command("deploy", "--no-trial", "--json").result
     assert second["version"] != first["version"]
     rows = command("versions", "--json").result["versions"]
     assert [row["version"] for row in rows[:2]] == [second["version"], first["version"]]
@@ -301,11 +301,11 @@ def test_interrupted_upload_goes_on_with_its_missing_parts(
         send_part(api, request, *more)
 
     monkeypatch.setattr(uploading, "_send_part", interrupt_second)
-    ended = command("deploy")
+    ended = command("deploy", "--no-trial")
     assert (ended.status, sent) == (ExitStatus.INTERRUPTED, [0]), ended.errors
     assert "version" not in ended.output
     monkeypatch.setattr(uploading, "_send_part", send_part)
-    ended = command("deploy")
+    ended = command("deploy", "--no-trial")
     assert (ended.status, "2 parts are missing" in ended.output) == (0, True)
     assert [
         build["complete"] for build in command("list", "builds", "--json").result["builds"]
@@ -328,7 +328,7 @@ def stopped_lobby(command: Command, lobby_id: str) -> Any:
 def test_program_of_this_machine_becomes_a_lobby(folder: Path, command: Command) -> None:
     write_settings(folder, GAME.format(name="cli-attached") + "docker.ports.game.dev_port = 7001\n")
     (folder / "server.py").write_text("")
-    command("deploy")
+    command("deploy", "--no-trial")
     program = "import os; print(sorted(name for name in os.environ if 'PORT' in name or 'HOSTING' in name))"
     ended = command("dev", "attach", "--json", "--", sys.executable, "-c", program)
     assert ended.result["exit_code"] == 0

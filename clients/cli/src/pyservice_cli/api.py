@@ -129,12 +129,17 @@ class Api:
 
     def fetch(self, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> int:
         """Returns the status of a GET without a token, such as that of a game's page."""
+        return self.fetch_tag(url, timeout_s)[0]
+
+    def fetch_tag(self, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> tuple[int, str | None]:
+        """Returns the status of a GET without a token, and the entity tag of the file."""
         try:
-            return self._pools.request(
+            response = self._pools.request(
                 "GET", url, timeout=timeout_s, redirect=False, retries=False
-            ).status
+            )
         except HTTPError as error:
             raise _unreachable(url, error) from None
+        return response.status, response.headers.get("etag")
 
 
 def _pools(connection: Connection) -> urllib3.PoolManager:

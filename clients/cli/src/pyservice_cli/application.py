@@ -91,17 +91,23 @@ def init(
 @app.command(rich_help_panel=DEVELOPER_PANEL)
 def deploy(
     namespace: NamespaceName = None,
+    trial: Annotated[
+        bool,
+        typer.Option(" /--no-trial", help="Switch without a lobby on trial.", show_default=False),
+    ] = True,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check everything, and change nothing.")
+        bool,
+        typer.Option("--dry-run", help="Check everything, print the steps, and change nothing."),
     ] = False,
     folder: Folder = Path(),
     profile: ProfileName = None,
     json: Json = False,
 ) -> None:
-    """Upload what changed, create a version and let players in."""
+    """Upload what changed, try the game server, and let players in."""
     from pyservice_cli.deployment import deploy as run_deployment
 
-    run_deployment(Terminal(json), _game(folder, namespace, profile), is_dry_run=dry_run)
+    game = _game(folder, namespace, profile)
+    run_deployment(Terminal(json), game, has_trial=trial, is_dry_run=dry_run)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)

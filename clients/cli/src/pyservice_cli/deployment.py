@@ -1,4 +1,4 @@
-"""`pyservice deploy`: uploads what changed, creates a version and sets it in a namespace.
+"""`pyservice deploy`: uploads what changed, creates a version, tries it, and sets it in a namespace.
 
 Each step finds the result of an earlier run by content, so a repeated deployment changes nothing.
 """
@@ -15,41 +15,68 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from pyservice_cli.api import Answer
 from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
 from pyservice_cli.project import Build, Project, make_work_folder
 from pyservice_cli.python_packages import PREFIX, installed_packages
+from pyservice_cli.switching import PAGE_SETTINGS, switch_version
 from pyservice_cli.terminal import Terminal
+from pyservice_cli.trials import modes_on_trial, try_version
 from pyservice_cli.uploading import find_stored, prepare, send
 
-PAGE_SETTINGS: Final = "hosting.json"
-"""File of each site with the API's address and a public token. The game's page reads it."""
+_NEW: Final = "(new)"
+"""Id of a site or build that a dry run would upload."""
 
 
-def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
-    """Deploys a game."""
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One run of the command. A dry run prints the steps that change something, and skips them."""
+
+    terminal: Terminal
+    game: Game
+    is_dry: bool
+    skipped: list[str] = field(default_factory=list)
+
+    def skips(self, step: str) -> bool:
+        if self.is_dry:
+            self.skipped.append(step)
+        return self.is_dry
+
+
+def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool) -> None:
+    """Deploys a game. Changes the namespace only if no other deployment did so meanwhile."""
+    run = _Run(terminal, game, is_dry_run)
     make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
-    is_new = _ensure_game(terminal, game)
+    is_new = _ensure_game(run)
+    if is_new and is_dry_run:
+        run.skipped.append("upload its files, and create and set its first version")
+        _finish_dry_run(run, {"game": game.project.game, "namespace": game.namespace})
+        return
     try:
         _validate(game, config)
     except CommandFailed:
         if is_new:
             game.api.delete(game.path)
         raise
-    site_id = _ensure_site(terminal, game)
+    running = game.describe_namespace()
+    site_id = _ensure_site(run)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id
     if game.project.build is not None:
-        _set_build(config, _ensure_build(terminal, game, game.project.build))
-    _finish(terminal, game, config, is_dry_run=is_dry_run)
+        _set_build(config, _ensure_build(run, game.project.build))
+    _finish(run, running, config, has_trial=has_trial)
 
 
-def _ensure_game(terminal: Terminal, game: Game) -> bool:
-    """Creates the game if it is missing, and returns whether it did."""
+def _ensure_game(run: _Run) -> bool:
+    """Creates the game if it is missing, and returns whether it was missing."""
+    game = run.game
     try:
         game.api.get(game.path)
     except Refused as refused:
@@ -69,35 +96,48 @@ def _ensure_game(terminal: Terminal, game: Game) -> bool:
             f"The game {game.project.game} does not exist, and its group is not clear.",
             f'Name it in hosting.toml: group = "…". Groups of your token: {names}.',
         )
+    if run.skips(f"create the game {game.project.game}"):
+        return True
     body = {
         "developer_group_id": chosen[0]["group_id"],
         "display_name": game.project.display_name,
         "name_id": game.project.game,
     }
     game.api.post("/cloud/games", body)
-    terminal.say(f"Created the game {game.project.game}.")
+    run.terminal.say(f"Created the game {game.project.game}.")
     return True
 
 
-def _ensure_site(terminal: Terminal, game: Game) -> str | None:
+def _ensure_site(run: _Run) -> str | None:
     """Returns the id of the site with the files of `cdn.build_output`."""
+    game = run.game
     cdn = game.project.config.get("cdn", {})
     output = cdn.get("build_output")
     if output is None:
         return None
     _run_site_command(game.project, cdn)
-    entries = [entry for entry in files_of(game.project.folder / output) if not entry.target]
-    settings = _page_settings(game)
-    digest = hashlib.sha256()
-    for entry in entries:
-        with entry.path.open("rb") as file:
-            digest.update(f"{entry.name}\0{digest_of(file)}\n".encode())
-    digest.update(settings)
-    name = f"site {digest.hexdigest()}"
+    files: dict[str, Path | bytes] = {
+        entry.name: entry.path
+        for entry in files_of(game.project.folder / output)
+        if not entry.target
+    }
+    files[PAGE_SETTINGS] = _page_settings(game)
+    digests = {}
+    for name, content in files.items():
+        with _opened(content) as file:
+            digests[name] = digest_of(file)
+    listed = "".join(f"{name}\0{digest}\n" for name, digest in digests.items())
+    name = f"site {hashlib.sha256(listed.encode()).hexdigest()}"
     stored, begun = find_stored(game.api, f"{game.path}/cdn/sites", "sites", name)
     if stored is not None:
         return str(stored["site_id"])
-    return _upload_site(terminal, game, name, entries, settings, is_resumed=begun is not None)
+    if run.skips(f"upload the changed files of the site, which has {len(files)} files"):
+        return _NEW
+    return _upload_site(run, name, files, digests, is_resumed=begun is not None)
+
+
+def _opened(content: Path | bytes) -> BinaryIO:
+    return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
 
 
 def _run_site_command(project: Project, cdn: Mapping[str, Any]) -> None:
@@ -121,33 +161,37 @@ def _page_settings(game: Game) -> bytes:
 
 
 def _upload_site(
-    terminal: Terminal,
-    game: Game,
+    run: _Run,
     name: str,
-    entries: Sequence[Entry],
-    settings: bytes,
+    files: Mapping[str, Path | bytes],
+    digests: Mapping[str, str],
     *,
     is_resumed: bool,
 ) -> str:
-    sizes = {entry.name: entry.path.stat().st_size for entry in entries}
-    listed = [{"path": path, "content_length": size} for path, size in sizes.items()]
-    listed.append({"path": PAGE_SETTINGS, "content_length": len(settings)})
+    game = run.game
+    sizes = {
+        path: len(content) if isinstance(content, bytes) else content.stat().st_size
+        for path, content in files.items()
+    }
+    listed = [
+        {"path": path, "content_length": sizes[path], "sha256": digests[path]} for path in files
+    ]
     response = prepare(game.api, f"{game.path}/cdn/sites", {"display_name": name, "files": listed})
-    paths = {entry.name: entry.path for entry in entries}
+    requests = response.get("presigned_requests", [])
+    upload_id = response["upload_id"]
 
     def open_file(path: str) -> BinaryIO:
-        return io.BytesIO(settings) if path == PAGE_SETTINGS else paths[path].open("rb")
+        return _opened(files[path])
 
-    requests = response["presigned_requests"]
-    upload_id = response["upload_id"]
-    send(terminal, game.api, "Site", upload_id, requests, open_file, is_resumed=is_resumed)
-    total = sum(sizes.values()) + len(settings)
-    terminal.say(f"Uploaded the site: {len(listed)} files, {_size(total)}.")
+    send(run.terminal, game.api, "Site", upload_id, requests, open_file, is_resumed=is_resumed)
+    sent = _size(sum(request["content_length"] for request in requests))
+    run.terminal.say(f"Uploaded the site: {len(requests)} of {len(files)} files, {sent}.")
     return str(response["site_id"])
 
 
-def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
+def _ensure_build(run: _Run, build: Build) -> str:
     """Returns the id of the build with the game server's files."""
+    terminal, game = run.terminal, run.game
     with _packed(terminal, game, build) as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(0)
@@ -156,6 +200,8 @@ def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
         stored, begun = find_stored(game.api, f"{game.path}/builds", "builds", name)
         if stored is not None:
             return str(stored["build_id"])
+        if run.skips(f"upload the build, {_size(size)}"):
+            return _NEW
         body = {
             "display_name": name,
             "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
@@ -210,36 +256,51 @@ def _set_build(config: dict[str, Any], build_id: str) -> None:
         runtime.setdefault("image_id", build_id)
 
 
-def _finish(terminal: Terminal, game: Game, config: dict[str, Any], *, is_dry_run: bool) -> None:
-    """Creates the version, unless the namespace runs the same one, and sets it."""
-    namespace = game.api.get(game.namespace_path)["namespace"]
-    current = game.api.get(f"{game.path}/versions/{namespace['version_id']}")["version"]
-    result = {
+def _finish(run: _Run, running: Answer, config: dict[str, Any], *, has_trial: bool) -> None:
+    """Creates the version, tries and sets it, unless the namespace runs the same one."""
+    game = run.game
+    current = game.api.get(f"{game.path}/versions/{running['version_id']}")["version"]
+    result: dict[str, Any] = {
         "game": game.project.game,
         "namespace": game.namespace,
-        "url": namespace["site_url"],
+        "url": running["site_url"],
     }
     if current["config"] == config:
-        terminal.finish(
-            {
-                **result,
-                "version": current["display_name"],
-                "version_id": current["version_id"],
-                "changed": False,
-            },
+        shown = {"version": current["display_name"], "version_id": current["version_id"]}
+        run.terminal.finish(
+            {**result, **shown, "changed": False},
             f"Nothing changed: {game.namespace} runs version {current['display_name']}.",
         )
         return
+    if run.is_dry:
+        modes = modes_on_trial(config) if has_trial else []
+        run.skipped.append("create a version")
+        run.skipped.extend(f"start a lobby of the mode {mode} on trial" for mode in modes)
+        run.skipped.append(f"set the version in {game.namespace}")
+        _finish_dry_run(run, result)
+        return
     name = _version_name(game)
     body = {"display_name": name, "config": config}
-    if is_dry_run:
-        terminal.finish({**result, "changed": False}, "The configuration is valid.")
-        return
     version_id = game.api.post(f"{game.path}/versions", body)["version_id"]
-    game.api.put(f"{game.namespace_path}/version", {"version_id": version_id})
-    terminal.finish(
+    if has_trial:
+        try_version(run.terminal, game, version_id, config)
+    switch_version(game, running, version_id, has_new_site=_has_new_site(current, config))
+    run.terminal.finish(
         {**result, "version": name, "version_id": version_id, "changed": True},
         f"{game.namespace} runs version {name}.",
+    )
+
+
+def _has_new_site(current: Answer, config: Mapping[str, Any]) -> bool:
+    new = config.get("cdn", {}).get("site_id")
+    return new is not None and new != current["config"].get("cdn", {}).get("site_id")
+
+
+def _finish_dry_run(run: _Run, result: Mapping[str, Any]) -> None:
+    run.terminal.finish(
+        {**result, "changed": False, "steps": run.skipped},
+        "Nothing was changed. A deployment would:",
+        *(f"  {step}" for step in run.skipped),
     )
 
 

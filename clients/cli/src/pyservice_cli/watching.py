@@ -95,10 +95,10 @@ def show_logs(
     answers = {stream: game.api.get(path, stream=stream) for stream in _STREAMS}
     lines = _lines(answers)
     if not is_following:
-        terminal.finish({"lobby": lobby, "server": server, "lines": lines}, *map(_text, lines))
+        terminal.finish({"lobby": lobby, "server": server, "lines": lines}, *map(line_text, lines))
         return
     for line in lines:
-        print(_text(line), flush=True)
+        print(line_text(line), flush=True)
     _follow(game, path, answers, lambda: _has_ended(game, lobby, server))
 
 
@@ -128,7 +128,7 @@ def _lines(answers: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
     return sorted(lines, key=lambda line: line["time"])
 
 
-def _text(line: Mapping[str, str]) -> str:
+def line_text(line: Mapping[str, str]) -> str:
     return f"{line['time']} {line['stream']} {line['line']}"
 
 
@@ -158,7 +158,7 @@ def _follow(game: Game, path: str, answers: Mapping[str, Any], has_ended: Any) -
             continue
         if isinstance(item, BaseException):
             raise item
-        print(_text(item), flush=True)
+        print(line_text(item), flush=True)
 
 
 def _has_ended(game: Game, lobby: str | None, server: str | None) -> bool:
@@ -186,9 +186,18 @@ def explain(terminal: Terminal, game: Game, subject: str | None) -> None:
         record = _server(game, subject)
         path = _logs_path(game, None, subject)
         result = _server_story(record)
-    lines = _lines({stream: game.api.get(path, stream=stream) for stream in _STREAMS})
-    result["last_lines"] = lines[-_LAST_LINES:]
+    result["last_lines"] = _last_lines(game, path)
     terminal.finish(result, *_story_lines(result))
+
+
+def last_lines(game: Game, lobby_id: str) -> list[dict[str, str]]:
+    """Returns the last lines of both streams of a lobby, in the order of their time."""
+    return _last_lines(game, _logs_path(game, lobby_id, None))
+
+
+def _last_lines(game: Game, path: str) -> list[dict[str, str]]:
+    lines = _lines({stream: game.api.get(path, stream=stream) for stream in _STREAMS})
+    return lines[-_LAST_LINES:]
 
 
 def _server(game: Game, server_id: str) -> Record:
@@ -264,7 +273,7 @@ def _story_lines(story: Mapping[str, Any]) -> Iterator[str]:
         yield f"Exit code: {story['exit_code']}"
     yield "Last lines of its log:" if story["last_lines"] else "It has written no line."
     for line in story["last_lines"]:
-        yield f"  {_text(line)}"
+        yield f"  {line_text(line)}"
 
 
 def _explain_request(terminal: Terminal, game: Game, ray_id: str) -> None:

@@ -1,0 +1,73 @@
+"""Switch of a namespace to a version, if no other deployment was faster."""
+
+from __future__ import annotations
+
+import time
+from http import HTTPStatus
+from typing import Final
+
+from pyservice_cli.api import Answer
+from pyservice_cli.failures import CommandFailed, Refused, Unreachable
+from pyservice_cli.games import Game
+
+PAGE_SETTINGS: Final = "hosting.json"
+"""File of each site with the API's address and a public token. The game's page reads it."""
+
+_SITE_TIMEOUT_S: Final = 10.0
+"""The CDN reads the version of a namespace again after half a second."""
+_POLL_S: Final = 0.05
+
+
+def switch_version(game: Game, running: Answer, version_id: str, *, has_new_site: bool) -> None:
+    """Sets a version in place of the running one, and waits until players can get in.
+
+    The service answers when its matchmaker runs the version: each later find gets a lobby of it.
+    With a new site, also waits until the CDN serves the new files. A site with passwords, or one that
+    this machine cannot reach, is not waited for.
+
+    Raises CommandFailed if the namespace runs another version than `running`.
+    """
+    page = f"{str(running['site_url']).rstrip('/')}/{PAGE_SETTINGS}"
+    before = _served(game, page) if has_new_site else None
+    body = {"version_id": version_id, "expected_version_id": running["version_id"]}
+    try:
+        game.api.put(f"{game.namespace_path}/version", body)
+    except Refused as refused:
+        if refused.code != "VERSION_CHANGED":
+            raise
+        raise _overtaken(game) from None
+    if before is not None:
+        _wait_for_site(game, page, before)
+
+
+def _overtaken(game: Game) -> CommandFailed:
+    now = game.describe_namespace()["version_id"]
+    name = game.version_names().get(now, now)
+    history = game.api.get(f"{game.namespace_path}/version-history", limit=1)["versions"]
+    moment = f" at {history[0]['deploy_ts']}" if history else ""
+    failure = CommandFailed(
+        f"Another deployment set version {name} in {game.namespace}{moment}. Yours changed nothing.",
+        "Look at the other change, then run `pyservice deploy` again.",
+    )
+    failure.code = "VERSION_CHANGED"
+    return failure
+
+
+def _served(game: Game, page: str) -> tuple[int, str | None] | None:
+    """Returns the status and the entity tag of a file, or None if this machine cannot see the site."""
+    try:
+        status, tag = game.api.fetch_tag(page)
+    except Unreachable:
+        return None
+    return None if status in (401, 403) else (status, tag)
+
+
+def _wait_for_site(game: Game, page: str, before: tuple[int, str | None]) -> None:
+    until_s = time.monotonic() + _SITE_TIMEOUT_S
+    while (now := _served(game, page)) is not None and (now == before or now[0] != HTTPStatus.OK):
+        if time.monotonic() >= until_s:
+            raise CommandFailed(
+                f"The version is set, but {page} is not the new file yet.",
+                "Check the domain of the site, then open the page again.",
+            )
+        time.sleep(_POLL_S)

@@ -1,0 +1,252 @@
+"""`pyservice deploy`: trials, concurrent deployments, interruptions, and sites of which little changed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pytest
+
+from pyservice_cli import deployment, trials
+from pyservice_cli.api import Answer, Api
+from pyservice_cli.application import run
+from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE, Connection
+from pyservice_cli.failures import ExitStatus
+from tests.support import game_programs
+from tests.support.full_service import FullService
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.full
+
+SERVER: Final = (game_programs.FOLDER / "server.py").read_text()
+GAME: Final = f"""
+game = "{{name}}"
+[build]
+command = ["python3", "-S", "server.py"]
+env.PATH = "{game_programs.PYTHON_PATH}"
+[matchmaker]
+tier = "basic-1d16"
+docker.ports.game.protocol = "tcp"
+[matchmaker.game_modes.duel]
+"""
+SITE: Final = '\n[cdn]\nbuild_output = "page"\n'
+
+
+class Ended(NamedTuple):
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def result(self) -> Any:
+        return json.loads(self.output)
+
+
+class Folder:
+    """The folder of a game, and the commands in it."""
+
+    def __init__(self, path: Path, name: str, api: Api, capsys: pytest.CaptureFixture[str]) -> None:
+        self.path = path
+        self.api = api
+        self._capsys = capsys
+        self.place = f"/cloud/games/{name}/namespaces/prod"
+        self.game = f"/cloud/games/{name}"
+        self.settings = GAME.format(name=name)
+        self.write("")
+        (path / "server.py").write_text(SERVER)
+
+    def write(self, more: str) -> None:
+        (self.path / "hosting.toml").write_text(self.settings + more)
+
+    def call(self, *words: str) -> Ended:
+        self._capsys.readouterr()
+        status = run(list(words))
+        return Ended(status, *self._capsys.readouterr())
+
+    def deployed(self, *words: str) -> Ended:
+        ended = self.call("deploy", *words)
+        assert ended.status == 0, ended
+        return ended
+
+    def running_version(self) -> str:
+        return str(self.api.get(self.place)["namespace"]["version_id"])
+
+    def lobbies(self) -> list[Answer]:
+        return list(self.api.get(f"{self.place}/logs/lobbies")["lobbies"])
+
+    def ended_lobbies(self, count: int) -> list[Answer]:
+        """Waits until the records have so many lobbies, and all of them have ended."""
+
+        def are_over() -> bool:
+            lobbies = self.lobbies()
+            return len(lobbies) == count and all("stopped" in one["status"] for one in lobbies)
+
+        until(are_over)
+        return self.lobbies()
+
+
+@pytest.fixture
+def folder(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    full_service: FullService,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> Folder:
+    path = tmp_path / "game"
+    path.mkdir()
+    monkeypatch.chdir(path)
+    url = f"http://{full_service.ready['http']}"
+    monkeypatch.setenv(URL_VARIABLE, url)
+    monkeypatch.setenv(TOKEN_VARIABLE, full_service.cloud_token)
+    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
+    return Folder(path, name, Api(Connection(url, full_service.cloud_token, "test")), capsys)
+
+
+def test_version_is_set_after_its_game_servers_are_ready(folder: Folder) -> None:
+    folder.write('[matchmaker.game_modes.royale]\ndocker.env.MAP = "sea"\n')
+    ended = folder.deployed()
+    assert "the game server of the mode duel is ready" in ended.output
+    assert "the game server of the mode royale is ready" in ended.output
+    first = folder.running_version()
+    lobbies = folder.ended_lobbies(2)
+    assert {lobby["lobby_group_name_id"] for lobby in lobbies} == {"duel", "royale"}
+    assert [(lobby["is_trial"], lobby["version_id"]) for lobby in lobbies] == [(True, first)] * 2
+    assert folder.deployed("--json").result["changed"] is False
+    # Modes with the same program have one trial.
+    folder.write("[matchmaker.game_modes.royale]\n")
+    ended = folder.deployed()
+    assert ended.output.count("is ready") == 1
+    assert folder.running_version() != first
+
+
+def test_version_that_never_becomes_ready_is_not_set(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.deployed("--no-trial")
+    before = folder.running_version()
+    monkeypatch.setattr(trials, "_TIMEOUT_MS", 15_000)
+    folder.write('docker.env.PLAY = "mute"\n')
+    ended = folder.call("deploy")
+    assert ended.status == ExitStatus.REFUSED
+    assert "std_out begins" in ended.output
+    assert "The game server of the mode duel did not become ready" in ended.errors
+    assert "The namespace keeps its version. More: pyservice why" in ended.errors
+    assert folder.running_version() == before
+    folder.write('docker.env.PLAY = "exit:3"\n')
+    error = folder.call("deploy", "--json").result["error"]
+    assert (error["code"], error["last_lines"][0]["line"]) == ("TRIAL_FAILED", "begins")
+    assert folder.running_version() == before
+    (lobby, _) = folder.ended_lobbies(2)
+    assert (lobby["lobby_id"], lobby["failure"]) == (error["lobby"], "EXITED")
+    assert folder.deployed("--no-trial", "--json").result["changed"] is True
+    assert folder.running_version() != before
+
+
+def test_dry_run_prints_the_steps_and_changes_nothing(folder: Folder) -> None:
+    ended = folder.deployed("--dry-run")
+    assert "create the game" in ended.output
+    assert folder.call("status").status == ExitStatus.REFUSED
+    folder.deployed()
+    before = folder.running_version()
+    (folder.path / "server.py").write_text(SERVER + "\n# changed\n")
+    steps = folder.deployed("--dry-run", "--json").result["steps"]
+    assert "start a lobby of the mode duel on trial" in steps
+    assert "start a lobby" not in str(folder.deployed("--dry-run", "--no-trial").output)
+    assert folder.running_version() == before
+    assert len(list(folder.api.pages(f"{folder.game}/builds", "builds"))) == 1
+
+
+def test_interrupted_trial_leaves_nothing_behind(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.deployed("--no-trial")
+    before = folder.running_version()
+    folder.write('docker.env.MAP = "sea"\n')
+
+    def interrupt(*_: object) -> Answer:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("the signal ends the command")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trials, "_record_after_start", interrupt)
+        assert folder.call("deploy").status == ExitStatus.INTERRUPTED
+    (lobby,) = folder.ended_lobbies(1)
+    assert lobby["is_trial"] is True
+    assert folder.running_version() == before
+    post = Api.post
+
+    def lose_answer(
+        api: Api, path: str, body: Mapping[str, Any] | None = None, key: str | None = None
+    ) -> Answer:
+        answer = post(api, path, body, key)
+        if path.endswith("/trials"):
+            patch.setattr(Api, "post", post)
+            signal.raise_signal(signal.SIGINT)
+        return answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Api, "post", lose_answer)
+        assert folder.call("deploy").status == ExitStatus.INTERRUPTED
+    folder.ended_lobbies(2)
+    assert folder.running_version() == before
+    assert folder.deployed("--json").result["changed"] is True
+
+
+def test_slower_one_of_two_deployments_is_told(
+    folder: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.deployed("--no-trial")
+    body = {"display_name": "theirs", "config": {}}
+    theirs = folder.api.post(f"{folder.game}/versions", body)["version_id"]
+    folder.write('docker.env.MAP = "sea"\n')
+
+    def deploy_meanwhile(*_: object) -> None:
+        folder.api.put(f"{folder.place}/version", {"version_id": theirs})
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deployment, "try_version", deploy_meanwhile)
+        ended = folder.call("deploy")
+    assert ended.status == ExitStatus.REFUSED
+    assert "Another deployment set version theirs in prod" in ended.errors
+    assert "run `pyservice deploy` again" in ended.errors
+    assert folder.running_version() == theirs
+    assert folder.deployed("--json").result["changed"] is True
+
+
+def test_only_the_changed_file_of_a_site_is_sent(folder: Folder) -> None:
+    page = folder.path / "page"
+    page.mkdir()
+    for number in range(50):
+        (page / f"{number}.txt").write_text(f"file {number}")
+    folder.write(SITE)
+    assert "51 of 51 files" in folder.deployed("--no-trial").output
+    for content in ("changed", "changed again"):
+        (page / "7.txt").write_text(content)
+        ended = folder.deployed("--no-trial")
+        assert "1 of 51 files" in ended.output
+        url = folder.api.get(folder.place)["namespace"]["site_url"]
+        with urllib.request.urlopen(f"{url}7.txt") as response:
+            assert response.read() == content.encode(), "the site has the file when deploy ends"
+
+
+@pytest.mark.timing
+def test_deployment_is_fast(folder: Folder) -> None:
+    folder.deployed()
+    (folder.path / "server.py").write_text(SERVER + "\n# changed\n")
+    changed_s = _duration_s(folder.deployed)
+    unchanged_s = _duration_s(folder.deployed)
+    print(f"a change: {changed_s:.2f} s, no change: {unchanged_s:.2f} s")
+    assert changed_s < 3
+    assert unchanged_s < 1
+
+
+def _duration_s(work: Callable[[], object]) -> float:
+    began_s = time.monotonic()
+    work()
+    return time.monotonic() - began_s
