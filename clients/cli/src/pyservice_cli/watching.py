@@ -14,7 +14,8 @@ from pyservice_cli.failures import CommandFailed, InputInvalid, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.terminal import Terminal, table
 
-_STREAMS: Final = ("std_out", "std_err")
+_STREAMS: Final = ("std_out", "std_err", "service")
+"""Of lines with the same time, those of the service come last."""
 _POLL_S: Final = 1.0
 _LAST_LINES: Final = 20
 _ENDED: Final = ("stopped", "failed", "destroyed")
@@ -88,7 +89,7 @@ def show_logs(
     mode: str | None,
     is_following: bool,
 ) -> None:
-    """Prints both streams of a game server, by default of the newest lobby."""
+    """Prints all streams of a game server, by default of the newest lobby."""
     if server is None and lobby is None:
         lobby = _newest_lobby(game, mode)
     path = _logs_path(game, lobby, server)
