@@ -301,6 +301,8 @@ class Servers:
 
         The result is (sequence, is_complete, [(lobby, is_stopping)], ended lobbies). 0 returns all lobbies.
         """
+    def set_unreachable(self, lobbies: Sequence[tuple[bytes, str]]) -> int:
+        """Set which lobbies have a port at which nothing listens, with a sentence. Unknown lobbies are ignored."""
     def take_touched(self) -> list[IdleLobbyGroup]:
         """Return the groups that changed since the last call."""
     def idle_lobby_groups(self, namespace: bytes) -> list[IdleLobbyGroup]: ...

@@ -79,7 +79,9 @@ class GameRuntime:
         self.logs = ProcessLogOperations(
             database, topics, record_lookup, self.folder_of, self._follow
         )
-        self.ports = UnboundPorts()
+        self._ports = UnboundPorts()
+        self._ports.on_change = self.lobbies.node_changed
+        self.lobbies.unreachable_lobbies = self._ports.unreachable_lobbies
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
         self._is_stopping = False
@@ -103,7 +105,7 @@ class GameRuntime:
             is_build_deleted=self._is_build_deleted,
         )
         await self._supervisor.recover()
-        self._supervisor.capacity.on_change = self.lobbies.capacity_changed
+        self._supervisor.capacity.on_change = self.lobbies.node_changed
         _log.info(
             "runtime ready",
             isolation=node.settings.isolation,
@@ -139,7 +141,7 @@ class GameRuntime:
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
-        yield "ports", self.ports.run(self._supervisor)
+        yield "ports", self._ports.run(self._supervisor)
 
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""
@@ -190,6 +192,10 @@ class GameRuntime:
         """Returns when the game server of a run started, in Unix ms, or None before its start."""
         state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
+
+    def problem(self, run_id: str) -> str | None:
+        """Returns the problem of a running game server as a sentence, or None."""
+        return self._ports.problem(run_id)
 
     async def remove_run(self, run_id: str) -> bool:
         """Removes the folder of an ended run. Returns False if the run or its ports are in use."""

@@ -56,6 +56,7 @@ pub enum Code {
     MatchmakerLobbyStopped,
     MatchmakerLobbyFull,
     MatchmakerLobbyClosed,
+    MatchmakerLobbyUnreachable,
     MatchmakerLobbyDraining,
     MatchmakerNoAvailableLobbies,
     MatchmakerTooManyLobbies,
@@ -92,7 +93,7 @@ pub struct ErrorRow {
 }
 
 /// In the order of [`Code`].
-pub const ERRORS: [ErrorRow; 74] = [
+pub const ERRORS: [ErrorRow; 75] = [
     ErrorRow {
         code: Code::BodyInvalid,
         slug: "BODY_INVALID",
@@ -568,6 +569,15 @@ pub const ERRORS: [ErrorRow; 74] = [
         grpc_status: 9,
         title: "The lobby is closed",
         detail: "Use find to get another lobby.",
+        retry_after_s: None,
+    },
+    ErrorRow {
+        code: Code::MatchmakerLobbyUnreachable,
+        slug: "MATCHMAKER_LOBBY_UNREACHABLE",
+        http_status: 409,
+        grpc_status: 9,
+        title: "The lobby accepts no connections",
+        detail: "Use find to get another lobby, or try again when the game server of this one listens.",
         retry_after_s: None,
     },
     ErrorRow {
