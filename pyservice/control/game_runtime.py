@@ -20,6 +20,7 @@ from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime.control_groups import GroupUsage
+from pyservice.runtime.full_scratch import FullScratch
 from pyservice.runtime.node_preparation import PreparedNode, prepare_node
 from pyservice.runtime.run_cleanup import remove_ended_run
 from pyservice.runtime.run_folder import DroppedOutput, RunFolder
@@ -82,6 +83,7 @@ class GameRuntime:
         self._ports = UnboundPorts()
         self._ports.on_change = self.lobbies.node_changed
         self.lobbies.unreachable_lobbies = self._ports.unreachable_lobbies
+        self._full_scratch = FullScratch()
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
         self._is_stopping = False
@@ -142,6 +144,7 @@ class GameRuntime:
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
         yield "ports", self._ports.run(self._supervisor)
+        yield "scratch", self._full_scratch.run(self._supervisor)
 
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""
@@ -194,8 +197,9 @@ class GameRuntime:
         return None if state is None else state.started_ms
 
     def problem(self, run_id: str) -> str | None:
-        """Returns the problem of a running game server as a sentence, or None."""
-        return self._ports.problem(run_id)
+        """Returns the problems of a running game server as one text, or None."""
+        found = [one.problem(run_id) for one in (self._ports, self._full_scratch)]
+        return " ".join(filter(None, found)) or None
 
     async def remove_run(self, run_id: str) -> bool:
         """Removes the folder of an ended run. Returns False if the run or its ports are in use."""
