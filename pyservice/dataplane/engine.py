@@ -112,6 +112,7 @@ class Engine:
         self.create_lobby = native.create
         self.attach_lobby = native.attach
         self.lobby = native.lobby
+        self.suspect_slots = native.suspect_slots
         self.public_token = native.public_token
         self.development_token = native.development_token
         self.live_versions = native.live_versions

@@ -62,6 +62,7 @@ def _lobby_row(lobby: Record, names: Mapping[str, str]) -> dict[str, Any]:
         "mode": lobby["lobby_group_name_id"],
         "state": lobby["state"],
         "players": lobby["connected_count"],
+        "suspect": lobby.get("suspect_count"),
         "version": names.get(lobby["version_id"], "(deleted)"),
         "memory": usage.get("memory_bytes"),
         "problem": lobby.get("problem") or lobby.get("failure"),
@@ -71,8 +72,11 @@ def _lobby_row(lobby: Record, names: Mapping[str, str]) -> dict[str, Any]:
 def _status_lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"{status['game']} in {status['namespace']}: version {status['version']}, {status['url']}"
     if status["lobbies"]:
+        # A column without a value is omitted.
+        rows = [{**row, "suspect": row["suspect"] or None} for row in status["lobbies"]]
         yield from table(
-            status["lobbies"], ("lobby", "mode", "state", "players", "version", "problem")
+            rows,
+            ("lobby", "mode", "state", "players", "suspect", "version", "problem"),
         )
     else:
         yield "No lobby runs."

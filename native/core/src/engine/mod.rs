@@ -22,6 +22,7 @@ mod queries;
 mod signing_keys;
 pub(crate) mod slot_reservation;
 mod state_image;
+pub(crate) mod suspect_slots;
 
 use std::collections::{BTreeMap, VecDeque};
 

@@ -23,4 +23,5 @@ mod port_leases_against_lists;
 mod random;
 mod records_against_lists;
 mod reference_model;
+mod suspect_slots;
 mod test_engine;
