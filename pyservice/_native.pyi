@@ -305,6 +305,8 @@ class Servers:
 
         The result is (sequence, is_complete, [(lobby, is_stopping)], ended lobbies). 0 returns all lobbies.
         """
+    def set_unreachable(self, lobbies: Sequence[tuple[bytes, str]]) -> int:
+        """Set which lobbies have a port at which nothing listens, with a sentence. Unknown lobbies are ignored."""
     def take_touched(self) -> list[IdleLobbyGroup]:
         """Return the groups that changed since the last call."""
     def idle_lobby_groups(self, namespace: bytes) -> list[IdleLobbyGroup]: ...
@@ -568,6 +570,18 @@ class Engine:
 
     # Queries without an LSN
     def lobby(self, lobby: bytes) -> Lobby | None: ...
+    def suspect_slots(
+        self,
+        lobby: bytes,
+        sessions: Sequence[tuple[int, int]],
+        other_sessions: int,
+        ages_ms: tuple[int, int],
+    ) -> int | None:
+        """Return the number of connected slots without a session of their player.
+
+        `sessions` has pairs of a hashed address and a number. Only slots that connected between `ages_ms` ago are
+        compared. None for a lobby that is unknown or attached, or that has a port without edge-guard.
+        """
     def namespace_that_had(self, lobby: bytes) -> bytes | None:
         """Return the namespace of a lobby, also for some time after its end."""
     def live_versions(self, namespace: bytes) -> list[bytes]:

@@ -216,8 +216,8 @@ class ControlPlane:
         self._server_retention = ServerRetention(
             self._database, data_plane.leased_servers, self._runtime.remove_run
         )
-        traffic = EdgeGuardTraffic(settings.data_dir)
-        self._usage = ResourceUsage(self._database, traffic.read, self._runtime.usages)
+        self._traffic = EdgeGuardTraffic(settings.data_dir)
+        self._usage = ResourceUsage(self._database, self._traffic.read, self._runtime.usages)
         hash_key = self._keys.now.hash_key
         self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)
         self._quotas = QuotaChecks(settings.quotas, memory=self._feeder.memory)
@@ -354,8 +354,9 @@ class ControlPlane:
                 data_plane,
                 self._record_lookup,
                 self._runtime.started_ms,
-                self._runtime.ports.problem,
+                self._runtime.problem,
                 self._usage.of_owner,
+                self._traffic.sessions,
             ),
             rays=self._ray_store,
             builds=BuildOperations(records, uploading, deletions, self._runtime),
@@ -373,7 +374,7 @@ class ControlPlane:
                     settings.edge.node_address,
                     settings.runtime.host_ports.numbers,
                 ),
-                self._runtime.ports.problem,
+                self._runtime.problem,
                 self._usage.of_owner,
             ),
             process_logs=self._runtime.logs,

@@ -222,7 +222,12 @@ class DataPlane:
             self._static_feed,
             MacKeyRotation(settings.data_dir, self._engine),
         )
-        facts = FactsOutbox(self._engine, self._processes.lobby_resources.of_lobby)
+        facts = FactsOutbox(
+            self._engine,
+            self._processes.lobby_resources.of_lobby,
+            self._source_of,
+            settings.suspect_slot_ms,
+        )
         trials = Trials(
             self._feed,
             self._engine.processes,
@@ -247,6 +252,9 @@ class DataPlane:
             },
             settings.admin_socket,
         )
+
+    def _source_of(self, namespace_id: bytes, address: str) -> int:
+        return self._matchmaker.source(namespace_id, True, bytes(4), address)
 
     def _native_matchmaker(self) -> NativeMatchmaker:
         regions = [

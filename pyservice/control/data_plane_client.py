@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pyservice.calls import InternalCalls
 from pyservice.control.batching import Batcher
+from pyservice.edge_guard.admin_socket import OwnerSessions, SessionReading
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import (
@@ -116,9 +117,17 @@ class DataPlaneClient:
         )
         return response
 
-    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbySlots]:
-        """Returns the slot counts of the lobbies that exist, by id. Accepts at most 1,000 ids."""
+    async def slot_counts(
+        self, lobby_ids: Sequence[str], sessions: SessionReading | None = None
+    ) -> dict[str, facts_pb2.LobbySlots]:
+        """Returns the slot counts of the lobbies that exist, by id. Accepts at most 1,000 ids.
+
+        With the sessions of edge-guard, the counts have the suspect slots too.
+        """
         request = facts_pb2.LobbiesRequest(lobby_ids=lobby_ids)
+        if sessions is not None:
+            request.sessions_age_ms = sessions.age_ms
+            request.sessions.extend(_lobby_sessions(*one) for one in sessions.by_owner.items())
         response = await self._call("Facts.Lobbies", request)
         return {lobby.lobby_id: lobby for lobby in response.lobbies}
 
@@ -189,6 +198,17 @@ class DataPlaneClient:
 
     async def _call(self, name: str, request: Any, timeout_s: float = _TIMEOUT_S) -> Any:
         return await self._client.call(f"{_INTERNAL}.{name}", request, timeout_s)
+
+
+def _lobby_sessions(lobby_id: str, sessions: OwnerSessions) -> facts_pb2.LobbySessions:
+    return facts_pb2.LobbySessions(
+        lobby_id=lobby_id,
+        clients=(
+            facts_pb2.ClientSessions(address=address, count=count)
+            for address, count in sessions.by_address.items()
+        ),
+        others=sessions.others,
+    )
 
 
 def _is_item_error(error: Exception) -> bool:

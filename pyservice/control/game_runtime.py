@@ -20,6 +20,7 @@ from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.runtime.control_groups import GroupUsage
+from pyservice.runtime.full_scratch import FullScratch
 from pyservice.runtime.node_preparation import PreparedNode, prepare_node
 from pyservice.runtime.run_cleanup import remove_ended_run
 from pyservice.runtime.run_folder import DroppedOutput, RunFolder
@@ -79,7 +80,10 @@ class GameRuntime:
         self.logs = ProcessLogOperations(
             database, topics, record_lookup, self.folder_of, self._follow
         )
-        self.ports = UnboundPorts()
+        self._ports = UnboundPorts()
+        self._ports.on_change = self.lobbies.node_changed
+        self.lobbies.unreachable_lobbies = self._ports.unreachable_lobbies
+        self._full_scratch = FullScratch()
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
         self._is_stopping = False
@@ -103,7 +107,7 @@ class GameRuntime:
             is_build_deleted=self._is_build_deleted,
         )
         await self._supervisor.recover()
-        self._supervisor.capacity.on_change = self.lobbies.capacity_changed
+        self._supervisor.capacity.on_change = self.lobbies.node_changed
         _log.info(
             "runtime ready",
             isolation=node.settings.isolation,
@@ -139,7 +143,8 @@ class GameRuntime:
         yield "runtime", self._supervisor.run()
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
-        yield "ports", self.ports.run(self._supervisor)
+        yield "ports", self._ports.run(self._supervisor)
+        yield "scratch", self._full_scratch.run(self._supervisor)
 
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""
@@ -190,6 +195,11 @@ class GameRuntime:
         """Returns when the game server of a run started, in Unix ms, or None before its start."""
         state = RunFolder(self.folder_of(run_id)).state()
         return None if state is None else state.started_ms
+
+    def problem(self, run_id: str) -> str | None:
+        """Returns the problems of a running game server as one text, or None."""
+        found = [one.problem(run_id) for one in (self._ports, self._full_scratch)]
+        return " ".join(filter(None, found)) or None
 
     async def remove_run(self, run_id: str) -> bool:
         """Removes the folder of an ended run. Returns False if the run or its ports are in use."""

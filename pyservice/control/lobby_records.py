@@ -16,6 +16,7 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms, query_milliseconds, rfc3339
+from pyservice.edge_guard.admin_socket import SessionReading
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import facts_pb2
@@ -54,7 +55,9 @@ class FactSource(Protocol):
 
 
 class FactsClient(FactSource, Protocol):
-    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, facts_pb2.LobbySlots]: ...
+    async def slot_counts(
+        self, lobby_ids: Sequence[str], sessions: SessionReading | None = None
+    ) -> dict[str, facts_pb2.LobbySlots]: ...
 
 
 class LobbyFactReader:
@@ -335,6 +338,8 @@ class LobbyRecordOperations:
     started_ms: Callable[[str], int | None]
     problem: Callable[[str], str | None]
     usage: Callable[[str], ResourceUsage | None]
+    read_sessions: Callable[[Sequence[str]], Awaitable[SessionReading | None]]
+    """Reads the sessions of lobbies at edge-guard. Returns None if it does not respond in time."""
     clock_ms: Callable[[], int] = now_ms
 
     async def list_(
@@ -386,9 +391,9 @@ class LobbyRecordOperations:
         slot_counts: dict[str, facts_pb2.LobbySlots] = {}
         try:
             for start in range(0, len(live), _COUNTED_PER_QUERY):
-                slot_counts |= await self.client.slot_counts(
-                    live[start : start + _COUNTED_PER_QUERY]
-                )
+                lobby_ids = live[start : start + _COUNTED_PER_QUERY]
+                sessions = await self.read_sessions(lobby_ids)
+                slot_counts |= await self.client.slot_counts(lobby_ids, sessions)
         except Unreachable:
             raise ServiceError(
                 "CONTROL_PLANE_UNAVAILABLE",
@@ -442,9 +447,15 @@ def _record(
         is_trial=row.is_trial or None,
         reserved_count=counts.reserved_count,
         connected_count=counts.connected_count,
+        suspect_count=_suspect_count(slot_counts) if not is_over else None,
         failure=failure,
         state=_state(row, failure),
     )
+
+
+def _suspect_count(slot_counts: facts_pb2.LobbySlots | None) -> int | None:
+    is_known = slot_counts is not None and slot_counts.HasField("suspect_count")
+    return slot_counts.suspect_count if slot_counts is not None and is_known else None
 
 
 def _state(row: Record, failure: str | None) -> str:

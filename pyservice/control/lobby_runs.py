@@ -93,7 +93,9 @@ class LobbyRuns:
         self.has_synced = asyncio.Event()
         self._run = ""
         self._sequence = 0
-        self._capacity_changed = asyncio.Event()
+        self.unreachable_lobbies: Callable[[], Mapping[str, str]] = dict
+        """Returns the lobbies with a port at which nothing listens, with a sentence each."""
+        self._node_changed = asyncio.Event()
         self._postponed: dict[str, pb.WantedLobby] = {}
         self._reporting: dict[str, asyncio.Task[None]] = {}
         self.job = RetryingJob(
@@ -127,30 +129,35 @@ class LobbyRuns:
         self._run, self._sequence = response.run, response.sequence
         self.has_synced.set()
 
-    def capacity_changed(self) -> None:
-        self._capacity_changed.set()
+    def node_changed(self) -> None:
+        """Reports the capacity of the node and the unreachable lobbies at once."""
+        self._node_changed.set()
 
     async def _fetch(self) -> pb.WantedResponse:
         wait_ms = _RETRY_INTERVAL_MS if self._postponed or not self.addresses[0] else WAIT_MS
         fetch = asyncio.ensure_future(self._client.desired_lobbies(self._request(wait_ms)))
-        change = asyncio.ensure_future(self._capacity_changed.wait())
+        change = asyncio.ensure_future(self._node_changed.wait())
         try:
             await asyncio.wait({fetch, change}, return_when=asyncio.FIRST_COMPLETED)
             if fetch.done():
                 return fetch.result()
         finally:
             await cancel_and_wait(fetch, change)
-        # This request returns at once, so frequent changes of capacity cannot starve responses.
+        # This request returns at once, so frequent changes of the node cannot starve responses.
         return await self._client.desired_lobbies(self._request(0))
 
     def _request(self, wait_ms: int) -> pb.WantedRequest:
-        self._capacity_changed.clear()
+        self._node_changed.clear()
         return pb.WantedRequest(
             run=self._run,
             after_sequence=self._sequence,
             unspecified=[lobby_id for lobby_id, lobby in self._postponed.items() if lobby.is_later],
             wait_ms=wait_ms,
             capacity=self._capacity(),
+            unreachable=[
+                pb.UnreachableLobby(lobby_id=lobby_id, problem=problem)
+                for lobby_id, problem in self.unreachable_lobbies().items()
+            ],
         )
 
     def _try(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
@@ -234,7 +241,9 @@ class LobbyRuns:
     """No report of a running process is needed, because lobbies report readiness themselves."""
 
     async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
-        over = pb.Over(reason=end.reason, message=end.message, exit_code=end.exit_code)
+        over = pb.Over(
+            reason=end.reason, message=end.message, exit_code=end.exit_code, kind=end.kind
+        )
         await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
         run = lobbies.EndedRun(
             tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code

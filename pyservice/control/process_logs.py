@@ -72,7 +72,7 @@ class ProcessLogOperations:
     ) -> WaitForChange | None:
         path = self._folder_of(run_id)
         if request.format == "text":
-            response.text = await self._text(path, request.stream or "both")
+            response.text = await self._text(path, request.stream or "all")
             return None
         stream = cast(LogSelection, request.stream)
         own = f"{run_id[-_OWN:]}-{stream}"

@@ -21,6 +21,7 @@ from pyservice.dataplane.engine_commands import (
     PlayerRecords,
     ProcessCommands,
 )
+from pyservice.dataplane.lobby_problems import LobbyProblems
 from pyservice.dataplane.native import (
     NativeEngine,
     NativeMatchmaker,
@@ -75,7 +76,7 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
     )
     warn_of_uncovered_block(native.uncovered_block())
     stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
-    return Engine(native, limits.find_wait_ms, stream)
+    return Engine(native, limits, stream)
 
 
 def warn_of_uncovered_block(sizes: tuple[int, int] | None) -> None:
@@ -99,17 +100,19 @@ class Engine:
     DEADLINE_EXCEEDED, but its change remains.
     """
 
-    def __init__(self, native: NativeEngine, find_wait_ms: int, facts_stream: str) -> None:
+    def __init__(self, native: NativeEngine, limits: EngineLimits, facts_stream: str) -> None:
         self._native = native
         self.facts_stream: Final = facts_stream
-        self._waiter = DurabilityWaiter(native, find_wait_ms, self._report_deliveries)
+        self._waiter = DurabilityWaiter(native, limits.find_wait_ms, self._report_deliveries)
         self.on_delivered: Callable[[bytes], None] = _ignore_delivery
         self._commands = CommandRunner(self._waiter)
         self.player_records = PlayerRecords(native, self._commands)
+        self.lobby_problems = LobbyProblems(limits.start_limit_ms)
         self.processes = ProcessCommands(native.servers(), self._commands)
         self.create_lobby = native.create
         self.attach_lobby = native.attach
         self.lobby = native.lobby
+        self.suspect_slots = native.suspect_slots
         self.public_token = native.public_token
         self.development_token = native.development_token
         self.live_versions = native.live_versions

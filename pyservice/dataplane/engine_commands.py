@@ -274,6 +274,7 @@ class ProcessCommands:
         self.lobby_token = native.lobby_token
         self.wanted_since = native.wanted_since
         self.take_touched = native.take_touched
+        self.set_unreachable = native.set_unreachable
         self.idle_lobby_groups = native.idle_lobby_groups
         self.starts_of_version = native.starts_of_version
         self.lobbies_of_version = native.lobbies_of_version

@@ -37,8 +37,16 @@ class FactsOutbox:
         self,
         source: Engine,
         size_of: Callable[[bytes], Resources] = lambda _: NO_RESOURCES,
+        source_of: Callable[[bytes, str], int] = lambda _namespace, _address: 0,
+        suspect_slot_ms: int = 60_000,
     ) -> None:
-        """`size_of` returns the resources of a lobby, by its id."""
+        """`size_of` returns the resources of a lobby, by its id.
+
+        `source_of` returns the hash of a player's address in a namespace. A slot is suspect if its
+        player has had no session for `suspect_slot_ms`.
+        """
+        self._source_of = source_of
+        self._suspect_slot_ms = suspect_slot_ms
         self._source = source
         self._size_of = size_of
         self._next_facts_s = 0.0
@@ -110,9 +118,24 @@ class FactsOutbox:
         pairs = [(each, self._source.lobby(raw_id(each))) for each in request.lobby_ids]
         if not all(lobby for _, lobby in pairs):
             await self._source.wait_all_durable(None)
-        return pb.LobbiesResponse(
-            lobbies=(_slot_counts(each, lobby) for each, lobby in pairs if lobby)
-        )
+        sessions = {one.lobby_id: one for one in request.sessions}
+        response = pb.LobbiesResponse()
+        for lobby_id, lobby in pairs:
+            if lobby is not None:
+                suspects = None
+                if lobby_id in sessions:
+                    suspects = self._suspects(lobby, sessions[lobby_id], request.sessions_age_ms)
+                response.lobbies.append(_slot_counts(lobby_id, lobby, suspects))
+        return response
+
+    def _suspects(self, lobby: Lobby, sessions: pb.LobbySessions, age_ms: int) -> int | None:
+        """Returns the number of suspect slots, or None if it is unknown."""
+        by_source = [
+            (self._source_of(lobby.namespace, client.address), client.count)
+            for client in sessions.clients
+        ]
+        ages_ms = (self._suspect_slot_ms, age_ms)
+        return self._source.suspect_slots(lobby.id, by_source, sessions.others, ages_ms)
 
     async def _poll(
         self,
@@ -188,11 +211,12 @@ def _lobby_about(fact: Fact) -> pb.LobbyAbout:
     )
 
 
-def _slot_counts(lobby_id: str, lobby: Lobby) -> pb.LobbySlots:
+def _slot_counts(lobby_id: str, lobby: Lobby, suspect_count: int | None) -> pb.LobbySlots:
     hold_count, reserved_count, connected_count, kept_count = lobby.players
     return pb.LobbySlots(
         lobby_id=lobby_id,
         reserved_count=hold_count + reserved_count,
         connected_count=connected_count,
         kept_count=kept_count,
+        suspect_count=suspect_count,
     )

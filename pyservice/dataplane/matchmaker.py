@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from pyservice.calls import Caller, EncodedRequest, Need, Reply, TokenKind
+from pyservice.auth.bearer_token import bearer_token
+from pyservice.calls import Call, Caller, EncodedRequest, Need, Reply, TokenKind
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_templates import CreateTarget, LobbyOverrides, LobbyTemplates
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -62,7 +63,11 @@ class Matchmaker:
         decision = await self._decide(request)
         if decision.need is not None:
             return decision.need
-        return await self._finish(decision, request.call.deadline)
+        try:
+            return await self._finish(decision, request.call.deadline)
+        except ServiceError as error:
+            is_back_end = _is_back_end(request.call)
+            raise self._engine.lobby_problems.explain(error, is_back_end=is_back_end) from None
 
     async def _ask(self, request: EncodedRequest) -> Decision:
         began = perf_counter()
@@ -183,6 +188,15 @@ class Matchmaker:
     async def create(
         self, request: pb.CreateLobbyRequest, caller: Caller
     ) -> pb.CreateLobbyResponse:
+        try:
+            return await self._create(request, caller)
+        except ServiceError as error:
+            is_back_end = caller.kind is TokenKind.SERVICE
+            raise self._engine.lobby_problems.explain(error, is_back_end=is_back_end) from None
+
+    async def _create(
+        self, request: pb.CreateLobbyRequest, caller: Caller
+    ) -> pb.CreateLobbyResponse:
         namespace = self._namespaces.resolved(caller.namespace_id)
         source = self._native.source(
             caller.namespace_id,
@@ -203,7 +217,7 @@ class Matchmaker:
             namespace = self._namespaces.resolved(caller.namespace_id)
         await self._lobby_templates.wait_for_runtime([target.mode])
         if self._namespaces.resolved(caller.namespace_id) is not namespace:
-            return await self.create(request, caller)
+            return await self._create(request, caller)
         config = request.lobby_config if request.HasField("lobby_config") else None
         max_players = request.max_players if request.HasField("max_players") else None
         overrides = LobbyOverrides(request.tags, max_players, target.publicity, config)
@@ -251,3 +265,11 @@ class Matchmaker:
     async def _created(self, placed: Placed, deadline: float | None) -> pb.CreateLobbyResponse:
         reply = await self._finish(self._native.placed(placed), deadline)
         return pb.CreateLobbyResponse.FromString(reply.proto())
+
+
+def _is_back_end(call: Call) -> bool:
+    try:
+        bearer_token(call.authorization, [TokenKind.SERVICE.value])
+    except ServiceError:
+        return False
+    return True

@@ -235,6 +235,7 @@ class RuntimeConnection:
         require_valid(request)
         self.other_versions.drop_unused()
         self.capacity = request.capacity
+        self._set_unreachable(request.unreachable)
         self._first_request.set()
         after = request.after_sequence if request.run == self._run else 0
         self._reset_counts(after)
@@ -265,6 +266,13 @@ class RuntimeConnection:
             gone=map(format_uuid, ended_lobbies),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
+        )
+
+    def _set_unreachable(self, lobbies: Iterable[pb.UnreachableLobby]) -> None:
+        sentences = {lobby.lobby_id: lobby.problem for lobby in lobbies}
+        self._source.lobby_problems.set_unreachable(sentences)
+        self._processes.set_unreachable(
+            [(raw_id(lobby_id), sentence) for lobby_id, sentence in sentences.items()]
         )
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
@@ -346,6 +354,9 @@ class RuntimeConnection:
                 await self._processes.set_backends(lobby, _backends(report.placed.backends.items()))
             case "over":
                 code = report.over.exit_code if report.over.HasField("exit_code") else None
+                self._source.lobby_problems.record_end(
+                    lobby, report.over.kind or report.over.reason, report.over.message
+                )
                 self._detect_crash(lobby, code)
                 await self._processes.record_exit(lobby, code)
                 self._crashes.discard(lobby)

@@ -1,10 +1,10 @@
-"""Queries to the admin socket of edge-guard: metrics, and the traffic of lobbies and servers."""
+"""Queries to the admin socket of edge-guard: metrics, and traffic and sessions of game servers."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -79,7 +79,22 @@ class TrafficReading(NamedTuple):
 
 
 _TRAFFIC_TIMEOUT_S: Final = 1.0
+_OWNERS_PER_QUERY: Final = 32
+"""With the most addresses of each, the response is smaller than its limit."""
 _NOT_RUNNING: Final = TrafficReading("", {})
+
+
+class OwnerSessions(NamedTuple):
+    """Sessions with one lobby or server: open ones, and those that ended in the last minutes."""
+
+    by_address: Mapping[str, int]
+    others: int
+
+
+class SessionReading(NamedTuple):
+    age_ms: int
+    """Time since edge-guard started. It does not know all earlier sessions."""
+    by_owner: Mapping[str, OwnerSessions]
 
 
 class EdgeGuardTraffic:
@@ -106,3 +121,22 @@ class EdgeGuardTraffic:
                 after = owner["owner_id"]
                 by_owner[after] = Traffic(*(owner[name] for name in Traffic._fields))
         return TrafficReading(series, by_owner)
+
+    async def sessions(self, owner_ids: Sequence[str]) -> SessionReading | None:
+        """Returns the sessions of lobbies and servers. None: edge-guard does not respond in time."""
+        age_ms, by_owner = 0, dict[str, OwnerSessions]()
+        for start in range(0, len(owner_ids), _OWNERS_PER_QUERY):
+            path = f"/sessions?owners={','.join(owner_ids[start : start + _OWNERS_PER_QUERY])}"
+            try:
+                status, text = await query_edge_guard(self._folder, path, _TRAFFIC_TIMEOUT_S)
+                # An edge-guard of an earlier release has no sessions.
+                page = json.loads(text) if status == _OK else None
+            except (OSError, ValueError):
+                return None
+            if page is None:
+                return None
+            # Another edge-guard may have replaced the one of the first page.
+            age_ms = page["age_ms"] if start == 0 else min(age_ms, page["age_ms"])
+            for owner in page["owners"]:
+                by_owner[owner["owner_id"]] = OwnerSessions(dict(owner["clients"]), owner["others"])
+        return SessionReading(age_ms, by_owner)

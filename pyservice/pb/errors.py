@@ -449,6 +449,14 @@ TABLE: Final[dict[str, ErrorRow]] = {
         "Use find to get another lobby.",
         None,
     ),
+    "MATCHMAKER_LOBBY_UNREACHABLE": ErrorRow(
+        409,
+        "FAILED_PRECONDITION",
+        "server",
+        "The lobby accepts no connections",
+        "Use find to get another lobby, or try again when the game server of this one listens.",
+        None,
+    ),
     "MATCHMAKER_LOBBY_DRAINING": ErrorRow(
         409,
         "FAILED_PRECONDITION",

@@ -17,7 +17,7 @@ from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_backward
 from pyservice.runtime.run_requests import LobbyProgress, RunEnd
-from pyservice.runtime.start_problems import RunProblem
+from pyservice.runtime.start_problems import RunProblem, start_timeout_problem
 
 NO_PORTS: Final[Mapping[str, str]] = MappingProxyType({})
 _LINES: Final = 40
@@ -65,7 +65,7 @@ def end_problem(
     if end.reason not in ("exited", "killed", "stopped") or end.started_ms is None:
         return None
     if progress is not None and progress.start_timeout_s is not None:
-        return _start_timeout_problem(progress.start_timeout_s, ports_problem)
+        return start_timeout_problem(progress.start_timeout_s, ports_problem)
     problem = None
     if end.reason != "stopped":
         # Without the log and the spec, the exit code still says something.
@@ -119,7 +119,7 @@ def exit_problem(
         if ports and all(any(map(one.search, errors)) for one in (_BINDS, _DENIED)):
             return RunProblem("bind-denied", _bind_sentence(ports))
         if scratch_mb and any(_NO_SPACE.search(line) for line in errors):
-            return RunProblem("scratch-full", _scratch_sentence(scratch_mb))
+            return RunProblem("scratch-full", scratch_sentence(scratch_mb))
     if progress is None or exit_code is None or (progress.is_ready and not exit_code):
         return None
     before = "" if progress.is_ready else " before the lobby was ready"
@@ -146,7 +146,7 @@ def _bind_sentence(ports: Mapping[str, str]) -> str:
     return f"The server may not bind this port: bind {own}"
 
 
-def _scratch_sentence(scratch_mb: int) -> str:
+def scratch_sentence(scratch_mb: int) -> str:
     remedy = "write less, or set a larger `scratch_mb` in server.json or a tier with a larger disk"
     return f"The scratch folder is full ({scratch_mb} MiB): {remedy}"
 
@@ -156,13 +156,6 @@ def _memory_sentence(used_bytes: int | None, limit_mb: int) -> str:
     # A kernel that ends a program at its limit may have counted a little less.
     used_mb = limit_mb if used_bytes is None else -(-used_bytes >> 20)
     return f"The server used {used_mb} MiB of its {limit_mb} MiB: {remedy}"
-
-
-def _start_timeout_problem(timeout_s: float, ports: str | None) -> RunProblem:
-    """Returns why a lobby was ended before it was ready. `ports` is the problem of its ports."""
-    remedy = "call lobbies/ready when the server listens"
-    sentence = f"The lobby was not ready after {timeout_s:.0f} s: {remedy}"
-    return RunProblem("never-ready", sentence if ports is None else f"{sentence}. {ports}")
 
 
 def _code_text(code: int) -> str:

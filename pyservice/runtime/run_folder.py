@@ -25,8 +25,8 @@ Isolation = Literal["none", "user", "namespace", "landlock", "processes"]
 """Isolation of a run. `processes` isolates nothing: it makes a container end with its OCI runtime.
 """
 RunStatus = Literal["starting", "running", "stopping", "ended"]
-LogStream = Literal["std_out", "std_err"]
-LogSelection = LogStream | Literal["both"]
+LogStream = Literal["std_out", "std_err", "service"]
+LogSelection = LogStream | Literal["all"]
 
 FOLDER_TAKEN: Final = 75
 """Exit code of a keeper if its folder is locked or was used before."""
@@ -47,6 +47,7 @@ STREAMS: Final[Mapping[str, LogStream]] = {
     "O": "std_out",
     "e": "std_err",
     "E": "std_err",
+    "s": "service",
 }
 
 
@@ -285,6 +286,13 @@ class RunFolder:
     def follow(self, for_ms: int) -> bool:
         return self._send(f"follow {for_ms}\n")
 
+    def send_line(self, text: str) -> bool:
+        """Requests that the keeper adds a line to `service` in the log.
+
+        Returns False if no keeper is alive. A keeper of an earlier release adds no line.
+        """
+        return self._send(f"log {_printable(text)}\n")
+
     def _send(self, line: str) -> bool:
         try:
             descriptor = os.open(self.path / "control", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -294,7 +302,7 @@ class RunFolder:
             raise
         try:
             # The line is shorter than PIPE_BUF, so the write is atomic.
-            os.write(descriptor, line.encode())
+            os.write(descriptor, line.encode(errors="replace"))
         except (BrokenPipeError, BlockingIOError):
             return False
         finally:
@@ -315,13 +323,12 @@ class RunFolder:
                     yield _line(raw, at)
 
     def add_line(self, text: str, time_us: int) -> None:
-        """Appends a line of the service to `std_err` in the log.
+        """Appends a line to `service` in the log.
 
         Call this method only after the keeper has ended, because the keeper counts the bytes of the
         log. Does nothing after an incomplete line.
         """
-        shown = "".join(letter if letter.isprintable() else " " for letter in text)
-        line = f"{time_us} e {shown[:_LINE_MAX]}\n".encode(errors="replace")
+        line = f"{time_us} s {_printable(text)}\n".encode(errors="replace")
         segments = self.segments()
         path = segments[-1][1] if segments else self.path / "log" / "0"
         self.path.mkdir(mode=0o711, exist_ok=True)
@@ -344,6 +351,11 @@ class RunFolder:
         with contextlib.suppress(FileNotFoundError):
             return sorted((int(path.name), path) for path in (self.path / "log").iterdir())
         return []
+
+
+def _printable(text: str) -> str:
+    shown = "".join(letter if letter.isprintable() else " " for letter in text)
+    return shown[:_LINE_MAX]
 
 
 def _read(path: str) -> bytes:

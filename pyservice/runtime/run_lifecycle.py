@@ -21,6 +21,7 @@ from pyservice.runtime.node_allocation import NoFreePort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
 from pyservice.runtime.run_folder import KeeperFailed, KeeperState
 from pyservice.runtime.run_layout import CannotRun, StoredRun
+from pyservice.runtime.run_logs import newest_line
 from pyservice.runtime.run_requests import (
     ReportUndelivered,
     RunEnd,
@@ -155,7 +156,8 @@ class RunLifecycle:
         self.id = stored_run.id
         self.placement = placement
         self.state = "found"
-        self._is_new = is_new
+        self.is_new: Final = is_new
+        """False for a run of an earlier service."""
         self._has_claim = True
         self._has_capacity = placement is not None
         self.has_changed = asyncio.Event()
@@ -163,7 +165,7 @@ class RunLifecycle:
         """Why players do not reach the ports, as a sentence. Set by `UnboundPorts`."""
         self.task: asyncio.Task[None] | None = None
         self._context = context
-        self._stored_run = stored_run
+        self.stored_run = stored_run
         self._folder = stored_run.folder
         self._request = request
         self._is_requested = asyncio.Event()
@@ -268,7 +270,7 @@ class RunLifecycle:
 
     async def _first(self) -> RunState:
         folder = self._folder
-        if self._is_new:
+        if self.is_new:
             return self._waiting
         if folder.is_kept():
             return self._running
@@ -348,7 +350,7 @@ class RunLifecycle:
             placement = self.placement = self.placement or context.placements.allocate(request)
             await self._stop.retry(
                 lambda: context.in_thread(
-                    lambda: self._stored_run.lay_out(request, build, placement, context.node)
+                    lambda: self.stored_run.lay_out(request, build, placement, context.node)
                 ),
                 START_TIMEOUT_S,
                 self._note,
@@ -471,14 +473,14 @@ class RunLifecycle:
             kind=end.kind or None,
         )
         if end.kind or end.reason == "exec_failed":
-            await self._add_to_log(f"[{end.message}]")
+            await self.log_problem(end.message)
         self._context.builds.mark_used(self.parameters.build_id)
         reporter = self._context.reporter(self.parameters.owner)
         await self._retry(lambda: reporter.report_end(self.id, end, self.parameters.tier))
         forget = (
-            self._stored_run.mark_reported
+            self.stored_run.mark_reported
             if self._folder.was_started() or self._folder.has_log()
-            else self._stored_run.remove
+            else self.stored_run.remove
         )
         # Read before the control group is removed.
         await self._context.in_thread(lambda: self._context.record_last_usage(self.id))
@@ -487,12 +489,23 @@ class RunLifecycle:
         await self._retry(lambda: self._context.in_thread(lambda: forget(groups)), OSError)
         await self._context.keeper_launcher.settle(self._folder.path)
 
-    async def _add_to_log(self, text: str) -> None:
-        now_us = time.time_ns() // 1000
+    async def log_problem(self, sentence: str) -> None:
+        """Adds a sentence about a problem, or its solution, to `service` in the log.
+
+        Does nothing if the sentence is the newest line there.
+        """
         # The line is only a hint. On a full disk the run ends without it.
         with contextlib.suppress(OSError):
-            await self._context.in_thread(lambda: self._folder.add_line(text, now_us))
+            await self._context.in_thread(lambda: self._write_problem(sentence))
         self._context.on_log_growth(self.id)
+
+    def _write_problem(self, sentence: str) -> None:
+        if newest_line(self._folder.path, "service") == sentence:
+            return
+        if self.state == "ended":
+            self._folder.add_line(sentence, time.time_ns() // 1000)
+        else:
+            self._folder.send_line(sentence)
 
     async def _explained(self, end: RunEnd) -> RunEnd:
         """Returns the end with a sentence about its cause, if one is known."""
@@ -502,7 +515,7 @@ class RunLifecycle:
         problem = await context.in_thread(
             lambda: end_problem(
                 end,
-                self._stored_run,
+                self.stored_run,
                 context.node.groups.peak_memory_bytes(self.id),
                 parameters.resources.memory_mb,
                 progress,
@@ -529,14 +542,14 @@ class RunLifecycle:
                 "lost", None, "its keeper died without recording how it ended", started_ms
             )
         if state.reason == "exited" and state.exit_code:
-            failure = await self._context.in_thread(self._stored_run.failure)
+            failure = await self._context.in_thread(self.stored_run.failure)
             if failure is not None:
                 return RunEnd("exec_failed", message=self._context.builds.without_paths(failure))
         end = self._end_of(state)
         if end.reason == "exec_failed":
             # The message of the keeper stays if the file cannot be read or has no known problem.
             with contextlib.suppress(OSError):
-                problem = await self._context.in_thread(self._stored_run.start_problem)
+                problem = await self._context.in_thread(self.stored_run.start_problem)
                 if problem is not None:
                     return end._replace(message=problem.sentence, kind=problem.kind)
         return end

@@ -17,16 +17,24 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-from pyservice.runtime.run_folder import STREAMS, LogLine, LogSelection, RunFolder, log_end
+from pyservice.runtime.run_folder import (
+    STREAMS,
+    LogLine,
+    LogSelection,
+    LogStream,
+    RunFolder,
+    log_end,
+)
 
 _BLOCK_BYTES: Final = 64 << 10
 
 _LINE_PATTERNS: Final[Mapping[LogSelection, re.Pattern[bytes]]] = {
     "std_out": re.compile(rb"\n(\d+) ([oO]) ([^\n]*)"),
     "std_err": re.compile(rb"\n(\d+) ([eE]) ([^\n]*)"),
-    "both": re.compile(rb"\n(\d+) ([oOeE]) ([^\n]*)"),
+    "service": re.compile(rb"\n(\d+) (s) ([^\n]*)"),
+    "all": re.compile(rb"\n(\d+) ([oOeEs]) ([^\n]*)"),
 }
-"""Patterns of log lines. The leading newline lets a pattern skip lines of the other stream."""
+"""Patterns of log lines. The leading newline lets a pattern skip lines of other streams."""
 
 
 class LogSpan(NamedTuple):
@@ -120,6 +128,12 @@ def read_backward(
                     return LogScan([*log_lines], at, stop, read_bytes, is_last=False)
         stop = at if stop is None else stop
     return LogScan([*log_lines], at or 0, stop or 0, read_bytes, is_last=True)
+
+
+def newest_line(path: Path, stream: LogStream) -> str | None:
+    """Returns the newest line of a stream if it is near the end of the log. Raises OSError."""
+    scan = read_backward(path, stream, None, 1, EMPTY_SPAN, _BLOCK_BYTES)
+    return scan.lines[-1].text if scan.lines else None
 
 
 @contextlib.contextmanager

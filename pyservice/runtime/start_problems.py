@@ -1,6 +1,7 @@
-"""Reasons why the program of a game server cannot start, each as one sentence for the developer.
+"""Reasons why a game server cannot start, each as one sentence for the developer.
 
-The check of an uploaded archive and a failed start use the same rules and sentences.
+The check of an uploaded archive and a failed start use the same rules and sentences. So do the record
+of a lobby that was never ready, and the error of a request that waited for it.
 """
 
 from __future__ import annotations
@@ -141,6 +142,13 @@ def start_problem(
 
     name = str(command.relative_to(root) if command.is_relative_to(root) else command)
     return program_problem(name, _read_file(command), has_file)
+
+
+def start_timeout_problem(timeout_s: float, ports: str | None) -> RunProblem:
+    """Returns why a lobby was ended before it was ready. `ports` is the problem of its ports."""
+    remedy = "call lobbies/ready when the server listens"
+    sentence = f"The lobby was not ready after {timeout_s:.0f} s: {remedy}"
+    return RunProblem("never-ready", sentence if ports is None else f"{sentence}. {ports}")
 
 
 def _read_file(path: Path) -> ProgramFile | None:

@@ -8,7 +8,7 @@ import errno
 import os
 import socket
 import sys
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from time import monotonic
@@ -33,6 +33,7 @@ _TABLES: Final[Sequence[tuple[str, Literal["TCP", "UDP"], str]]] = (
 )
 _REACHED: Final = (IPv4Address(LISTEN_ADDRESS), IPv4Address(0))
 _EVERY_V6: Final = IPv6Address(0)
+_SOLVED: Final = "The server listens on all of its ports now."
 _PROCESSES_MAX: Final = 256
 _FILES_MAX: Final = 4_096
 _SHOWN_MAX: Final = 4
@@ -174,6 +175,19 @@ def _missing_protocols(number: int, protocol: str | None, bound: BoundPorts) -> 
     return [kind for kind in kinds if not is_bound[kind]]
 
 
+def _has_unserved_port(
+    ports: Mapping[str, ProcessPort], protocols: Mapping[str, str], bound: BoundPorts
+) -> bool:
+    """Returns whether nothing at all listens on one of the ports."""
+    for name, port in ports.items():
+        protocol = protocols.get(name)
+        missing = _missing_protocols(port.number, protocol, bound)
+        is_half_served = protocol == "tcp_udp" and len(missing) == 1
+        if port.number and missing and not is_half_served:
+            return True
+    return False
+
+
 def _sentence(unbound: Sequence[str], elsewhere: Sequence[Listener]) -> str:
     missing = f"Nothing listens at {', '.join(unbound)}"
     if not elsewhere:
@@ -185,26 +199,57 @@ def _sentence(unbound: Sequence[str], elsewhere: Sequence[Listener]) -> str:
     )
 
 
+class PortsProblem(NamedTuple):
+    sentence: str
+    has_unserved_port: bool
+    """True if nothing listens on one of the ports, over any of its protocols."""
+
+
 class UnboundPorts:
     """Running game servers that do not listen on a port that they were given."""
 
     def __init__(self) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after a change of `unreachable_lobbies`."""
         self._since_s: dict[str, float] = {}
         """When a run was first seen as running. Infinite if it listens on all of its ports."""
-        self._problems: dict[str, str] = {}
+        self._problems: dict[str, PortsProblem] = {}
+        self._lobby_ids: set[str] = set()
 
     def problem(self, run_id: str) -> str | None:
         """Returns what is wrong with the ports of a run as a sentence, or None."""
-        return self._problems.get(run_id)
+        problem = self._problems.get(run_id)
+        return None if problem is None else problem.sentence
+
+    def unreachable_lobbies(self) -> dict[str, str]:
+        """Returns the running lobbies with a port at which nothing listens, with a sentence each."""
+        return {
+            run_id: problem.sentence
+            for run_id, problem in self._problems.items()
+            if problem.has_unserved_port and run_id in self._lobby_ids
+        }
 
     async def run(self, supervisor: RunSupervisor) -> None:
         while True:
-            await asyncio.sleep(_INTERVAL_S)
             await self.check(supervisor.runs, monotonic())
+            await asyncio.sleep(_INTERVAL_S)
 
     async def check(self, runs: Mapping[str, RunLifecycle], now_s: float) -> None:
+        before = self.unreachable_lobbies()
+        await self._check(runs, now_s)
+        if self.unreachable_lobbies() != before:
+            self.on_change()
+
+    async def _check(self, runs: Mapping[str, RunLifecycle], now_s: float) -> None:
         running = {run_id: run for run_id, run in runs.items() if run.state == "running"}
-        self._since_s = {run_id: self._since_s.get(run_id, now_s) for run_id in running}
+        self._lobby_ids = {
+            run_id for run_id, run in running.items() if run.parameters.owner == "lobby"
+        }
+        self._since_s = {
+            # A run of an earlier service has had its time to start.
+            run_id: self._since_s.get(run_id, now_s if run.is_new else float("-inf"))
+            for run_id, run in running.items()
+        }
         self._problems = {
             run_id: one for run_id, one in self._problems.items() if run_id in running
         }
@@ -213,18 +258,22 @@ class UnboundPorts:
             return
         problems = await asyncio.to_thread(_problems, [running[run_id] for run_id in due])
         for run_id, problem in zip(due, problems, strict=True):
-            running[run_id].ports_problem = problem
+            running[run_id].ports_problem = None if problem is None else problem.sentence
             if problem is None:
                 self._since_s[run_id] = float("inf")
-                self._problems.pop(run_id, None)
+                if self._problems.pop(run_id, None) is not None:
+                    await running[run_id].log_problem(_SOLVED)
             elif self._problems.get(run_id) != problem:
                 self._problems[run_id] = problem
                 _log.warning(
-                    "a game server does not listen on its ports", id=run_id, problem=problem
+                    "a game server does not listen on its ports",
+                    id=run_id,
+                    problem=problem.sentence,
                 )
+                await running[run_id].log_problem(problem.sentence)
 
 
-def _problems(runs: Sequence[RunLifecycle]) -> list[str | None]:
+def _problems(runs: Sequence[RunLifecycle]) -> list[PortsProblem | None]:
     """Returns the problem of the ports of each run, or None."""
     placed_ports = [{} if run.placement is None else run.placement.ports for run in runs]
     numbers = {port.number for ports in placed_ports for port in ports.values()}
@@ -241,14 +290,16 @@ def _problem(
     ports: Mapping[str, ProcessPort],
     listeners: Sequence[Listener],
     reached: Sequence[Listener],
-) -> str | None:
+) -> PortsProblem | None:
     # Players reach a direct port without edge-guard, at any address.
     direct = {port.number for port in ports.values() if port.is_direct}
     usable = [*reached, *(one for one in listeners if one.port in direct)]
-    unbound = unbound_variables(ports, run.port_protocols, bound_ports(usable))
+    bound = bound_ports(usable)
+    unbound = unbound_variables(ports, run.port_protocols, bound)
     if not unbound:
         return None
     keeper_pid = run.keeper_pid
     inodes = set() if keeper_pid is None else _sockets_of(keeper_pid)
     elsewhere = [one for one in listeners if one.inode in inodes and one not in usable]
-    return _sentence(unbound, elsewhere)
+    is_unserved = _has_unserved_port(ports, run.port_protocols, bound)
+    return PortsProblem(_sentence(unbound, elsewhere), is_unserved)

@@ -91,6 +91,8 @@ class Settings(BaseSettings):
     """Longest time that find and join wait for a starting lobby."""
     start_limit_ms: int = Field(default=300_000, ge=100, le=86_400_000)
     """A lobby that is not ready after this time fails."""
+    suspect_slot_ms: int = Field(default=60_000, ge=100, le=86_400_000)
+    """A connected slot without a session at edge-guard is suspect after this time."""
     attached_heartbeat_timeout_ms: int = Field(default=30_000, ge=1_000, le=3_600_000)
     """Heartbeat timeout of attached lobbies if their mode has none."""
     empty_lobby_grace_ms: int = Field(default=30_000, ge=0, le=3_600_000)

@@ -35,7 +35,9 @@ class ScriptedFacts:
             stream=self.stream, is_restarted=is_restarted, facts=new, lost=self.lost
         )
 
-    async def slot_counts(self, lobby_ids: Sequence[str]) -> dict[str, pb.LobbySlots]:
+    async def slot_counts(
+        self, lobby_ids: Sequence[str], sessions: Any = None
+    ) -> dict[str, pb.LobbySlots]:
         self.on_slot_counts()
         return {one: pb.LobbySlots(lobby_id=one) for one in lobby_ids if one in self.alive}
 

@@ -46,6 +46,7 @@ class CapacityScene:
     def __init__(self, folder: Path) -> None:
         self.capacity = NodeCapacity(NODE)
         self.ended: list[str] = []
+        self.unreachable: dict[str, str] = {}
         self.data_plane = DataPlane()
         self._folder = folder
 
@@ -64,7 +65,8 @@ class CapacityScene:
                 lambda address: address,
                 self._capacity,
             )
-            self.capacity.on_change = lobbies.capacity_changed
+            self.capacity.on_change = lobbies.node_changed
+            lobbies.unreachable_lobbies = lambda: self.unreachable
             runs: Any = SimpleNamespace(end=self.ended.append)
             work = asyncio.create_task(lobbies.run(runs))
             yield
@@ -112,6 +114,19 @@ async def test_capacity_change_is_reported_before_an_answer(scene: CapacityScene
         assert (question.after_sequence, question.wait_ms > 0) == (number, True)
         assert not unanswered.done()
     assert scene.ended == ["lobby 1", "lobby 2"]
+
+
+async def test_unreachable_lobbies_are_in_each_request(scene: CapacityScene) -> None:
+    """So a data plane that has lost them gets them again."""
+    question, _ = await scene.data_plane.next_request()
+    assert list(question.unreachable) == []
+    scene.unreachable = {"lobby": "Nothing listens at PORT=1."}
+    reserve_or_give_back(scene.capacity)
+    for _ in range(3):
+        question, answer = await scene.data_plane.next_request()
+        [lobby] = question.unreachable
+        assert (lobby.lobby_id, lobby.problem) == ("lobby", "Nothing listens at PORT=1.")
+        answer.set_result(pb.WantedResponse(run="another"))
 
 
 async def test_late_answer_is_repeated_and_applied_once(scene: CapacityScene) -> None:

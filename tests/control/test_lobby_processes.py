@@ -185,7 +185,7 @@ async def test_early_process_exit_fails_the_find(game: Game) -> None:
     assert record["failure"] == "EXITED"
     sentence = "The program exited with code 3 before the lobby was ready."
     assert await game.problem(record["lobby_id"]) == sentence
-    assert (await game.logs(record["lobby_id"], "std_err"))[-1] == f"[{sentence}]"
+    assert await game.logs(record["lobby_id"], "service") == [sentence]
     assert sentence not in str(answer), "players get no cause"
 
 
@@ -195,7 +195,7 @@ async def test_program_without_a_module_names_it(game: Game) -> None:
     assert (await game.find("duel")).code == "MATCHMAKER_LOBBY_START_FAILED"
     lobby_id = await game.first()
     assert await game.problem(lobby_id) == MISSING_MODULE
-    assert (await game.logs(lobby_id, "std_err"))[-1] == f"[{MISSING_MODULE}]"
+    assert await game.logs(lobby_id, "service") == [MISSING_MODULE]
 
 
 @pytest.mark.full

@@ -124,7 +124,7 @@ async def test_server_without_a_module_names_it_in_its_problem(back_end: ServerB
         "The module no_such_module is missing: add it to the build (build.python_requirements)"
     )
     assert ended_server["problem"] == sentence
-    assert (await back_end.lines(server["id"], "std_err"))["lines"][-1] == f"[{sentence}]"
+    assert (await back_end.lines(server["id"], "service"))["lines"] == [sentence]
 
 
 @pytest.mark.full
@@ -152,8 +152,8 @@ async def test_server_at_a_limit_has_a_problem(
     if ended_server["exit_code"] == 0:
         pytest.skip("no root, so that this user has no scratch folder with a limit")
     assert re.fullmatch(expected, ended_server["problem"])
-    lines = (await back_end.lines(server["id"], "std_err"))["lines"]
-    assert lines[-1] == f"[{ended_server['problem']}]"
+    lines = (await back_end.lines(server["id"], "service"))["lines"]
+    assert lines == [ended_server["problem"]]
 
 
 @pytest.mark.full

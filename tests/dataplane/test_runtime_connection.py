@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from unittest.mock import AsyncMock
 
@@ -22,6 +23,7 @@ from pyservice.ids import format_uuid, parse_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 from pyservice.settings import load
+from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import GAME_ID, NAMESPACE_ID, version
 from tests.support.runtime_scene import (
@@ -120,18 +122,25 @@ async def test_create_applies_overrides(connected: RuntimeScene) -> None:
 
 async def test_start_failure_reaches_all_waiting_finds(connected: RuntimeScene) -> None:
     scene = connected
-    async with asking(scene.find()) as first, asking(scene.find()) as second:
+    by_back_end = scene.find(caller=scene.back_end())
+    async with asking(scene.find()) as first, asking(by_back_end) as second:
         [lobby] = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
-        report = runtime_pb2.Over(exit_code=3, reason="exited")
+        sentence = "The module 10.0.0.1 is missing"
+        report = runtime_pb2.Over(
+            exit_code=3, reason="exited", kind="missing-module", message=sentence
+        )
         await scene.report(lobby.lobby_id, over=report)
-        for waiting in (first, second):
+        for waiting, added in ((first, {}), (second, {"problem": sentence})):
             error = await expect_error(waiting)
             assert error.code == "MATCHMAKER_LOBBY_START_FAILED"
             assert error.metadata == {
                 "lobby_id": lobby.lobby_id,
                 "reason": "exited",
                 "exit_code": "3",
+                "kind": "missing-module",
+                **added,
             }
+            assert sentence not in error.detail
     await scene.report(lobby.lobby_id, over=report)
     assert list((await scene.desired_lobbies()).gone) == [lobby.lobby_id]
 
@@ -332,6 +341,52 @@ async def test_timeout_of_a_start_names_the_lobby_that_is_not_ready(engine: Engi
     assert error.code == "DEADLINE_EXCEEDED"
     assert error.metadata == {"lobby_id": lobby.lobby_id, "reason": "lobby_not_ready"}
     assert "the server has not called ready" in error.detail
+
+
+async def test_create_of_a_lobby_that_was_never_ready_is_explained(tmp_path: Path) -> None:
+    async with running_engine(tmp_path, start_limit_ms=1_000) as engine:
+        scene = RuntimeScene(engine)
+        await scene.desired_lobbies()
+        request = pb.CreateLobbyRequest(game_mode="duel")
+        by_back_end = scene.matchmaker.create(request, scene.back_end())
+        async with asking(scene.create()) as by_player, asking(by_back_end) as creating:
+            lobbies = (await scene.desired_lobbies(wait_ms=5_000)).lobbies
+            ports = "Nothing listens at PORT_GAME=12000."
+            scene.unreachable = {lobby.lobby_id: ports for lobby in lobbies}
+            await scene.desired_lobbies()
+            error = await expect_error(by_player)
+            assert error.metadata.keys() == {"lobby_id", "reason", "kind"}
+            assert error.metadata["kind"] == "never-ready"
+            error = await expect_error(creating)
+    assert error.metadata["problem"] == (
+        f"The lobby was not ready after 1 s: call lobbies/ready when the server listens. {ports}"
+    )
+
+
+async def test_lobby_at_which_nothing_listens_gets_no_players_until_it_does(
+    connected: RuntimeScene,
+) -> None:
+    scene = connected
+    async with scene.starting(scene.find()) as (lobby, finding):
+        scene.unreachable = {lobby.lobby_id: "Nothing listens at PORT_GAME=12000."}
+        await scene.desired_lobbies()
+        await scene.serve()
+        await scene.placed(lobby.lobby_id, finding)
+    error = await expect_error(scene.find(prevent_auto_create_lobby=True))
+    assert error.code == NO_LOBBY
+    error = await expect_error(scene.join(lobby.lobby_id))
+    expected = {"lobby_id": lobby.lobby_id, "kind": "nothing-listens"}
+    assert (error.code, error.metadata) == ("MATCHMAKER_LOBBY_UNREACHABLE", expected)
+    error = await expect_error(scene.join(lobby.lobby_id, scene.back_end()))
+    assert error.metadata == {**expected, "problem": "Nothing listens at PORT_GAME=12000."}
+    async with scene.starting(scene.find()) as (other, finding):
+        await scene.serve()
+        placement = await scene.placed(other.lobby_id, finding)
+    assert placement.lobby.lobby_id == other.lobby_id, "find starts another one"
+    scene.unreachable = {}
+    await scene.desired_lobbies()
+    placement = await scene.find(prevent_auto_create_lobby=True)
+    assert placement.lobby.lobby_id == lobby.lobby_id
 
 
 async def test_new_lobbies_reduce_free_capacity(engine: Engine) -> None:

@@ -72,7 +72,7 @@ async def test_end_of_a_program_has_a_kind_a_sentence_and_a_last_line(
     assert (end.kind, end.message) == (kind, sentence)
     await until(lambda: not host.supervisor.runs)
     lines = [line.text for line in host.of(order).lines()]
-    assert (lines[-1:] if sentence else lines) == ([f"[{sentence}]"] if sentence else [])
+    assert (lines[-1:] if sentence else lines) == ([sentence] if sentence else [])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ async def test_server_without_memory_names_its_peak_and_its_limit(
     assert rest == "choose a larger tier, or use less memory"
     assert (int(used) == 32) if has_groups else (int(used) > 32)
     await until(lambda: not host.supervisor.runs)
-    assert [line.text for line in host.of(order).lines()] == [f"[{end.message}]"]
+    assert [line.text for line in host.of(order).lines()] == [end.message]
 
 
 async def test_lobby_that_never_was_ready_says_what_to_call(host: RuntimeHost) -> None:
@@ -126,7 +126,7 @@ async def test_lobby_that_never_was_ready_says_what_to_call(host: RuntimeHost) -
         "Nothing listens at PORT_GAME=12345."
     )
     await until(lambda: not host.supervisor.runs)
-    assert [line.text for line in host.of(order).lines()] == [f"[{end.message}]"]
+    assert [line.text for line in host.of(order).lines()] == [end.message]
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ async def test_failed_start_has_a_kind_a_sentence_and_a_last_line(host: RuntimeH
         assert (end.reason, end.kind, end.message) == ("exec_failed", kind, sentence), name
         assert (end.exit_code, end.started_ms) == (None, None)
         await until(lambda: not host.supervisor.runs)
-        assert [line.text for line in host.of(order).lines()] == [f"[{sentence}]"]
+        assert [line.text for line in host.of(order).lines()] == [sentence]
 
 
 async def test_program_on_no_path_has_a_kind_and_a_last_line(host: RuntimeHost) -> None:
@@ -122,7 +122,7 @@ async def test_program_on_no_path_has_a_kind_and_a_last_line(host: RuntimeHost) 
     assert (end.reason, end.kind) == ("exec_failed", "program-not-found")
     await until(lambda: not host.supervisor.runs)
     [line] = host.of(order).lines()
-    assert line.text.startswith("[no program is not in any of /usr/local/bin:/usr/bin:/bin: ")
+    assert line.text.startswith("no program is not in any of /usr/local/bin:/usr/bin:/bin: ")
     await host.anew()
     assert [line.text for line in host.of(order).lines()] == [line.text], "its log is kept"
 

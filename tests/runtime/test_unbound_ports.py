@@ -135,7 +135,8 @@ async def test_problem_of_a_server_out_of_reach_names_where_it_listens(
     end = await host.reports.end(order.id)
     assert (end.reason, end.kind, end.message) == ("stopped", "nothing-listens", problem)
     await until(lambda: not host.supervisor.runs)
-    assert [line.text for line in host.of(order).lines()] == [listener, f"[{problem}]"]
+    lines = [(line.stream, line.text) for line in host.of(order).lines()]
+    assert lines == [("std_out", listener), ("service", problem)]
 
 
 @pytest.mark.parametrize(
@@ -176,15 +177,13 @@ async def test_log_of_an_ended_server_names_the_ports_on_which_nothing_listened(
         await ports.check(host.supervisor.runs, now_s)
     host.supervisor.end(silent.id, 0)
     await host.reports.end(silent.id)
-    expected = ["up", f"[Nothing listens at PORT_GAME={number}.]"]
-    assert [line.text for line in host.of(silent).lines()] == expected
-    assert [line.stream for line in host.of(silent).lines()] == ["std_out", "std_err"]
+    await until(lambda: not host.supervisor.runs)
+    lines = [(line.stream, line.text) for line in host.of(silent).lines()]
+    assert lines == [("std_out", "up"), ("service", f"Nothing listens at PORT_GAME={number}.")]
     assert silent.id in host.noticed
 
 
-async def test_log_of_an_ended_server_does_not_name_ports_that_it_opened_late(
-    host: RuntimeHost,
-) -> None:
+async def test_log_says_that_a_server_opened_its_ports_late(host: RuntimeHost) -> None:
     slow = await host.running(ports={"game": PortRequest("udp")})
     number = (await host.reports.wait_for(slow.id, "placed"))["game"][1]
     ports = UnboundPorts()
@@ -195,5 +194,46 @@ async def test_log_of_an_ended_server_does_not_name_ports_that_it_opened_late(
         late.bind(("127.0.0.1", number))
         await ports.check(host.supervisor.runs, START_S + 2)
     host.supervisor.end(slow.id, 0)
-    await host.reports.end(slow.id)
-    assert list(host.of(slow).lines()) == []
+    assert (await host.reports.end(slow.id)).kind == ""
+    await until(lambda: not host.supervisor.runs)
+    lines = [(line.stream, line.text) for line in host.of(slow).lines()]
+    assert lines == [
+        ("service", f"Nothing listens at PORT_GAME={number}."),
+        ("service", "The server listens on all of its ports now."),
+    ]
+
+
+async def test_lobby_is_unreachable_while_nothing_listens_on_one_of_its_ports(
+    host: RuntimeHost,
+) -> None:
+    requested = {"game": PortRequest("tcp_udp")}
+    lobby = await host.running(owner="lobby", ports=requested)
+    await host.running(owner="server", ports=requested)
+    number = (await host.reports.wait_for(lobby.id, "placed"))["game"][1]
+    ports, changes = UnboundPorts(), []
+    ports.on_change = lambda: changes.append(ports.unreachable_lobbies())
+    for now_s in (0.0, START_S, START_S + 2):
+        await ports.check(host.supervisor.runs, now_s)
+    sentence = f"Nothing listens at PORT_GAME={number}."
+    assert changes == [{lobby.id: sentence}], "dynamic servers get no players of find"
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as late:
+        late.bind(("127.0.0.1", number))
+        await ports.check(host.supervisor.runs, START_S + 4)
+        assert ports.problem(lobby.id) == f"Nothing listens at PORT_GAME={number} over TCP."
+    assert changes[1:] == [{}], "some players of a port with two protocols get in"
+    await ports.check(host.supervisor.runs, START_S + 6)
+    host.supervisor.end(lobby.id, 0)
+    await host.reports.end(lobby.id)
+    await until(lambda: lobby.id not in host.supervisor.runs)
+    await ports.check(host.supervisor.runs, START_S + 8)
+    assert changes[2:] == [{lobby.id: sentence}, {}]
+
+
+async def test_run_of_an_earlier_service_is_checked_at_once(host: RuntimeHost) -> None:
+    lobby = await host.running(owner="lobby", ports={"game": PortRequest("tcp")})
+    await host.anew()
+    host.supervisor.ensure_running(lobby)
+    await until(lambda: host.supervisor.runs[lobby.id].state == "running")
+    ports = UnboundPorts()
+    await ports.check(host.supervisor.runs, 0.0)
+    assert list(ports.unreachable_lobbies()) == [lobby.id]

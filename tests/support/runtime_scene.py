@@ -76,6 +76,7 @@ class RuntimeScene(MatchmakerScene):
         self.lobby_scaler = LobbyScaler(
             engine, self.namespaces, self.lobby_templates, ["north", "south"], 30_000
         )
+        self.unreachable: dict[str, str] = {}
         self.run = ""
         self.sequence = 0
         self.epoch = self.version = 0
@@ -88,6 +89,10 @@ class RuntimeScene(MatchmakerScene):
                 wait_ms=wait_ms,
                 capacity=runtime_pb2.Capacity(
                     kinds=kinds, free_cpu_millicores=self.free[0], free_memory_mb=self.free[1]
+                ),
+                unreachable=(
+                    runtime_pb2.UnreachableLobby(lobby_id=lobby_id, problem=problem)
+                    for lobby_id, problem in self.unreachable.items()
                 ),
             )
         )

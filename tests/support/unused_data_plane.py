@@ -9,5 +9,5 @@ class UnusedDataPlane:
     async def read_facts(self, request: Any) -> Any:
         raise AssertionError
 
-    async def slot_counts(self, lobby_ids: Any) -> Any:
+    async def slot_counts(self, lobby_ids: Any, sessions: Any = None) -> Any:
         raise AssertionError

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use hosting_core::{
-    Attach, ChannelId, CommandOutcome, Context, Create, EngineConfig, HashKey, HoldId, Id, Port as CorePort, PortRange,
+    Attach, ChannelId, CommandOutcome, Context, Create, EngineConfig, HashKey, HoldId, Id, LobbySessions,
+    Port as CorePort, PortRange,
 };
 use hosting_journal::DurableSignal;
 use hosting_matchmaker::wall_ms;
@@ -334,6 +335,19 @@ impl Engine {
 
     fn lobby(&self, lobby: IdBytes) -> Option<Lobby> {
         self.shard.engine().lobby(lobby.0).map(|inner| Lobby { inner })
+    }
+
+    fn suspect_slots(
+        &self,
+        lobby: IdBytes,
+        sessions: Vec<(u64, u32)>,
+        other_sessions: u32,
+        ages_ms: (u64, u64),
+    ) -> Option<u32> {
+        let sessions = LobbySessions { by_source: sessions, others: other_sessions };
+        let now = self.shard.now();
+        let connected = now.saturating_sub(ages_ms.1)..now.saturating_sub(ages_ms.0);
+        self.shard.engine().suspect_slots(lobby.0, &sessions, connected)
     }
 
     fn namespace_that_had(&self, lobby: IdBytes) -> Option<IdBytes> {

@@ -259,6 +259,11 @@ impl ProcessCommands {
         (desired.sequence, desired.is_complete, lobbies.collect(), removed.collect())
     }
 
+    fn set_unreachable(&self, lobbies: Vec<(IdBytes, String)>) -> PyResult<u64> {
+        let lobbies = lobbies.into_iter().map(|(lobby, problem)| (lobby.0, problem)).collect();
+        resolve_lsn(self.shard.execute(|engine, context| engine.set_unreachable(context, lobbies)))
+    }
+
     fn take_touched(&self, py: Python<'_>) -> PyResult<Vec<IdleLobbyGroup>> {
         let groups = self.shard.engine().take_changed_idle_groups();
         groups.into_iter().map(|group| IdleLobbyGroup::of(py, group)).collect()

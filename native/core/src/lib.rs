@@ -40,6 +40,7 @@ pub use command::*;
 pub use engine::change_marks::ChangeMarks;
 pub use engine::heartbeat::PlayerList;
 pub use engine::slot_reservation::MAX_PARTY_SIZE;
+pub use engine::suspect_slots::LobbySessions;
 pub use engine::{Engine, EngineConfig};
 pub use fact_outbox::{Fact, Facts, LobbyAttendance, LobbyDetails, LobbyEnd, LobbyFactKind, MAX_STORED_FACTS};
 pub use keyed_hash::HashKey;

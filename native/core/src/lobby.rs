@@ -76,6 +76,8 @@ pub(crate) struct Lobby {
     pub(crate) is_public: bool,
     pub(crate) is_join_enabled: bool,
     pub(crate) is_silent: bool,
+    /// True if nothing listens on a port of its game server. Not durable.
+    pub(crate) nothing_listens: bool,
     pub(crate) is_find_index_stale: bool,
     pub(crate) class: LobbyPhase,
     /// Position in the find index, as `(is ready, result of order_key)`. None: not in the index.
@@ -134,6 +136,7 @@ impl Lobby {
             is_public: created.is_public,
             is_join_enabled: created.is_join_enabled,
             is_silent: false,
+            nothing_listens: false,
             is_find_index_stale: false,
             indexed: None,
             class: LobbyPhase::Starting,
@@ -178,7 +181,13 @@ impl Lobby {
     }
 
     pub(crate) fn is_findable(&self) -> bool {
-        self.is_public && !self.is_closed && !self.is_stopping && !self.is_silent
+        self.is_public && !self.is_closed && !self.is_stopping && !self.is_silent && !self.is_unreachable()
+    }
+
+    /// Returns true if the lobby says that it is ready, but players do not reach it. A starting server has time to open
+    /// its ports.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        self.is_ready && self.nothing_listens
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Ms> {

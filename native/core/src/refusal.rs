@@ -30,6 +30,8 @@ pub enum Refusal {
     LobbyFull,
     /// The lobby server closed the lobby to new players.
     LobbyClosed,
+    /// Players do not reach the game server of the lobby, although the lobby is ready.
+    LobbyUnreachable,
     /// The lobby is stopping, so it accepts no joins.
     LobbyDraining,
     /// No lobby has enough free slots, and none may be created.
@@ -81,6 +83,7 @@ impl Refusal {
             Refusal::LobbyStopped => "MATCHMAKER_LOBBY_STOPPED",
             Refusal::LobbyFull => "MATCHMAKER_LOBBY_FULL",
             Refusal::LobbyClosed => "MATCHMAKER_LOBBY_CLOSED",
+            Refusal::LobbyUnreachable => "MATCHMAKER_LOBBY_UNREACHABLE",
             Refusal::LobbyDraining => "MATCHMAKER_LOBBY_DRAINING",
             Refusal::NoAvailableLobbies => "MATCHMAKER_NO_AVAILABLE_LOBBIES",
             Refusal::TooManyLobbies => "MATCHMAKER_TOO_MANY_LOBBIES",

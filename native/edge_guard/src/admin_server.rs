@@ -102,10 +102,11 @@ impl AdminServer {
                 response
             }
             (&Method::GET, "/traffic") => self.traffic(request.uri().query().unwrap_or_default()),
+            (&Method::GET, "/sessions") => self.sessions(request.uri().query().unwrap_or_default()),
             (&Method::POST, "/stop") => self.command(AdminCommand::Stop),
             (&Method::POST, "/drain") => self.command(AdminCommand::Drain),
             (&Method::POST, "/handover") => self.hand_over(request),
-            (_, "/livez" | "/readyz" | "/metrics" | "/traffic" | "/stop" | "/drain" | "/handover") => {
+            (_, "/livez" | "/readyz" | "/metrics" | "/traffic" | "/sessions" | "/stop" | "/drain" | "/handover") => {
                 respond(StatusCode::METHOD_NOT_ALLOWED, "method not allowed\n".to_owned())
             }
             _ => respond(StatusCode::NOT_FOUND, "not found\n".to_owned()),
@@ -171,6 +172,15 @@ impl AdminServer {
         let Some(worker) = self.workers.iter().next() else { return respond(StatusCode::OK, String::new()) };
         let page = worker.shared.traffic.page(query.strip_prefix("after=").unwrap_or_default(), PAGE_OWNERS);
         let text = serde_json::to_string(&page).unwrap_or_default();
+        respond(StatusCode::OK, text + "\n")
+    }
+
+    /// Returns the sessions of the owners in the query (`owners=ID,ID`).
+    fn sessions(&self, query: &str) -> Response<TextBody> {
+        let Some(worker) = self.workers.iter().next() else { return respond(StatusCode::OK, String::new()) };
+        let owners = query.strip_prefix("owners=").unwrap_or_default();
+        let report = worker.shared.traffic.sessions(owners.split(','));
+        let text = serde_json::to_string(&report).unwrap_or_default();
         respond(StatusCode::OK, text + "\n")
     }
 }

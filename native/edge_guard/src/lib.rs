@@ -32,6 +32,7 @@ mod admin_server;
 mod backend_connect;
 mod backend_pool;
 pub mod certificate_authority;
+mod client_sessions;
 mod config;
 mod connection_limits;
 mod connection_workers;

@@ -10,6 +10,7 @@ use tokio::time::timeout;
 
 use crate::address::BackendAddress;
 use crate::backend_connect;
+use crate::client_sessions::ClientSession;
 use crate::connection_limits::Destination;
 use crate::connection_workers::{ConnectionWorker, OpenConnection};
 use crate::listener::{ConnectionHandler, prepare};
@@ -55,6 +56,7 @@ async fn relay_connection(
     let is_proxy_silent = may_lack_header && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
     let named = if is_proxy_silent { None } else { open.read_proxy_header(&client, peer).await? };
     let server = client.local_addr().map_err(|_| ConnectionRefusal::Unreachable)?;
+    let player = named.map_or(peer, |named| named.client).ip();
     let counters = RelayCounters { thread: &worker.counters, owner: &live.traffic };
     let addresses = live.sends_proxy_header.then(|| named.unwrap_or(NamedAddresses { client: peer, server }));
     if live.is_tls {
@@ -64,6 +66,7 @@ async fn relay_connection(
             return Err(ConnectionRefusal::Handshake);
         };
         let mut backend = connect(backend, addresses, timeouts.connect).await?;
+        let _session = ClientSession::open(&live.traffic, player);
         let limits = RelayLimits::idle(timeouts.stream_idle);
         if relay::relay_streams(&mut client, &mut backend, limits, counters).await.is_err() {
             reset(client.get_ref().0, &backend);
@@ -71,6 +74,7 @@ async fn relay_connection(
         return Ok(());
     }
     let mut backend = connect(backend, addresses, timeouts.connect).await?;
+    let _session = ClientSession::open(&live.traffic, player);
     let limits = RelayLimits { idle: timeouts.stream_idle, first: Some((timeouts.first_byte, open.permit())) };
     if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, counters).await {
         reset(&client, &backend);

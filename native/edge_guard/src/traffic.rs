@@ -10,6 +10,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use serde::Serialize;
 
+use crate::client_sessions::{ClientSessions, OwnerSessions};
 use crate::metrics::{Counter, Direction, LabelSet};
 
 /// Time for which the table keeps the counters of an ended owner, so that a reader gets the last values.
@@ -23,6 +24,7 @@ pub const PAGE_OWNERS: usize = 1_024;
 pub struct Traffic {
     bytes: [Counter; 2],
     packets: [Counter; 2],
+    pub sessions: ClientSessions,
 }
 
 impl Traffic {
@@ -65,9 +67,19 @@ pub struct TrafficPage<'a> {
     pub has_more: bool,
 }
 
+/// Sessions of some owners.
+#[derive(Debug, Serialize)]
+pub struct SessionsReport {
+    /// Age of this process, which does not know all earlier sessions.
+    pub age_ms: u64,
+    /// Without the owners that the table does not have.
+    pub owners: Vec<OwnerSessions>,
+}
+
 #[derive(Debug)]
 pub struct TrafficTable {
     series: String,
+    began: Instant,
     state: Mutex<State>,
 }
 
@@ -87,7 +99,8 @@ struct Entry {
 impl Default for TrafficTable {
     fn default() -> Self {
         let started = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        Self { series: format!("{:x}-{:x}", std::process::id(), started.as_nanos()), state: Mutex::default() }
+        let series = format!("{:x}-{:x}", std::process::id(), started.as_nanos());
+        Self { series, began: Instant::now(), state: Mutex::default() }
     }
 }
 
@@ -119,6 +132,13 @@ impl TrafficTable {
         let mut following = state.by_owner.range::<str, _>((Bound::Excluded(after), Bound::Unbounded));
         let owners = following.by_ref().take(owners_max).map(|(owner, entry)| read(owner, &entry.traffic)).collect();
         TrafficPage { series: &self.series, owners, has_more: following.next().is_some() }
+    }
+
+    pub fn sessions<'a>(&self, owners: impl Iterator<Item = &'a str>) -> SessionsReport {
+        let state = self.lock();
+        let read = |owner: &str| state.by_owner.get(owner).map(|entry| entry.traffic.sessions.read(owner));
+        let age_ms = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        SessionsReport { age_ms, owners: owners.filter_map(read).collect() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

@@ -1,6 +1,6 @@
 //! `control`: FIFO that takes one command per line from any number of writers.
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControlCommand {
     /// Sends SIGTERM to the program now, and SIGKILL after this many milliseconds.
     ///
@@ -8,9 +8,12 @@ pub enum ControlCommand {
     Stop(u64),
     /// Notifies the service of new log lines for this many milliseconds.
     Follow(u64),
+    /// Adds a line of the service to the log.
+    Log(String),
 }
 
-const LINE_MAX: usize = 64;
+/// A longer line is not atomic in a FIFO.
+const LINE_MAX: usize = libc::PIPE_BUF;
 
 #[derive(Default)]
 pub struct CommandReader {
@@ -40,11 +43,11 @@ impl CommandReader {
 }
 
 fn parse(line: &[u8]) -> Option<ControlCommand> {
-    let (word, number) = std::str::from_utf8(line).ok()?.split_once(' ')?;
-    let ms = number.parse().ok()?;
+    let (word, argument) = std::str::from_utf8(line).ok()?.split_once(' ')?;
     match word {
-        "stop" => Some(ControlCommand::Stop(ms)),
-        "follow" => Some(ControlCommand::Follow(ms)),
+        "stop" => argument.parse().ok().map(ControlCommand::Stop),
+        "follow" => argument.parse().ok().map(ControlCommand::Follow),
+        "log" => Some(ControlCommand::Log(argument.to_owned())),
         _ => None,
     }
 }
@@ -58,9 +61,11 @@ mod tests {
         let mut commands = CommandReader::default();
         let mut parsed = Vec::new();
         let long = vec![b'x'; 10_000];
-        for chunk in [&b"st"[..], b"op 5", b"00\nfollow 9\nhello\nstop -1\nstop 1 2\n", &long, b"\nstop 0\n"] {
+        let log = b"log \xff\nlog Nothing listens.\n";
+        for chunk in [&b"st"[..], b"op 5", b"00\nfollow 9\nhello\nstop -1\nstop 1 2\n", &long, b"\nstop 0\n", log] {
             commands.take(chunk, |command| parsed.push(command));
         }
-        assert_eq!(parsed, [ControlCommand::Stop(500), ControlCommand::Follow(9), ControlCommand::Stop(0)]);
+        let log = ControlCommand::Log("Nothing listens.".to_owned());
+        assert_eq!(parsed, [ControlCommand::Stop(500), ControlCommand::Follow(9), ControlCommand::Stop(0), log]);
     }
 }

@@ -1,7 +1,7 @@
 //! Log lines, made from chunks of the program's output.
 //!
-//! A log line is `<microseconds> <stream> <text>`. The stream is `o` for standard output, or `e` for standard error. A
-//! text longer than 4 KiB is split, and a capital letter marks each continuation. A split never cuts a UTF-8 character:
+//! A log line is `<microseconds> <stream> <text>`. The stream is `o` for standard output, `e` for standard error, or `s`
+//! for a line of the service. A text longer than 4 KiB is split, and a capital letter marks each continuation. A split never cuts a UTF-8 character:
 //! it is up to three bytes earlier instead.
 
 use std::io::Write;

@@ -196,6 +196,7 @@ impl RunLoop {
             match command {
                 ControlCommand::Stop(ms) => self.stop(program, Duration::from_millis(ms)),
                 ControlCommand::Follow(ms) => self.disk.follow(now().saturating_add(Duration::from_millis(ms))),
+                ControlCommand::Log(text) => self.disk.write(&mut format!("{} s {text}\n", wall_us()).into_bytes()),
             }
         }
     }

@@ -76,6 +76,11 @@ pub enum Credential {
 }
 
 impl Client {
+    /// Returns true for a caller with a service token, which acts for players.
+    pub fn is_back_end(&self) -> bool {
+        matches!(self.credential, Credential::Service(_))
+    }
+
     /// Returns the key under which the idempotency keys of the caller are stored: the namespace with a token id or a client
     /// address.
     pub fn identity(&self) -> Vec<u8> {

@@ -57,6 +57,7 @@ pub enum Code {
     MatchmakerLobbyStopped,
     MatchmakerLobbyFull,
     MatchmakerLobbyClosed,
+    MatchmakerLobbyUnreachable,
     MatchmakerLobbyDraining,
     MatchmakerNoAvailableLobbies,
     MatchmakerTooManyLobbies,
@@ -93,7 +94,7 @@ pub struct ErrorRow {
 }
 
 /// In the order of [`Code`].
-pub const ERRORS: [ErrorRow; 75] = [
+pub const ERRORS: [ErrorRow; 76] = [
     ErrorRow {
         code: Code::BodyInvalid,
         slug: "BODY_INVALID",
@@ -578,6 +579,15 @@ pub const ERRORS: [ErrorRow; 75] = [
         grpc_status: 9,
         title: "The lobby is closed",
         detail: "Use find to get another lobby.",
+        retry_after_s: None,
+    },
+    ErrorRow {
+        code: Code::MatchmakerLobbyUnreachable,
+        slug: "MATCHMAKER_LOBBY_UNREACHABLE",
+        http_status: 409,
+        grpc_status: 9,
+        title: "The lobby accepts no connections",
+        detail: "Use find to get another lobby, or try again when the game server of this one listens.",
         retry_after_s: None,
     },
     ErrorRow {

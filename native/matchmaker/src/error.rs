@@ -43,6 +43,7 @@ impl Code {
             Refusal::LobbyStopped => Code::MatchmakerLobbyStopped,
             Refusal::LobbyFull => Code::MatchmakerLobbyFull,
             Refusal::LobbyClosed => Code::MatchmakerLobbyClosed,
+            Refusal::LobbyUnreachable => Code::MatchmakerLobbyUnreachable,
             Refusal::LobbyDraining => Code::MatchmakerLobbyDraining,
             Refusal::NoAvailableLobbies => Code::MatchmakerNoAvailableLobbies,
             Refusal::TooManyLobbies => Code::MatchmakerTooManyLobbies,

@@ -8,7 +8,7 @@ use hosting_core::{
     ImmediatePlacement, Join, Lsn, Refusal, Reservation, Source,
 };
 
-use crate::authorization::{Caller, Client, Credential};
+use crate::authorization::{Caller, Client};
 use crate::clock::wall_ms;
 use crate::contract::Code;
 use crate::criteria::{Candidates, candidates};
@@ -23,6 +23,9 @@ use crate::requests::Request;
 const NO_SOURCE: Source = 0;
 /// Any other value than `NO_SOURCE`. Players of `NO_SOURCE` are not limited.
 const ANY_SOURCE: Source = 1;
+
+/// Kind of the problem that nothing listens on a port of a game server.
+const NOTHING_LISTENS: &str = "nothing-listens";
 
 impl Matchmaker {
     pub(crate) fn find(
@@ -105,7 +108,25 @@ impl Matchmaker {
                 repeated_or_impossible => repeated_or_impossible,
             });
         }
-        Ok(self.execute_join(&join, progress))
+        Ok(match self.execute_join(&join, progress) {
+            Decision::Refused { error, wait } if error.code == Code::MatchmakerLobbyUnreachable => {
+                let error = Box::new(self.explain_unreachable(*error, client, join.lobby, &request.lobby_id));
+                Decision::Refused { error, wait }
+            }
+            other => other,
+        })
+    }
+
+    /// Adds why players do not reach a lobby. Only back ends get addresses and ports of game servers.
+    fn explain_unreachable(&self, error: ServiceError, client: &Client, lobby: Id, lobby_id: &str) -> ServiceError {
+        let error = error.with_metadata("lobby_id", lobby_id.to_owned()).with_metadata("kind", NOTHING_LISTENS);
+        if !client.is_back_end() {
+            return error;
+        }
+        match self.shard.engine().unreachable_problem(lobby) {
+            Some(problem) => error.with_metadata("problem", problem.to_owned()),
+            None => error,
+        }
     }
 
     fn execute_join(&self, join: &Join<'_>, progress: &Progress<'_>) -> Decision {
@@ -159,8 +180,7 @@ impl Matchmaker {
     }
 
     fn source_of(&self, client: &Client, player: Option<&str>) -> Result<Source, ServiceError> {
-        let is_back_end = matches!(client.credential, Credential::Service(_));
-        self.source(client.namespace.id, is_back_end, client.address, player)
+        self.source(client.namespace.id, client.is_back_end(), client.address, player)
     }
 
     fn channels(&self, secrets: &[String]) -> Vec<ChannelId> {

@@ -121,6 +121,14 @@ def _(scenario: Scenario) -> httpx.Response:
     return join(scenario, lobby)
 
 
+elsewhere(
+    "join",
+    "MATCHMAKER_LOBBY_UNREACHABLE",
+    "tests/clients/test_causes.py::test_server_that_listens_elsewhere_gets_no_players",
+    "a server has ten seconds to listen",
+)
+
+
 def visit(port: Any, player_token: str) -> None:
     with socket.create_connection((port["hostname"], port["port"]), WAIT_S) as connection:
         connection.sendall(player_token.encode())

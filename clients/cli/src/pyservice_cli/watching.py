@@ -14,7 +14,8 @@ from pyservice_cli.failures import CommandFailed, InputInvalid, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.terminal import Terminal, table
 
-_STREAMS: Final = ("std_out", "std_err")
+_STREAMS: Final = ("std_out", "std_err", "service")
+"""Of lines with the same time, those of the service come last."""
 _POLL_S: Final = 1.0
 _LAST_LINES: Final = 20
 _ENDED: Final = ("stopped", "failed", "destroyed")
@@ -61,6 +62,7 @@ def _lobby_row(lobby: Record, names: Mapping[str, str]) -> dict[str, Any]:
         "mode": lobby["lobby_group_name_id"],
         "state": lobby["state"],
         "players": lobby["connected_count"],
+        "suspect": lobby.get("suspect_count"),
         "version": names.get(lobby["version_id"], "(deleted)"),
         "memory": usage.get("memory_bytes"),
         "problem": lobby.get("problem") or lobby.get("failure"),
@@ -70,8 +72,11 @@ def _lobby_row(lobby: Record, names: Mapping[str, str]) -> dict[str, Any]:
 def _status_lines(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"{status['game']} in {status['namespace']}: version {status['version']}, {status['url']}"
     if status["lobbies"]:
+        # A column without a value is omitted.
+        rows = [{**row, "suspect": row["suspect"] or None} for row in status["lobbies"]]
         yield from table(
-            status["lobbies"], ("lobby", "mode", "state", "players", "version", "problem")
+            rows,
+            ("lobby", "mode", "state", "players", "suspect", "version", "problem"),
         )
     else:
         yield "No lobby runs."
@@ -88,7 +93,7 @@ def show_logs(
     mode: str | None,
     is_following: bool,
 ) -> None:
-    """Prints both streams of a game server, by default of the newest lobby."""
+    """Prints all streams of a game server, by default of the newest lobby."""
     if server is None and lobby is None:
         lobby = _newest_lobby(game, mode)
     path = _logs_path(game, lobby, server)

@@ -55,6 +55,7 @@ impl Engine {
         self.holds = HoldTable::new();
         self.clear_idle_groups();
         self.desired_lobbies = DesiredLobbies::new();
+        self.unreachable_lobbies.clear();
     }
 
     pub(super) fn derive_lobby(&mut self, number: u32) {
@@ -71,6 +72,7 @@ impl Engine {
         lobby.indexed = None;
         lobby.is_find_index_stale = false;
         lobby.is_silent = false;
+        lobby.nothing_listens = false;
         lobby.last_heartbeat_at = now;
         lobby.start_by = now.saturating_add(start_limit_ms);
         lobby.class = lobby.phase();

@@ -1,5 +1,7 @@
 //! Lifecycle of lobbies: attach, ready, close, state, stop and end.
 
+use std::collections::BTreeMap;
+
 use super::idempotent_requests::KeyLookup;
 use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{Attach, Attached, CommandOutcome, Context, EndReason, Id, Lsn, Publicity, ResolvedHold};
@@ -120,6 +122,29 @@ impl Engine {
             self.emit(cx, &Event::LobbyClosed { lobby: number, is_closed, at: self.time.now() });
         }
         self.accept_lobby_call(number)
+    }
+
+    /// Sets which lobbies have a port at which nothing listens, each with a sentence that says so. While such a lobby is
+    /// ready, find and list omit it, and joins get `LobbyUnreachable`. Unknown lobbies are ignored.
+    pub fn set_unreachable(&mut self, cx: &mut Context<'_>, lobbies: BTreeMap<Id, String>) -> CommandOutcome<()> {
+        self.begin_command(cx);
+        let earlier = core::mem::replace(&mut self.unreachable_lobbies, lobbies);
+        let later = &self.unreachable_lobbies;
+        let ended = earlier.keys().filter(|id| !later.contains_key(id)).map(|id| (*id, false));
+        let begun = later.keys().filter(|id| !earlier.contains_key(id)).map(|id| (*id, true));
+        let changes: Vec<(Id, bool)> = ended.chain(begun).collect();
+        for (id, nothing_listens) in changes {
+            let Some(number) = self.lobbies.number_of(&self.seed, id) else { continue };
+            let Some(lobby) = self.lobbies.live_mut(number) else { continue };
+            lobby.nothing_listens = nothing_listens;
+            self.lobby_changed(number);
+        }
+        accept((), 0)
+    }
+
+    /// Returns the sentence of the last [`Engine::set_unreachable`] about a lobby.
+    pub fn unreachable_problem(&self, lobby: Id) -> Option<&str> {
+        self.unreachable_lobbies.get(&lobby).map(String::as_str)
     }
 
     /// Stores the state of a lobby byte for byte. An empty state clears it.

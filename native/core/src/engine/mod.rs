@@ -22,8 +22,9 @@ mod queries;
 mod signing_keys;
 pub(crate) mod slot_reservation;
 mod state_image;
+pub(crate) mod suspect_slots;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use key_search::KeySearch;
 
@@ -128,6 +129,8 @@ pub struct Engine {
     find_index: FindIndex,
     idle_lobbies: IdleLobbies,
     desired_lobbies: DesiredLobbies,
+    /// Argument of the last [`Engine::set_unreachable`].
+    unreachable_lobbies: BTreeMap<Id, String>,
     holds: HoldTable,
     resolved_holds: Vec<ResolvedHold>,
     /// Channels with tokens that `take_notified_channels` has not returned yet: `(LSN of the token event, channel)`.
@@ -184,6 +187,7 @@ impl Engine {
             find_index: FindIndex::new(),
             idle_lobbies: IdleLobbies::default(),
             desired_lobbies: DesiredLobbies::new(),
+            unreachable_lobbies: BTreeMap::new(),
             holds: HoldTable::new(),
             resolved_holds: Vec::new(),
             notified_channels: VecDeque::new(),

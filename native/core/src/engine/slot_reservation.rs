@@ -170,8 +170,8 @@ impl Engine {
     /// Reserves slots in one lobby. A rejoin token reserves its own slot again, while its slot use is reserved or kept.
     ///
     /// Refusals: `StorageFull`, `IdempotencyKeyReused`, `PlayerTokenInvalid`, `PlayerTokenWrongLobby` (of the rejoin
-    /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `PartyTooLarge`,
-    /// `TooManyPlayersFromSource`, `LobbyFull`.
+    /// token), `LobbyNotFound`, `LobbyStopped`, `JoinDisabled`, `LobbyDraining`, `LobbyClosed`, `LobbyUnreachable`,
+    /// `PartyTooLarge`, `TooManyPlayersFromSource`, `LobbyFull`.
     pub fn join(&mut self, cx: &mut Context<'_>, c: &Join<'_>) -> CommandOutcome<Admission> {
         self.place_in_lobby(cx, c, &SlotRequest::of_join(c, true)).of_waiting_request()
     }
@@ -354,6 +354,9 @@ impl Engine {
     fn check_join(&self, lobby: &Lobby, c: &Join<'_>) -> Result<(), (Refusal, u64)> {
         if lobby.is_closed {
             return Err((Refusal::LobbyClosed, lobby.lsn));
+        }
+        if lobby.is_unreachable() {
+            return Err((Refusal::LobbyUnreachable, lobby.lsn));
         }
         let limit = Limit::of_direct(c.party_size);
         if c.party_size > lobby.limits[limit as usize] {

@@ -156,6 +156,7 @@ fn silent_lobby_is_hidden_then_ended() {
     w.pass_unnoticed(1);
     assert_eq!(w.find(), Err(NoAvailableLobbies), "hidden");
     w.pass(0);
+    assert_eq!(w.engine.unreachable_problem(lobby), Some("Nothing listens."));
     assert_eq!(listed(&w.engine, NAMESPACE, VERSION), []);
     assert_eq!(w.engine.namespace_counts()[0].1.lobbies, [0, 0, 0, 1]);
     assert!(w.join(lobby).is_ok(), "joined by id all the same");
@@ -396,4 +397,30 @@ fn counts_follow_lobbies_and_slots() {
     let counts = w.engine.namespace_counts().remove(0).1;
     assert_eq!((counts.lobbies, counts.slots, counts.ends), ([1, 0, 1, 0], [7, 1, 0, 0, 0], [0, 0, 0, 2]));
     assert_eq!(w.engine.player_counts(NAMESPACE).len(), 2);
+}
+
+#[test]
+fn lobby_without_a_listener_gets_no_players() {
+    let mut w = TestEngine::new();
+    let lobby = w.starting(|_| {});
+    let set = |w: &mut TestEngine, ids: &[Id]| {
+        w.run(|e, cx| e.set_unreachable(cx, ids.iter().map(|id| (*id, "Nothing listens.".to_owned())).collect()))
+    };
+    set(&mut w, &[lobby, Id([9; 16])]).result.unwrap();
+    let held = hold(w.find_with(|_| {}).result.unwrap());
+    w.ready(lobby).unwrap();
+    let resolved = w.resolved().remove(0);
+    let token = resolved.outcome.result.unwrap().tokens.remove(0);
+    assert_eq!(resolved.hold, held, "a server that starts has time to listen");
+    assert_eq!((w.find(), w.join(lobby)), (Err(NoAvailableLobbies), Err(LobbyUnreachable)));
+    assert_eq!(w.engine.unreachable_problem(lobby), Some("Nothing listens."));
+    assert_eq!(listed(&w.engine, NAMESPACE, VERSION), []);
+    assert_eq!(w.connect(lobby, &token), Ok(()), "its players stay");
+    set(&mut w, &[lobby]).result.unwrap();
+    assert_eq!(w.find(), Err(NoAvailableLobbies), "a repetition changes nothing");
+    set(&mut w, &[]).result.unwrap();
+    assert_eq!(w.find(), Ok(lobby));
+    set(&mut w, &[lobby]).result.unwrap();
+    w.restart();
+    assert_eq!(w.find(), Ok(lobby), "it is not durable");
 }

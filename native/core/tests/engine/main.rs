@@ -23,5 +23,6 @@ mod port_leases_against_lists;
 mod random;
 mod records_against_lists;
 mod reference_model;
+mod suspect_slots;
 mod test_engine;
 mod trials;

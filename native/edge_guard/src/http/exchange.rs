@@ -23,6 +23,7 @@ use super::headers::{self, HEADERS_MAX};
 use super::player_connection::{BackendConnection, PlayerConnection};
 use super::response_body::{Exchange, ResponseBody};
 use crate::address::BackendAddress;
+use crate::client_sessions::ClientSession;
 use crate::connection_limits::{Destination, Scope, scopes};
 use crate::connection_workers::OpenTunnel;
 use crate::live_route::LiveRoute;
@@ -85,18 +86,23 @@ async fn forward(
     }
     let progress = request.body().progress();
     let (mut response, sender) = send_request(player, &live, &backend, request).await?;
+    let session = (!live.is_reserved).then(|| ClientSession::open(&live.traffic, player.peer.ip()));
     *response.version_mut() = Version::HTTP_11;
     match upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         Some(of_client) => {
             headers::strip(response.headers_mut(), true);
             let of_backend = hyper::upgrade::on(&mut response);
             let tunnel = tunnel(player.clone(), live.traffic.clone(), of_client, of_backend);
-            live.spawn(&player.worker.handle, tunnel);
+            live.spawn(&player.worker.handle, async move {
+                let _session = session;
+                tunnel.await;
+            });
         }
         // The player did not request an upgrade.
         None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(RequestProblem::Unreachable),
         None => {
             headers::strip(response.headers_mut(), false);
+            exchange.session = session;
             exchange.set_backend_connection(BackendConnection {
                 is_dedicated: live.sends_proxy_header,
                 route: live.number,

@@ -9,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 
 use super::player_connection::{BackendConnection, PlayerConnection};
+use crate::client_sessions::ClientSession;
 use crate::connection_limits::ConnectionPermit;
 
 pub struct ResponseBody {
@@ -29,12 +30,14 @@ pub struct Exchange {
     pub is_concurrent: bool,
     /// Permit for the additional backend connection of a concurrent HTTP/2 request.
     pub permit: Option<ConnectionPermit>,
+    /// Counts the request with the owner of its route.
+    pub session: Option<ClientSession>,
 }
 
 impl Exchange {
     pub fn start(player: &Arc<PlayerConnection>) -> Self {
         let is_concurrent = player.tracker.start_exchange();
-        Self { player: player.clone(), connection: None, is_concurrent, permit: None }
+        Self { player: player.clone(), connection: None, is_concurrent, permit: None, session: None }
     }
 
     pub fn set_backend_connection(&mut self, connection: BackendConnection) {

@@ -324,6 +324,7 @@ impl EventLoop {
             self.sessions.remove(index);
             return Err(DatagramDrop::Descriptors);
         }
+        self.sessions.count_with_owner(index, &self.ports[port].traffic);
         self.counters.sessions.increment();
         self.counters.sessions_begun.increment();
         Ok(index)
@@ -463,6 +464,7 @@ impl EventLoop {
                 let header = self.ports[index].proxy_header(&player);
                 let session = self.sessions.insert(index, player, socket, rank, self.now_ms);
                 self.sessions.set_proxy_header(session, header);
+                self.sessions.count_with_owner(session, &self.ports[index].traffic);
                 self.counters.sessions.increment();
                 if self.poll_session(session).is_err() {
                     self.end(session, SessionEnd::Route);

@@ -26,7 +26,9 @@ use slab::Slab;
 use super::datagram_rate::DatagramRate;
 use super::local_address::LocalAddress;
 use super::port_session_counts::PortSessionCounts;
+use crate::client_sessions::ClientSession;
 use crate::proxy_protocol::NamedAddresses;
+use crate::traffic::Traffic;
 
 const IN_USE_MS: u64 = 10_000;
 
@@ -82,6 +84,8 @@ pub struct Session {
     pub rate: DatagramRate,
     /// Header in front of each datagram to the backend. Empty if the port sends none.
     pub proxy_header: Box<[u8]>,
+    /// Counts the session with the owner of its port.
+    pub counted: Option<ClientSession>,
 }
 
 impl Session {
@@ -171,6 +175,11 @@ impl SessionTable {
         self.all[index].proxy_header = header;
     }
 
+    pub fn count_with_owner(&mut self, index: usize, traffic: &Arc<Traffic>) {
+        let session = &mut self.all[index];
+        session.counted = Some(ClientSession::open(traffic, session.player.client()));
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
         self.all.iter()
     }
@@ -193,6 +202,7 @@ impl SessionTable {
             address_next: None,
             rate: DatagramRate::default(),
             proxy_header: Box::default(),
+            counted: None,
         });
         match local {
             Some(local) => self.by_local.insert((port, sender, local), index),

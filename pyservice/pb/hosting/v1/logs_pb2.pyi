@@ -50,7 +50,7 @@ class GetLobbyRecordResponse(_message.Message):
     def __init__(self, lobby: _Optional[_Union[LobbyRecord, _Mapping]] = ...) -> None: ...
 
 class LobbyRecord(_message.Message):
-    __slots__ = ("lobby_id", "namespace_id", "lobby_group_name_id", "region_id", "create_ts", "start_ts", "ready_ts", "status", "publicity", "version_id", "is_closed", "is_draining", "reserved_count", "connected_count", "failure", "state", "problem", "usage", "is_trial")
+    __slots__ = ("lobby_id", "namespace_id", "lobby_group_name_id", "region_id", "create_ts", "start_ts", "ready_ts", "status", "publicity", "version_id", "is_closed", "is_draining", "reserved_count", "connected_count", "failure", "state", "problem", "usage", "is_trial", "suspect_count")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     LOBBY_GROUP_NAME_ID_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class LobbyRecord(_message.Message):
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
     IS_TRIAL_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_COUNT_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     namespace_id: str
     lobby_group_name_id: str
@@ -89,7 +90,8 @@ class LobbyRecord(_message.Message):
     problem: str
     usage: _servers_pb2.ResourceUsage
     is_trial: bool
-    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., lobby_group_name_id: _Optional[str] = ..., region_id: _Optional[str] = ..., create_ts: _Optional[str] = ..., start_ts: _Optional[str] = ..., ready_ts: _Optional[str] = ..., status: _Optional[_Union[LobbyRecordStatus, _Mapping]] = ..., publicity: _Optional[str] = ..., version_id: _Optional[str] = ..., is_closed: _Optional[bool] = ..., is_draining: _Optional[bool] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., failure: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., usage: _Optional[_Union[_servers_pb2.ResourceUsage, _Mapping]] = ..., is_trial: _Optional[bool] = ...) -> None: ...
+    suspect_count: int
+    def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., lobby_group_name_id: _Optional[str] = ..., region_id: _Optional[str] = ..., create_ts: _Optional[str] = ..., start_ts: _Optional[str] = ..., ready_ts: _Optional[str] = ..., status: _Optional[_Union[LobbyRecordStatus, _Mapping]] = ..., publicity: _Optional[str] = ..., version_id: _Optional[str] = ..., is_closed: _Optional[bool] = ..., is_draining: _Optional[bool] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., failure: _Optional[str] = ..., state: _Optional[str] = ..., problem: _Optional[str] = ..., usage: _Optional[_Union[_servers_pb2.ResourceUsage, _Mapping]] = ..., is_trial: _Optional[bool] = ..., suspect_count: _Optional[int] = ...) -> None: ...
 
 class LobbyRecordStatus(_message.Message):
     __slots__ = ("running", "stopped")

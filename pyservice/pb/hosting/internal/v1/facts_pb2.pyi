@@ -168,10 +168,32 @@ class NamespaceCounts(_message.Message):
     def __init__(self, namespace_id: _Optional[str] = ..., player_count: _Optional[int] = ..., lobby_count: _Optional[int] = ...) -> None: ...
 
 class LobbiesRequest(_message.Message):
-    __slots__ = ("lobby_ids",)
+    __slots__ = ("lobby_ids", "sessions", "sessions_age_ms")
     LOBBY_IDS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_AGE_MS_FIELD_NUMBER: _ClassVar[int]
     lobby_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, lobby_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    sessions: _containers.RepeatedCompositeFieldContainer[LobbySessions]
+    sessions_age_ms: int
+    def __init__(self, lobby_ids: _Optional[_Iterable[str]] = ..., sessions: _Optional[_Iterable[_Union[LobbySessions, _Mapping]]] = ..., sessions_age_ms: _Optional[int] = ...) -> None: ...
+
+class LobbySessions(_message.Message):
+    __slots__ = ("lobby_id", "clients", "others")
+    LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    lobby_id: str
+    clients: _containers.RepeatedCompositeFieldContainer[ClientSessions]
+    others: int
+    def __init__(self, lobby_id: _Optional[str] = ..., clients: _Optional[_Iterable[_Union[ClientSessions, _Mapping]]] = ..., others: _Optional[int] = ...) -> None: ...
+
+class ClientSessions(_message.Message):
+    __slots__ = ("address", "count")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    address: str
+    count: int
+    def __init__(self, address: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class LobbiesResponse(_message.Message):
     __slots__ = ("lobbies",)
@@ -180,13 +202,15 @@ class LobbiesResponse(_message.Message):
     def __init__(self, lobbies: _Optional[_Iterable[_Union[LobbySlots, _Mapping]]] = ...) -> None: ...
 
 class LobbySlots(_message.Message):
-    __slots__ = ("lobby_id", "reserved_count", "connected_count", "kept_count")
+    __slots__ = ("lobby_id", "reserved_count", "connected_count", "kept_count", "suspect_count")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     RESERVED_COUNT_FIELD_NUMBER: _ClassVar[int]
     CONNECTED_COUNT_FIELD_NUMBER: _ClassVar[int]
     KEPT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SUSPECT_COUNT_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     reserved_count: int
     connected_count: int
     kept_count: int
-    def __init__(self, lobby_id: _Optional[str] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., kept_count: _Optional[int] = ...) -> None: ...
+    suspect_count: int
+    def __init__(self, lobby_id: _Optional[str] = ..., reserved_count: _Optional[int] = ..., connected_count: _Optional[int] = ..., kept_count: _Optional[int] = ..., suspect_count: _Optional[int] = ...) -> None: ...

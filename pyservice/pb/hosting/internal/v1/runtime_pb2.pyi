@@ -8,18 +8,28 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WantedRequest(_message.Message):
-    __slots__ = ("run", "after_sequence", "wait_ms", "capacity", "unspecified")
+    __slots__ = ("run", "after_sequence", "wait_ms", "capacity", "unspecified", "unreachable")
     RUN_FIELD_NUMBER: _ClassVar[int]
     AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     UNSPECIFIED_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
     run: str
     after_sequence: int
     wait_ms: int
     capacity: Capacity
     unspecified: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., unspecified: _Optional[_Iterable[str]] = ...) -> None: ...
+    unreachable: _containers.RepeatedCompositeFieldContainer[UnreachableLobby]
+    def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., unspecified: _Optional[_Iterable[str]] = ..., unreachable: _Optional[_Iterable[_Union[UnreachableLobby, _Mapping]]] = ...) -> None: ...
+
+class UnreachableLobby(_message.Message):
+    __slots__ = ("lobby_id", "problem")
+    LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    lobby_id: str
+    problem: str
+    def __init__(self, lobby_id: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Capacity(_message.Message):
     __slots__ = ("kinds", "cpu_millicores", "memory_mb", "free_cpu_millicores", "free_memory_mb", "isolation", "unenforced")
@@ -180,14 +190,16 @@ class Backend(_message.Message):
     def __init__(self, address: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class Over(_message.Message):
-    __slots__ = ("exit_code", "reason", "message")
+    __slots__ = ("exit_code", "reason", "message", "kind")
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
     exit_code: int
     reason: str
     message: str
-    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ...) -> None: ...
+    kind: str
+    def __init__(self, exit_code: _Optional[int] = ..., reason: _Optional[str] = ..., message: _Optional[str] = ..., kind: _Optional[str] = ...) -> None: ...
 
 class ReportResponse(_message.Message):
     __slots__ = ()
