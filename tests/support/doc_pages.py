@@ -373,7 +373,9 @@ def commands(group: Any, before: str = "pyservice") -> Iterator[tuple[str, set[s
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{before} {name}")
-        elif not command.hidden:
+            if not command.invoke_without_command:
+                continue
+        if not command.hidden:
             options = [one for one in command.params if not getattr(one, "hidden", False)]
             names = {name for one in options for name in one.opts if name.startswith("--")}
             yield f"{before} {name}", names

@@ -29,7 +29,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-dev_app = typer.Typer(help="Play on this machine, without an upload.", no_args_is_help=True)
+dev_app = typer.Typer(
+    help="Run the game on this machine, and start its server again at each change.",
+    invoke_without_command=True,
+)
 app.add_typer(dev_app, name="dev", rich_help_panel=DEVELOPER_PANEL)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -48,6 +51,10 @@ NamespaceName = Annotated[
 Folder = Annotated[
     Path,
     typer.Option("--folder", help="Folder of the game, with hosting.toml. Default: this folder."),
+]
+
+GameMode = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Game mode. Default: the only one.")
 ]
 
 
@@ -257,6 +264,33 @@ def destroy(
     run_destroy(Terminal(json), _game(folder, None, profile), is_confirmed=yes)
 
 
+@dev_app.callback()
+def dev(
+    context: typer.Context,
+    bots: Annotated[
+        int, typer.Option("--bots", min=0, max=64, help="Number of bots that play.")
+    ] = 0,
+    game_mode: GameMode = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Address at which players reach this machine. Default: dev_hostname."),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="NAME", help="Namespace of its own.")
+    ] = "dev",
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Run the game on this machine, and start its server again at each change, until Ctrl-C."""
+    if context.invoked_subcommand is not None:
+        return
+    from pyservice_cli.development import DevelopmentOptions, develop
+
+    options = DevelopmentOptions(game_mode, namespace, address, bots)
+    develop(Terminal(json), folder, profile, options)
+
+
 @dev_app.command("token")
 def development_token(
     hostname: Annotated[
@@ -275,9 +309,7 @@ def development_token(
 
 @dev_app.command("attach")
 def attach_program(
-    game_mode: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Game mode. Default: the only one.")
-    ] = None,
+    game_mode: GameMode = None,
     port: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="Port of the program. Default: its dev_port."),

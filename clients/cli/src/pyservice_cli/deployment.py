@@ -17,10 +17,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO, Final
 
+from pyservice_cli.build_commands import run_server_command, run_site_command
 from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
-from pyservice_cli.project import Build, Project, make_work_folder
+from pyservice_cli.project import Build, make_work_folder
 from pyservice_cli.python_packages import PREFIX, installed_packages
 from pyservice_cli.terminal import Terminal
 from pyservice_cli.uploading import find_stored, prepare, send
@@ -33,7 +34,7 @@ def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
     """Deploys a game."""
     make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
-    is_new = _ensure_game(terminal, game)
+    is_new = ensure_game(terminal, game)
     try:
         _validate(game, config)
     except CommandFailed:
@@ -48,7 +49,7 @@ def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
     _finish(terminal, game, config, is_dry_run=is_dry_run)
 
 
-def _ensure_game(terminal: Terminal, game: Game) -> bool:
+def ensure_game(terminal: Terminal, game: Game) -> bool:
     """Creates the game if it is missing, and returns whether it did."""
     try:
         game.api.get(game.path)
@@ -85,7 +86,7 @@ def _ensure_site(terminal: Terminal, game: Game) -> str | None:
     output = cdn.get("build_output")
     if output is None:
         return None
-    _run_site_command(game.project, cdn)
+    run_site_command(terminal, game.project)
     entries = [entry for entry in files_of(game.project.folder / output) if not entry.target]
     settings = _page_settings(game)
     digest = hashlib.sha256()
@@ -98,19 +99,6 @@ def _ensure_site(terminal: Terminal, game: Game) -> str | None:
     if stored is not None:
         return str(stored["site_id"])
     return _upload_site(terminal, game, name, entries, settings, is_resumed=begun is not None)
-
-
-def _run_site_command(project: Project, cdn: Mapping[str, Any]) -> None:
-    command = cdn.get("build_command")
-    if command is None:
-        return
-    environment = {**os.environ, **cdn.get("build_env", {})}
-    ended = subprocess.run(command, shell=True, cwd=project.folder, env=environment, check=False)
-    if ended.returncode:
-        raise CommandFailed(
-            f"cdn.build_command ended with exit status {ended.returncode}.",
-            "Its lines above say why.",
-        )
 
 
 def _page_settings(game: Game) -> bytes:
@@ -176,6 +164,7 @@ def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
 
 @contextlib.contextmanager
 def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
+    run_server_command(terminal, game.project)
     entries = files_of(build.folder, build.exclude)
     names = {entry.name for entry in entries}
     description = dict(build.description)

@@ -41,6 +41,8 @@ class Build:
     """The content of `server.json`. Empty if the folder has the file."""
     exclude: tuple[str, ...]
     python_requirements: tuple[str, ...]
+    build_command: str | None
+    """Shell command that makes the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +108,7 @@ def _build(folder: Path, table: Mapping[str, Any]) -> Build:
         description={name: table[name] for name in described if name in table},
         exclude=tuple(table.get("exclude", ())),
         python_requirements=tuple(table.get("python_requirements", ())),
+        build_command=table.get("build_command"),
     )
 
 
