@@ -562,7 +562,7 @@ def test_codes_on_pages_are_in_the_table() -> None:
     """
     slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
     variable = re.compile(
-        r"(HOSTING|PYSERVICE|PORT|AF|CAP|CLONE|NETLINK|SO)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
+        r"(HOSTING|PYSERVICE|PORT|GAME|AF|CAP|CLONE|NETLINK|SO)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
     )
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
     system = {"RLIMIT_AS", "SCHED_BATCH"}

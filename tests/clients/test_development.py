@@ -231,7 +231,7 @@ def test_killed_command_leaves_nothing_that_disturbs_the_next(development: Devel
     development.start()
     development.wait_for("second hello")
     assert len(development.running_lobbies()) == 1
-    # The service has told the server of the killed command that its lobby has ended.
+    # A heartbeat of the first server is refused, because its lobby has ended.
     until(lambda: not is_running(pid))
     (service,) = development.announced()
     assert development.process.poll() is None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 
 from pyservice_cli.failures import CommandFailed
@@ -29,8 +28,7 @@ def _run(
     terminal: Terminal, project: Project, place: str, command: str, variables: Mapping[str, str]
 ) -> None:
     """Runs a command in a shell, in the game's folder."""
-    # With --json, standard output has only the result.
-    output = sys.stderr if terminal.is_json else None
+    output = terminal.program_output
     environment = {**os.environ, **variables}
     ended = subprocess.run(
         command, shell=True, cwd=project.folder, env=environment, stdout=output, check=False

@@ -15,9 +15,11 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pyservice_cli.build_commands import run_server_command, run_site_command
+from pyservice_cli.container_images import ImageTool, image_runtimes, ready_image
 from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
@@ -44,6 +46,7 @@ def deploy(terminal: Terminal, game: Game, *, is_dry_run: bool) -> None:
     site_id = _ensure_site(terminal, game)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id
+    _set_images(terminal, game, config)
     if game.project.build is not None:
         _set_build(config, _ensure_build(terminal, game, game.project.build))
     _finish(terminal, game, config, is_dry_run=is_dry_run)
@@ -137,29 +140,62 @@ def _upload_site(
 def _ensure_build(terminal: Terminal, game: Game, build: Build) -> str:
     """Returns the id of the build with the game server's files."""
     with _packed(terminal, game, build) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
         sha256 = digest_of(file)
-        name = f"build {sha256}"
-        stored, begun = find_stored(game.api, f"{game.path}/builds", "builds", name)
-        if stored is not None:
-            return str(stored["build_id"])
-        body = {
-            "display_name": name,
-            "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
-            # The service decides which files are large enough for parts.
-            "multipart_upload": True,
-        }
-        response = prepare(game.api, f"{game.path}/builds", body)
-        requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]
-        upload_id, is_resumed = response["upload_id"], begun is not None
+        return _stored_build(terminal, game, f"build {sha256}", file, {}, sha256)
 
-        def open_file(_path: str) -> contextlib.AbstractContextManager[BinaryIO]:
-            return contextlib.nullcontext(file)
 
-        send(terminal, game.api, "Build", upload_id, requests, open_file, is_resumed=is_resumed)
+def _stored_build(
+    terminal: Terminal,
+    game: Game,
+    name: str,
+    file: BinaryIO,
+    kind: Mapping[str, str],
+    sha256: str,
+) -> str:
+    """Returns the id of the build of this name. Uploads the file if there is none."""
+    stored, begun = find_stored(game.api, f"{game.path}/builds", "builds", name)
+    if stored is not None:
+        return str(stored["build_id"])
+    size = file.seek(0, os.SEEK_END)
+    body = {
+        **kind,
+        "display_name": name,
+        "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
+        # The service decides which files are large enough for parts.
+        "multipart_upload": True,
+    }
+    response = prepare(game.api, f"{game.path}/builds", body)
+    requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]
+    upload_id, is_resumed = response["upload_id"], begun is not None
+
+    def open_file(_path: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        return contextlib.nullcontext(file)
+
+    send(terminal, game.api, "Build", upload_id, requests, open_file, is_resumed=is_resumed)
     terminal.say(f"Uploaded the build: {_size(size)}.")
     return str(response["build_id"])
+
+
+def _set_images(terminal: Terminal, game: Game, config: dict[str, Any]) -> None:
+    """Names the builds of the container images in `image` and `dockerfile`."""
+    runtimes = list(image_runtimes(config))
+    if not runtimes:
+        return
+    tool = ImageTool.find()
+    for runtime in runtimes:
+        image = ready_image(terminal, game.project, tool, runtime)
+        name = f"image {tool.image_id(image)}"
+        stored, _ = find_stored(game.api, f"{game.path}/builds", "builds", name)
+        if stored is not None:
+            runtime["image_id"] = stored["build_id"]
+            continue
+        with tempfile.TemporaryDirectory(dir=game.project.work_folder) as folder:
+            archive = Path(folder, "image.tar")
+            tool.save(image, archive)
+            with archive.open("rb") as file:
+                kind = {"kind": "docker_image"}
+                digest = digest_of(file)
+                runtime["image_id"] = _stored_build(terminal, game, name, file, kind, digest)
 
 
 @contextlib.contextmanager
@@ -185,6 +221,7 @@ def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
         description["env"] = {"PYTHONPATH": PREFIX, **environment}
     with tempfile.TemporaryFile(dir=game.project.work_folder) as file:
         pack(entries, description, file)
+        file.seek(0)
         yield file
 
 

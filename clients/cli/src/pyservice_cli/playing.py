@@ -88,8 +88,7 @@ def _start_bot(
     terminal: Terminal, command: list[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Starts a bot that does not get the Ctrl-C of the terminal."""
-    # With --json, standard output has only the result of the command.
-    output = sys.stderr if terminal.is_json else None
+    output = terminal.program_output
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP
         return subprocess.Popen(
