@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import signal
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -58,6 +60,43 @@ GameMode = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class ChosenGame:
+    """The game that the options of a command name."""
+
+    folder: Path
+    namespace: str | None
+    profile: str | None
+    terminal: Terminal
+
+    def open(self) -> Game:
+        from pyservice_cli.games import Game
+
+        return Game.open(self.folder, self.namespace, self.profile)
+
+
+def _for_game(run: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that name a game, and `--json`. The function gets them as a ChosenGame."""
+
+    def command(
+        *,
+        namespace: NamespaceName = None,
+        folder: Folder = Path(),
+        profile: ProfileName = None,
+        json: Json = False,
+        **own: object,
+    ) -> None:
+        run(ChosenGame(folder, namespace, profile, Terminal(json)), **own)
+
+    _, *first = inspect.signature(run, eval_str=True).parameters.values()
+    *shared, _ = inspect.signature(command, eval_str=True).parameters.values()
+    options = [one.replace(kind=one.KEYWORD_ONLY) for one in (*first, *shared)]
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in options}
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    return command
+
+
 def _print_version(is_given: bool) -> None:
     if is_given:
         from importlib.metadata import version
@@ -96,68 +135,62 @@ def init(
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def deploy(
-    namespace: NamespaceName = None,
+    chosen: ChosenGame,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check everything, and change nothing.")
     ] = False,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Upload what changed, create a version and let players in."""
     from pyservice_cli.deployment import deploy as run_deployment
 
-    run_deployment(Terminal(json), _game(folder, namespace, profile), is_dry_run=dry_run)
+    run_deployment(chosen.terminal, chosen.open(), is_dry_run=dry_run)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def play(
+    chosen: ChosenGame,
     bots: Annotated[
         int | None, typer.Option("--bots", min=1, max=64, help="Number of bots that play.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Open the game's page, or play with bots, until Ctrl-C."""
     from pyservice_cli.playing import play as run_play
 
-    run_play(Terminal(json), _game(folder, namespace, profile), bots)
+    run_play(chosen.terminal, chosen.open(), bots)
 
 
 @app.command("open", rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def open_page(
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
+    chosen: ChosenGame,
 ) -> None:
     """Open the game's page in the browser, and print its address."""
     from pyservice_cli.playing import open_page as run_open
 
-    run_open(Terminal(json), _game(folder, namespace, profile))
+    run_open(chosen.terminal, chosen.open())
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def status(
+    chosen: ChosenGame,
     watch: Annotated[
         bool, typer.Option("--watch", help="Print each change, until Ctrl-C.")
     ] = False,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print the version, and the lobbies that run with their players."""
     from pyservice_cli.watching import show_status
 
-    show_status(Terminal(json), _game(folder, namespace, profile), is_watching=watch)
+    show_status(chosen.terminal, chosen.open(), is_watching=watch)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def logs(
+    chosen: ChosenGame,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines until the game server ends.")
     ] = False,
@@ -166,75 +199,64 @@ def logs(
     mode: Annotated[
         str | None, typer.Option(metavar="NAME", help="The newest lobby of this game mode.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print the log of a game server, by default of the newest lobby."""
     from pyservice_cli.watching import show_logs
 
-    game = _game(folder, namespace, profile)
-    show_logs(Terminal(json), game, lobby=lobby, server=server, mode=mode, is_following=follow)
+    show_logs(
+        chosen.terminal, chosen.open(), lobby=lobby, server=server, mode=mode, is_following=follow
+    )
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def why(
+    chosen: ChosenGame,
     subject: Annotated[
         str | None, typer.Argument(metavar="ID", help="Id of a lobby or server, or a ray id.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print why a lobby, by default the newest one, a server or a request ended as it did."""
     from pyservice_cli.watching import explain
 
-    explain(Terminal(json), _game(folder, namespace, profile), subject)
+    explain(chosen.terminal, chosen.open(), subject)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def versions(
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
+    chosen: ChosenGame,
 ) -> None:
     """Print the versions that the namespace has run, newest first."""
     from pyservice_cli.games import show_versions
 
-    show_versions(Terminal(json), _game(folder, namespace, profile))
+    show_versions(chosen.terminal, chosen.open())
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def rollback(
+    chosen: ChosenGame,
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="Default: the last other version.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Run an earlier version again."""
     from pyservice_cli.games import roll_back
 
-    roll_back(Terminal(json), _game(folder, namespace, profile), version)
+    roll_back(chosen.terminal, chosen.open(), version)
 
 
 @app.command("list", rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def list_things(
+    chosen: ChosenGame,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobbies or builds.")],
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print all things of a kind."""
     from pyservice_cli.resources import show_list
 
-    show_list(Terminal(json), _game(folder, namespace, profile), kind)
+    show_list(chosen.terminal, chosen.open(), kind)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
@@ -248,7 +270,8 @@ def show(
     """Print a thing with all fields, as JSON."""
     from pyservice_cli.resources import show_one
 
-    show_one(Terminal(True), _game(folder, namespace, profile), kind, subject)
+    chosen = ChosenGame(folder, namespace, profile, Terminal(True))
+    show_one(chosen.terminal, chosen.open(), kind, subject)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
@@ -261,7 +284,8 @@ def destroy(
     """Delete the game with its namespaces, versions, builds, sites, tokens and logs."""
     from pyservice_cli.games import destroy as run_destroy
 
-    run_destroy(Terminal(json), _game(folder, None, profile), is_confirmed=yes)
+    chosen = ChosenGame(folder, None, profile, Terminal(json))
+    run_destroy(chosen.terminal, chosen.open(), is_confirmed=yes)
 
 
 @dev_app.callback()
@@ -292,23 +316,23 @@ def dev(
 
 
 @dev_app.command("token")
+@_for_game
 def development_token(
+    chosen: ChosenGame,
     hostname: Annotated[
         str | None, typer.Option(help="Host of the game server. Default: dev_hostname.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print a dev_ token for a client and a game server on this machine."""
     from pyservice_cli.games import create_development_token
 
-    create_development_token(Terminal(json), _game(folder, namespace, profile), hostname)
+    create_development_token(chosen.terminal, chosen.open(), hostname)
 
 
 @dev_app.command("attach")
+@_for_game
 def attach_program(
+    chosen: ChosenGame,
     game_mode: GameMode = None,
     port: Annotated[
         list[str] | None,
@@ -320,10 +344,6 @@ def attach_program(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND]", help="Program to run.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Make a program on this machine the game server of a real lobby.
 
@@ -331,8 +351,7 @@ def attach_program(
     """
     from pyservice_cli.attaching import attach
 
-    game = _game(folder, namespace, profile)
-    attach(Terminal(json), game, game_mode, port or (), address, command or ())
+    attach(chosen.terminal, chosen.open(), game_mode, port or (), address, command or ())
 
 
 @app.command(rich_help_panel=SERVICE_PANEL)
@@ -375,12 +394,6 @@ def doctor(folder: Folder = Path(), profile: ProfileName = None, json: Json = Fa
     from pyservice_cli.diagnosis import diagnose
 
     diagnose(Terminal(json), folder, profile)
-
-
-def _game(folder: Path, namespace: str | None, profile: str | None) -> Game:
-    from pyservice_cli.games import Game
-
-    return Game.open(folder, namespace, profile)
 
 
 def run(words: list[str]) -> int:
