@@ -39,10 +39,11 @@ from pyservice.schema.methods import METHODS
 from pyservice.settings import Region, Settings
 from pyservice.storage.signed_urls import PREFIX
 from pyservice_cli.application import app as developer_app
+from pyservice_cli.project import read_project
 from tests.support.browser import browser as browser
-from tests.support.compiled_programs import compiled_program
 from tests.support.doc_pages import (
     CDN,
+    COMMAND_LINE_PAGES,
     DEVELOPERS,
     DOCS,
     GRPC,
@@ -113,20 +114,18 @@ def wait_for_players(run: Run, count: int) -> None:
 @pytest.mark.full
 @pytest.mark.parametrize(
     "names",
-    [DEVELOPERS, LOBBY_SERVERS, *((name,) for name in TUTORIALS)],
-    ids=["developers", "lobby servers", *TUTORIALS],
+    [DEVELOPERS, LOBBY_SERVERS, *((name,) for name in (*TUTORIALS, *COMMAND_LINE_PAGES))],
+    ids=["developers", "lobby servers", *TUTORIALS, *COMMAND_LINE_PAGES],
 )
 def test_page_examples_run_beside_make_run(
     names: tuple[str, ...], start_run: StartRun, shell: Shell, tmp_path: Path
 ) -> None:
-    if "tutorials/udp-game.md" in names:
-        compiled_program("udp-server")
     run = start_run(bots=2)
     reader = Reader(tmp_path, shell, wait_until_open(run))
     wait_for_players(run, 2)
     for name in names:
         reader.follow(name)
-    assert sum(block.language == "sh" for block in reader.done) >= 6 + len(names) // 2
+    assert sum(block.language == "sh" for block in reader.done) >= 2 + len(names) // 2
     if names[0] in TUTORIALS:
         assert passed_besides_creation(httpx.get(run.metrics_url).text) == set()
     run.stop()
@@ -315,6 +314,15 @@ def test_page_names_the_pages_that_it_needs(names: tuple[str, ...]) -> None:
         linked = re.findall(r"\]\(([\w-]+\.md)", needed)
         assert linked, name
         assert {f"how-to/{one}" for one in linked} <= set(names[:index]), name
+
+
+def test_settings_of_games_on_pages_are_valid(tmp_path: Path) -> None:
+    files = [block for name in PAGES for block in blocks_of(name)]
+    settings = [one.text for one in files if one.file and one.file.endswith("hosting.toml")]
+    assert len(settings) > 4
+    for text in settings:
+        (tmp_path / "hosting.toml").write_text(text)
+        read_project(tmp_path)
 
 
 def test_every_page_is_in_the_navigation() -> None:
@@ -562,7 +570,7 @@ def test_codes_on_pages_are_in_the_table() -> None:
     """
     slug = re.compile(r"`([A-Z][A-Z\d]*(?:_[A-Z\d]+)+)`")
     variable = re.compile(
-        r"(HOSTING|PYSERVICE|PORT|AF|CAP|CLONE|NETLINK|SO)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
+        r"(HOSTING|HATHORA|PYSERVICE|PORT|GAME|AF|CAP|CLONE|NETLINK|SO)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
     )
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
     system = {"RLIMIT_AS", "SCHED_BATCH"}

@@ -456,7 +456,8 @@ class Player:
 def log(message: str, level: str = "info", **fields: Any) -> None:
     """Writes a line of JSON to standard output, which the service stores."""
     entry = {"time": round(time.time(), 3), "level": level, "message": message, **fields}
-    print(json.dumps(entry, default=str), file=sys.stdout, flush=True)
+    with contextlib.suppress(BrokenPipeError):  # A server without a reader has to go on.
+        print(json.dumps(entry, default=str), file=sys.stdout, flush=True)
 
 
 def token_of(path: str) -> str:

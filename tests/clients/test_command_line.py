@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tarfile
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -280,6 +281,34 @@ def test_game_is_deployed_changed_rolled_back_and_destroyed(folder: Path, comman
     ended = command("status")
     assert ended.status == ExitStatus.REFUSED
     assert "GAME_NOT_FOUND" in ended.errors
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+def test_commands_make_the_build_and_the_site(
+    folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    commands = """
+folder = "made"
+build_command = "mkdir -p made && cp source.py made/server.py && echo compiled"
+[cdn]
+build_command = "mkdir -p site && echo $GREETING >site/index.html && echo rendered"
+build_env = { GREETING = "hello" }
+build_output = "site"
+[matchmaker.game_modes.duel]"""
+    text = GAME.format(name="cli-made").replace("[matchmaker.game_modes.duel]", commands)
+    write_settings(folder, text)
+    (folder / "source.py").write_text("")
+    capfd.readouterr()
+    assert run(["deploy", "--json"]) == 0
+    output, errors = capfd.readouterr()
+    with urllib.request.urlopen(json.loads(output)["url"]) as page:
+        assert page.read() == b"hello\n"
+    assert {"compiled", "rendered"} <= set(errors.splitlines())
+    assert (folder / "made/server.py").exists()
+    write_settings(folder, text.replace("echo compiled", "exit 3"))
+    assert run(["deploy", "--json"]) == ExitStatus.REFUSED
+    assert "build.build_command ended with exit status 3" in capfd.readouterr().err
 
 
 @pytest.mark.full

@@ -13,9 +13,13 @@ from typing import Any
 
 import pytest
 
+from pyservice_cli.templates import create_game
+from pyservice_cli.terminal import Terminal
+from tests.support.tracked_files import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from tests.support.wheel_environment import wheel_environment as wheel_environment
 
+TEMPLATES = ROOT / "clients/cli/src/pyservice_cli/templates"
 pytestmark = pytest.mark.full
 
 
@@ -85,3 +89,20 @@ def test_empty_folder_becomes_a_game_with_players(developer: Developer) -> None:
     finally:
         bots.send_signal(signal.SIGINT)
         assert bots.wait(PATIENCE_S) == 0
+
+
+def test_wheel_has_all_files_of_every_template(wheel_environment: Path, tmp_path: Path) -> None:
+    for source in TEMPLATES.glob("*/hosting.toml"):
+        template = source.parent.name
+        written, expected = tmp_path / template, tmp_path / f"{template}-expected"
+        for folder in (written, expected):
+            folder.mkdir()
+        create_game(Terminal(is_json=True), expected, template, "my-game")
+        words = ["init", "--json", "--name", "my-game", "--template", template]
+        subprocess.run([wheel_environment / "bin/pyservice", *words], cwd=written, check=True)
+        assert files_below(written) == files_below(expected)
+
+
+def files_below(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}

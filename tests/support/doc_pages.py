@@ -64,7 +64,11 @@ OPERATORS = _how_to(
     "monitor "
     "handle-failures back-up restore use-a-feed-file"
 )
-TUTORIALS = tuple(f"tutorials/{name}.md" for name in ("browser-game", "own-server", "udp-game"))
+TUTORIALS = tuple(
+    f"tutorials/{name}.md"
+    for name in ("browser-game", "own-server", "udp-game", "godot-game", "deploy-with-curl")
+)
+COMMAND_LINE_PAGES = _how_to("add-dependencies publish-a-unity-web-build")
 PAGES_BY_THEMSELVES = (
     "quickstart.md",
     *_how_to("install run-the-planes-separately use-postgresql try-a-captcha-provider"),
@@ -73,7 +77,7 @@ SEQUENCES = (
     DEVELOPERS,
     LOBBY_SERVERS,
     OPERATORS,
-    *((one,) for one in (*TUTORIALS, *PAGES_BY_THEMSELVES)),
+    *((one,) for one in (*TUTORIALS, *COMMAND_LINE_PAGES, *PAGES_BY_THEMSELVES)),
 )
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"
 TIMEOUT_S = 30.0
@@ -373,7 +377,9 @@ def commands(group: Any, before: str = "pyservice") -> Iterator[tuple[str, set[s
     for name, command in group.commands.items():
         if hasattr(command, "commands"):
             yield from commands(command, f"{before} {name}")
-        elif not command.hidden:
+            if not command.invoke_without_command:
+                continue
+        if not command.hidden:
             options = [one for one in command.params if not getattr(one, "hidden", False)]
             names = {name for one in options for name in one.opts if name.startswith("--")}
             yield f"{before} {name}", names

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.compiled_programs import PROGRAMS
 from tests.support.doc_pages import (
     CDN,
     GRPC,
@@ -36,11 +35,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
         pytest.skip("the curl of this system is older than 7.82, which the pages use")
     (tmp_path / ".venv").symlink_to(sys.prefix)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "target").mkdir()
-    (tmp_path / "target" / "release").symlink_to(PROGRAMS)
+    (tmp_path / "clients").symlink_to(ROOT / "clients")
     shell = Shell(tmp_path)
-    # Stands for the only build of a page, which `make test-programs` runs.
-    shell.run('cargo() { [ "$*" = "build --release -p hosting-example-udp" ]; }')
     yield shell
     shell.close()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import inspect
 import signal
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -29,7 +31,10 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-dev_app = typer.Typer(help="Play on this machine, without an upload.", no_args_is_help=True)
+dev_app = typer.Typer(
+    help="Run the game on this machine, and start its server again at each change.",
+    invoke_without_command=True,
+)
 app.add_typer(dev_app, name="dev", rich_help_panel=DEVELOPER_PANEL)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -49,6 +54,47 @@ Folder = Annotated[
     Path,
     typer.Option("--folder", help="Folder of the game, with hosting.toml. Default: this folder."),
 ]
+
+GameMode = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Game mode. Default: the only one.")
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenGame:
+    """The game that the options of a command name."""
+
+    folder: Path
+    namespace: str | None
+    profile: str | None
+    terminal: Terminal
+
+    def open(self) -> Game:
+        from pyservice_cli.games import Game
+
+        return Game.open(self.folder, self.namespace, self.profile)
+
+
+def _for_game(run: Callable[..., None]) -> Callable[..., None]:
+    """Adds the options that name a game, and `--json`. The function gets them as a ChosenGame."""
+
+    def command(
+        *,
+        namespace: NamespaceName = None,
+        folder: Folder = Path(),
+        profile: ProfileName = None,
+        json: Json = False,
+        **own: object,
+    ) -> None:
+        run(ChosenGame(folder, namespace, profile, Terminal(json)), **own)
+
+    _, *first = inspect.signature(run, eval_str=True).parameters.values()
+    *shared, _ = inspect.signature(command, eval_str=True).parameters.values()
+    options = [one.replace(kind=one.KEYWORD_ONLY) for one in (*first, *shared)]
+    command.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in options}
+    command.__name__, command.__doc__ = run.__name__, run.__doc__
+    return command
 
 
 def _print_version(is_given: bool) -> None:
@@ -89,8 +135,9 @@ def init(
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def deploy(
-    namespace: NamespaceName = None,
+    chosen: ChosenGame,
     trial: Annotated[
         bool,
         typer.Option(" /--no-trial", help="Switch without a lobby on trial.", show_default=False),
@@ -99,64 +146,57 @@ def deploy(
         bool,
         typer.Option("--dry-run", help="Check everything, print the steps, and change nothing."),
     ] = False,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Upload what changed, try the game server, and let players in."""
     from pyservice_cli.deployment import deploy as run_deployment
 
-    game = _game(folder, namespace, profile)
-    run_deployment(Terminal(json), game, has_trial=trial, is_dry_run=dry_run)
+    game = chosen.open()
+    run_deployment(chosen.terminal, game, has_trial=trial, is_dry_run=dry_run)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def play(
+    chosen: ChosenGame,
     bots: Annotated[
         int | None, typer.Option("--bots", min=1, max=64, help="Number of bots that play.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Open the game's page, or play with bots, until Ctrl-C."""
     from pyservice_cli.playing import play as run_play
 
-    run_play(Terminal(json), _game(folder, namespace, profile), bots)
+    run_play(chosen.terminal, chosen.open(), bots)
 
 
 @app.command("open", rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def open_page(
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
+    chosen: ChosenGame,
 ) -> None:
     """Open the game's page in the browser, and print its address."""
     from pyservice_cli.playing import open_page as run_open
 
-    run_open(Terminal(json), _game(folder, namespace, profile))
+    run_open(chosen.terminal, chosen.open())
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def status(
+    chosen: ChosenGame,
     watch: Annotated[
         bool, typer.Option("--watch", help="Print each change, until Ctrl-C.")
     ] = False,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print the version, and the lobbies that run with their players."""
     from pyservice_cli.watching import show_status
 
-    show_status(Terminal(json), _game(folder, namespace, profile), is_watching=watch)
+    show_status(chosen.terminal, chosen.open(), is_watching=watch)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def logs(
+    chosen: ChosenGame,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Print new lines until the game server ends.")
     ] = False,
@@ -165,75 +205,64 @@ def logs(
     mode: Annotated[
         str | None, typer.Option(metavar="NAME", help="The newest lobby of this game mode.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print the log of a game server, by default of the newest lobby."""
     from pyservice_cli.watching import show_logs
 
-    game = _game(folder, namespace, profile)
-    show_logs(Terminal(json), game, lobby=lobby, server=server, mode=mode, is_following=follow)
+    show_logs(
+        chosen.terminal, chosen.open(), lobby=lobby, server=server, mode=mode, is_following=follow
+    )
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def why(
+    chosen: ChosenGame,
     subject: Annotated[
         str | None, typer.Argument(metavar="ID", help="Id of a lobby or server, or a ray id.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print why a lobby, by default the newest one, a server or a request ended as it did."""
     from pyservice_cli.watching import explain
 
-    explain(Terminal(json), _game(folder, namespace, profile), subject)
+    explain(chosen.terminal, chosen.open(), subject)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def versions(
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
+    chosen: ChosenGame,
 ) -> None:
     """Print the versions that the namespace has run, newest first."""
     from pyservice_cli.games import show_versions
 
-    show_versions(Terminal(json), _game(folder, namespace, profile))
+    show_versions(chosen.terminal, chosen.open())
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def rollback(
+    chosen: ChosenGame,
     version: Annotated[
         str | None, typer.Argument(metavar="VERSION", help="Default: the last other version.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Run an earlier version again."""
     from pyservice_cli.games import roll_back
 
-    roll_back(Terminal(json), _game(folder, namespace, profile), version)
+    roll_back(chosen.terminal, chosen.open(), version)
 
 
 @app.command("list", rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def list_things(
+    chosen: ChosenGame,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobbies or builds.")],
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Print all things of a kind."""
     from pyservice_cli.resources import show_list
 
-    show_list(Terminal(json), _game(folder, namespace, profile), kind)
+    show_list(chosen.terminal, chosen.open(), kind)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
@@ -247,7 +276,8 @@ def show(
     """Print a thing with all fields, as JSON."""
     from pyservice_cli.resources import show_one
 
-    show_one(Terminal(True), _game(folder, namespace, profile), kind, subject)
+    chosen = ChosenGame(folder, namespace, profile, Terminal(True))
+    show_one(chosen.terminal, chosen.open(), kind, subject)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
@@ -260,30 +290,56 @@ def destroy(
     """Delete the game with its namespaces, versions, builds, sites, tokens and logs."""
     from pyservice_cli.games import destroy as run_destroy
 
-    run_destroy(Terminal(json), _game(folder, None, profile), is_confirmed=yes)
+    chosen = ChosenGame(folder, None, profile, Terminal(json))
+    run_destroy(chosen.terminal, chosen.open(), is_confirmed=yes)
 
 
-@dev_app.command("token")
-def development_token(
-    hostname: Annotated[
-        str | None, typer.Option(help="Host of the game server. Default: dev_hostname.")
+@dev_app.callback()
+def dev(
+    context: typer.Context,
+    bots: Annotated[
+        int, typer.Option("--bots", min=0, max=64, help="Number of bots that play.")
+    ] = 0,
+    game_mode: GameMode = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Address at which players reach this machine. Default: dev_hostname."),
     ] = None,
-    namespace: NamespaceName = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", metavar="NAME", help="Namespace of its own.")
+    ] = "dev",
     folder: Folder = Path(),
     profile: ProfileName = None,
     json: Json = False,
 ) -> None:
+    """Run the game on this machine, and start its server again at each change, until Ctrl-C."""
+    if context.invoked_subcommand is not None:
+        return
+    from pyservice_cli.development import DevelopmentOptions, develop
+
+    options = DevelopmentOptions(game_mode, namespace, address, bots)
+    develop(Terminal(json), folder, profile, options)
+
+
+@dev_app.command("token")
+@_for_game
+def development_token(
+    chosen: ChosenGame,
+    hostname: Annotated[
+        str | None, typer.Option(help="Host of the game server. Default: dev_hostname.")
+    ] = None,
+) -> None:
     """Print a dev_ token for a client and a game server on this machine."""
     from pyservice_cli.games import create_development_token
 
-    create_development_token(Terminal(json), _game(folder, namespace, profile), hostname)
+    create_development_token(chosen.terminal, chosen.open(), hostname)
 
 
 @dev_app.command("attach")
+@_for_game
 def attach_program(
-    game_mode: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Game mode. Default: the only one.")
-    ] = None,
+    chosen: ChosenGame,
+    game_mode: GameMode = None,
     port: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=NUMBER", help="Port of the program. Default: its dev_port."),
@@ -294,10 +350,6 @@ def attach_program(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND]", help="Program to run.")
     ] = None,
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
-    json: Json = False,
 ) -> None:
     """Make a program on this machine the game server of a real lobby.
 
@@ -305,8 +357,7 @@ def attach_program(
     """
     from pyservice_cli.attaching import attach
 
-    game = _game(folder, namespace, profile)
-    attach(Terminal(json), game, game_mode, port or (), address, command or ())
+    attach(chosen.terminal, chosen.open(), game_mode, port or (), address, command or ())
 
 
 @app.command(rich_help_panel=SERVICE_PANEL)
@@ -349,12 +400,6 @@ def doctor(folder: Folder = Path(), profile: ProfileName = None, json: Json = Fa
     from pyservice_cli.diagnosis import diagnose
 
     diagnose(Terminal(json), folder, profile)
-
-
-def _game(folder: Path, namespace: str | None, profile: str | None) -> Game:
-    from pyservice_cli.games import Game
-
-    return Game.open(folder, namespace, profile)
 
 
 def run(words: list[str]) -> int:

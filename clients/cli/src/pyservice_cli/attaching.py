@@ -31,29 +31,37 @@ def attach(
 
     Without a command, prints the variables.
     """
-    name = _mode(game, mode)
-    numbers = _numbers(game, name, ports)
-    body = {
-        "game_mode": name,
-        "ports": {port: {"address": address, "port": number} for port, number in numbers.items()},
-    }
-    answer = game.api.post(f"{game.namespace_path}/lobbies/attach", body)
-    variables = _variables(game, name, numbers, answer)
+    name = chosen_mode(game, mode)
+    numbers = _given_ports(game, name, ports)
+    lobby_id, variables = attach_lobby(game, name, numbers, address)
     if not command:
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-        terminal.finish({"lobby_id": answer["lobby_id"], "environment": variables}, *lines)
+        terminal.finish({"lobby_id": lobby_id, "environment": variables}, *lines)
         return
-    terminal.say(f"Lobby {answer['lobby_id']} of the mode {name}")
+    terminal.say(f"Lobby {lobby_id} of the mode {name}")
     try:
         status = _run(command, variables)
     finally:
-        _detach(game, answer["lobby_id"])
+        detach_lobby(game, lobby_id)
     terminal.finish(
-        {"lobby_id": answer["lobby_id"], "exit_code": status}, f"The command ended with {status}."
+        {"lobby_id": lobby_id, "exit_code": status}, f"The command ended with {status}."
     )
 
 
-def _mode(game: Game, given: str | None) -> str:
+def attach_lobby(
+    game: Game, mode: str, ports: Mapping[str, int], address: str
+) -> tuple[str, dict[str, str]]:
+    """Creates a lobby of a program on this machine. Returns its id, and the program's variables."""
+    body = {
+        "game_mode": mode,
+        "ports": {port: {"address": address, "port": number} for port, number in ports.items()},
+    }
+    answer = game.api.post(f"{game.namespace_path}/lobbies/attach", body)
+    return str(answer["lobby_id"]), _variables(game, mode, ports, answer)
+
+
+def chosen_mode(game: Game, given: str | None) -> str:
+    """Returns the given game mode, or the only one. Raises InputInvalid."""
     modes = sorted(game.project.config.get("matchmaker", {}).get("game_modes", {}))
     if given is None and len(modes) == 1:
         return str(modes[0])
@@ -63,16 +71,25 @@ def _mode(game: Game, given: str | None) -> str:
     return given
 
 
-def _numbers(game: Game, mode: str, given: Sequence[str]) -> dict[str, int]:
-    """Returns the number of each port of the mode: the given one, or `dev_port`."""
+def runtime_of(game: Game, mode: str) -> Mapping[str, Any]:
+    """Returns the table `docker` that applies to a game mode."""
     matchmaker = game.project.config["matchmaker"]
-    runtime = matchmaker["game_modes"][mode].get("docker") or matchmaker.get("docker", {})
-    known: Mapping[str, Any] = runtime.get("ports", {})
-    numbers = {
-        name: port["dev_port"]
-        for name, port in known.items()
-        if isinstance(port.get("dev_port"), int)
-    }
+    level, own = matchmaker.get("docker", {}), matchmaker["game_modes"][mode].get("docker")
+    if own is None:
+        return dict(level)
+    return {**own, "env": {**level.get("env", {}), **own.get("env", {})}}
+
+
+def development_ports(game: Game, mode: str) -> dict[str, int | None]:
+    """Returns `dev_port` of each port of the mode, or None for a port without one."""
+    ports = runtime_of(game, mode).get("ports", {})
+    return {name: port.get("dev_port") for name, port in ports.items()}
+
+
+def _given_ports(game: Game, mode: str, given: Sequence[str]) -> dict[str, int]:
+    """Returns the number of each port of the mode: the given one, or `dev_port`."""
+    known = development_ports(game, mode)
+    numbers = {name: number for name, number in known.items() if number is not None}
     for pair in given:
         name, _, number = pair.partition("=")
         if name not in known or not number.isdecimal():
@@ -125,7 +142,8 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
             return process.wait()
 
 
-def _detach(game: Game, lobby_id: str) -> None:
+def detach_lobby(game: Game, lobby_id: str) -> None:
+    """Ends the lobby if it still runs."""
     try:
         game.api.delete(f"{game.path}/matchmaker/lobbies/{lobby_id}")
     except Refused as refused:

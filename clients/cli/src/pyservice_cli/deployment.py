@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pyservice_cli.api import Answer
+from pyservice_cli.build_commands import run_server_command, run_site_command
+from pyservice_cli.container_images import ImageTool, image_runtimes, ready_image
 from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
-from pyservice_cli.project import Build, Project, make_work_folder
+from pyservice_cli.project import Build, make_work_folder
 from pyservice_cli.python_packages import PREFIX, installed_packages
 from pyservice_cli.switching import PAGE_SETTINGS, switch_version
 from pyservice_cli.terminal import Terminal
@@ -54,11 +56,13 @@ def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool)
     run = _Run(terminal, game, is_dry_run)
     make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
-    is_new = _ensure_game(run)
-    if is_new and is_dry_run:
+    is_new = _is_missing(game)
+    if is_new and run.skips(f"create the game {game.project.game}"):
         run.skipped.append("upload its files, and create and set its first version")
         _finish_dry_run(run, {"game": game.project.game, "namespace": game.namespace})
         return
+    if is_new:
+        _create_game(terminal, game)
     try:
         _validate(game, config)
     except CommandFailed:
@@ -69,21 +73,29 @@ def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool)
     site_id = _ensure_site(run)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id
+    _set_images(run, config)
     if game.project.build is not None:
         _set_build(config, _ensure_build(run, game.project.build))
     _finish(run, running, config, has_trial=has_trial)
 
 
-def _ensure_game(run: _Run) -> bool:
-    """Creates the game if it is missing, and returns whether it was missing."""
-    game = run.game
+def ensure_game(terminal: Terminal, game: Game) -> None:
+    """Creates the game if it is missing."""
+    if _is_missing(game):
+        _create_game(terminal, game)
+
+
+def _is_missing(game: Game) -> bool:
     try:
         game.api.get(game.path)
     except Refused as refused:
         if refused.code != "GAME_NOT_FOUND":
             raise
-    else:
-        return False
+        return True
+    return False
+
+
+def _create_game(terminal: Terminal, game: Game) -> None:
     groups = game.api.get("/cloud/games")["groups"]
     chosen = [
         group
@@ -96,16 +108,13 @@ def _ensure_game(run: _Run) -> bool:
             f"The game {game.project.game} does not exist, and its group is not clear.",
             f'Name it in hosting.toml: group = "…". Groups of your token: {names}.',
         )
-    if run.skips(f"create the game {game.project.game}"):
-        return True
     body = {
         "developer_group_id": chosen[0]["group_id"],
         "display_name": game.project.display_name,
         "name_id": game.project.game,
     }
     game.api.post("/cloud/games", body)
-    run.terminal.say(f"Created the game {game.project.game}.")
-    return True
+    terminal.say(f"Created the game {game.project.game}.")
 
 
 def _ensure_site(run: _Run) -> str | None:
@@ -115,7 +124,7 @@ def _ensure_site(run: _Run) -> str | None:
     output = cdn.get("build_output")
     if output is None:
         return None
-    _run_site_command(game.project, cdn)
+    run_site_command(run.terminal, game.project)
     files: dict[str, Path | bytes] = {
         entry.name: entry.path
         for entry in files_of(game.project.folder / output)
@@ -138,19 +147,6 @@ def _ensure_site(run: _Run) -> str | None:
 
 def _opened(content: Path | bytes) -> BinaryIO:
     return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
-
-
-def _run_site_command(project: Project, cdn: Mapping[str, Any]) -> None:
-    command = cdn.get("build_command")
-    if command is None:
-        return
-    environment = {**os.environ, **cdn.get("build_env", {})}
-    ended = subprocess.run(command, shell=True, cwd=project.folder, env=environment, check=False)
-    if ended.returncode:
-        raise CommandFailed(
-            f"cdn.build_command ended with exit status {ended.returncode}.",
-            "Its lines above say why.",
-        )
 
 
 def _page_settings(game: Game) -> bytes:
@@ -191,37 +187,67 @@ def _upload_site(
 
 def _ensure_build(run: _Run, build: Build) -> str:
     """Returns the id of the build with the game server's files."""
-    terminal, game = run.terminal, run.game
-    with _packed(terminal, game, build) as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(0)
+    with _packed(run.terminal, run.game, build) as file:
         sha256 = digest_of(file)
-        name = f"build {sha256}"
-        stored, begun = find_stored(game.api, f"{game.path}/builds", "builds", name)
-        if stored is not None:
-            return str(stored["build_id"])
-        if run.skips(f"upload the build, {_size(size)}"):
-            return _NEW
-        body = {
-            "display_name": name,
-            "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
-            # The service decides which files are large enough for parts.
-            "multipart_upload": True,
-        }
-        response = prepare(game.api, f"{game.path}/builds", body)
-        requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]
-        upload_id, is_resumed = response["upload_id"], begun is not None
+        return _stored_build(run, f"build {sha256}", file, {}, sha256)
 
-        def open_file(_path: str) -> contextlib.AbstractContextManager[BinaryIO]:
-            return contextlib.nullcontext(file)
 
-        send(terminal, game.api, "Build", upload_id, requests, open_file, is_resumed=is_resumed)
-    terminal.say(f"Uploaded the build: {_size(size)}.")
+def _stored_build(
+    run: _Run, name: str, file: BinaryIO, kind: Mapping[str, str], sha256: str
+) -> str:
+    """Returns the id of the build of this name. Uploads the file if there is none."""
+    game = run.game
+    stored, begun = find_stored(game.api, f"{game.path}/builds", "builds", name)
+    if stored is not None:
+        return str(stored["build_id"])
+    size = file.seek(0, os.SEEK_END)
+    if run.skips(f"upload the build, {_size(size)}"):
+        return _NEW
+    body = {
+        **kind,
+        "display_name": name,
+        "image_file": {"path": "server.tar", "content_length": size, "sha256": sha256},
+        # The service decides which files are large enough for parts.
+        "multipart_upload": True,
+    }
+    response = prepare(game.api, f"{game.path}/builds", body)
+    requests = response.get("image_presigned_requests") or [response["image_presigned_request"]]
+    upload_id, is_resumed = response["upload_id"], begun is not None
+
+    def open_file(_path: str) -> contextlib.AbstractContextManager[BinaryIO]:
+        return contextlib.nullcontext(file)
+
+    send(run.terminal, game.api, "Build", upload_id, requests, open_file, is_resumed=is_resumed)
+    run.terminal.say(f"Uploaded the build: {_size(size)}.")
     return str(response["build_id"])
+
+
+def _set_images(run: _Run, config: dict[str, Any]) -> None:
+    """Names the builds of the container images in `image` and `dockerfile`."""
+    game = run.game
+    runtimes = list(image_runtimes(config))
+    if not runtimes:
+        return
+    tool = ImageTool.find()
+    for runtime in runtimes:
+        image = ready_image(run.terminal, game.project, tool, runtime)
+        name = f"image {tool.image_id(image)}"
+        stored, _ = find_stored(game.api, f"{game.path}/builds", "builds", name)
+        if stored is not None:
+            runtime["image_id"] = stored["build_id"]
+            continue
+        with tempfile.TemporaryDirectory(dir=game.project.work_folder) as folder:
+            archive = Path(folder, "image.tar")
+            tool.save(image, archive)
+            with archive.open("rb") as file:
+                kind = {"kind": "docker_image"}
+                digest = digest_of(file)
+                runtime["image_id"] = _stored_build(run, name, file, kind, digest)
 
 
 @contextlib.contextmanager
 def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
+    run_server_command(terminal, game.project)
     entries = files_of(build.folder, build.exclude)
     names = {entry.name for entry in entries}
     description = dict(build.description)
@@ -242,6 +268,7 @@ def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
         description["env"] = {"PYTHONPATH": PREFIX, **environment}
     with tempfile.TemporaryFile(dir=game.project.work_folder) as file:
         pack(entries, description, file)
+        file.seek(0)
         yield file
 
 

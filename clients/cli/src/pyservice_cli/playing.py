@@ -31,10 +31,6 @@ def play(terminal: Terminal, game: Game, bots: int | None) -> None:
         return
     if has_page:
         terminal.say(f"Page: {site}")
-    if not game.project.bot:
-        raise InputInvalid(
-            "The game has no bot.", 'Name the command of a bot: [play] bot = ["python3", "bot.py"]'
-        )
     _play_with_bots(terminal, game, bots or 1)
 
 
@@ -45,22 +41,12 @@ def open_page(terminal: Terminal, game: Game) -> None:
 
 
 def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:
-    project, api, place = game.project, game.api, game.namespace_path
-    token = api.post(f"{place}/tokens/public", {"reuse": True})["token"]
-    origins = api.get("/cloud/bootstrap")["origins"]
-    environment = {
-        **os.environ,
-        "HOSTING_API_URL": origins["api"],
-        "HOSTING_PUBLIC_TOKEN": token,
-        "PYTHONPATH": os.pathsep.join(_module_folders(terminal, project)),
-    }
-    before = _player_counts(api, place)
-    command = _found_command(project)
-    processes = []
+    place = game.namespace_path
+    before = _player_counts(game.api, place)
+    processes: list[subprocess.Popen[bytes]] = []
     try:
-        for _ in range(count):
-            processes.append(_start_bot(terminal, command, project.folder, environment))
-        lobbies = _wait_for_players(api, place, before, processes)
+        start_bots(terminal, game, count, processes)
+        lobbies = _wait_for_players(game.api, place, before, processes)
         terminal.finish(
             {"lobbies": lobbies},
             *(f"Lobby {lobby_id}: players: {count}" for lobby_id, count in lobbies.items()),
@@ -71,18 +57,38 @@ def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:
     except Interrupted:
         return
     finally:
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.wait()
+        end_bots(processes)
+
+
+def start_bots(
+    terminal: Terminal, game: Game, count: int, processes: list[subprocess.Popen[bytes]]
+) -> None:
+    """Starts bots and appends each process. An interrupted call has started some of them."""
+    token = game.api.post(f"{game.namespace_path}/tokens/public", {"reuse": True})["token"]
+    environment = {
+        **os.environ,
+        "HOSTING_API_URL": game.api.get("/cloud/bootstrap")["origins"]["api"],
+        "HOSTING_PUBLIC_TOKEN": token,
+        "PYTHONPATH": os.pathsep.join(_module_folders(terminal, game.project)),
+    }
+    command = _found_command(game.project)
+    for _ in range(count):
+        processes.append(_start_bot(terminal, command, game.project.folder, environment))
+
+
+def end_bots(processes: list[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        process.wait()
+    processes.clear()
 
 
 def _start_bot(
     terminal: Terminal, command: list[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
     """Starts a bot that does not get the Ctrl-C of the terminal."""
-    # With --json, standard output has only the result of the command.
-    output = sys.stderr if terminal.is_json else None
+    output = terminal.program_output
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP
         return subprocess.Popen(
@@ -98,6 +104,10 @@ def _module_folders(terminal: Terminal, project: Project) -> list[str]:
 
 
 def _found_command(project: Project) -> list[str]:
+    if not project.bot:
+        raise InputInvalid(
+            "The game has no bot.", 'Name the command of a bot: [play] bot = ["python3", "bot.py"]'
+        )
     program, *arguments = project.bot
     if program in ("python", "python3"):
         return [sys.executable, *arguments]

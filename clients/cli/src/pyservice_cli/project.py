@@ -41,6 +41,8 @@ class Build:
     """The content of `server.json`. Empty if the folder has the file."""
     exclude: tuple[str, ...]
     python_requirements: tuple[str, ...]
+    build_command: str | None
+    """Shell command that makes the files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class Project:
     """The version configuration, with secrets."""
     build: Build | None
     bot: tuple[str, ...]
+
+    @property
+    def game_module(self) -> str | None:
+        """Name of the Unreal module with the game code."""
+        return _game_module(self.config)
 
     @property
     def work_folder(self) -> Path:
@@ -94,19 +101,30 @@ def _project(folder: Path, content: Mapping[str, Any], config: dict[str, Any]) -
         namespace=content.get("namespace", "prod"),
         group=content.get("group"),
         config=config,
-        build=None if build is None else _build(folder, build),
+        build=None if build is None else _build(folder, build, _game_module(config)),
         bot=tuple(play.get("bot", ())),
     )
 
 
-def _build(folder: Path, table: Mapping[str, Any]) -> Build:
+def _build(folder: Path, table: Mapping[str, Any], game_module: str | None) -> Build:
     described = ("command", "env", "workdir", "scratch_mb")
+    files = folder / table.get("folder", ".")
+    description = {name: table[name] for name in described if name in table}
+    if game_module and "command" not in table and not (files / "server.json").exists():
+        # Script that Unreal writes beside the packaged game.
+        description["command"] = [f"./{game_module}Server.sh", "-log", "-port=$(PORT)"]
     return Build(
-        folder=folder / table.get("folder", "."),
-        description={name: table[name] for name in described if name in table},
+        folder=files,
+        description=description,
         exclude=tuple(table.get("exclude", ())),
         python_requirements=tuple(table.get("python_requirements", ())),
+        build_command=table.get("build_command"),
     )
+
+
+def _game_module(config: Mapping[str, Any]) -> str | None:
+    module: str | None = config.get("engine", {}).get("unreal", {}).get("game_module")
+    return module
 
 
 def make_work_folder(folder: Path) -> None:

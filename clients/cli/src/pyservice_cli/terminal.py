@@ -8,8 +8,11 @@ import sys
 import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from pyservice_cli.failures import CommandFailed
+
+STANDARD_ERROR: Final = 2
 
 
 class Terminal:
@@ -20,6 +23,11 @@ class Terminal:
 
     def __init__(self, is_json: bool) -> None:
         self.is_json = is_json
+
+    @property
+    def program_output(self) -> int | None:
+        """Returns the file descriptor for the output of other programs. None is standard output."""
+        return STANDARD_ERROR if self.is_json else None
 
     def say(self, line: str) -> None:
         """Prints a line for people."""

@@ -1,0 +1,1 @@
+../../../../../../../gdscript/addons/hosting_game/hosting_http.gd

@@ -1,0 +1,1 @@
+../../../../../../typescript/src/player.ts
