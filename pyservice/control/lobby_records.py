@@ -454,8 +454,9 @@ def _record(
 
 
 def _suspect_count(slot_counts: facts_pb2.LobbySlots | None) -> int | None:
-    is_known = slot_counts is not None and slot_counts.HasField("suspect_count")
-    return slot_counts.suspect_count if slot_counts is not None and is_known else None
+    if slot_counts is None or not slot_counts.HasField("suspect_count"):
+        return None
+    return slot_counts.suspect_count
 
 
 def _state(row: Record, failure: str | None) -> str:

@@ -291,7 +291,7 @@ class RunFolder:
 
         Returns False if no keeper is alive. A keeper of an earlier release adds no line.
         """
-        return self._send(f"log {_printable(text)}\n")
+        return self._send(f"log {log_text(text)}\n")
 
     def _send(self, line: str) -> bool:
         try:
@@ -328,7 +328,7 @@ class RunFolder:
         Call this method only after the keeper has ended, because the keeper counts the bytes of the
         log. Does nothing after an incomplete line.
         """
-        line = f"{time_us} s {_printable(text)}\n".encode(errors="replace")
+        line = f"{time_us} s {log_text(text)}\n".encode(errors="replace")
         segments = self.segments()
         path = segments[-1][1] if segments else self.path / "log" / "0"
         self.path.mkdir(mode=0o711, exist_ok=True)
@@ -353,7 +353,8 @@ class RunFolder:
         return []
 
 
-def _printable(text: str) -> str:
+def log_text(text: str) -> str:
+    """Returns a text as the service writes it into one line of a log."""
     shown = "".join(letter if letter.isprintable() else " " for letter in text)
     return shown[:_LINE_MAX]
 

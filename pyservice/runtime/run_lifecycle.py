@@ -19,7 +19,7 @@ from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.end_problems import end_problem
 from pyservice.runtime.node_allocation import NoFreePort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
-from pyservice.runtime.run_folder import KeeperFailed, KeeperState
+from pyservice.runtime.run_folder import KeeperFailed, KeeperState, log_text
 from pyservice.runtime.run_layout import CannotRun, StoredRun
 from pyservice.runtime.run_logs import newest_line
 from pyservice.runtime.run_requests import (
@@ -500,7 +500,7 @@ class RunLifecycle:
         self._context.on_log_growth(self.id)
 
     def _write_problem(self, sentence: str) -> None:
-        if newest_line(self._folder.path, "service") == sentence:
+        if newest_line(self._folder.path, "service") == log_text(sentence):
             return
         if self.state == "ended":
             self._folder.add_line(sentence, time.time_ns() // 1000)

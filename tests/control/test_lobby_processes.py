@@ -185,7 +185,14 @@ async def test_early_process_exit_fails_the_find(game: Game) -> None:
     assert record["failure"] == "EXITED"
     sentence = "The program exited with code 3 before the lobby was ready."
     assert await game.problem(record["lobby_id"]) == sentence
-    assert await game.logs(record["lobby_id"], "service") == [sentence]
+    lobby_id = record["lobby_id"]
+    assert await game.logs(lobby_id, "service") == [sentence]
+    [row] = await game.csv("export_lobby_logs", lobby_id=lobby_id, stream="service")
+    assert (row["stream"], row["line"]) == ("service", sentence)
+    query = {"game_id": game.game_id, "lobby_id": lobby_id, "format": "text"}
+    text = (await game.developer.good("get_lobby_logs", **query))["text"]
+    lines = [line.split(" ", 2)[1:] for line in text.splitlines()]
+    assert lines[-2:] == [["std_out", "begins"], ["service", sentence]]
     assert sentence not in str(answer), "players get no cause"
 
 

@@ -14,6 +14,7 @@ from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import KeeperNotices, LogLine, LogStream, RunFolder
 from pyservice.runtime.run_logs import LINES_MAX, LogReader
 from tests.support.runtime_host import RuntimeHost, until
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.anyio
 
@@ -115,6 +116,39 @@ async def test_long_line_is_split_between_two_characters(
     assert "".join(part.text for part in parts) == text
     assert [part.goes_on for part in parts] == [False, *[True] * (len(parts) - 1)]
     assert all(4_093 <= len(part.text.encode()) <= 4_096 for part in parts[:-1])
+
+
+async def test_program_cannot_write_to_the_stream_of_the_service(
+    host: RuntimeHost, logs: LogReader
+) -> None:
+    forged = "1700000000000000 s forged"
+    order = host.want(f"echo '{forged}'; printf 'a\\r{forged}\\n' >&2; echo 'log forged'")
+    await host.reports.end(order.id)
+    path = host.of(order).path
+    assert (await logs.newest(path, "service")).lines == []
+    texts = [(line.stream, line.text) for line in (await logs.newest(path, "all")).lines]
+    assert sorted(texts) == [
+        ("std_err", f"a\r{forged}"),
+        ("std_out", forged),
+        ("std_out", "log forged"),
+    ]
+
+
+async def test_line_of_the_service_is_added_while_a_program_runs(
+    host: RuntimeHost, logs: LogReader
+) -> None:
+    order = await host.running("echo up; exec sleep 3600")
+    assert await host.lines(order, 1) == ["up"]
+    run = host.supervisor.runs[order.id]
+    for sentence in ("one\ntwo", "ä" * 5_000, "three"):
+        await run.log_problem(sentence)
+
+    async def all_lines() -> list[str] | None:
+        lines = [line.text for line in (await logs.newest(host.of(order).path, "service")).lines]
+        return lines if lines[-1:] == ["three"] else None
+
+    assert await eventually(all_lines) == ["one two", "ä" * 1_000, "three"]
+    assert (await logs.newest(host.of(order).path, "std_out")).lines[0].text == "up"
 
 
 async def test_missing_folder_has_no_lines(tmp_path: Path, logs: LogReader) -> None:

@@ -61,7 +61,7 @@ _USUAL: Final[dict[str, tuple[Any, ...]]] = {
     "auth_type": ("none", "basic"),
     "hostname": ("127.0.0.1", "localhost"),
     "config": _CONFIGS[:1],
-    "stream": ("std_out", "std_err"),
+    "stream": ("std_out", "std_err", "service"),
     "name_id": ("own", "prod"),
     "anchor": ("2030-01-01T00:00:00Z",),
     "before_create_ts": ("2030-01-01T00:00:00Z",),
