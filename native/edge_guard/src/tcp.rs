@@ -56,6 +56,11 @@ async fn relay_connection(
     let named = if is_proxy_silent { None } else { open.read_proxy_header(&client, peer).await? };
     let server = client.local_addr().map_err(|_| ConnectionRefusal::Unreachable)?;
     let counters = RelayCounters { thread: &worker.counters, owner: &live.traffic };
+    let player = named.map_or(peer, |named| named.client).ip();
+    let _session = match &live.players {
+        Some(players) => Some(players.admit(player).await.ok_or(ConnectionRefusal::NoSlot)?),
+        None => None,
+    };
     let addresses = live.sends_proxy_header.then(|| named.unwrap_or(NamedAddresses { client: peer, server }));
     if live.is_tls {
         open.wait_first_byte(&client).await?;

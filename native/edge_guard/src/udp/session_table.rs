@@ -26,6 +26,7 @@ use slab::Slab;
 use super::datagram_rate::DatagramRate;
 use super::local_address::LocalAddress;
 use super::port_session_counts::PortSessionCounts;
+use crate::player_sessions::PlayerSession;
 use crate::proxy_protocol::NamedAddresses;
 
 const IN_USE_MS: u64 = 10_000;
@@ -82,6 +83,8 @@ pub struct Session {
     pub rate: DatagramRate,
     /// Header in front of each datagram to the backend. Empty if the port sends none.
     pub proxy_header: Box<[u8]>,
+    /// Count of the session at a port that counts players.
+    pub player_session: Option<PlayerSession>,
 }
 
 impl Session {
@@ -171,6 +174,10 @@ impl SessionTable {
         self.all[index].proxy_header = header;
     }
 
+    pub fn set_player_session(&mut self, index: usize, session: Option<PlayerSession>) {
+        self.all[index].player_session = session;
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
         self.all.iter()
     }
@@ -193,6 +200,7 @@ impl SessionTable {
             address_next: None,
             rate: DatagramRate::default(),
             proxy_header: Box::default(),
+            player_session: None,
         });
         match local {
             Some(local) => self.by_local.insert((port, sender, local), index),
