@@ -19,6 +19,7 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.node_preparation import PreparedNode, prepare_node
 from pyservice.runtime.run_cleanup import remove_ended_run
@@ -80,6 +81,7 @@ class GameRuntime:
             database, topics, record_lookup, self.folder_of, self._follow
         )
         self.ports = UnboundPorts()
+        self.adapters = AdapterWatch(self.lobbies)
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
         self._is_stopping = False
@@ -140,6 +142,7 @@ class GameRuntime:
         yield "lobbies", self.lobbies.run(self._supervisor)
         yield "servers", self.servers.run(self._supervisor)
         yield "ports", self.ports.run(self._supervisor)
+        yield "adapters", self.adapters.run(self._supervisor)
 
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""
