@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any, Final
 
+import httpx
 import pytest
 
+from pyservice.dataplane.player_sessions import REPORT_TIMEOUT_S
 from tests.control.service_fixtures import service_fixture
 from tests.support import game_programs
 from tests.support.full_service import Developer, eventually
@@ -22,7 +26,10 @@ EDGE: Final = {"ready": "port", "players": "edge"}
 QUERY: Final = {"ready": "query", "query": "quake3"}
 
 full_service = service_fixture(
-    "module", runtime=game_programs.SETTINGS, empty_lobby_grace_ms=60_000
+    "module",
+    kinds=["sqlite"],
+    runtime=game_programs.SETTINGS,
+    empty_lobby_grace_ms=60_000,
 )
 
 
@@ -49,6 +56,13 @@ def session(port: Any) -> Iterator[socket.socket]:
         yield stream
 
 
+def kill(game: Game, lock: str) -> int:
+    """Kills the process that has a lock file of the service. Returns its PID."""
+    pid = int((game.developer.full_service.data_dir / lock).read_text().split()[0])
+    os.kill(pid, signal.SIGKILL)
+    return pid
+
+
 def is_refused(port: Any) -> bool:
     with socket.create_connection((port["hostname"], port["port"]), 30) as stream:
         try:
@@ -59,9 +73,13 @@ def is_refused(port: Any) -> bool:
 
 
 async def players(game: Game, lobby_id: str) -> int:
-    answer = await game.developer.client.call(
-        "list", {"include_state": False}, token=game.public_token
-    )
+    """Returns the connected players, or -1 while the data plane does not list the lobby."""
+    try:
+        answer = await game.developer.client.call(
+            "list", {"include_state": False}, token=game.public_token
+        )
+    except httpx.TransportError:
+        return -1
     assert answer.code == "OK", answer
     found = [one for one in answer.body["lobbies"] if one["lobby_id"] == lobby_id]
     return int(found[0]["total_player_count"]) if found else -1
@@ -188,7 +206,7 @@ async def test_server_that_answers_no_query_does_not_delay_others(game: Game, wo
     other = Game(game.developer, await game.developer.game())
     await deploy(other, QUERY, protocol="udp")
     await other.find_lobby("duel")
-    assert not waiting.done()
+    assert not waiting.done(), waiting.result()
     waiting.cancel()
 
 
@@ -209,3 +227,68 @@ async def test_adapter_problems_have_paths(game: Game) -> None:
         (*path, "adapter", "unknown_players", "not-allowed"),
         (*path, "heartbeat_timeout", "not-allowed"),
     }
+
+
+@pytest.mark.full
+async def test_sessions_and_slots_survive_a_killed_data_plane(game: Game) -> None:
+    await deploy(game, EDGE)
+    placement = await game.find_lobby("duel")
+    port, lobby_id = placement["ports"]["game"], placement["lobby"]["lobby_id"]
+    with session(port) as stream:
+        await has_players(game, lobby_id, 1)
+        kill(game, "LOCK")
+        stream.sendall(b"again")
+        assert await asyncio.to_thread(stream.recv, 100) == b"again"
+        with session(port):
+            # The address is known, also while the data plane is down.
+            pass
+        await has_players(game, lobby_id, 1)
+        ended_s = asyncio.get_running_loop().time() + REPORT_TIMEOUT_S + 5
+        while asyncio.get_running_loop().time() < ended_s:
+            assert await players(game, lobby_id) == 1
+            await asyncio.sleep(1)
+        kill(game, "LOCK")
+    # The session ends while the data plane is down.
+    await has_players(game, lobby_id, 0, 2 * PATIENCE_S)
+
+
+@pytest.mark.full
+async def test_players_reconnect_into_their_slots_after_a_killed_edge_guard(game: Game) -> None:
+    await deploy(game, EDGE)
+    placement = await game.find_lobby("duel")
+    port, lobby_id = placement["ports"]["game"], placement["lobby"]["lobby_id"]
+    with session(port) as stream:
+        await has_players(game, lobby_id, 1)
+        kill(game, "edge/LOCK")
+        with contextlib.suppress(ConnectionError):
+            assert await asyncio.to_thread(stream.recv, 100) == b""
+
+    async def is_entered() -> bool:
+        with contextlib.suppress(OSError):
+            return not await asyncio.to_thread(is_refused, port)
+        return False
+
+    await eventually(is_entered)
+    with session(port):
+        assert await players(game, lobby_id) == 1
+        # The silence of the killed process must not free the slot of the player who is back.
+        await asyncio.sleep(REPORT_TIMEOUT_S + 5)
+        assert await players(game, lobby_id) == 1
+    await has_players(game, lobby_id, 0, 2 * PATIENCE_S)
+
+
+@pytest.mark.full
+async def test_killed_control_plane_finds_the_line_of_a_log(game: Game) -> None:
+    adapter = {"ready": "log", "log_match": "map is loaded"}
+    await deploy(game, adapter, "later", protocol="udp")
+    finding = asyncio.create_task(game.find("duel"))
+    folder = game.developer.full_service.data_dir / "servers"
+    started = set(folder.iterdir())
+
+    async def has_started() -> bool:
+        return bool(set(folder.iterdir()) - started)
+
+    await eventually(has_started)
+    kill(game, "control/LOCK")
+    answer = await finding
+    assert answer.code == "OK", answer

@@ -44,9 +44,12 @@ def main() -> None:
                     if "mute" in WORDS:
                         continue
                     for _ in range(1_000 if "flood" in WORDS else 0):
-                        datagrams.sendto(b"x" * 1_000, sender)
+                        # The kernel refuses datagrams to the closed socket of an earlier query.
+                        with contextlib.suppress(OSError):
+                            datagrams.sendto(b"x" * 1_000, sender)
                     reply = ANSWER + b"".join(b'7 40 "p"\n' for _ in range(players))
-                datagrams.sendto(reply, sender)
+                with contextlib.suppress(OSError):
+                    datagrams.sendto(reply, sender)
             else:
                 stream = key.fileobj
                 assert isinstance(stream, socket.socket)
