@@ -36,6 +36,7 @@ __all__ = [
     "LeasedPort",
     "Lobby",
     "LobbyTemplate",
+    "LogPattern",
     "Matchmaker",
     "Namespace",
     "Namespaces",
@@ -179,15 +180,15 @@ class Resolved:
 class LobbyTemplate:
     """Template of a lobby that the service starts. Raises ValueError for unknown words.
 
-    A port is (name, protocol, `number` | `host` | `range`, first, last, sends_proxy_header), with 0 for
-    first and last outside of ranges.
+    A port is (name, protocol, `number` | `host` | `range`, first, last, sends_proxy_header, `uncounted` |
+    `counted` | `required`), with 0 for first and last outside of ranges.
     """
 
     def __new__(
         cls,
         mode: str,
         region: str,
-        ports: Sequence[tuple[str, str, str, int, int, bool]],
+        ports: Sequence[tuple[str, str, str, int, int, bool, str]],
         *,
         tags: Sequence[tuple[str, str]] | None = None,
         max_players: tuple[int, int, int],
@@ -203,6 +204,16 @@ class LobbyTemplate:
         """With `trial_ms`, the lobby is a trial of this lifetime. A trial is private, and joins are refused."""
 
 @final
+class LogPattern:
+    """Regular expression of RE2 syntax for lines of logs. Each search takes linear time.
+
+    Raises ValueError for an invalid expression, or one that needs more than 1 MiB.
+    """
+
+    def __new__(cls, expression: str) -> Self: ...
+    def matches(self, line: str) -> bool: ...
+
+@final
 class LeasedPort:
     @property
     def name(self) -> str: ...
@@ -215,6 +226,10 @@ class LeasedPort:
     def range(self) -> tuple[int, int] | None: ...
     @property
     def sends_proxy_header(self) -> bool: ...
+    @property
+    def counts_sessions(self) -> bool: ...
+    @property
+    def requires_slot(self) -> bool: ...
     @property
     def backend(self) -> tuple[str, int] | None:
         """Address and port of the process, or None before it listens."""
@@ -298,6 +313,17 @@ class Servers:
         """Stop a lobby, so that no player can enter. Returns whether it is stopping."""
     def exited(self, lobby: bytes, exit_code: int | None = None) -> tuple[bool, int]:
         """Report the exit of a process. Returns whether the exit ended the lobby."""
+    def ready(self, lobby: bytes) -> int:
+        """Mark a lobby ready. Its holds become reservations."""
+    def match_addresses(
+        self, lobby: bytes, players: Sequence[tuple[bytes, int]], may_free: bool
+    ) -> tuple[list[bool], int]:
+        """Connect reserved slots by client address, and free surplus connected ones if `may_free`.
+
+        Returns for each address whether it has a slot.
+        """
+    def match_count(self, lobby: bytes, players: int, may_free: bool) -> int:
+        """Connect reserved slots until `players` are connected, and free surplus ones if `may_free`."""
     def lobby_token(self, lobby: bytes) -> str | None:
         """Return None after the end of the lobby."""
     def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:
@@ -319,7 +345,7 @@ class Servers:
         lease_owner: bytes,
         namespace: bytes,
         region: str,
-        ports: Sequence[tuple[str, str, str, int, int, bool]],
+        ports: Sequence[tuple[str, str, str, int, int, bool, str]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
         """Lease ports for a dynamic server, in the format of `LobbyTemplate`. Repeatable."""
     def set_backends(self, lease_owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:

@@ -576,7 +576,7 @@ def test_codes_on_pages_are_in_the_table() -> None:
     system = {"RLIMIT_AS", "SCHED_BATCH"}
     edge_guard = {
         *("SERVER_NOT_THERE", "SERVER_UNREACHABLE", "SERVER_HEADERS_TOO_LARGE", "SERVER_LATE"),
-        "REQUEST_INVALID",
+        *("REQUEST_INVALID", "PLAYER_WITHOUT_SLOT"),
     }
     known = {*TABLE, *reasons, *system, *edge_guard}
     named = {(name, code_on_page) for name in PAGES for code_on_page in slug.findall(page(name))}

@@ -35,6 +35,8 @@ ONE_IMPORTER = {
     "pyservice._native": (
         "pyservice/auth/bearer_token.py",
         "pyservice/dataplane/native.py",
+        "pyservice/runtime/adapter_watch.py",
+        "pyservice/runtime/adapters.py",
         "pyservice/runtime/filesystem.py",
         "pyservice/schema/validation.py",
         "pyservice/transport/native.py",

@@ -12,9 +12,11 @@ message FieldRules {
   optional bool required = 25;
   optional UInt32Rules uint32 = 5;
   optional StringRules string = 14;
+  optional BytesRules bytes = 15;
   optional RepeatedRules repeated = 18;
 }
 message UInt32Rules { optional uint32 lte = 3; }
+message BytesRules { optional uint64 max_len = 3; }
 message StringRules { optional uint64 max_bytes = 5; }
 message RepeatedRules { optional uint64 max_items = 2; }
 "#;

@@ -46,6 +46,7 @@ from pyservice.dataplane.native import NativeMatchmaker, OpenFailed
 from pyservice.dataplane.operation_table import operation_table
 from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.player_sessions import PlayerSessions
 from pyservice.dataplane.readiness import HealthMonitors, Phase, Readiness
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.dataplane.static_feed import FeedOverSocket, StaticFeed
@@ -482,6 +483,8 @@ class LobbyProcesses:
         self.runtime.on_lobby_crashed = self.lobby_scaler.lobby_crashed
         namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.runtime.wait_server_served = self.routes.wait_server_served
+        self.runtime.wait_lobby_served = self.routes.wait_lobby_served
+        self.player_sessions = PlayerSessions(engine.processes)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         sizes = {tier.tier_name_id: Resources(tier.millicores, tier.memory) for tier in tiers}
@@ -502,6 +505,7 @@ class LobbyProcesses:
             f"{_INTERNAL}.Runtime.EndLease": runtime.end_lease,
             f"{_INTERNAL}.Runtime.Leases": runtime.leases,
             f"{_INTERNAL}.Routes.Follow": self.routes.follow,
+            f"{_INTERNAL}.Routes.CountSessions": self.player_sessions.count,
         }
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:

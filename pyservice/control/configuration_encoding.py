@@ -66,6 +66,7 @@ _DOCKER: Final = ("image_id", "network_mode")
 _PORT: Final = ("port", "protocol", "proxy", "dev_port", "dev_protocol", "proxy_protocol")
 _RANGES: Final = ("port_range", "dev_port_range")
 _ENDS: Final = ("min", "max")
+_ADAPTER: Final = tuple(field.name for field in pb.VersionAdapter.DESCRIPTOR.fields)
 
 
 def to_feed(config: pb.CloudConfig) -> fed.MatchmakerConfig:
@@ -100,6 +101,9 @@ def _copy_captcha(source: pb.VersionCaptcha, target: fed.MatchmakerConfig) -> No
 def _copy_mode(source: pb.VersionGameMode, target: fed.GameMode) -> None:
     _copy(source, target, _MODE)
     _copy_level(source, target)
+    if source.HasField("adapter"):
+        target.adapter.SetInParent()
+        _copy(source.adapter, target.adapter, _ADAPTER)
     if source.HasField("actions"):
         target.actions.SetInParent()
     for name in ("create", "find", "join"):

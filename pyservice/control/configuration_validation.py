@@ -33,6 +33,7 @@ from pyservice.network.reserved_names import (
     is_header_of_requests,
 )
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
+from pyservice.runtime.adapters import adapter_problems
 from pyservice.schema.findings import Finding, report_findings
 
 GAME_MODES_MAX: Final = 32
@@ -94,6 +95,7 @@ def _matchmaker(
     for name in sorted(modes)[:GAME_MODES_MAX]:
         yield from _mode_name(name, (*path, name))
         yield from _mode(modes[name], (*path, name), context)
+        yield from _adapter(modes[name], level, (*path, name))
 
 
 def _mode_name(name: str, path: Path) -> Iterator[Finding]:
@@ -114,6 +116,19 @@ def _mode(mode: pb.VersionGameMode, path: Path, context: ValidationContext) -> I
             yield from findings_in_verification(
                 settings.verification, (*path, "actions", action, "verification"), context
             )
+
+
+def _adapter(
+    mode: pb.VersionGameMode, matchmaker: pb.VersionMatchmaker, path: Path
+) -> Iterator[Finding]:
+    if not mode.HasField("adapter"):
+        return
+    docker = mode.docker if mode.HasField("docker") else matchmaker.docker
+    for problem in adapter_problems(mode.adapter, docker.ports.entries):
+        yield Finding((*path, "adapter", problem.field), problem.word, problem.reason)
+    if mode.HasField("heartbeat_timeout") and mode.adapter.ready not in ("", "calls"):
+        reason = "must not be set: a server with an adapter sends no heartbeats"
+        yield Finding((*path, "heartbeat_timeout"), "not-allowed", reason)
 
 
 def _level(level: _Level, path: Path, context: ValidationContext) -> Iterator[Finding]:

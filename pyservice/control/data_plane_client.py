@@ -29,6 +29,8 @@ _ITEM_BYTES_MAX: Final = 16 * 1024 * 1024
 _ITEM_ERRORS: Final = frozenset({"INTERNAL", "BODY_INVALID"})
 """Error codes that one item can cause for a whole batch."""
 _TIMEOUT_S: Final = 10.0
+_READY_TIMEOUT_S: Final = 15.0
+"""The data plane waits up to 10 s for edge-guard."""
 
 
 class DataPlaneClient:
@@ -163,6 +165,11 @@ class DataPlaneClient:
 
     async def report(self, report: runtime_pb2.LobbyReport) -> None:
         await self._reports.add(report)
+
+    async def report_alone(self, report: runtime_pb2.LobbyReport) -> None:
+        """Sends a report that other reports must not wait for."""
+        request = runtime_pb2.ReportRequest(reports=[report])
+        await self._call("Runtime.Report", request, _READY_TIMEOUT_S)
 
     async def _report_many(self, reports: list[runtime_pb2.LobbyReport]) -> Sequence[None]:
         await self._call("Runtime.Report", runtime_pb2.ReportRequest(reports=reports))

@@ -19,6 +19,7 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.full_scratch import FullScratch
 from pyservice.runtime.node_preparation import PreparedNode, prepare_node
@@ -84,6 +85,7 @@ class GameRuntime:
         self._ports.on_change = self.lobbies.node_changed
         self.lobbies.unreachable_lobbies = self._ports.unreachable_lobbies
         self._full_scratch = FullScratch()
+        self.adapters = AdapterWatch(self.lobbies)
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
         self._is_stopping = False
@@ -145,6 +147,7 @@ class GameRuntime:
         yield "servers", self.servers.run(self._supervisor)
         yield "ports", self._ports.run(self._supervisor)
         yield "scratch", self._full_scratch.run(self._supervisor)
+        yield "adapters", self.adapters.run(self._supervisor)
 
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this node runs lobbies."""

@@ -18,6 +18,7 @@ from pyservice.control.retrying_job import RetryingJob
 from pyservice.control.timestamps import now_ms
 from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
+from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.run_requests import (
     Backend,
     LobbyProgress,
@@ -41,6 +42,7 @@ _RETRIES_S: Final = (0.05, 0.5)
 class RuntimeClient(Protocol):
     async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse: ...
     async def report(self, report: pb.LobbyReport) -> None: ...
+    async def report_alone(self, report: pb.LobbyReport) -> None: ...
 
 
 class RunSupervisor(Protocol):
@@ -226,6 +228,7 @@ class LobbyRuns:
             ports={name: _port(port) for name, port in spec.ports.items()},
             has_host_network=spec.network_mode == "host",
             disk_mb=size.disk_mb,
+            adapter=_adapter(spec),
         )
 
     async def report_placement(self, run_id: str, backends: Mapping[str, Backend]) -> None:
@@ -237,8 +240,19 @@ class LobbyRuns:
         )
         await self._report(pb.LobbyReport(lobby_id=run_id, placed=report))
 
+    async def report_ready(self, run_id: str) -> None:
+        """Marks the lobby ready. Waits until edge-guard serves its ports.
+
+        Raises ReportUndelivered, and OVERLOADED if edge-guard takes too long.
+        """
+        await self._report(pb.LobbyReport(lobby_id=run_id, ready=pb.Ready()), is_alone=True)
+
+    async def report_players(self, run_id: str, connected: int, *, may_free: bool) -> None:
+        count = pb.PlayerCount(connected=connected, may_free=may_free)
+        await self._report(pb.LobbyReport(lobby_id=run_id, players=count), is_alone=True)
+
     report_running: Final = None
-    """No report of a running process is needed, because lobbies report readiness themselves."""
+    """No report of a running process is needed: lobbies or their adapters report readiness."""
 
     async def report_end(self, run_id: str, end: RunEnd, tier: str) -> None:
         over = pb.Over(
@@ -255,9 +269,10 @@ class LobbyRuns:
 
         await retry_on_conflict(write)
 
-    async def _report(self, report: pb.LobbyReport) -> None:
+    async def _report(self, report: pb.LobbyReport, *, is_alone: bool = False) -> None:
+        send = self._client.report_alone if is_alone else self._client.report
         try:
-            await self._client.report(report)
+            await send(report)
         except Unreachable as error:
             raise ReportUndelivered(str(error)) from None
 
@@ -267,6 +282,13 @@ def _refusal_end(lobby: pb.WantedLobby) -> RunEnd:
         return RunEnd("lost", message="no process of this lobby exists")
     message = f"tier {lobby.spec.tier} was removed: set another tier for the game mode"
     return RunEnd("tier_unknown", message=message)
+
+
+def _adapter(spec: pb.LobbySpec) -> Adapter | None:
+    if not spec.HasField("adapter"):
+        return None
+    fields = pb.RuntimeAdapter.DESCRIPTOR.fields
+    return Adapter(**{field.name: getattr(spec.adapter, field.name) for field in fields})
 
 
 def _port(port: pb.RuntimePort) -> PortRequest:

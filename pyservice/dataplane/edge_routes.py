@@ -278,6 +278,8 @@ class EdgeRoutes:
             backend_address=address,
             backend_port=number,
             sends_proxy_header=port.sends_proxy_header,
+            counts_sessions=port.counts_sessions,
+            requires_slot=port.requires_slot,
         )
 
 

@@ -255,7 +255,7 @@ class CommandRunner:
         )
 
 
-PortRequest = tuple[str, str, str, int, int, bool]
+PortRequest = tuple[str, str, str, int, int, bool, str]
 
 LeasedPorts = tuple[LeasedPort, ...]
 FetchLeasedPorts = Callable[[], Awaitable[LeasedPorts]]
@@ -292,6 +292,22 @@ class ProcessCommands:
         return await self._commands.run_durable_result(
             lambda: self._native.stop(lobby, only_if_idle), deadline
         )
+
+    async def ready(self, lobby: bytes) -> None:
+        await self._commands.run_durable(lambda: self._native.ready(lobby))
+
+    async def match_addresses(
+        self, lobby: bytes, players: Sequence[tuple[bytes, int]], *, may_free: bool
+    ) -> list[bool]:
+        """Connects reserved slots by client address, and frees surplus connected slots if
+        `may_free` is set. Returns for each address whether it has a slot.
+        """
+        return await self._commands.run_durable_result(
+            lambda: self._native.match_addresses(lobby, players, may_free)
+        )
+
+    async def match_count(self, lobby: bytes, players: int, *, may_free: bool) -> None:
+        await self._commands.run_durable(lambda: self._native.match_count(lobby, players, may_free))
 
     async def record_exit(self, lobby: bytes, exit_code: int | None) -> bool:
         return await self._commands.run_durable_result(

@@ -43,6 +43,7 @@ from pyservice.network.reserved_names import (
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.pb.hosting.internal.v1.feed_pb2 import Problem
+from pyservice.runtime.adapters import adapter_problems
 from pyservice.schema.validation import validate
 from pyservice.settings.quotas import QUOTAS
 
@@ -253,6 +254,10 @@ def _matchmaker(
                     action_settings.verification, verification_path, is_allowed
                 )
         yield from _level(mode, mode_path, limits)
+        if mode.HasField("adapter"):
+            docker = mode.docker if mode.HasField("docker") else matchmaker.docker
+            for problem in adapter_problems(mode.adapter, docker.ports):
+                yield (*mode_path, "adapter", problem.field), problem.reason
 
 
 def _level(

@@ -246,7 +246,7 @@ class LobbyTemplates:
         return LobbyTemplate(
             mode.name,
             region,
-            [self._port(name, port) for name, port in sorted(mode.ports.items())],
+            [self._port(name, port, mode) for name, port in sorted(mode.ports.items())],
             tags=sorted(overrides.tags.items()),
             max_players=limits,
             player_token_ttl_ms=mode.player_token_ttl_ms,
@@ -259,9 +259,11 @@ class LobbyTemplates:
             trial_ms=trial_ms,
         )
 
-    def _port(self, name: str, port: ModePort) -> PortRequest:
+    def _port(self, name: str, port: ModePort, mode: ResolvedMode) -> PortRequest:
         if port.port_range is not None:
-            return name, port.protocol, "range", *port.port_range, False
+            return name, port.protocol, "range", *port.port_range, False, "uncounted"
         is_by_host = self._has_job_domain and port.protocol in _BY_HOST
         exposure = "host" if is_by_host else "number"
-        return name, port.protocol, exposure, 0, 0, port.sends_proxy_header
+        is_counted = mode.adapter is not None and mode.adapter.port == name
+        counting = mode.adapter.counting if mode.adapter and is_counted else "uncounted"
+        return name, port.protocol, exposure, 0, 0, port.sends_proxy_header, counting

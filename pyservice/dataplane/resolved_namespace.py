@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from pyservice.ids import parse_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
+from pyservice.runtime.adapters import Adapter
 from pyservice.settings.quotas import LOBBY_QUOTAS
 
 CaptchaProvider = Literal["captcha_a", "captcha_b"]
@@ -288,6 +289,8 @@ class ResolvedMode:
     runtime: LobbyRuntime
     default_settings: RegionSettings
     region_settings: Mapping[str, RegionSettings]
+    adapter: Adapter | None = None
+    """None: the lobby server calls the service."""
 
     @property
     def port_ranges(self) -> dict[str, bool]:
@@ -413,6 +416,7 @@ def _resolve_mode(
         ports=MappingProxyType({name: _port(port) for name, port in docker.ports.items()}),
         dev_ports=MappingProxyType({name: _dev_port(port) for name, port in docker.ports.items()}),
         runtime=_runtime(docker, name, content),
+        adapter=Adapter.of(mode.adapter, docker.ports) if mode.HasField("adapter") else None,
         default_settings=_region_settings([mode, matchmaker]),
         region_settings=MappingProxyType(
             {

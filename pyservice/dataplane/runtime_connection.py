@@ -34,6 +34,7 @@ from pyservice.dataplane.resolved_namespace import (
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
+from pyservice.runtime.adapters import Adapter
 from pyservice.schema.validation import require_valid
 
 
@@ -114,6 +115,7 @@ class RuntimeConnection:
         self.wait_server_served: Callable[[bytes, FetchLeasedPorts], Awaitable[LeasedPorts]] = (
             lambda _, ask: ask()
         )
+        self.wait_lobby_served: Callable[[bytes], Awaitable[None]] = _served_at_once
         self.http_address = self.grpc_address = ""
 
     def set_tiers(self, tiers: Mapping[str, Resources]) -> None:
@@ -360,8 +362,18 @@ class RuntimeConnection:
                 self._detect_crash(lobby, code)
                 await self._processes.record_exit(lobby, code)
                 self._crashes.discard(lobby)
+            case "ready":
+                await self.wait_lobby_served(lobby)
+                await self._processes.ready(lobby)
+            case "players":
+                players = report.players
+                await self._processes.match_count(
+                    lobby, players.connected, may_free=players.may_free
+                )
             case _:
-                raise ServiceError("BODY_INVALID", "Set `placed` or `over`.")
+                raise ServiceError(
+                    "BODY_INVALID", "Set `placed`, `over`, `ready` or `players` of the report."
+                )
 
     def _detect_crash(self, lobby_id: bytes, code: int | None) -> None:
         """Calls `on_lobby_crashed` if the exit of the lobby's process is a crash.
@@ -435,11 +447,20 @@ class RuntimeConnection:
             network_mode=runtime.network_mode,
             tier=settings.tier,
             ports={name: _runtime_port(port) for name, port in mode.ports.items()},
+            adapter=_runtime_adapter(mode.adapter),
         )
 
     def _port_request(self, name: str, protocol: str, sends_proxy_header: bool) -> PortRequest:
         is_by_host = self._player_addresses.job_domain is not None and protocol in ("http", "https")
-        return name, protocol, "host" if is_by_host else "number", 0, 0, sends_proxy_header
+        return (
+            name,
+            protocol,
+            "host" if is_by_host else "number",
+            0,
+            0,
+            sends_proxy_header,
+            "uncounted",
+        )
 
     def _public_port(self, port: LeasedPort, lease_owner: bytes, region: str) -> pb.PublicPort:
         player_address = self._player_addresses.address_of(port, lease_owner, region, "server")
@@ -455,6 +476,24 @@ def _runtime_port(port: ModePort) -> pb.RuntimePort:
     return pb.RuntimePort(
         protocol=port.protocol, internal_port=port.port or 0, range_min=first, range_max=last
     )
+
+
+def _runtime_adapter(adapter: Adapter | None) -> pb.RuntimeAdapter | None:
+    if adapter is None:
+        return None
+    return pb.RuntimeAdapter(
+        ready=adapter.ready,
+        port=adapter.port,
+        log_match=adapter.log_match,
+        query=adapter.query,
+        query_port=adapter.query_port,
+        query_path=adapter.query_path,
+        players=adapter.players,
+    )
+
+
+async def _served_at_once(lobby: bytes) -> None:
+    pass
 
 
 def _backends(backends: Iterable[tuple[str, pb.Backend]]) -> list[tuple[str, str, int]]:

@@ -200,6 +200,7 @@ class PlacementAllocator:
             ports,
             self._free_uid() if self._has_users else 0,
             order.kill_timeout_ms,
+            order.adapter,
         )
         self.adopt(placement)
         return placement

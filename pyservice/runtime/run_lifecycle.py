@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from pyservice.concurrency.backoff import Backoff
@@ -18,6 +19,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_worker import NoDiskSpace
 from pyservice.runtime.end_problems import end_problem
 from pyservice.runtime.node_allocation import NoFreePort
+from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
 from pyservice.runtime.run_folder import KeeperFailed, KeeperState, log_text
 from pyservice.runtime.run_layout import CannotRun, StoredRun
@@ -184,9 +186,18 @@ class RunLifecycle:
         return parameters
 
     @property
+    def path(self) -> Path:
+        return self._folder.path
+
+    @property
     def keeper_pid(self) -> int | None:
         state = self._folder.state()
         return None if state is None else state.keeper_pid
+
+    @property
+    def process_ports(self) -> Mapping[str, ProcessPort]:
+        """Returns the ports of the process by name. Empty before its placement."""
+        return {} if self.placement is None else self.placement.ports
 
     @property
     def port_protocols(self) -> dict[str, str]:

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.process_environment import ProcessPort
 
 OwnerKind = Literal["lobby", "server"]
@@ -59,6 +60,7 @@ class RunRequest:
     """Whether the network mode is `host`, which removes the network isolation."""
     disk_mb: int = 0
     """Limit of the scratch folder by the tier. 0: the tier has no limit."""
+    adapter: Adapter | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class RunPlacement:
     ports: Mapping[str, ProcessPort] = field(default_factory=dict)
     uid: int = 0
     kill_timeout_ms: int = KILL_TIMEOUT_MS
+    adapter: Adapter | None = None
 
     @property
     def backends(self) -> dict[str, Backend]:
@@ -89,6 +92,8 @@ class RunPlacement:
             {name: ProcessPort(*port) for name, port in fields["ports"].items()},
             int(fields["uid"]),
             int(fields["kill_timeout_ms"]),
+            # Absent in runs of an earlier service.
+            Adapter(**adapter) if (adapter := fields.get("adapter")) else None,
         )
 
 

@@ -95,7 +95,7 @@ def bound_ports(listeners: Iterable[Listener]) -> BoundPorts:
     )
 
 
-def _reached(listeners: Iterable[Listener], wanted: Collection[int]) -> list[Listener]:
+def reached_listeners(listeners: Iterable[Listener], wanted: Collection[int]) -> list[Listener]:
     """Returns the listeners on these ports that receive what edge-guard sends to LISTEN_ADDRESS."""
     return [
         one
@@ -278,7 +278,7 @@ def _problems(runs: Sequence[RunLifecycle]) -> list[PortsProblem | None]:
     placed_ports = [{} if run.placement is None else run.placement.ports for run in runs]
     numbers = {port.number for ports in placed_ports for port in ports.values()}
     listeners = find_listeners()
-    reached = _reached(listeners, numbers)
+    reached = reached_listeners(listeners, numbers)
     return [
         _problem(run, ports, listeners, reached)
         for run, ports in zip(runs, placed_ports, strict=True)

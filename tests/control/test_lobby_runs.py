@@ -49,6 +49,8 @@ class DirectConnection:
     async def report(self, report: pb.LobbyReport) -> None:
         await self._runners.report(pb.ReportRequest(reports=[report]))
 
+    report_alone = report
+
 
 class IdleDataPlane:
     async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
@@ -56,6 +58,8 @@ class IdleDataPlane:
 
     async def report(self, report: pb.LobbyReport) -> None:
         return
+
+    report_alone = report
 
 
 class LobbyRunScenario:

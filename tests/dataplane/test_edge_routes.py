@@ -273,7 +273,10 @@ async def pool_is_empty(engine: Engine, _: Path) -> Unblock:
     owners = [number.to_bytes(16) for number in range(1, FAMILY)]
 
     async def lease(owners: list[bytes]) -> None:
-        ports = [(f"other-{at}", "udp", "number", 0, 0, False) for at, _ in enumerate(owners)]
+        ports = [
+            (f"other-{at}", "udp", "number", 0, 0, False, "uncounted")
+            for at, _ in enumerate(owners)
+        ]
         await engine.processes.lease(owners[0], raw_id(NAMESPACE_ID), "north", ports)
 
     await asyncio.gather(*(lease(owners[at : at + 16]) for at in range(0, FAMILY - 1, 16)))

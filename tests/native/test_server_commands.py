@@ -18,7 +18,7 @@ from pyservice.calls import Call, EncodedRequest
 from tests.native.native_engine import NAMESPACE, VERSION, Requests, open_engine
 from tests.support.waiting import until
 
-GAME = ("game", "udp", "number", 0, 0, False)
+GAME = ("game", "udp", "number", 0, 0, False, "uncounted")
 SERVER = b"s" * 16
 
 
@@ -166,8 +166,8 @@ def test_idle_lobbies_are_reported_and_stopped_unless_used(
 def test_ports_stay_reserved_until_edge_guard_releases_them(servers: _native.Servers) -> None:
     requested = [
         GAME,
-        ("web", "https", "host", 0, 0, False),
-        ("raw", "tcp", "range", 20_000, 20_004, False),
+        ("web", "https", "host", 0, 0, False, "uncounted"),
+        ("raw", "tcp", "range", 20_000, 20_004, False, "uncounted"),
     ]
     ports, _ = servers.lease(SERVER, NAMESPACE, "local", requested)
     assert [(port.name, port.number > 0, port.range) for port in ports] == [
@@ -202,7 +202,9 @@ def test_quarantine_of_any_range_survives_compaction(tmp_path: Path) -> None:
     servers.end_lease(SERVER)
     _, lsn = servers.ports_returned(SERVER)
     assert resting(engine) == 1
-    by_host = [(f"{number:030}", "https", "host", 0, 0, False) for number in range(1_000)]
+    by_host = [
+        (f"{number:030}", "https", "host", 0, 0, False, "uncounted") for number in range(1_000)
+    ]
 
     def is_leased(number: int) -> bool:
         try:
@@ -231,7 +233,11 @@ def test_quarantine_of_any_range_survives_compaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "port", [("a", "sctp", "number", 0, 0, False), ("a", "tcp", "anyhow", 0, 0, False)]
+    "port",
+    [
+        ("a", "sctp", "number", 0, 0, False, "uncounted"),
+        ("a", "tcp", "anyhow", 0, 0, False, "uncounted"),
+    ],
 )
 def test_unknown_words_are_rejected(port: tuple[str, str, str, int, int]) -> None:
     with pytest.raises(ValueError, match=r"sctp|anyhow"):

@@ -38,9 +38,14 @@ class Game:
         self.public_token = ""
 
     async def deploy(
-        self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
+        self,
+        name: str = "1.0.0",
+        command: Sequence[str] = COMMAND,
+        archive: bytes | None = None,
+        **modes: Any,
     ) -> str:
-        version_id = await self.version(name, command, **modes)
+        """Uploads a build and sets a version. `archive` replaces the program that `command` starts."""
+        version_id = await self.version(name, command, archive, **modes)
         await self.set_version(version_id)
         self.public_token = await self.developer.public_token(self.game_id)
         return version_id
@@ -50,12 +55,16 @@ class Game:
         await self.developer.good("set_version", **target, version_id=version_id)
 
     async def version(
-        self, name: str = "1.0.0", command: Sequence[str] = COMMAND, **modes: Any
+        self,
+        name: str = "1.0.0",
+        command: Sequence[str] = COMMAND,
+        archive: bytes | None = None,
+        **modes: Any,
     ) -> str:
         """Creates a version that no namespace runs, with a build of its own."""
         token = await self.developer.service_token(self.game_id)
         back_end_client = GameBackEnd(self.developer, self.game_id, token)
-        archive = game_programs.server_archive(*command, **{"report.py": REPORT_SCRIPT})
+        archive = archive or game_programs.server_archive(*command, **{"report.py": REPORT_SCRIPT})
         build_id = await back_end_client.build(archive)
         docker = {"image_id": build_id, "ports": {"game": {"protocol": "tcp"}}}
         settings = {"tier": TIER, "max_players": 4}

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hosting_core::{Id, LeaseRequest, PortExposure, PortRequest, Protocol};
+use hosting_core::{Id, LeaseRequest, PortExposure, PortRequest, Protocol, SessionCounting};
 
 use crate::engine_fixture::{EngineFixture, NAMESPACE, REGION};
 use crate::flags::Flags;
@@ -76,6 +76,7 @@ fn lease(fixture: &mut EngineFixture, owner: Id, random: u64) -> Result<u16, Fai
         protocol: Protocol::Tcp,
         exposure: PortExposure::Number(0),
         sends_proxy_header: false,
+        counting: SessionCounting::Uncounted,
     }];
     let request = LeaseRequest { owner, namespace: NAMESPACE, region: REGION, ports: &ports, random };
     let leased = fixture.execute(|engine, context| engine.lease_ports(context, &request))?;

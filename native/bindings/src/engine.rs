@@ -246,7 +246,7 @@ impl Engine {
     }
 
     fn servers(&self) -> ProcessCommands {
-        ProcessCommands { shard: self.shard.clone(), shard_number: self.shard_number }
+        ProcessCommands { shard: self.shard.clone(), shard_number: self.shard_number, hash: self.hash.clone() }
     }
 
     fn recall(&self, idempotency: IdempotencyBytes) -> PyResult<Option<Placed>> {

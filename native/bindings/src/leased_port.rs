@@ -1,7 +1,7 @@
 //! Python class of a leased port.
 
 use hosting_core as core;
-use hosting_core::{PortExposure, Protocol};
+use hosting_core::{PortExposure, Protocol, SessionCounting};
 use pyo3::prelude::*;
 
 pub const PROTOCOLS: [(&str, Protocol); 6] = [
@@ -21,6 +21,7 @@ pub struct LeasedPort {
     pub exposure: PortExposure,
     #[pyo3(get)]
     sends_proxy_header: bool,
+    pub counting: SessionCounting,
     #[pyo3(get)]
     backend: Option<(String, u16)>,
 }
@@ -39,6 +40,16 @@ impl LeasedPort {
     }
 
     #[getter]
+    fn counts_sessions(&self) -> bool {
+        self.counting != SessionCounting::Uncounted
+    }
+
+    #[getter]
+    fn requires_slot(&self) -> bool {
+        self.counting == SessionCounting::Required
+    }
+
+    #[getter]
     fn range(&self) -> Option<(u16, u16)> {
         if let PortExposure::Range(first, last) = self.exposure { Some((first, last)) } else { None }
     }
@@ -51,6 +62,7 @@ impl From<&core::LeasedPort> for LeasedPort {
             protocol: port.protocol,
             exposure: port.exposure,
             sends_proxy_header: port.sends_proxy_header,
+            counting: port.counting,
             backend: port.backend.as_ref().map(|backend| (backend.address.to_string(), backend.port)),
         }
     }

@@ -14,6 +14,7 @@ mod front;
 mod grpc_front;
 mod journal;
 mod leased_port;
+mod log_pattern;
 mod matchmaker;
 mod metrics;
 mod namespaces;
@@ -41,6 +42,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<facts::Facts>()?;
     module.add_class::<servers::LobbyTemplate>()?;
     module.add_class::<leased_port::LeasedPort>()?;
+    module.add_class::<log_pattern::LogPattern>()?;
     module.add_class::<servers::Route>()?;
     module.add_class::<servers::RouteChanges>()?;
     module.add_class::<servers::EmptyLobby>()?;

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use hosting_core as core;
-use hosting_core::{Attach, Id, LeaseRequest, PortExposure, PortRequest, Protocol, Publicity};
+use hosting_core::{
+    Attach, HashKey, Id, LeaseRequest, PortExposure, PortRequest, Presence, Protocol, Publicity, SessionCounting,
+};
 use hosting_matchmaker::wall_ms;
 use hosting_shard::Shard;
 use pyo3::exceptions::PyValueError;
@@ -12,9 +14,11 @@ use pyo3::prelude::*;
 use crate::convert::{self, IdBytes, Sequence, resolve_lsn, resolve_outcome};
 use crate::leased_port::{LeasedPort, PROTOCOLS};
 
-/// Requested port: name, protocol, kind ("number", "host" or "range"), first and last number of a range, and
-/// `sends_proxy_header`.
-type PortArgument = (String, String, String, u16, u16, bool);
+/// Requested port: name, protocol, kind ("number", "host" or "range"), first and last number of a range,
+/// `sends_proxy_header`, and counting of sessions.
+///
+/// The counting is "uncounted", "counted" or "required".
+type PortArgument = (String, String, String, u16, u16, bool, String);
 type BackendArgument = (String, String, u16);
 
 fn protocol_of(word: &str) -> PyResult<Protocol> {
@@ -24,15 +28,21 @@ fn protocol_of(word: &str) -> PyResult<Protocol> {
 
 fn port_requests(arguments: &[PortArgument]) -> PyResult<Vec<PortRequest<'_>>> {
     let mut ports = Vec::with_capacity(arguments.len());
-    for (name, protocol, kind, first, last, sends_proxy_header) in arguments {
+    for (name, protocol, kind, first, last, sends_proxy_header, counting) in arguments {
         let exposure = match kind.as_str() {
             "number" => PortExposure::Number(0),
             "host" => PortExposure::Host,
             "range" => PortExposure::Range(*first, *last),
             _ => return Err(PyValueError::new_err(format!("a port is not exposure by {kind:?}"))),
         };
+        let counting = match counting.as_str() {
+            "uncounted" => SessionCounting::Uncounted,
+            "counted" => SessionCounting::Counted,
+            "required" => SessionCounting::Required,
+            _ => return Err(PyValueError::new_err(format!("sessions are not {counting:?}"))),
+        };
         let protocol = protocol_of(protocol)?;
-        ports.push(PortRequest { name, protocol, exposure, sends_proxy_header: *sends_proxy_header });
+        ports.push(PortRequest { name, protocol, exposure, sends_proxy_header: *sends_proxy_header, counting });
     }
     Ok(ports)
 }
@@ -228,6 +238,7 @@ impl IdleLobbyGroup {
 pub struct ProcessCommands {
     pub shard: Arc<Shard>,
     pub shard_number: u16,
+    pub hash: Arc<HashKey>,
 }
 
 #[pymethods]
@@ -246,6 +257,34 @@ impl ProcessCommands {
     #[pyo3(signature = (lobby, exit_code = None))]
     fn exited(&self, lobby: IdBytes, exit_code: Option<i32>) -> PyResult<(bool, u64)> {
         resolve_outcome(self.shard.execute(|engine, context| engine.process_exited(context, lobby.0, exit_code)))
+    }
+
+    fn ready(&self, lobby: IdBytes) -> PyResult<u64> {
+        resolve_lsn(self.shard.execute(|engine, context| engine.ready(context, lobby.0)))
+    }
+
+    /// Connects and frees the slots of a lobby. `players` has the keys of client addresses and their players.
+    fn match_addresses(
+        &self,
+        lobby: IdBytes,
+        players: Vec<(Vec<u8>, u32)>,
+        may_free: bool,
+    ) -> PyResult<(Vec<bool>, u64)> {
+        let answer = self.shard.execute(|engine, context| {
+            let namespace = engine.namespace_of_lobby(lobby.0).unwrap_or_default();
+            let source = |(client, players): &(Vec<u8>, u32)| (self.hash.source(namespace, client), *players);
+            let players: Vec<_> = players.iter().map(source).collect();
+            engine.match_presence(context, &Presence { lobby: lobby.0, players: &players, is_total: false, may_free })
+        });
+        resolve_outcome(answer)
+    }
+
+    /// Connects and frees the slots of a lobby. `players` is the number of all players.
+    fn match_count(&self, lobby: IdBytes, players: u32, may_free: bool) -> PyResult<u64> {
+        let players = &[(0, players)];
+        let presence = Presence { lobby: lobby.0, players, is_total: true, may_free };
+        resolve_outcome(self.shard.execute(|engine, context| engine.match_presence(context, &presence)))
+            .map(|(_, wait)| wait)
     }
 
     fn lobby_token(&self, lobby: IdBytes) -> Option<String> {

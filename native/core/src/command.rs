@@ -220,6 +220,18 @@ pub struct Disconnect {
     pub idempotency: Option<Idempotency>,
 }
 
+/// Players that a lobby's server has, as edge-guard or a query counts them.
+#[derive(Clone, Debug)]
+pub struct Presence<'a> {
+    pub lobby: Id,
+    /// Sources with their numbers of players. Each source occurs once.
+    pub players: &'a [(Source, u32)],
+    /// Whether the sum of the players counts for all slots, whatever their sources are.
+    pub is_total: bool,
+    /// Whether players that are missing leave.
+    pub may_free: bool,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LobbyView {
     pub id: Id,
@@ -381,6 +393,18 @@ pub enum PortExposure {
     Range(u16, u16),
 }
 
+/// Counting of the players' sessions at a port by edge-guard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SessionCounting {
+    /// The process confirms the tokens of its players.
+    #[default]
+    Uncounted,
+    /// Sessions connect the reserved slots of their client address.
+    Counted,
+    /// As `Counted`, and sessions of an address without a slot are refused.
+    Required,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PortRequest<'a> {
     pub name: &'a str,
@@ -388,6 +412,7 @@ pub struct PortRequest<'a> {
     pub exposure: PortExposure,
     /// True if edge-guard sends the player's address to the process, in a PROXY header.
     pub sends_proxy_header: bool,
+    pub counting: SessionCounting,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -403,6 +428,7 @@ pub struct LeasedPort {
     pub exposure: PortExposure,
     /// True if edge-guard sends the player's address to the process, in a PROXY header.
     pub sends_proxy_header: bool,
+    pub counting: SessionCounting,
     /// Address of the process. None until the process listens.
     pub backend: Option<Backend>,
 }

@@ -393,7 +393,7 @@ fn read_port(r: &mut Reader<'_>) -> Result<Port, ApplyError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::command::{LeasedPort, PortExposure, Protocol};
+    use crate::command::{LeasedPort, PortExposure, Protocol, SessionCounting};
 
     fn id(byte: u8) -> Id {
         Id([byte; 16])
@@ -432,6 +432,7 @@ mod tests {
             protocol,
             exposure,
             sends_proxy_header: name == "d",
+            counting: if name == "e" { SessionCounting::Required } else { SessionCounting::Uncounted },
             backend: None,
         };
         let lease = |ports| {
@@ -443,6 +444,7 @@ mod tests {
             port("c", Protocol::Udp, PortExposure::Range(20_000, 20_003)),
         ];
         let with_proxy_header = vec![port("d", Protocol::Tcp, PortExposure::Number(26_000))];
+        let with_required_slots = vec![port("e", Protocol::Udp, PortExposure::Number(26_000))];
         let events = [
             (
                 "1e0700000001010101010101010101010101010101020202020202020202020202020202020303030303030303030303030303030304006475656c05006c6f63616c0100040000000500000006000000c0d4010000000000307500000000000010270000000000000068e5cf8b0100000900010003006d617004006c616b650100040067616d6509003139322e302e322e31611e010800000000000000",
@@ -516,6 +518,10 @@ mod tests {
             (
                 "19010101010101010101010101010101010202020202020202020202020202020205006c6f63616c010100010064830090659065",
                 Event::PortsLeased { owner: id(1), lease: lease(with_proxy_header) },
+            ),
+            (
+                "19010101010101010101010101010101010202020202020202020202020202020205006c6f63616c010100010065650090659065",
+                Event::PortsLeased { owner: id(1), lease: lease(with_required_slots) },
             ),
             (
                 "1a01010101010101010101010101010101040067616d6591650800000000000000",

@@ -9,11 +9,16 @@ use crate::change_feed::ChangeFeed;
 use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{
     Backend, Id, LeasedPort, Lsn, Ms, PortExposure, PortRange, PortRequest, Protocol, Route, RouteChanges,
+    SessionCounting,
 };
 use crate::port_pool::PortPool;
 
 /// Bit of a port's protocol byte: edge-guard sends a PROXY header to the process.
 const PROXY_HEADER: u8 = 0x80;
+
+/// Bits of a port's protocol byte: edge-guard counts sessions, and refuses those of an address without a slot.
+const COUNTED: u8 = 0x40;
+const REQUIRED: u8 = 0x20;
 
 const BAD_LEASE: ApplyError = ApplyError::Malformed("a lease that does not fit the state");
 
@@ -79,6 +84,7 @@ impl PortLeaseTable {
                 protocol: port.protocol,
                 exposure: port.exposure,
                 sends_proxy_header: port.sends_proxy_header,
+                counting: port.counting,
                 backend: None,
             })
             .collect();
@@ -285,7 +291,12 @@ pub(crate) fn encode_lease(w: &mut Writer<'_>, lease: &PortLease) {
     w.u16(lease.ports.len() as u16);
     for port in &lease.ports {
         w.short_bytes(port.name.as_bytes());
-        w.u8(port.protocol as u8 | if port.sends_proxy_header { PROXY_HEADER } else { 0 });
+        let counting = match port.counting {
+            SessionCounting::Uncounted => 0,
+            SessionCounting::Counted => COUNTED,
+            SessionCounting::Required => COUNTED | REQUIRED,
+        };
+        w.u8(port.protocol as u8 | counting | if port.sends_proxy_header { PROXY_HEADER } else { 0 });
         let (kind, first, last) = match port.exposure {
             PortExposure::Number(number) => (0, number, number),
             PortExposure::Host => (1, 0, 0),
@@ -304,7 +315,13 @@ pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> 
         let name = r.text()?.into();
         let byte = r.u8()?;
         let sends_proxy_header = byte & PROXY_HEADER != 0;
-        let protocol = Protocol::from_byte(byte & !PROXY_HEADER).ok_or(BAD_LEASE)?;
+        let counting = match (byte & COUNTED != 0, byte & REQUIRED != 0) {
+            (false, false) => SessionCounting::Uncounted,
+            (true, false) => SessionCounting::Counted,
+            (true, true) => SessionCounting::Required,
+            (false, true) => return Err(BAD_LEASE),
+        };
+        let protocol = Protocol::from_byte(byte & !(PROXY_HEADER | COUNTED | REQUIRED)).ok_or(BAD_LEASE)?;
         let (kind, first, last) = (r.u8()?, r.u16()?, r.u16()?);
         let exposure = match kind {
             0 => PortExposure::Number(first),
@@ -312,7 +329,7 @@ pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> 
             2 => PortExposure::Range(first, last),
             _ => return Err(BAD_LEASE),
         };
-        ports.push(LeasedPort { name, protocol, exposure, sends_proxy_header, backend: None });
+        ports.push(LeasedPort { name, protocol, exposure, sends_proxy_header, counting, backend: None });
     }
     Ok(PortLease { namespace, region, is_server, ports, is_over: false })
 }

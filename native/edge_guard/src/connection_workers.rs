@@ -18,6 +18,7 @@ use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Destination, 
 use crate::host_routes::HostRoutes;
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal, ThreadCounters};
+use crate::player_sessions::PlayerSessionTable;
 use crate::proxy_protocol::{self, NamedAddresses, StreamHeader};
 use crate::request_body::RequestBody;
 use crate::tls::Certificates;
@@ -31,6 +32,7 @@ pub struct SharedState {
     pub hosts: RwLock<HostRoutes>,
     pub certificates: Certificates,
     pub traffic: TrafficTable,
+    pub players: Arc<PlayerSessionTable>,
     /// Becomes true when the process drains or was replaced, so that keep-alive connections end.
     pub leave_signal: watch::Sender<bool>,
 }

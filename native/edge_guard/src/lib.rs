@@ -10,7 +10,7 @@
 //! lifecycle
 //! startup | process_context
 //! admin_server
-//! route_controller
+//! route_controller | session_reporter
 //! route_client
 //! route_listeners
 //! http | tcp | predecessor
@@ -20,7 +20,7 @@
 //! udp | relay | backend_connect | backend_pool | tls
 //! host_routes | connection_limits
 //! live_route
-//! traffic
+//! traffic | player_sessions
 //! route_set | metrics | proxy_protocol | request_body
 //! config
 //! address | wire | certificate_authority
@@ -46,6 +46,7 @@ mod listener;
 mod live_route;
 mod metrics;
 mod operator_log;
+mod player_sessions;
 mod predecessor;
 mod process_context;
 mod proxy_protocol;
@@ -55,6 +56,7 @@ mod route_client;
 mod route_controller;
 mod route_listeners;
 mod route_set;
+mod session_reporter;
 mod startup;
 mod tcp;
 mod tls;

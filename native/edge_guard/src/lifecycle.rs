@@ -19,6 +19,7 @@ use crate::route_client::RouteClient;
 use crate::route_controller::{AdminCommand, RouteController, outcomes};
 use crate::route_listeners::{RouteListeners, RouteOutcome};
 use crate::route_set::route_file::RouteFile;
+use crate::session_reporter::report_sessions;
 use crate::startup::{OpenedSockets, Startup, instance};
 use crate::udp::{MigratedSession, Player};
 
@@ -65,7 +66,11 @@ impl EdgeGuard {
         route_listeners.inherited = inherited;
         route_listeners.predecessor = predecessor;
         route_listeners.serve_all(&set);
-        let source = RouteClient::new(&context.shared.config.source, &context.shared.config.edge_id, &instance());
+        let (config, instance) = (&context.shared.config, instance());
+        let source = RouteClient::new(&config.source, &config.edge_id, &instance);
+        let (data_plane, players) = (config.source.clone(), context.shared.players.clone());
+        // Ends with the process. After a handover it reports the remaining sessions.
+        tokio::spawn(async move { report_sessions(&data_plane, instance, players).await });
         let saved_routes = (RouteFile::new(folder), set);
         let control = RouteController::new(
             route_listeners,

@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
 use crate::address::BackendAddress;
+use crate::player_sessions::PlayerSessions;
 use crate::traffic::Traffic;
 
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub struct LiveRoute {
     pub is_reserved: bool,
     /// Counters of the lobby or server to which the route belongs.
     pub traffic: Arc<Traffic>,
+    /// Sessions of the lobby's players, if the port counts them.
+    pub players: Option<Arc<PlayerSessions>>,
     state: Mutex<State>,
     all_tasks_ended: Notify,
 }
@@ -35,7 +38,7 @@ struct State {
 impl LiveRoute {
     #[must_use]
     pub fn new(is_tls: bool, backend: Option<BackendAddress>) -> Arc<Self> {
-        Self::with(is_tls, backend, false, false, Arc::default())
+        Self::with(is_tls, backend, false, false, (Arc::default(), None))
     }
 
     /// Creates the route of a port of a game server.
@@ -45,14 +48,15 @@ impl LiveRoute {
         backend: Option<BackendAddress>,
         sends_proxy_header: bool,
         traffic: Arc<Traffic>,
+        players: Option<Arc<PlayerSessions>>,
     ) -> Arc<Self> {
-        Self::with(is_tls, backend, sends_proxy_header, false, traffic)
+        Self::with(is_tls, backend, sends_proxy_header, false, (traffic, players))
     }
 
     /// Creates the route of a configured backend, such as the API.
     #[must_use]
     pub fn for_backend(backend: BackendAddress, sends_proxy_header: bool) -> Arc<Self> {
-        Self::with(false, Some(backend), sends_proxy_header, true, Arc::default())
+        Self::with(false, Some(backend), sends_proxy_header, true, (Arc::default(), None))
     }
 
     fn with(
@@ -60,7 +64,7 @@ impl LiveRoute {
         backend: Option<BackendAddress>,
         sends_proxy_header: bool,
         is_reserved: bool,
-        traffic: Arc<Traffic>,
+        (traffic, players): (Arc<Traffic>, Option<Arc<PlayerSessions>>),
     ) -> Arc<Self> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Arc::new(Self {
@@ -69,6 +73,7 @@ impl LiveRoute {
             sends_proxy_header,
             is_reserved,
             traffic,
+            players,
             state: Mutex::new(State { backend, ..State::default() }),
             all_tasks_ended: Notify::new(),
         })

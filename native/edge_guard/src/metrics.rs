@@ -57,6 +57,8 @@ labels! {
         Proxy = "proxy_header",
         /// The connection stayed silent for too long.
         FirstByte = "first_byte",
+        /// The port requires a reserved slot, and the client address has none.
+        NoSlot = "no_slot",
     }
 }
 labels! {
@@ -80,6 +82,7 @@ labels! {
         /// The client sent more concurrent HTTP/2 requests than the connection limits allow.
         TooManyRequests = "too_many_at_once",
         Request = "request_invalid",
+        NoSlot = "no_slot",
     }
 }
 labels! {
@@ -98,6 +101,8 @@ labels! {
         Ports = "ports",
         Backend = "backend_full",
         Client = "client_full",
+        /// The port requires a reserved slot, and the client address has none or its answer is not there yet.
+        NoSlot = "no_slot",
     }
 }
 labels! {
@@ -141,7 +146,7 @@ impl Counter {
 
 /// Counters of one metric, one for each value of its label. The array fits the largest label set.
 #[derive(Debug, Default)]
-pub struct LabelledCounters([Counter; 12]);
+pub struct LabelledCounters([Counter; 13]);
 
 impl LabelledCounters {
     pub fn with_label(&self, label: impl LabelSet) -> &Counter {

@@ -38,6 +38,7 @@ impl ProcessContext {
             hosts: RwLock::new(HostRoutes::new(&config.backends)),
             certificates,
             traffic: TrafficTable::default(),
+            players: Arc::default(),
             leave_signal: watch::Sender::new(false),
             timeouts: RwLock::new(config.timeouts),
             config,

@@ -49,15 +49,8 @@ pub struct FollowCall {
 impl RouteClient {
     #[must_use]
     pub fn new(socket: &Path, edge_id: &str, instance: &str) -> Self {
-        let path = PathBuf::from(socket);
-        let connector = tower::service_fn(move |_: Uri| {
-            let path = path.clone();
-            async move { UnixStream::connect(path).await.map(TokioIo::new) }
-        });
-        // The host name is a placeholder: the connector uses the socket.
-        let channel = Endpoint::from_static("http://data-plane").connect_with_connector_lazy(connector);
         Self {
-            client: RoutesClient::new(channel).max_decoding_message_size(RESPONSE_BYTES_MAX),
+            client: RoutesClient::new(connect_lazy(socket)).max_decoding_message_size(RESPONSE_BYTES_MAX),
             edge_id: edge_id.to_owned(),
             instance: instance.to_owned(),
             outcomes: Vec::new(),
@@ -123,6 +116,17 @@ impl RouteClient {
         self.not_before = Some(Instant::now() + self.pause);
         self.pause = (self.pause * 2).min(RETRY_DELAY_MAX);
     }
+}
+
+/// Returns a channel to the data plane, which connects with the first request and again after an end.
+pub fn connect_lazy(socket: &Path) -> Channel {
+    let path = PathBuf::from(socket);
+    let connector = tower::service_fn(move |_: Uri| {
+        let path = path.clone();
+        async move { UnixStream::connect(path).await.map(TokioIo::new) }
+    });
+    // The host name is a placeholder: the connector uses the socket.
+    Endpoint::from_static("http://data-plane").connect_with_connector_lazy(connector)
 }
 
 fn to_wire(outcome: &RouteOutcome) -> wire::Outcome {

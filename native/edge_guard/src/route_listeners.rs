@@ -194,6 +194,7 @@ impl RouteListeners {
                 }
             }
             shared.traffic.end(&owner);
+            shared.players.end(&owner);
             let _ = outcomes.send(RouteOutcome::Removed(owner));
         });
     }
@@ -218,7 +219,10 @@ impl RouteListeners {
 
     fn try_serve(&mut self, route: Route) -> ServedRoute {
         let traffic = self.shared.traffic.of_owner(&route.key.owner);
-        let live = LiveRoute::for_port(route.is_tls, route.backend.map(Into::into), route.sends_proxy_header, traffic);
+        let owner = &route.key.owner;
+        let players = route.counts_sessions.then(|| self.shared.players.of_owner(owner, route.requires_slot));
+        let backend = route.backend.map(Into::into);
+        let live = LiveRoute::for_port(route.is_tls, backend, route.sends_proxy_header, traffic, players);
         let socket_owner = self.serve(&route, &live).unwrap_or_else(ServedBy::Failed);
         ServedRoute { route, live, socket_owner }
     }
@@ -277,6 +281,8 @@ impl RouteListeners {
                 backend: route.backend,
                 sends_proxy_header: route.sends_proxy_header,
                 traffic: live.traffic.clone(),
+                players: live.players.clone(),
+                counts_sessions: !route.protocol.has_streams(),
             };
             self.datagrams.open(port, sessions);
             socket

@@ -66,6 +66,12 @@ pub struct Route {
     /// True if each connection and datagram to the game server begins with a PROXY header.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub sends_proxy_header: bool,
+    /// True if sessions are counted by client address.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub counts_sessions: bool,
+    /// True if sessions of an address without a slot are refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub requires_slot: bool,
     /// Address of the game server, or `None` before it listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backend: Option<SocketAddr>,
@@ -79,7 +85,19 @@ impl Route {
                 let host = sent.host.to_ascii_lowercase();
                 let server_name = sent.server_name.to_ascii_lowercase();
                 let (is_tls, sends_proxy_header) = (sent.is_tls, sent.sends_proxy_header);
-                Ok(Self { key, protocol, port, host, is_tls, server_name, sends_proxy_header, backend })
+                let (counts_sessions, requires_slot) = (sent.counts_sessions, sent.requires_slot);
+                Ok(Self {
+                    key,
+                    protocol,
+                    port,
+                    host,
+                    is_tls,
+                    server_name,
+                    sends_proxy_header,
+                    counts_sessions,
+                    requires_slot,
+                    backend,
+                })
             }
             Err(problem) => Err((key, problem)),
         }

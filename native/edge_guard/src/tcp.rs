@@ -56,8 +56,12 @@ async fn relay_connection(
     let is_proxy_silent = may_lack_header && timeout(PROXY_HEADER_WAIT, client.readable()).await.is_err();
     let named = if is_proxy_silent { None } else { open.read_proxy_header(&client, peer).await? };
     let server = client.local_addr().map_err(|_| ConnectionRefusal::Unreachable)?;
-    let player = named.map_or(peer, |named| named.client).ip();
     let counters = RelayCounters { thread: &worker.counters, owner: &live.traffic };
+    let player = named.map_or(peer, |named| named.client).ip();
+    let _session = match &live.players {
+        Some(players) => Some(players.admit(player).await.ok_or(ConnectionRefusal::NoSlot)?),
+        None => None,
+    };
     let addresses = live.sends_proxy_header.then(|| named.unwrap_or(NamedAddresses { client: peer, server }));
     if live.is_tls {
         open.wait_first_byte(&client).await?;
@@ -66,7 +70,7 @@ async fn relay_connection(
             return Err(ConnectionRefusal::Handshake);
         };
         let mut backend = connect(backend, addresses, timeouts.connect).await?;
-        let _session = ClientSession::open(&live.traffic, player);
+        let _counted = ClientSession::open(&live.traffic, player);
         let limits = RelayLimits::idle(timeouts.stream_idle);
         if relay::relay_streams(&mut client, &mut backend, limits, counters).await.is_err() {
             reset(client.get_ref().0, &backend);
@@ -74,7 +78,7 @@ async fn relay_connection(
         return Ok(());
     }
     let mut backend = connect(backend, addresses, timeouts.connect).await?;
-    let _session = ClientSession::open(&live.traffic, player);
+    let _counted = ClientSession::open(&live.traffic, player);
     let limits = RelayLimits { idle: timeouts.stream_idle, first: Some((timeouts.first_byte, open.permit())) };
     if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, counters).await {
         reset(&client, &backend);

@@ -17,6 +17,7 @@ mod lobby_facts;
 mod lobby_lifecycle;
 mod mock_players;
 mod player_connection;
+mod player_presence;
 mod port_leasing;
 mod queries;
 mod signing_keys;

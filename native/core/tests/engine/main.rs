@@ -17,6 +17,7 @@ mod lobby_facts;
 mod lobby_lifecycle;
 mod lobby_versions;
 mod namespace_reuse;
+mod player_presence;
 mod player_tokens;
 mod port_leases;
 mod port_leases_against_lists;

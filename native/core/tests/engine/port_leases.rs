@@ -17,7 +17,13 @@ fn two_ports() -> TestEngine {
 }
 
 fn numbered(name: &'static str, protocol: Protocol) -> PortRequest<'static> {
-    PortRequest { name, protocol, exposure: PortExposure::Number(0), sends_proxy_header: false }
+    PortRequest {
+        name,
+        protocol,
+        exposure: PortExposure::Number(0),
+        sends_proxy_header: false,
+        counting: SessionCounting::Uncounted,
+    }
 }
 
 fn lease(w: &mut TestEngine, owner: Id, ports: &[PortRequest<'_>]) -> Result<Vec<LeasedPort>, Refusal> {
@@ -47,12 +53,19 @@ fn repeated_lease_returns_the_same_ports() {
     let ports = [
         numbered("game", Protocol::Udp),
         numbered("chat", Protocol::Tcp),
-        PortRequest { name: "web", protocol: Protocol::Https, exposure: PortExposure::Host, sends_proxy_header: false },
+        PortRequest {
+            name: "web",
+            protocol: Protocol::Https,
+            exposure: PortExposure::Host,
+            sends_proxy_header: false,
+            counting: SessionCounting::Uncounted,
+        },
         PortRequest {
             name: "raw",
             protocol: Protocol::Udp,
             exposure: PortExposure::Range(20_000, 20_009),
             sends_proxy_header: false,
+            counting: SessionCounting::Uncounted,
         },
     ];
     let first = lease(&mut w, SERVER, &ports).unwrap();

@@ -87,7 +87,13 @@ fn port_requests(rng: &mut Random) -> (Vec<PortRequest<'static>>, Needed) {
         let (protocol, kind) = [(Protocol::Udp, 1), (Protocol::Tcp, 0), (Protocol::Https, 0), (Protocol::TcpUdp, 2)]
             [rng.below(4) as usize];
         needed[kind] += 1;
-        PortRequest { name, protocol, exposure: PortExposure::Number(0), sends_proxy_header: false }
+        PortRequest {
+            name,
+            protocol,
+            exposure: PortExposure::Number(0),
+            sends_proxy_header: false,
+            counting: SessionCounting::Uncounted,
+        }
     });
     (ports.collect(), needed)
 }

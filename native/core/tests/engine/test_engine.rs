@@ -14,6 +14,7 @@ pub const ONE_PORT: [PortRequest<'_>; 1] = [PortRequest {
     protocol: Protocol::Tcp,
     exposure: PortExposure::Number(0),
     sends_proxy_header: false,
+    counting: SessionCounting::Uncounted,
 }];
 
 pub fn keys(ids: &[u16], current: u16) -> KeyRing {

@@ -28,6 +28,7 @@ use crate::connection_limits::{Destination, Scope, scopes};
 use crate::connection_workers::OpenTunnel;
 use crate::live_route::LiveRoute;
 use crate::metrics::{Direction, RequestProblem, StatusClass};
+use crate::player_sessions::PlayerSession;
 use crate::relay::{RelayCounters, RelayLimits};
 use crate::request_body::{BackendSender, BodyProgress, RequestBody};
 use crate::traffic::Traffic;
@@ -79,6 +80,7 @@ async fn forward(
     let trusted = player.is_proxied.then_some(&player.worker.shared.config.proxies[..]);
     headers::add_forwarding_headers(&mut request, &player.forwarded, is_upgrade, trusted)
         .ok_or(RequestProblem::Request)?;
+    let session = if is_upgrade { admit_player(&live, &request).await? } else { None };
     let upgrade = is_upgrade.then(|| hyper::upgrade::on(&mut request));
     if !request.body().is_end_stream() && !request.headers().contains_key(CONTENT_LENGTH) {
         // Otherwise hyper sends no body of unknown length with methods that rarely have one.
@@ -86,15 +88,15 @@ async fn forward(
     }
     let progress = request.body().progress();
     let (mut response, sender) = send_request(player, &live, &backend, request).await?;
-    let session = (!live.is_reserved).then(|| ClientSession::open(&live.traffic, player.peer.ip()));
+    let counted = (!live.is_reserved).then(|| ClientSession::open(&live.traffic, player.peer.ip()));
     *response.version_mut() = Version::HTTP_11;
     match upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         Some(of_client) => {
             headers::strip(response.headers_mut(), true);
             let of_backend = hyper::upgrade::on(&mut response);
-            let tunnel = tunnel(player.clone(), live.traffic.clone(), of_client, of_backend);
+            let tunnel = tunnel((player.clone(), session), live.traffic.clone(), of_client, of_backend);
             live.spawn(&player.worker.handle, async move {
-                let _session = session;
+                let _counted = counted;
                 tunnel.await;
             });
         }
@@ -102,7 +104,7 @@ async fn forward(
         None if response.status() == StatusCode::SWITCHING_PROTOCOLS => return Err(RequestProblem::Unreachable),
         None => {
             headers::strip(response.headers_mut(), false);
-            exchange.session = session;
+            exchange.session = counted;
             exchange.set_backend_connection(BackendConnection {
                 is_dedicated: live.sends_proxy_header,
                 route: live.number,
@@ -113,6 +115,16 @@ async fn forward(
         }
     }
     Ok(response)
+}
+
+/// Counts the session of an upgrade at a port that counts players. Plain requests do not count.
+async fn admit_player(
+    live: &LiveRoute,
+    request: &Request<RequestBody>,
+) -> Result<Option<PlayerSession>, RequestProblem> {
+    let Some(players) = &live.players else { return Ok(None) };
+    let client = headers::client(request.headers()).ok_or(RequestProblem::Request)?;
+    players.admit(client).await.map(Some).ok_or(RequestProblem::NoSlot)
 }
 
 fn find_route(player: &PlayerConnection, request: &Request<RequestBody>) -> Result<Arc<LiveRoute>, RequestProblem> {
@@ -256,7 +268,12 @@ where
     Ok(sender)
 }
 
-async fn tunnel(player: Arc<PlayerConnection>, traffic: Arc<Traffic>, of_client: OnUpgrade, of_backend: OnUpgrade) {
+async fn tunnel(
+    (player, _session): (Arc<PlayerConnection>, Option<PlayerSession>),
+    traffic: Arc<Traffic>,
+    of_client: OnUpgrade,
+    of_backend: OnUpgrade,
+) {
     let (Ok(client), Ok(backend)) = (of_client.await, of_backend.await) else { return };
     let _open = OpenTunnel::new(&player.worker);
     let counters = RelayCounters { thread: &player.worker.counters, owner: &traffic };
@@ -364,6 +381,11 @@ fn problem_response(problem: RequestProblem, exchange: Exchange) -> Response<Res
         RequestProblem::TooManyRequests => {
             (503, "OVERLOADED", "Too many requests of this client or for this server are under way; try again.")
         }
+        RequestProblem::NoSlot => (
+            403,
+            "PLAYER_WITHOUT_SLOT",
+            "No reservation of this lobby is for the address of this player: find or join the lobby first.",
+        ),
         RequestProblem::Request => {
             (400, "REQUEST_INVALID", "The request needs a host and a method that can be forwarded.")
         }

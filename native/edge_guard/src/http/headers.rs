@@ -102,6 +102,11 @@ pub fn add_forwarding_headers(
     Some(())
 }
 
+/// Returns the client in the headers that [`add_forwarding_headers`] has set.
+pub fn client(headers: &HeaderMap) -> Option<IpAddr> {
+    headers.get(FORWARDED_FOR)?.to_str().ok()?.parse().ok()
+}
+
 pub fn strip(headers: &mut HeaderMap, is_upgrade: bool) {
     let upgrade = if is_upgrade { headers.remove(UPGRADE) } else { None };
     if headers.contains_key(CONNECTION) {

@@ -25,6 +25,7 @@ fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
         hosts: RwLock::new(HostRoutes::new(&config.backends)),
         certificates: Certificates::read(&config).unwrap(),
         traffic: TrafficTable::default(),
+        players: Arc::default(),
         leave_signal: watch::Sender::new(false),
         timeouts: RwLock::new(config.timeouts),
         config,
@@ -60,6 +61,8 @@ fn udp_route_is_reported_after_its_thread_has_applied_it() {
         is_tls: false,
         server_name: String::new(),
         sends_proxy_header: false,
+        counts_sessions: false,
+        requires_slot: false,
         backend: None,
     };
     route_listeners.put(route.clone());

@@ -14,6 +14,8 @@ fn route(owner: &str, port_name: &str, port: u16) -> Route {
         is_tls: false,
         server_name: String::new(),
         sends_proxy_header: false,
+        counts_sessions: false,
+        requires_slot: false,
         backend,
     }
 }
@@ -166,6 +168,8 @@ fn invalid_routes_are_reported_with_reasons() {
         is_tls: false,
         server_name: String::new(),
         sends_proxy_header: false,
+        counts_sessions: false,
+        requires_slot: false,
         backend_address: address.into(),
         backend_port,
     };

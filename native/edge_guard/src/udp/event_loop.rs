@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -20,6 +20,7 @@ use super::loop_command::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
 use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
 use super::session_table::{Player, Rank, SessionTable};
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
+use crate::player_sessions::{Admission, PlayerSession, PlayerSessions};
 use crate::proxy_protocol::NamedAddresses;
 use crate::traffic::Traffic;
 use crate::{operator_log, proxy_protocol};
@@ -45,6 +46,8 @@ struct ServedPort {
     sends_proxy_header: bool,
     rate: PortRate,
     traffic: Arc<Traffic>,
+    players: Option<Arc<PlayerSessions>>,
+    counts_sessions: bool,
 }
 
 impl ServedPort {
@@ -56,6 +59,19 @@ impl ServedPort {
         let named = player.named.as_deref().copied().or_else(|| self.addresses(player.sender, player.local));
         let Some(NamedAddresses { client, server }) = named else { return Box::default() };
         proxy_protocol::encode_header(client, server, proxy_protocol::Protocol::Datagram).into()
+    }
+
+    /// Returns the count of a new session, or `None` if the port does not count sessions.
+    fn begin_player_session(&self, client: IpAddr) -> Result<Option<PlayerSession>, DatagramDrop> {
+        let Some(players) = &self.players else { return Ok(None) };
+        if !self.counts_sessions {
+            return players.has_session(client).then_some(None).ok_or(DatagramDrop::NoSlot);
+        }
+        match players.begin(client) {
+            Admission::Admitted(session) => Ok(Some(session)),
+            // The player's program sends its first datagrams again.
+            Admission::Pending | Admission::Refused => Err(DatagramDrop::NoSlot),
+        }
     }
 
     /// Returns the addresses of a sender that is the client itself.
@@ -305,6 +321,7 @@ impl EventLoop {
         } else {
             None
         };
+        let player_session = self.ports[port].begin_player_session(address)?;
         // Checked first, so that a full port takes nothing from the session rate of others.
         let other = match own {
             Some(own) if self.sessions.at(own).port == port => None,
@@ -320,6 +337,7 @@ impl EventLoop {
         let header = self.ports[port].proxy_header(&player);
         let index = self.sessions.insert(port, player, socket, Rank::New, self.now_ms);
         self.sessions.set_proxy_header(index, header);
+        self.sessions.set_player_session(index, player_session);
         if self.poll_session(index).is_err() {
             self.sessions.remove(index);
             return Err(DatagramDrop::Descriptors);
@@ -442,14 +460,24 @@ impl EventLoop {
     }
 
     fn open(&mut self, port: UdpPort, sessions: Vec<MigratedSession>) {
-        let UdpPort { number, socket, backend, sends_proxy_header, traffic } = port;
+        let UdpPort { number, socket, backend, sends_proxy_header, traffic, players, counts_sessions } = port;
         let bound = socket.local_addr().map(|address| address.ip().to_canonical()).ok();
         let is_wildcard = bound.is_some_and(local_address::is_wildcard);
         if is_wildcard {
             local_address::request_destination_address(&*socket);
         }
         let rate = PortRate::default();
-        let served = ServedPort { number, socket, backend, is_wildcard, sends_proxy_header, rate, traffic };
+        let served = ServedPort {
+            number,
+            socket,
+            backend,
+            is_wildcard,
+            sends_proxy_header,
+            rate,
+            traffic,
+            players,
+            counts_sessions,
+        };
         let index = self.ports.insert(served);
         self.by_number.insert(number, index);
         for MigratedSession { mut player, backend: session_backend, rank, socket, .. } in sessions {
@@ -462,9 +490,12 @@ impl EventLoop {
             let is_valid = Some(session_backend) == backend && can_receive && is_new && has_same_headers;
             if is_valid && self.sessions.len() < self.bounds.sessions {
                 let header = self.ports[index].proxy_header(&player);
+                let players = self.ports[index].players.as_ref().filter(|_| self.ports[index].counts_sessions);
+                let player_session = players.map(|players| players.adopt(player.client()));
                 let session = self.sessions.insert(index, player, socket, rank, self.now_ms);
                 self.sessions.set_proxy_header(session, header);
                 self.sessions.count_with_owner(session, &self.ports[index].traffic);
+                self.sessions.set_player_session(session, player_session);
                 self.counters.sessions.increment();
                 if self.poll_session(session).is_err() {
                     self.end(session, SessionEnd::Route);

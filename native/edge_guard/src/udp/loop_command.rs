@@ -10,6 +10,7 @@ use tokio::sync::oneshot;
 use super::datagram_rate::RateLimit;
 use super::session_table::{Player, Rank};
 use crate::config::Config;
+use crate::player_sessions::PlayerSessions;
 use crate::traffic::Traffic;
 
 #[derive(Debug)]
@@ -19,6 +20,10 @@ pub struct UdpPort {
     pub backend: Option<SocketAddr>,
     pub sends_proxy_header: bool,
     pub traffic: Arc<Traffic>,
+    /// Sessions of the lobby's players, if the port counts them.
+    pub players: Option<Arc<PlayerSessions>>,
+    /// False if the players' TCP connections to the same port count.
+    pub counts_sessions: bool,
 }
 
 /// UDP session that moves to a newer process in a handover.

@@ -27,6 +27,7 @@ use super::datagram_rate::DatagramRate;
 use super::local_address::LocalAddress;
 use super::port_session_counts::PortSessionCounts;
 use crate::client_sessions::ClientSession;
+use crate::player_sessions::PlayerSession;
 use crate::proxy_protocol::NamedAddresses;
 use crate::traffic::Traffic;
 
@@ -86,6 +87,8 @@ pub struct Session {
     pub proxy_header: Box<[u8]>,
     /// Counts the session with the owner of its port.
     pub counted: Option<ClientSession>,
+    /// Count of the session at a port that counts players.
+    pub player_session: Option<PlayerSession>,
 }
 
 impl Session {
@@ -180,6 +183,10 @@ impl SessionTable {
         session.counted = Some(ClientSession::open(traffic, session.player.client()));
     }
 
+    pub fn set_player_session(&mut self, index: usize, session: Option<PlayerSession>) {
+        self.all[index].player_session = session;
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (usize, &Session)> {
         self.all.iter()
     }
@@ -203,6 +210,7 @@ impl SessionTable {
             rate: DatagramRate::default(),
             proxy_header: Box::default(),
             counted: None,
+            player_session: None,
         });
         match local {
             Some(local) => self.by_local.insert((port, sender, local), index),

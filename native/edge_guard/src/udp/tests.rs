@@ -34,8 +34,15 @@ fn serve_behind(
     let socket = Arc::new(UdpSocket::bind(bind).unwrap());
     socket.set_nonblocking(true).unwrap();
     let address = socket.local_addr().unwrap();
-    let port =
-        UdpPort { number: NUMBER, socket, backend: Some(backend), sends_proxy_header: false, traffic: Arc::default() };
+    let port = UdpPort {
+        number: NUMBER,
+        socket,
+        backend: Some(backend),
+        sends_proxy_header: false,
+        traffic: Arc::default(),
+        players: None,
+        counts_sessions: false,
+    };
     threads.open(port, sessions);
     (threads, address)
 }

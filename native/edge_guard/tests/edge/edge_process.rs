@@ -202,6 +202,8 @@ pub fn route(owner: &str, protocol: &str, port: u16, backend: Option<SocketAddr>
         is_tls: false,
         server_name: String::new(),
         sends_proxy_header: false,
+        counts_sessions: false,
+        requires_slot: false,
         backend_address: backend.map(|backend| backend.ip()).as_ref().map(IpAddr::to_string).unwrap_or_default(),
         backend_port: backend.map_or(0, |backend| backend.port().into()),
     }

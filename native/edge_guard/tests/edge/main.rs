@@ -15,6 +15,7 @@ mod http2;
 mod http_client;
 mod limits;
 mod player_leaves;
+mod player_sessions;
 mod proxy_header;
 mod proxy_header_udp;
 mod route_source;

@@ -13,7 +13,10 @@ use tonic::{Request, Response, Status};
 
 use crate::wait::wait_for;
 use crate::wire::routes_server::{Routes, RoutesServer};
-use crate::wire::{FollowRequest, FollowResponse, Outcome, OutcomeKind, Route};
+use crate::wire::{
+    CountSessionsRequest, CountSessionsResponse, FollowRequest, FollowResponse, LobbyAdmissions, Outcome, OutcomeKind,
+    Route,
+};
 
 /// State of the route source, which survives restarts of the source.
 #[derive(Debug, Default)]
@@ -30,6 +33,11 @@ pub struct ServedRoutes {
     questions: u64,
     /// Newest request of the client. Older requests can arrive later.
     newest: (String, u64),
+    /// Clients with a slot, by their bytes.
+    pub slots: BTreeSet<Vec<u8>>,
+    /// Sessions of the last report about an owner, by client.
+    pub sessions: BTreeMap<String, Vec<(Vec<u8>, u32)>>,
+    pub is_settled: bool,
 }
 
 pub struct RouteSource {
@@ -148,6 +156,14 @@ impl RouteSource {
         self.wait_for_backend_port(&route.owner_id, route.backend_port);
     }
 
+    /// Waits until the last report about an owner has these sessions.
+    #[track_caller]
+    pub fn wait_for_sessions(&self, owner: &str, expected: &[(Vec<u8>, u32)]) {
+        wait_for(&format!("{owner} has the sessions {expected:?}"), || {
+            self.with_state(|state| state.sessions.get(owner).is_some_and(|is| is == expected)).then_some(())
+        });
+    }
+
     pub fn has_outcome(&self, owner: &str, kind: OutcomeKind) -> bool {
         let state = self.state.lock().unwrap();
         state.outcomes.iter().any(|outcome| outcome.owner_id == owner && outcome.kind == i32::from(kind))
@@ -205,6 +221,23 @@ impl RoutesService {
 
 #[tonic::async_trait]
 impl Routes for RoutesService {
+    async fn count_sessions(
+        &self,
+        request: Request<CountSessionsRequest>,
+    ) -> Result<Response<CountSessionsResponse>, Status> {
+        let request = request.into_inner();
+        let state = &mut *self.state.lock().unwrap();
+        state.is_settled = request.is_settled;
+        let mut lobbies = Vec::new();
+        for lobby in request.lobbies {
+            let has_slot = lobby.addresses.iter().map(|address| state.slots.contains(&address.client)).collect();
+            lobbies.push(LobbyAdmissions { has_slot });
+            let sessions = lobby.addresses.into_iter().map(|address| (address.client, address.sessions)).collect();
+            state.sessions.insert(lobby.owner_id, sessions);
+        }
+        Ok(Response::new(CountSessionsResponse { lobbies }))
+    }
+
     async fn follow(&self, request: Request<FollowRequest>) -> Result<Response<FollowResponse>, Status> {
         let question = request.into_inner();
         {

@@ -1,6 +1,6 @@
 //! Response bodies of find and join, and the cache of their equal parts.
 
-use hosting_core::{LeasedPort, ManagedLobbyView, Port, PortExposure, Protocol, Publicity};
+use hosting_core::{LeasedPort, ManagedLobbyView, Port, PortExposure, Protocol, Publicity, SessionCounting};
 use serde_json::{Value, json};
 
 use super::*;
@@ -54,7 +54,14 @@ fn attached(name: &str, address: &str, port: u16, is_tls: bool) -> Port {
 }
 
 fn leased(name: &str, protocol: Protocol, exposure: PortExposure) -> LeasedPort {
-    LeasedPort { name: name.into(), protocol, exposure, sends_proxy_header: false, backend: None }
+    LeasedPort {
+        name: name.into(),
+        protocol,
+        exposure,
+        sends_proxy_header: false,
+        counting: SessionCounting::Uncounted,
+        backend: None,
+    }
 }
 
 fn body_text(places: &Places, lobby: &LobbyView, tokens: &[&str]) -> String {

@@ -102,7 +102,7 @@ class MatchmakerConfig(_message.Message):
     def __init__(self, captcha: _Optional[_Union[CaptchaConfig, _Mapping]] = ..., docker: _Optional[_Union[DockerConfig, _Mapping]] = ..., game_modes: _Optional[_Mapping[str, GameMode]] = ..., idle_lobbies: _Optional[_Union[IdleLobbies, _Mapping]] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., regions: _Optional[_Mapping[str, RegionConfig]] = ..., tier: _Optional[str] = ..., dev_hostname: _Optional[str] = ...) -> None: ...
 
 class GameMode(_message.Message):
-    __slots__ = ("actions", "allow_dynamic_max_players", "docker", "idle_lobbies", "listable", "max_players", "max_players_direct", "max_players_party", "regions", "taggable", "tier", "player_token_ttl", "heartbeat_timeout", "heartbeat_grace_ms", "max_drain_ms")
+    __slots__ = ("actions", "allow_dynamic_max_players", "docker", "idle_lobbies", "listable", "max_players", "max_players_direct", "max_players_party", "regions", "taggable", "tier", "player_token_ttl", "heartbeat_timeout", "heartbeat_grace_ms", "max_drain_ms", "adapter")
     class RegionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class GameMode(_message.Message):
     HEARTBEAT_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_GRACE_MS_FIELD_NUMBER: _ClassVar[int]
     MAX_DRAIN_MS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     actions: Actions
     allow_dynamic_max_players: bool
     docker: DockerConfig
@@ -140,7 +141,28 @@ class GameMode(_message.Message):
     heartbeat_timeout: int
     heartbeat_grace_ms: int
     max_drain_ms: int
-    def __init__(self, actions: _Optional[_Union[Actions, _Mapping]] = ..., allow_dynamic_max_players: _Optional[bool] = ..., docker: _Optional[_Union[DockerConfig, _Mapping]] = ..., idle_lobbies: _Optional[_Union[IdleLobbies, _Mapping]] = ..., listable: _Optional[bool] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., regions: _Optional[_Mapping[str, RegionConfig]] = ..., taggable: _Optional[bool] = ..., tier: _Optional[str] = ..., player_token_ttl: _Optional[int] = ..., heartbeat_timeout: _Optional[int] = ..., heartbeat_grace_ms: _Optional[int] = ..., max_drain_ms: _Optional[int] = ...) -> None: ...
+    adapter: AdapterConfig
+    def __init__(self, actions: _Optional[_Union[Actions, _Mapping]] = ..., allow_dynamic_max_players: _Optional[bool] = ..., docker: _Optional[_Union[DockerConfig, _Mapping]] = ..., idle_lobbies: _Optional[_Union[IdleLobbies, _Mapping]] = ..., listable: _Optional[bool] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., regions: _Optional[_Mapping[str, RegionConfig]] = ..., taggable: _Optional[bool] = ..., tier: _Optional[str] = ..., player_token_ttl: _Optional[int] = ..., heartbeat_timeout: _Optional[int] = ..., heartbeat_grace_ms: _Optional[int] = ..., max_drain_ms: _Optional[int] = ..., adapter: _Optional[_Union[AdapterConfig, _Mapping]] = ...) -> None: ...
+
+class AdapterConfig(_message.Message):
+    __slots__ = ("ready", "port", "log_match", "query", "query_port", "query_path", "players", "unknown_players")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LOG_MATCH_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    QUERY_PORT_FIELD_NUMBER: _ClassVar[int]
+    QUERY_PATH_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_PLAYERS_FIELD_NUMBER: _ClassVar[int]
+    ready: str
+    port: str
+    log_match: str
+    query: str
+    query_port: str
+    query_path: str
+    players: str
+    unknown_players: str
+    def __init__(self, ready: _Optional[str] = ..., port: _Optional[str] = ..., log_match: _Optional[str] = ..., query: _Optional[str] = ..., query_port: _Optional[str] = ..., query_path: _Optional[str] = ..., players: _Optional[str] = ..., unknown_players: _Optional[str] = ...) -> None: ...
 
 class Actions(_message.Message):
     __slots__ = ("create", "find", "join")

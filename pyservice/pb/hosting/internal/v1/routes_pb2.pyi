@@ -21,6 +21,46 @@ OUTCOME_KIND_REFUSED: OutcomeKind
 OUTCOME_KIND_REMOVED: OutcomeKind
 OUTCOME_KIND_UNSERVED: OutcomeKind
 
+class CountSessionsRequest(_message.Message):
+    __slots__ = ("instance", "question", "is_settled", "lobbies")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_FIELD_NUMBER: _ClassVar[int]
+    IS_SETTLED_FIELD_NUMBER: _ClassVar[int]
+    LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    instance: str
+    question: int
+    is_settled: bool
+    lobbies: _containers.RepeatedCompositeFieldContainer[PlayerSessions]
+    def __init__(self, instance: _Optional[str] = ..., question: _Optional[int] = ..., is_settled: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[PlayerSessions, _Mapping]]] = ...) -> None: ...
+
+class PlayerSessions(_message.Message):
+    __slots__ = ("owner_id", "addresses")
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    owner_id: str
+    addresses: _containers.RepeatedCompositeFieldContainer[AddressSessions]
+    def __init__(self, owner_id: _Optional[str] = ..., addresses: _Optional[_Iterable[_Union[AddressSessions, _Mapping]]] = ...) -> None: ...
+
+class AddressSessions(_message.Message):
+    __slots__ = ("client", "sessions")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    client: bytes
+    sessions: int
+    def __init__(self, client: _Optional[bytes] = ..., sessions: _Optional[int] = ...) -> None: ...
+
+class CountSessionsResponse(_message.Message):
+    __slots__ = ("lobbies",)
+    LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    lobbies: _containers.RepeatedCompositeFieldContainer[LobbyAdmissions]
+    def __init__(self, lobbies: _Optional[_Iterable[_Union[LobbyAdmissions, _Mapping]]] = ...) -> None: ...
+
+class LobbyAdmissions(_message.Message):
+    __slots__ = ("has_slot",)
+    HAS_SLOT_FIELD_NUMBER: _ClassVar[int]
+    has_slot: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, has_slot: _Optional[_Iterable[bool]] = ...) -> None: ...
+
 class FollowRequest(_message.Message):
     __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
@@ -70,7 +110,7 @@ class FollowResponse(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., is_complete: _Optional[bool] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Route(_message.Message):
-    __slots__ = ("owner_id", "port_name", "protocol", "port", "host", "is_tls", "backend_address", "backend_port", "server_name", "sends_proxy_header")
+    __slots__ = ("owner_id", "port_name", "protocol", "port", "host", "is_tls", "backend_address", "backend_port", "server_name", "sends_proxy_header", "counts_sessions", "requires_slot")
     OWNER_ID_FIELD_NUMBER: _ClassVar[int]
     PORT_NAME_FIELD_NUMBER: _ClassVar[int]
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +121,8 @@ class Route(_message.Message):
     BACKEND_PORT_FIELD_NUMBER: _ClassVar[int]
     SERVER_NAME_FIELD_NUMBER: _ClassVar[int]
     SENDS_PROXY_HEADER_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    REQUIRES_SLOT_FIELD_NUMBER: _ClassVar[int]
     owner_id: str
     port_name: str
     protocol: str
@@ -91,4 +133,6 @@ class Route(_message.Message):
     backend_port: int
     server_name: str
     sends_proxy_header: bool
-    def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., protocol: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., is_tls: _Optional[bool] = ..., backend_address: _Optional[str] = ..., backend_port: _Optional[int] = ..., server_name: _Optional[str] = ..., sends_proxy_header: _Optional[bool] = ...) -> None: ...
+    counts_sessions: bool
+    requires_slot: bool
+    def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., protocol: _Optional[str] = ..., port: _Optional[int] = ..., host: _Optional[str] = ..., is_tls: _Optional[bool] = ..., backend_address: _Optional[str] = ..., backend_port: _Optional[int] = ..., server_name: _Optional[str] = ..., sends_proxy_header: _Optional[bool] = ..., counts_sessions: _Optional[bool] = ..., requires_slot: _Optional[bool] = ...) -> None: ...

@@ -84,7 +84,7 @@ class WantedLobby(_message.Message):
     def __init__(self, lobby_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., version_id: _Optional[str] = ..., is_stopping: _Optional[bool] = ..., spec: _Optional[_Union[LobbySpec, _Mapping]] = ..., is_later: _Optional[bool] = ...) -> None: ...
 
 class LobbySpec(_message.Message):
-    __slots__ = ("game_id", "namespace_name", "game_mode", "region", "max_players", "max_players_direct", "max_players_party", "tags", "lobby_config", "lobby_token", "build_id", "args", "env", "network_mode", "tier", "ports")
+    __slots__ = ("game_id", "namespace_name", "game_mode", "region", "max_players", "max_players_direct", "max_players_party", "tags", "lobby_config", "lobby_token", "build_id", "args", "env", "network_mode", "tier", "ports", "adapter")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class LobbySpec(_message.Message):
     NETWORK_MODE_FIELD_NUMBER: _ClassVar[int]
     TIER_FIELD_NUMBER: _ClassVar[int]
     PORTS_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     namespace_name: str
     game_mode: str
@@ -138,7 +139,26 @@ class LobbySpec(_message.Message):
     network_mode: str
     tier: str
     ports: _containers.MessageMap[str, RuntimePort]
-    def __init__(self, game_id: _Optional[str] = ..., namespace_name: _Optional[str] = ..., game_mode: _Optional[str] = ..., region: _Optional[str] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., tags: _Optional[_Mapping[str, str]] = ..., lobby_config: _Optional[bytes] = ..., lobby_token: _Optional[str] = ..., build_id: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., network_mode: _Optional[str] = ..., tier: _Optional[str] = ..., ports: _Optional[_Mapping[str, RuntimePort]] = ...) -> None: ...
+    adapter: RuntimeAdapter
+    def __init__(self, game_id: _Optional[str] = ..., namespace_name: _Optional[str] = ..., game_mode: _Optional[str] = ..., region: _Optional[str] = ..., max_players: _Optional[int] = ..., max_players_direct: _Optional[int] = ..., max_players_party: _Optional[int] = ..., tags: _Optional[_Mapping[str, str]] = ..., lobby_config: _Optional[bytes] = ..., lobby_token: _Optional[str] = ..., build_id: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ..., network_mode: _Optional[str] = ..., tier: _Optional[str] = ..., ports: _Optional[_Mapping[str, RuntimePort]] = ..., adapter: _Optional[_Union[RuntimeAdapter, _Mapping]] = ...) -> None: ...
+
+class RuntimeAdapter(_message.Message):
+    __slots__ = ("ready", "port", "log_match", "query", "query_port", "query_path", "players")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    LOG_MATCH_FIELD_NUMBER: _ClassVar[int]
+    QUERY_FIELD_NUMBER: _ClassVar[int]
+    QUERY_PORT_FIELD_NUMBER: _ClassVar[int]
+    QUERY_PATH_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
+    ready: str
+    port: str
+    log_match: str
+    query: str
+    query_port: str
+    query_path: str
+    players: str
+    def __init__(self, ready: _Optional[str] = ..., port: _Optional[str] = ..., log_match: _Optional[str] = ..., query: _Optional[str] = ..., query_port: _Optional[str] = ..., query_path: _Optional[str] = ..., players: _Optional[str] = ...) -> None: ...
 
 class RuntimePort(_message.Message):
     __slots__ = ("protocol", "internal_port", "range_min", "range_max")
@@ -159,14 +179,30 @@ class ReportRequest(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[LobbyReport, _Mapping]]] = ...) -> None: ...
 
 class LobbyReport(_message.Message):
-    __slots__ = ("lobby_id", "placed", "over")
+    __slots__ = ("lobby_id", "placed", "over", "ready", "players")
     LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
     PLACED_FIELD_NUMBER: _ClassVar[int]
     OVER_FIELD_NUMBER: _ClassVar[int]
+    READY_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
     lobby_id: str
     placed: Placed
     over: Over
-    def __init__(self, lobby_id: _Optional[str] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ...) -> None: ...
+    ready: Ready
+    players: PlayerCount
+    def __init__(self, lobby_id: _Optional[str] = ..., placed: _Optional[_Union[Placed, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., ready: _Optional[_Union[Ready, _Mapping]] = ..., players: _Optional[_Union[PlayerCount, _Mapping]] = ...) -> None: ...
+
+class Ready(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PlayerCount(_message.Message):
+    __slots__ = ("connected", "may_free")
+    CONNECTED_FIELD_NUMBER: _ClassVar[int]
+    MAY_FREE_FIELD_NUMBER: _ClassVar[int]
+    connected: int
+    may_free: bool
+    def __init__(self, connected: _Optional[int] = ..., may_free: _Optional[bool] = ...) -> None: ...
 
 class Placed(_message.Message):
     __slots__ = ("backends",)

@@ -1,0 +1,112 @@
+"""Sessions of players at counted ports, as the processes of edge-guard report them.
+
+Each process reports the whole set of a lobby. The sets of all processes together connect and free
+the slots of the lobby.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from pyservice.dataplane.engine_commands import ProcessCommands
+from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.errors import ServiceError
+from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
+from pyservice.schema.validation import require_valid
+
+REPORT_TIMEOUT_S: Final = 15.0
+"""Silence after which the sessions of a process count as ended. It reports each lobby every 5 s."""
+
+
+class _Report(NamedTuple):
+    """Numbers of sessions in one lobby, by client."""
+
+    sessions: Mapping[bytes, int]
+    at_s: float
+
+
+@dataclass(slots=True)
+class _Process:
+    question: int = 0
+    is_settled: bool = False
+    last_report_s: float = 0.0
+    lobbies: dict[str, _Report] = field(default_factory=dict)
+
+
+class PlayerSessions:
+    def __init__(self, processes: ProcessCommands) -> None:
+        self._commands = processes
+        self._processes: dict[str, _Process] = {}
+        self._since_s: float | None = None
+        self._next_cleanup_s = 0.0
+
+    async def count(self, request: pb.CountSessionsRequest) -> pb.CountSessionsResponse:
+        """Connects and frees slots. Returns for each address whether it has a slot.
+
+        Frees slots only if all processes that can have sessions have reported them. Raises
+        STORAGE_FULL. Edge-guard then repeats the request.
+        """
+        require_valid(request)
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        process = self._processes.setdefault(request.instance, _Process())
+        if request.question <= process.question:
+            return pb.CountSessionsResponse()
+        process.question, process.is_settled = request.question, request.is_settled
+        process.last_report_s = now_s
+        self._forget_silent(now_s)
+        for lobby in request.lobbies:
+            process.lobbies[lobby.owner_id] = _Report(
+                {address.client: address.sessions for address in lobby.addresses}, now_s
+            )
+        admissions = await asyncio.gather(*(self._match(lobby, now_s) for lobby in request.lobbies))
+        return pb.CountSessionsResponse(lobbies=admissions)
+
+    def _forget_silent(self, now_s: float) -> None:
+        silent = [
+            instance
+            for instance, process in self._processes.items()
+            if now_s - process.last_report_s > REPORT_TIMEOUT_S
+        ]
+        for instance in silent:
+            del self._processes[instance]
+        if now_s < self._next_cleanup_s:
+            return
+        self._next_cleanup_s = now_s + REPORT_TIMEOUT_S
+        for process in self._processes.values():
+            process.lobbies = {
+                lobby: report
+                for lobby, report in process.lobbies.items()
+                if now_s - report.at_s <= REPORT_TIMEOUT_S
+            }
+
+    async def _match(self, lobby: pb.PlayerSessions, now_s: float) -> pb.LobbyAdmissions:
+        own = [address.client for address in lobby.addresses]
+        players: Counter[bytes] = Counter()
+        for process in self._processes.values():
+            report = process.lobbies.get(lobby.owner_id)
+            if report is not None and now_s - report.at_s <= REPORT_TIMEOUT_S:
+                players.update(report.sessions)
+        others = [client for client in players if client not in set(own)]
+        clients = [*own, *others]
+        assert self._since_s is not None
+        # Before, another process may not have reported to this data plane yet.
+        may_free = now_s - self._since_s > REPORT_TIMEOUT_S and all(
+            process.is_settled for process in self._processes.values()
+        )
+        try:
+            has_slot = await self._commands.match_addresses(
+                raw_id(lobby.owner_id),
+                [(client, players[client]) for client in clients],
+                may_free=may_free,
+            )
+        except ServiceError as error:
+            if error.code == "STORAGE_FULL":
+                raise
+            # The lobby has ended.
+            has_slot = [False] * len(own)
+        return pb.LobbyAdmissions(has_slot=has_slot[: len(own)])

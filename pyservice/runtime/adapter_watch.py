@@ -1,0 +1,197 @@
+"""Watch of lobby servers that do not call the service: reports when they are ready, and their players.
+
+Every run is watched by a task of its own, so a server that does not answer delays no other. All that
+a watch knows is in the run's folder and log. So a new service continues it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, Protocol
+
+from pyservice._native import LogPattern
+from pyservice.concurrency.backoff import Backoff
+from pyservice.concurrency.cancellation import cancel_and_wait
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.runtime.adapters import Adapter
+from pyservice.runtime.run_lifecycle import RunLifecycle
+from pyservice.runtime.run_logs import EMPTY_SPAN, read_forward
+from pyservice.runtime.run_requests import LISTEN_ADDRESS, ReportUndelivered
+from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.server_queries import QueryFailed, query_server
+from pyservice.runtime.unbound_ports import (
+    bound_ports,
+    find_listeners,
+    reached_listeners,
+    unbound_variables,
+)
+
+_INTERVAL_S: Final = 0.25
+_READY_QUERY_INTERVAL_S: Final = 1.0
+_COUNT_INTERVAL_S: Final = 5.0
+_RETRY_DELAYS_S: Final = (0.25, 0.5, 1.0, 2.0)
+_LOG_LINES_MAX: Final = 1_000
+_LOG_BYTES_MAX: Final = 4 << 20
+
+LEFT_AFTER_S: Final = 30.0
+"""Time for which every answer has fewer players, before slots are freed."""
+
+_log = get_logger("runtime")
+
+
+class AdapterReporter(Protocol):
+    """Receives what a watch has found. Its methods raise ReportUndelivered and ServiceError."""
+
+    async def report_ready(self, run_id: str) -> None: ...
+    async def report_players(self, run_id: str, connected: int, *, may_free: bool) -> None: ...
+
+
+class AnsweredCounts:
+    """Player counts of the last answers of one server."""
+
+    def __init__(self) -> None:
+        self._answers: deque[tuple[float, int]] = deque()
+        self._since_s: float | None = None
+
+    def add(self, now_s: float, players: int) -> tuple[int, bool]:
+        """Returns the number of players that count as connected, and whether it may free slots.
+
+        It is the greatest of the last 30 s. It frees slots after 30 s of answers.
+        """
+        self._since_s = now_s if self._since_s is None else self._since_s
+        self._answers.append((now_s, players))
+        while self._answers[0][0] < now_s - LEFT_AFTER_S:
+            self._answers.popleft()
+        return max(count for _, count in self._answers), now_s - self._since_s >= LEFT_AFTER_S
+
+    def clear(self) -> None:
+        """Forgets the answers, because the server did not answer a query."""
+        self._answers.clear()
+        self._since_s = None
+
+
+class AdapterWatch:
+    def __init__(self, reporter: AdapterReporter) -> None:
+        self._reporter = reporter
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._port_waiters: dict[str, tuple[RunLifecycle, asyncio.Event]] = {}
+
+    async def run(self, supervisor: RunSupervisor) -> None:
+        try:
+            while True:
+                self._follow(supervisor.runs)
+                if self._port_waiters:
+                    await self._find_ports()
+                await asyncio.sleep(_INTERVAL_S)
+        finally:
+            await cancel_and_wait(*self._tasks.values())
+
+    def _follow(self, runs: Mapping[str, RunLifecycle]) -> None:
+        for run_id, run in runs.items():
+            if run.state == "running" and run_id not in self._tasks:
+                adapter = run.parameters.adapter
+                if adapter is not None:
+                    self._tasks[run_id] = asyncio.create_task(self._watch(run, adapter))
+        for run_id in [*self._tasks]:
+            watched = runs.get(run_id)
+            if watched is None or watched.state != "running":
+                self._tasks.pop(run_id).cancel()
+
+    async def _watch(self, run: RunLifecycle, adapter: Adapter) -> None:
+        try:
+            if adapter.ready != "calls":
+                await self._wait_ready(run, adapter)
+                await self._report_ready(run)
+            if adapter.players == "query":
+                await self._count_players(run, adapter)
+        except Exception as error:  # noqa: BLE001 — must not stop the watch of other runs
+            _log.error("the watch of a game server failed", id=run.id, exc_info=error)
+
+    async def _wait_ready(self, run: RunLifecycle, adapter: Adapter) -> None:
+        match adapter.ready:
+            case "port":
+                found = asyncio.Event()
+                self._port_waiters[run.id] = run, found
+                try:
+                    await found.wait()
+                finally:
+                    del self._port_waiters[run.id]
+            case "log":
+                await _wait_for_line(run.path, LogPattern(adapter.log_match))
+            case "query":
+                await _wait_for_answer(run, adapter)
+
+    async def _find_ports(self) -> None:
+        waiting = [*self._port_waiters.values()]
+        numbers = {port.number for run, _ in waiting for port in run.process_ports.values()}
+        listeners = await asyncio.to_thread(lambda: reached_listeners(find_listeners(), numbers))
+        bound = bound_ports(listeners)
+        for run, found in waiting:
+            adapter = run.parameters.adapter
+            ports = run.process_ports
+            watched = {} if adapter is None else {adapter.port: ports[adapter.port]}
+            if not unbound_variables(watched, run.port_protocols, bound):
+                found.set()
+
+    async def _report_ready(self, run: RunLifecycle) -> None:
+        backoff = Backoff(_RETRY_DELAYS_S)
+        while True:
+            try:
+                return await self._reporter.report_ready(run.id)
+            except (ReportUndelivered, ServiceError) as error:
+                if not backoff.failures:
+                    _log.warning("a ready lobby is reported again", id=run.id, error=str(error))
+            await asyncio.sleep(backoff.next_s())
+
+    async def _count_players(self, run: RunLifecycle, adapter: Adapter) -> None:
+        counts = AnsweredCounts()
+        loop = asyncio.get_running_loop()
+        while True:
+            players = await _query(run, adapter)
+            if players is None or players < 0:
+                counts.clear()
+            else:
+                connected, may_free = counts.add(loop.time(), players)
+                try:
+                    await self._reporter.report_players(run.id, connected, may_free=may_free)
+                except (ReportUndelivered, ServiceError) as error:
+                    _log.debug("players were not counted", id=run.id, error=str(error))
+            await asyncio.sleep(_COUNT_INTERVAL_S)
+
+
+async def _wait_for_answer(run: RunLifecycle, adapter: Adapter) -> None:
+    while True:
+        if await _query(run, adapter) is not None:
+            return
+        await asyncio.sleep(_READY_QUERY_INTERVAL_S)
+
+
+async def _query(run: RunLifecycle, adapter: Adapter) -> int | None:
+    """Returns the number of players, -1 for an answer without it, or None without an answer."""
+    port = run.process_ports[adapter.query_port].number
+    try:
+        answer = await query_server(adapter.query, LISTEN_ADDRESS, port, adapter.query_path)
+    except QueryFailed as error:
+        _log.debug("a game server did not answer a query", id=run.id, error=str(error))
+        return None
+    return -1 if answer.players is None else answer.players
+
+
+async def _wait_for_line(path: Path, pattern: LogPattern) -> None:
+    position = 0
+    while True:
+        read = functools.partial(
+            read_forward, path, "all", position, _LOG_LINES_MAX, EMPTY_SPAN, _LOG_BYTES_MAX
+        )
+        scan = await asyncio.to_thread(read)
+        if scan is not None:
+            if any(pattern.matches(line.text) for line in scan.lines):
+                return
+            position = scan.stop
+        if scan is None or scan.is_last:
+            await asyncio.sleep(_INTERVAL_S)
