@@ -110,7 +110,7 @@ EXAMPLES: Final[dict[str, Example]] = {
     "reserve_version_name": Example(token='cloud', body='{}'),
     "get_version": Example(token='cloud'),
     "list_versions": Example(token='cloud'),
-    "start_trial": Example(token='cloud', body='{"namespace_id": "{namespace_id}", "game_mode": "duel", "timeout_ms": 10000}'),
+    "start_trial": Example(token='cloud', body='{"namespace_id": "{namespace_id}", "game_mode": "{hosted_mode}", "timeout_ms": 10000}'),
     "delete_version": Example(token='cloud', path={'version_id': '{unused_version_id}'}),
 }
 
@@ -125,6 +125,7 @@ SAMPLES: Final[dict[str, str]] = {
     "new_name_id": "blue",
     "token_id": "0192f000-0000-7000-8000-0000000000d1",
     "cloud_token_id": "0192f000-0000-7000-8000-0000000000d2",
+    "hosted_mode": "duel",
     "domain": "play.example.com",
     "user": "tester",
     "device_link_token": "link_AbCdEf",

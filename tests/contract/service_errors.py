@@ -115,6 +115,11 @@ CONDITIONS: Final[dict[str, tuple[SharedErrorTest, ...]]] = {
             "the test needs a service with small quotas",
         ),
         SharedErrorTest(
+            lambda method: method.slug == "start_trial",
+            "tests/dataplane/test_trials.py::test_trial_counts_for_the_quotas_of_the_group",
+            "the test needs a service with small quotas",
+        ),
+        SharedErrorTest(
             _any,
             "tests/control/test_quotas.py::test_quota_admits_exactly_its_limit",
             "the test needs a service with small quotas",
