@@ -24,7 +24,7 @@ class LobbyProblems:
     def __init__(self, start_limit_ms: int) -> None:
         self._start_limit_s = start_limit_ms / 1000
         self._ended: dict[str, tuple[str, str]] = {}
-        """Kinds and sentences of lobbies whose process has ended."""
+        """Kinds and sentences of lobbies after the end of their process."""
         self._unreachable: Mapping[str, str] = {}
         """Sentences of running lobbies with a port at which nothing listens."""
 

@@ -55,7 +55,7 @@ class Adapter:
 
     @property
     def counting(self) -> str:
-        """What edge-guard does with sessions at `port`: uncounted, counted or required."""
+        """Returns how edge-guard counts sessions at `port`: uncounted, counted or required."""
         if self.players != "edge":
             return "uncounted"
         return "required" if self.unknown_players == "refuse" else "counted"

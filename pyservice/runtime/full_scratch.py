@@ -19,7 +19,7 @@ _FULL_BYTES: Final = 1 << 20
 
 
 class FullScratch:
-    """Running game servers whose scratch folder is full."""
+    """Running game servers with a full scratch folder."""
 
     def __init__(self) -> None:
         self._problems: dict[str, str] = {}

@@ -233,7 +233,7 @@ def test_failed_start_is_explained(
     sentence = game.why(metadata["lobby_id"], cause.sentence)
     assert (metadata["kind"], metadata["problem"]) == (cause.kind, sentence)
     until(lambda: game.service_lines(metadata["lobby_id"]) == [sentence])
-    # Another lobby fails for a player, who gets no sentence.
+    # Another lobby fails for a player. The player gets no sentence.
     players = game.call("find", "pub", game_modes=["duel"])
     of_player = players.json()["metadata"]
     assert of_player.keys() - {"exit_code"} == {"lobby_id", "reason", "kind"}

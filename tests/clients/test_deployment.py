@@ -198,7 +198,7 @@ def test_interrupted_trial_leaves_nothing_behind(
     assert folder.deployed("--json").result["changed"] is True
 
 
-def test_slower_one_of_two_deployments_is_told(
+def test_slower_one_of_two_deployments_changes_nothing(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.deployed("--no-trial")

@@ -271,7 +271,7 @@ async def test_players_reconnect_into_their_slots_after_a_killed_edge_guard(game
     await eventually(is_entered)
     with session(port):
         assert await players(game, lobby_id) == 1
-        # The silence of the killed process must not free the slot of the player who is back.
+        # The silence of the killed process must not free the slot of the returned player.
         await asyncio.sleep(REPORT_TIMEOUT_S + 5)
         assert await players(game, lobby_id) == 1
     await has_players(game, lobby_id, 0, 2 * PATIENCE_S)

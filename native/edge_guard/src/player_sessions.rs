@@ -26,7 +26,7 @@ const ADMISSION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Limit of addresses with a session, a grace period or a question, for each lobby.
 const ADDRESSES_MAX: usize = 4_096;
 
-/// Addresses of a lobby with their numbers of sessions. Those with a slot come first.
+/// Addresses of a lobby with their numbers of sessions. Addresses with a slot come first.
 pub type SessionCounts = Vec<(ClientKey, u32)>;
 
 /// Counted lobbies by their id.
