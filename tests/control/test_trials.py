@@ -16,9 +16,7 @@ pytestmark = pytest.mark.anyio
 
 MUTE = {"docker": {"env": {"PLAY": "mute"}}}
 
-full_service = service_fixture(
-    "module", runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200, find_wait_ms=2000
-)
+full_service = service_fixture("module", runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200)
 
 
 class TrialGame(Game):
