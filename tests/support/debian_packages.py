@@ -21,7 +21,7 @@ def fetch_packages(folder: Path, packages: Sequence[str]) -> Path:
     """Fetches packages and unpacks them into `folder/root`. Skips the test without access to them."""
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
-            pytest.skip(f"{program} is missing: this is no Debian machine")
+            pytest.skip(f"this machine has no {program}, so it is not Debian")
     root = folder / "root"
     root.mkdir()
     command = ["apt-get", "download", *packages]
@@ -29,7 +29,7 @@ def fetch_packages(folder: Path, packages: Sequence[str]) -> Path:
         command, cwd=folder, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False
     )
     if fetched.returncode:
-        pytest.skip(f"packages of Debian cannot be fetched: {fetched.stderr.strip()[-300:]}")
+        pytest.skip(f"this machine cannot fetch packages of Debian: {fetched.stderr[-300:]}")
     for package in sorted(folder.glob("*.deb")):
         subprocess.run(["dpkg-deb", "-x", package, root], check=True)
     return root

@@ -28,6 +28,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 const LOBBIES_PER_REPORT: usize = 1_000;
 
+/// Addresses after which a report takes no further lobby. So a flood of addresses cannot make a report too large.
+const ADDRESSES_PER_REPORT: usize = 20_000;
+
 struct LobbyReport {
     owner: String,
     sessions: Arc<PlayerSessions>,
@@ -51,10 +54,13 @@ pub async fn report_sessions(socket: &Path, instance: String, table: Arc<PlayerS
         let all = table.all();
         reporter.reported.retain(|owner, _| all.binary_search_by(|(known, _)| known.cmp(owner)).is_ok());
         let due: Vec<_> = all.into_iter().filter_map(|(owner, sessions)| reporter.due(owner, sessions)).collect();
-        for lobbies in due.chunks(LOBBIES_PER_REPORT) {
+        let mut left = &due[..];
+        while !left.is_empty() {
+            let (lobbies, following) = left.split_at(lobbies_of_one_report(left));
             if !reporter.report(lobbies).await {
                 tokio::time::sleep(TICK).await;
             }
+            left = following;
         }
         tokio::time::sleep(PAUSE).await;
     }
@@ -92,10 +98,42 @@ impl Reporter {
     }
 }
 
+/// Returns the number of lobbies in the next report, at least one.
+fn lobbies_of_one_report(due: &[LobbyReport]) -> usize {
+    let mut addresses = 0;
+    let fits = |lobby: &&LobbyReport| {
+        let has_room = addresses < ADDRESSES_PER_REPORT;
+        addresses += lobby.counts.len();
+        has_room
+    };
+    due.iter().take(LOBBIES_PER_REPORT).take_while(fits).count()
+}
+
 fn to_wire(lobby: &LobbyReport) -> wire::PlayerSessions {
     let address = |(client, sessions): &(hosting_client_addresses::ClientKey, u32)| wire::AddressSessions {
         client: client.as_bytes().to_vec(),
         sessions: *sessions,
     };
     wire::PlayerSessions { owner_id: lobby.owner.clone(), addresses: lobby.counts.iter().map(address).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use hosting_client_addresses::ClientKey;
+
+    use super::*;
+
+    #[test]
+    fn report_of_a_flood_is_bounded() {
+        let lobby = |addresses: usize| LobbyReport {
+            owner: String::new(),
+            sessions: PlayerSessionTable::default().of_owner("a", true),
+            counts: vec![(ClientKey::V4([0; 4]), 1); addresses],
+        };
+        assert_eq!(lobbies_of_one_report(&[lobby(ADDRESSES_PER_REPORT * 2), lobby(1)]), 1);
+        let large: Vec<_> = (0..30).map(|_| lobby(4_000)).collect();
+        assert_eq!(lobbies_of_one_report(&large), 5);
+        let empty: Vec<_> = (0..2 * LOBBIES_PER_REPORT).map(|_| lobby(0)).collect();
+        assert_eq!(lobbies_of_one_report(&empty), LOBBIES_PER_REPORT);
+    }
 }
