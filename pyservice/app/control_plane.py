@@ -200,7 +200,9 @@ class ControlPlane:
             "counts": self._counts_reader,
             "history": history,
         }
-        self._record_lookup = LobbyRecordLookup(self._database, data_plane, history)
+        self._record_lookup = LobbyRecordLookup(
+            self._database, data_plane, history, settings.start_limit_ms
+        )
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays = RayExport(settings, CONTROL_SERVICE, self._metrics.rays, self._ray_store.store)
         self._platform = ServiceInfoOperations(settings, self._database, links)

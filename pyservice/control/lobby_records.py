@@ -253,6 +253,8 @@ class LobbyRecordLookup:
     database: Database
     client: FactsClient
     history: LobbyFactReader
+    start_limit_ms: int = 300_000
+    """Time until a lobby that is not ready fails."""
 
     async def find(
         self, lobby_id: str, read_record: Callable[[], Awaitable[_Found | None]]
@@ -304,7 +306,8 @@ class LobbyRecordLookup:
             return None
         timeout_s = None
         if row["stop_reason"] == "start_timeout":
-            timeout_s = (row["stop_ms"] - row["create_ms"]) / 1000
+            # The measured time can be longer. The error of a waiting request has the same number.
+            timeout_s = self.start_limit_ms / 1000
         return LobbyProgress(row["ready_ms"] is not None, timeout_s)
 
     async def _is_alive(self, lobby_id: str) -> bool:

@@ -103,12 +103,6 @@ FAILED_STARTS: Final = {
         "exited",
         r"The program exited with code 3 before the lobby was ready\.",
     ),
-    "never-ready": Cause(
-        PYTHON,
-        "import time\ntime.sleep(3600)\n",
-        "never-ready",
-        r"The lobby was not ready after 4 s: call lobbies/ready when the server listens",
-    ),
     "bind-denied": Cause(
         PYTHON,
         "import socket\nsocket.create_server(('127.0.0.1', 9999))\n",
@@ -157,13 +151,12 @@ while True:
 
 
 @pytest.fixture(scope="module")
-def full_service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FullService]:
+def full_service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[FullService]:
+    settings: Any = {"start_limit_ms": getattr(request, "param", 300_000), "suspect_slot_ms": 500}
     folder = tmp_path_factory.mktemp("s")
-    with running(
-        FullService(
-            folder, runtime=game_programs.SETTINGS, start_limit_ms=4_000, suspect_slot_ms=500
-        )
-    ) as service:
+    with running(FullService(folder, runtime=game_programs.SETTINGS, **settings)) as service:
         yield service
 
 
@@ -226,13 +219,28 @@ class BrokenGame:
 def test_failed_start_is_explained(
     folder: Path, command: Command, full_service: FullService, cause: Cause
 ) -> None:
+    check_failed_start(folder, command, full_service, cause)
+
+
+@pytest.mark.parametrize("full_service", [15_000], indirect=True)
+def test_lobby_that_is_never_ready_is_explained(
+    folder: Path, command: Command, full_service: FullService
+) -> None:
+    sentence = r"The lobby was not ready after 15 s: call lobbies/ready when the server listens.*"
+    cause = Cause(PYTHON, "import time\ntime.sleep(3600)\n", "never-ready", sentence)
+    check_failed_start(folder, command, full_service, cause)
+
+
+def check_failed_start(
+    folder: Path, command: Command, full_service: FullService, cause: Cause
+) -> None:
     game = BrokenGame(command, folder, full_service, cause)
     answer = game.call("find", "env", game_modes=["duel"]).json()
     assert answer["code"] == "MATCHMAKER_LOBBY_START_FAILED"
     metadata = answer["metadata"]
     sentence = game.why(metadata["lobby_id"], cause.sentence)
     assert (metadata["kind"], metadata["problem"]) == (cause.kind, sentence)
-    until(lambda: game.service_lines(metadata["lobby_id"]) == [sentence])
+    until(lambda: game.service_lines(metadata["lobby_id"])[-1:] == [sentence])
     # Another lobby fails for a player. The player gets no sentence.
     players = game.call("find", "pub", game_modes=["duel"])
     of_player = players.json()["metadata"]

@@ -56,7 +56,7 @@ def scene(database: Database) -> Scene:
 
 async def test_progress_of_a_lobby_counts_facts_that_are_not_applied_yet(scene: Scene) -> None:
     plane = scene.plane
-    lookup = LobbyRecordLookup(scene.database, plane, scene.reader)
+    lookup = LobbyRecordLookup(scene.database, plane, scene.reader, start_limit_ms=299_000)
     one, late = plane.add_lobby(), plane.add_lobby()
     assert await lookup.progress(one) == LobbyProgress(is_ready=False)
     await scene.step()
@@ -69,7 +69,7 @@ async def test_progress_of_a_lobby_counts_facts_that_are_not_applied_yet(scene: 
     )
     for _ in range(2):
         progress = await lookup.progress(late)
-        assert progress == LobbyProgress(is_ready=False, start_timeout_s=300.0)
+        assert progress == LobbyProgress(is_ready=False, start_timeout_s=299.0)
         await scene.step()
     assert await lookup.progress(str(uuid4())) is None
     plane.is_unavailable = True
