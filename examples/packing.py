@@ -5,15 +5,15 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
-import json
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from pyservice_cli.packing import Entry, files_of, pack
 
 ARENA: Final = Path(__file__).parent / "arena"
 COMMAND: Final = ("python3", "-m", "examples.arena.server")
 LIBRARY: Final = "websockets"
+_OMITTED: Final = ("*.md", "*.c", "*.so", "*.pyi")
 _TYPES: Final = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 
 
@@ -22,23 +22,17 @@ def digest(content: bytes) -> str:
 
 
 def arena_archive() -> bytes:
-    files = {"server.json": json.dumps({"command": COMMAND}).encode()}
-    files["examples/__init__.py"] = (ARENA.parent / "__init__.py").read_bytes()
-    files |= dict(_files(ARENA, "examples/arena"))
-    files |= dict(_files(_library(), LIBRARY))
+    entries = [Entry("examples/__init__.py", ARENA.parent / "__init__.py")]
+    entries += _entries(ARENA, "examples/arena") + _entries(_library(), LIBRARY)
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as archive:
-        for name, content in sorted(files.items()):
-            entry = tarfile.TarInfo(name)
-            entry.size = len(content)
-            archive.addfile(entry, io.BytesIO(content))
+    pack(entries, {"command": COMMAND}, packed)
     return packed.getvalue()
 
 
 def arena_page() -> dict[str, tuple[bytes, str]]:
     return {
-        path: (content, _TYPES[Path(path).suffix])
-        for path, content in sorted(_files(ARENA / "page", ""))
+        entry.name: (entry.path.read_bytes(), _TYPES[entry.path.suffix])
+        for entry in files_of(ARENA / "page")
     }
 
 
@@ -53,7 +47,9 @@ def _library() -> Path:
     return Path(spec.origin).parent
 
 
-def _files(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
-    for path in folder.rglob("*"):
-        if path.is_file() and path.suffix in (".py", ".html", ".js", ".css"):
-            yield str(Path(name) / path.relative_to(folder)), path.read_bytes()
+def _entries(folder: Path, prefix: str) -> list[Entry]:
+    return [
+        Entry(f"{prefix}/{entry.name}", entry.path)
+        for entry in files_of(folder, _OMITTED)
+        if entry.target is None
+    ]
