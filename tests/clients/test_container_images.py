@@ -40,7 +40,11 @@ folder = pathlib.Path({folder!r})
 with (folder / "words").open("a") as file:
     print(json.dumps(sys.argv[1:]), file=file)
 if sys.argv[1:3] == ["image", "inspect"]:
+    if (folder / "absent").exists():
+        sys.exit("no such image")
     print("sha256:" + "a" * 64)
+elif sys.argv[1] == "pull":
+    (folder / "absent").unlink()
 elif sys.argv[1] == "save":
     shutil.copy(folder / "image.tar", sys.argv[sys.argv.index("--output") + 1])
 """
@@ -130,6 +134,23 @@ def test_image_is_built_and_exported_by_docker(
     ]
     assert words[2][:2] == ["image", "inspect"]
     assert [*words[3][:2], words[3][-1]] == ["save", "--output", name]
+
+
+@pytest.mark.full
+def test_image_that_this_machine_lacks_is_fetched(
+    folder: Path, docker_words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "registry.example/server:1"
+    fields = """dockerfile = "Dockerfile"\nbuild_args = { GREETING = "hello" }\n"""
+    text = (folder / "hosting.toml").read_text()
+    assert fields in text
+    (folder / "hosting.toml").write_text(text.replace(fields, f'image = "{name}"\n'))
+    (docker_words.parent / "absent").touch()
+    deploy(capsys)
+    words = [json.loads(line) for line in docker_words.read_text().splitlines()]
+    assert [one[0] for one in words] == ["info", "image", "pull", "image", "save"]
+    assert words[2] == ["pull", name]
+    assert words[4][-1] == name
 
 
 @pytest.mark.full
