@@ -248,3 +248,21 @@ def test_server_that_cannot_start_is_named(development: Development) -> None:
     assert development.process.wait(PATIENCE_S) == 3
     assert "no-such-program of build.command is not installed" in development.output()
     assert not development.announced()
+
+
+def test_game_mode_with_an_adapter_is_refused(development: Development) -> None:
+    text = "[matchmaker.game_modes.duel]\nadapter = { ready = 'port' }"
+    development.write("hosting.toml", SETTINGS.replace("[matchmaker.game_modes.duel]", text))
+    development.start()
+    assert development.process is not None
+    assert development.process.wait(PATIENCE_S) == 3
+    assert "The game mode duel has an adapter" in development.output()
+
+
+def test_other_game_modes_may_have_an_adapter(development: Development) -> None:
+    other = "[matchmaker.game_modes.old]\nadapter = { ready = 'port' }\n"
+    other += "docker.ports.game.protocol = 'tcp'\n[play]"
+    development.write("hosting.toml", SETTINGS.replace("[play]", other))
+    development.start("--game-mode", "duel")
+    development.wait_for("first hello")
+    development.end()

@@ -159,6 +159,11 @@ class _Loop:
                 "Let the command write into a folder of its own, and name it as build.folder.",
             )
         mode = chosen_mode(game, self._options.mode)
+        if "adapter" in project.config["matchmaker"]["game_modes"][mode]:
+            raise InputInvalid(
+                f"The game mode {mode} has an adapter, which only watches servers of the service.",
+                "Run `pyservice deploy`, and then `pyservice play`.",
+            )
         run_server_command(self._steps, project)
         packages = installed_packages(self._steps, project)
         is_first = self._game is None
@@ -238,6 +243,7 @@ def _development_project(project: Project) -> Project:
             if "dev_protocol" in port:
                 port["protocol"] = port["dev_protocol"]
     for mode in levels[1:]:
+        mode.pop("adapter", None)
         mode.setdefault("heartbeat_timeout", _HEARTBEAT_TIMEOUT_MS)
     return dataclasses.replace(project, build=None, config=config)
 
@@ -290,7 +296,7 @@ def _watched(folder: Path) -> Iterator[Path]:
         project = read_project(folder)
         for root, exclude in _roots(project):
             yield from (entry.path for entry in files_of(root, exclude))
-    except (InputInvalid, FileNotFoundError):
+    except (InputInvalid, OSError):
         # The start reports it. A correction changes a file that was found before it.
         return
 
