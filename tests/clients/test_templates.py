@@ -29,6 +29,7 @@ SERVERS: Final = {
     "ws-python": "server/server.py",
     "ws-node": "server.ts",
     "udp-rust": "src/bin/server.rs",
+    "existing-server": "server/server.py",
     "godot": "server.gd",
 }
 MAX_SERVER_LINES: Final = 60
@@ -39,6 +40,7 @@ HAS_NPM_ACCESS: Final = (ROOT / "build/clients/typescript/conformance-driver.js"
 NEEDS: Final[dict[str, Sequence[pytest.MarkDecorator]]] = {
     "ws-python": [],
     "ws-node": [pytest.mark.skipif(not HAS_NPM_ACCESS, reason="no npm, or no access to packages")],
+    "existing-server": [],
     "udp-rust": [pytest.mark.skipif(shutil.which("cargo") is None, reason="no cargo")],
 }
 NOT_PLAYED: Final = "godot"

@@ -1,0 +1,1 @@
+../../../../../python/hosting_game.py

@@ -1,0 +1,27 @@
+"""A game server as it was before: it takes its port as an argument, and each line goes to all players."""
+
+import asyncio
+import sys
+
+players = set()
+
+
+async def play(reader, writer):
+    players.add(writer)
+    try:
+        async for line in reader:
+            for player in players:
+                player.write(line)
+    except (OSError, ValueError):
+        pass
+    finally:
+        players.discard(writer)
+        writer.close()
+
+
+async def main():
+    server = await asyncio.start_server(play, "127.0.0.1", int(sys.argv[1]))
+    await server.serve_forever()
+
+
+asyncio.run(main())
