@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from pyservice.runtime.run_lifecycle import Stopped, StopRequest
+from pyservice.runtime.stop_requests import Stopped, StopRequest
 
 pytestmark = pytest.mark.anyio
 
