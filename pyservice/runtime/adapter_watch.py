@@ -122,7 +122,7 @@ class AdapterWatch:
                 finally:
                     del self._port_waiters[run.id]
             case "log":
-                await _wait_for_line(run.path, LogPattern(adapter.log_match))
+                await wait_for_line(run.path, LogPattern(adapter.log_match))
             case "query":
                 await _wait_for_answer(run, adapter)
 
@@ -182,7 +182,8 @@ async def _query(run: RunLifecycle, adapter: Adapter) -> int | None:
     return -1 if answer.players is None else answer.players
 
 
-async def _wait_for_line(path: Path, pattern: LogPattern) -> None:
+async def wait_for_line(path: Path, pattern: LogPattern) -> None:
+    """Waits until a line of the program matches. Lines of the service do not count."""
     position = 0
     while True:
         read = functools.partial(
@@ -190,7 +191,8 @@ async def _wait_for_line(path: Path, pattern: LogPattern) -> None:
         )
         scan = await asyncio.to_thread(read)
         if scan is not None:
-            if any(pattern.matches(line.text) for line in scan.lines):
+            lines = (line for line in scan.lines if line.stream != "service")
+            if any(pattern.matches(line.text) for line in lines):
                 return
             position = scan.stop
         if scan is None or scan.is_last:

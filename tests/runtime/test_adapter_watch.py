@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from pathlib import Path
 
 import pytest
 
 from pyservice._native import LogPattern
-from pyservice.runtime.adapter_watch import LEFT_AFTER_S, AnsweredCounts
+from pyservice.runtime.adapter_watch import LEFT_AFTER_S, AnsweredCounts, wait_for_line
+from tests.support.waiting import PATIENCE_S
 
 
 def test_fewer_players_free_slots_after_30_s_of_answers() -> None:
@@ -40,3 +43,18 @@ def test_log_pattern_takes_linear_time() -> None:
 def test_log_pattern_refuses_other_syntax_and_large_expressions(expression: str) -> None:
     with pytest.raises(ValueError, match=r"\w"):
         LogPattern(expression)
+
+
+@pytest.mark.anyio
+async def test_line_of_the_service_does_not_match(tmp_path: Path) -> None:
+    segment = tmp_path / "log" / "0"
+    segment.parent.mkdir()
+    segment.write_bytes(
+        b"1 s Nothing listens at PORT_GAME=1, but the map is loaded.\n1 o loading\n"
+    )
+    waiting = asyncio.create_task(wait_for_line(tmp_path, LogPattern("map is loaded")))
+    finished, _ = await asyncio.wait([waiting], timeout=1)
+    assert not finished
+    with segment.open("ab") as log:
+        log.write(b"2 e the map is loaded\n")
+    await asyncio.wait_for(waiting, PATIENCE_S)
