@@ -16,13 +16,15 @@ import pytest
 
 from pyservice_cli.api import Api
 from pyservice_cli.connections import find_connection
-from tests.clients.test_command_line import Command, command, folder, logged_in
 from tests.support import game_programs
+from tests.support.developer_commands import Command
+from tests.support.developer_commands import command as command
+from tests.support.developer_commands import folder as folder
+from tests.support.developer_commands import logged_in as logged_in
 from tests.support.full_service import FullService, running
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.full, pytest.mark.usefixtures("logged_in")]
-__all__ = ["command", "folder", "logged_in"]
 
 SETTINGS: Final = """
 game = "{game}"
@@ -172,7 +174,7 @@ class BrokenGame:
         if cause.program is not None:
             (folder / "server.py").write_text(cause.program)
             (folder / "server.py").chmod(cause.mode)
-        deployed = command("deploy", "--json")
+        deployed = command("deploy", "--no-trial", "--json")
         assert deployed.status == 0, deployed.errors
         self._url = f"http://{service.ready['http']}"
         api = Api(find_connection(None))

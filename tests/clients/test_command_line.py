@@ -2,64 +2,32 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import subprocess
 import sys
 import tarfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
 from pyservice_cli import uploading
 from pyservice_cli.api import Api
-from pyservice_cli.application import run
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
 from pyservice_cli.failures import ExitStatus, InputInvalid, Interrupted
 from pyservice_cli.local_services import Announcement, running_services
 from pyservice_cli.packing import files_of, pack
+from tests.support.developer_commands import Command
+from tests.support.developer_commands import command as command
+from tests.support.developer_commands import folder as folder
+from tests.support.developer_commands import logged_in as logged_in
 from tests.support.full_service import FullService
 from tests.support.waiting import until
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-class Ended(NamedTuple):
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def result(self) -> Any:
-        assert self.output, self.errors
-        return json.loads(self.output)
-
-
-Command = Callable[..., Ended]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    folder = tmp_path / "my-game"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
-    return folder
-
-
-@pytest.fixture
-def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        status = run(list(words))
-        output, errors = capsys.readouterr()
-        return Ended(status, output, errors)
-
-    return call
 
 
 def write_settings(folder: Path, text: str) -> None:
@@ -238,12 +206,6 @@ def test_announcement_ends_with_its_process(
     os.close(announcement._descriptor)
     assert not service.is_running()
     assert running_services() == []
-
-
-@pytest.fixture
-def logged_in(full_service: FullService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(URL_VARIABLE, f"http://{full_service.ready['http']}")
-    monkeypatch.setenv(TOKEN_VARIABLE, full_service.cloud_token)
 
 
 GAME = """

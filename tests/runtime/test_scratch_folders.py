@@ -14,6 +14,7 @@ import pytest
 from pyservice.runtime import scratch_folders
 from pyservice.runtime.build_manifests import BadManifest, read_bundle_config, read_server_json
 from pyservice.runtime.build_sandbox import KEEPER_BINARY
+from pyservice.runtime.full_scratch import FullScratch
 from pyservice.runtime.isolation_trials import choose_isolation, choose_scratch
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import RunFolder
@@ -25,7 +26,7 @@ from pyservice.runtime.scratch_folders import (
     remove_templates,
 )
 from tests.runtime.unstarted_runs import laid_out
-from tests.support.runtime_host import RuntimeHost
+from tests.support.runtime_host import RuntimeHost, until
 from tests.support.scratch_images import needs_loop_devices, needs_mke2fs
 from tests.support.waiting import eventually
 
@@ -36,6 +37,7 @@ FILL = (
     'head -c 10G /dev/zero 2>&1 >"$HOME/big" | grep -o "No space left on device"; '
     'stat -c %s "$HOME/big"; echo full; exec sleep 3600'
 )
+FILL_QUIETLY = 'head -c 10G /dev/zero >"$HOME/big" 2>/dev/null; echo full; exec sleep 3600'
 WRITE_ONCE = (
     'while [ ! -e "$HOME/end" ]; do sleep 0.1; echo x >"$HOME/one" && touch "$HOME/end"; done; '
     'cat "$HOME/one"; exec sleep 3600'
@@ -238,3 +240,28 @@ def test_manifests_have_a_size() -> None:
     label["hosting.scratch_mb"] = "1"
     with pytest.raises(BadManifest, match=r"hosting\.scratch_mb must be"):
         read_bundle_config(json.dumps(bundle).encode())
+
+
+@pytest.mark.full
+async def test_full_folder_is_named_while_the_program_runs(host: RuntimeHost) -> None:
+    await limited(host, host.folder / "servers")
+    full = await host.running(FILL_QUIETLY, disk_mb=16)
+    other = await host.running(disk_mb=16)
+    assert await host.lines(full, 1) == ["full"]
+    scratch = FullScratch()
+    for _ in range(2):
+        await scratch.check(host.supervisor.runs)
+    sentence = scratch.problem(full.id)
+    assert sentence is not None
+    assert sentence.startswith("The scratch folder is full (16 MiB): write less, or ")
+    assert scratch.problem(other.id) is None
+
+    def service_lines() -> list[str]:
+        return [line.text for line in host.of(full).lines() if line.stream == "service"]
+
+    await until(lambda: service_lines() == [sentence])
+    host.supervisor.end(full.id, 0)
+    await host.reports.end(full.id)
+    await until(lambda: full.id not in host.supervisor.runs)
+    await scratch.check(host.supervisor.runs)
+    assert (scratch.problem(full.id), service_lines()) == (None, [sentence])

@@ -11,8 +11,6 @@ use std::time::Instant;
 use hosting_client_addresses::ClientKey;
 use serde::Serialize;
 
-use crate::traffic::Traffic;
-
 /// Client addresses that are counted apart for each owner. All further ones have one count.
 const CLIENTS_MAX: usize = 256;
 const PERIOD_S: u64 = 60;
@@ -20,7 +18,7 @@ const PERIOD_S: u64 = 60;
 /// Session that counts until it is dropped.
 #[derive(Debug)]
 pub struct ClientSession {
-    traffic: Arc<Traffic>,
+    sessions: Arc<ClientSessions>,
     /// None: one of the further addresses.
     client: Option<ClientKey>,
 }
@@ -62,17 +60,17 @@ impl Default for ClientSessions {
 }
 
 impl ClientSession {
-    /// Counts a session of a client with the owner of `traffic`.
+    /// Counts a session of a client.
     #[must_use]
-    pub fn open(traffic: &Arc<Traffic>, address: IpAddr) -> Self {
-        let client = traffic.sessions.add(ClientKey::of(address));
-        Self { traffic: traffic.clone(), client }
+    pub fn open(sessions: &Arc<ClientSessions>, address: IpAddr) -> Self {
+        let client = sessions.add(ClientKey::of(address));
+        Self { sessions: sessions.clone(), client }
     }
 }
 
 impl Drop for ClientSession {
     fn drop(&mut self) {
-        self.traffic.sessions.remove(self.client);
+        self.sessions.remove(self.client);
     }
 }
 
@@ -147,21 +145,21 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn counts(traffic: &Traffic) -> Vec<(IpAddr, u32)> {
-        let mut clients = traffic.sessions.read("a").clients;
+    fn counts(sessions: &ClientSessions) -> Vec<(IpAddr, u32)> {
+        let mut clients = sessions.read("a").clients;
         clients.sort_unstable();
         clients
     }
 
     #[test]
     fn sessions_count_by_client_address() {
-        let traffic = Arc::new(Traffic::default());
+        let all = Arc::new(ClientSessions::default());
         let texts = ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::2"];
-        let sessions = texts.map(|text| ClientSession::open(&traffic, address(text)));
-        assert_eq!(counts(&traffic), [(address("192.0.2.1"), 2), (address("2001:db8::"), 2)]);
+        let sessions = texts.map(|text| ClientSession::open(&all, address(text)));
+        assert_eq!(counts(&all), [(address("192.0.2.1"), 2), (address("2001:db8::"), 2)]);
         drop(sessions);
-        assert_eq!(counts(&traffic), [(address("192.0.2.1"), 2), (address("2001:db8::"), 2)], "they ended just now");
-        let mut state = traffic.sessions.state.lock().unwrap();
+        assert_eq!(counts(&all), [(address("192.0.2.1"), 2), (address("2001:db8::"), 2)], "they ended just now");
+        let mut state = all.state.lock().unwrap();
         state.advance(1);
         assert_eq!(state.by_client.len(), 2);
         state.advance(2);
@@ -170,13 +168,12 @@ mod tests {
 
     #[test]
     fn further_addresses_have_one_count() {
-        let traffic = Arc::new(Traffic::default());
-        let open =
-            |number: usize| ClientSession::open(&traffic, IpAddr::from([10, 0, (number >> 8) as u8, number as u8]));
+        let all = Arc::new(ClientSessions::default());
+        let open = |number: usize| ClientSession::open(&all, IpAddr::from([10, 0, (number >> 8) as u8, number as u8]));
         let sessions: Vec<_> = (0..CLIENTS_MAX + 3).map(open).collect();
-        let read = traffic.sessions.read("a");
+        let read = all.read("a");
         assert_eq!((read.clients.len(), read.others), (CLIENTS_MAX, 3));
         drop(sessions);
-        assert_eq!(traffic.sessions.read("a").others, 3);
+        assert_eq!(all.read("a").others, 3);
     }
 }

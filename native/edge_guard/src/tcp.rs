@@ -70,7 +70,7 @@ async fn relay_connection(
             return Err(ConnectionRefusal::Handshake);
         };
         let mut backend = connect(backend, addresses, timeouts.connect).await?;
-        let _counted = ClientSession::open(&live.traffic, player);
+        let _counted = ClientSession::open(&live.traffic.sessions, player);
         let limits = RelayLimits::idle(timeouts.stream_idle);
         if relay::relay_streams(&mut client, &mut backend, limits, counters).await.is_err() {
             reset(client.get_ref().0, &backend);
@@ -78,7 +78,7 @@ async fn relay_connection(
         return Ok(());
     }
     let mut backend = connect(backend, addresses, timeouts.connect).await?;
-    let _counted = ClientSession::open(&live.traffic, player);
+    let _counted = ClientSession::open(&live.traffic.sessions, player);
     let limits = RelayLimits { idle: timeouts.stream_idle, first: Some((timeouts.first_byte, open.permit())) };
     if let Err(error) = relay::relay_sockets(&mut client, &mut backend, limits, counters).await {
         reset(&client, &backend);

@@ -24,7 +24,7 @@ pub const PAGE_OWNERS: usize = 1_024;
 pub struct Traffic {
     bytes: [Counter; 2],
     packets: [Counter; 2],
-    pub sessions: ClientSessions,
+    pub sessions: Arc<ClientSessions>,
 }
 
 impl Traffic {

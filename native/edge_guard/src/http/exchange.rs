@@ -88,7 +88,7 @@ async fn forward(
     }
     let progress = request.body().progress();
     let (mut response, sender) = send_request(player, &live, &backend, request).await?;
-    let counted = (!live.is_reserved).then(|| ClientSession::open(&live.traffic, player.peer.ip()));
+    let counted = (!live.is_reserved).then(|| ClientSession::open(&live.traffic.sessions, player.peer.ip()));
     *response.version_mut() = Version::HTTP_11;
     match upgrade.filter(|_| response.status() == StatusCode::SWITCHING_PROTOCOLS) {
         Some(of_client) => {

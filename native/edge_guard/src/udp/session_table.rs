@@ -178,9 +178,9 @@ impl SessionTable {
         self.all[index].proxy_header = header;
     }
 
-    pub fn count_with_owner(&mut self, index: usize, traffic: &Arc<Traffic>) {
+    pub fn count_with_owner(&mut self, index: usize, traffic: &Traffic) {
         let session = &mut self.all[index];
-        session.counted = Some(ClientSession::open(traffic, session.player.client()));
+        session.counted = Some(ClientSession::open(&traffic.sessions, session.player.client()));
     }
 
     pub fn set_player_session(&mut self, index: usize, session: Option<PlayerSession>) {
