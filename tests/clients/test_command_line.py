@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import pytest
 
 from pyservice_cli import uploading
 from pyservice_cli.api import Api
+from pyservice_cli.application import run
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
 from pyservice_cli.failures import ExitStatus, InputInvalid, Interrupted
 from pyservice_cli.local_services import Announcement, running_services
@@ -262,14 +264,14 @@ build_output = "site"
     write_settings(folder, text)
     (folder / "source.py").write_text("")
     capfd.readouterr()
-    assert run(["deploy", "--json"]) == 0
+    assert run(["deploy", "--no-trial", "--json"]) == 0
     output, errors = capfd.readouterr()
     with urllib.request.urlopen(json.loads(output)["url"]) as page:
         assert page.read() == b"hello\n"
     assert {"compiled", "rendered"} <= set(errors.splitlines())
     assert (folder / "made/server.py").exists()
     write_settings(folder, text.replace("echo compiled", "exit 3"))
-    assert run(["deploy", "--json"]) == ExitStatus.REFUSED
+    assert run(["deploy", "--no-trial", "--json"]) == ExitStatus.REFUSED
     assert "build.build_command ended with exit status 3" in capfd.readouterr().err
 
 
