@@ -1,4 +1,4 @@
-"""A game server as it was before: it takes its port as an argument, and each line goes to all players."""
+"""A game server without any call of the service: it sends each line to all players."""
 
 import asyncio
 import sys
