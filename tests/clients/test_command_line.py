@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -27,7 +28,7 @@ from tests.support.developer_commands import command as command
 from tests.support.developer_commands import folder as folder
 from tests.support.developer_commands import logged_in as logged_in
 from tests.support.full_service import FullService
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -336,6 +337,27 @@ def test_program_of_this_machine_becomes_a_lobby(folder: Path, command: Command)
     assert printed["HOSTING_LOBBY_TOKEN"].startswith("lobby_")
     ended = command("dev", "attach", "--port", "gmae=7002")
     assert (ended.status, "Names: game." in ended.errors) == (ExitStatus.INPUT_INVALID, True)
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_end_of_play_ends_its_bots(folder: Path, command: Command, number: signal.Signals) -> None:
+    bot = '\n[play]\nbot = ["python3", "bot.py"]\n'
+    write_settings(folder, GAME.format(name=f"cli-bots-{number.value}") + bot)
+    (folder / "server.py").write_text("")
+    (folder / "bot.py").write_text(
+        "import os, signal; open(str(os.getpid()) + '.bot', 'w').close(); signal.pause()"
+    )
+    command("deploy", "--no-trial")
+    play = subprocess.Popen(
+        [sys.executable, "-m", "pyservice_cli", "play", "--bots", "2"], cwd=folder
+    )
+    until(lambda: len(list(folder.glob("*.bot"))) == 2)
+    play.send_signal(number)
+    assert play.wait(PATIENCE_S) == 0
+    bots = [int(path.stem) for path in folder.glob("*.bot")]
+    assert not [pid for pid in bots if Path(f"/proc/{pid}").exists()]
 
 
 @pytest.mark.full

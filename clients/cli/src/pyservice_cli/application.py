@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import inspect
-import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 from typer.models import CommandInfo
 
-from pyservice_cli.failures import CommandFailed, Interrupted
+from pyservice_cli.failures import CommandFailed
+from pyservice_cli.interrupts import raise_on_signals
 from pyservice_cli.terminal import Terminal
 
 if TYPE_CHECKING:
@@ -404,7 +404,7 @@ def doctor(folder: Folder = Path(), profile: ProfileName = None, json: Json = Fa
 
 def run(words: list[str]) -> int:
     """Runs a command and returns its exit status."""
-    signal.signal(signal.SIGINT, _interrupt)
+    raise_on_signals()
     try:
         application = _with_operator_commands()
         (_listing(application) if words in ([], ["--help"], ["-h"]) else application)(words)
@@ -418,11 +418,6 @@ def run(words: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    """Ends the command with the status of Ctrl-C. `typer` would return 1."""
-    raise Interrupted
 
 
 def _listing(application: typer.Typer) -> typer.Typer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Refused
 from pyservice_cli.games import Game
+from pyservice_cli.interrupts import uninterrupted
 from pyservice_cli.terminal import Terminal
 
 _STOP_TIMEOUT_S: Final = 30.0
@@ -132,14 +132,14 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
     try:
         return process.wait()
     except Interrupted:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if sys.platform != "win32":
-            process.terminate()
-        try:
-            return process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return process.wait()
+        with uninterrupted():
+            if sys.platform != "win32":
+                process.terminate()
+            try:
+                return process.wait(_STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                return process.wait()
 
 
 def detach_lobby(game: Game, lobby_id: str) -> None:

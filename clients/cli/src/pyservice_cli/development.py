@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from pyservice_cli.build_commands import run_server_command
 from pyservice_cli.deployment import deploy, ensure_game
 from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Refused
 from pyservice_cli.games import Game
+from pyservice_cli.interrupts import uninterrupted
 from pyservice_cli.packing import files_of
 from pyservice_cli.playing import end_bots, start_bots
 from pyservice_cli.project import FILE, Project, make_work_folder, read_project
@@ -65,30 +65,16 @@ def develop(
     """Plays the game of a folder on this machine until Ctrl-C."""
     project = read_project(folder)
     make_work_folder(folder)
-    for number in _END_SIGNALS:
-        signal.signal(number, _interrupt)
     try:
         with development_service(terminal, project.work_folder, profile) as connection:
             loop = _Loop(terminal, folder, Api(connection), options)
             try:
                 loop.run()
             finally:
-                # A second Ctrl-C must not leave processes behind.
-                for number in (signal.SIGINT, *_END_SIGNALS):
-                    signal.signal(number, signal.SIG_IGN)
-                loop.end()
+                with uninterrupted():
+                    loop.end()
     except Interrupted:
         return
-
-
-# The end of the terminal must end the processes, too.
-_END_SIGNALS: Final = (
-    (signal.SIGTERM,) if sys.platform == "win32" else (signal.SIGTERM, signal.SIGHUP)
-)
-
-
-def _interrupt(_number: int, _frame: object) -> None:
-    raise Interrupted
 
 
 class _Steps(Terminal):

@@ -14,6 +14,7 @@ from typing import Any, Final
 from pyservice_cli.api import Api
 from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted
 from pyservice_cli.games import Game
+from pyservice_cli.interrupts import uninterrupted
 from pyservice_cli.project import Project
 from pyservice_cli.python_packages import installed_packages
 from pyservice_cli.terminal import Terminal, open_browser
@@ -77,11 +78,12 @@ def start_bots(
 
 
 def end_bots(processes: list[subprocess.Popen[bytes]]) -> None:
-    for process in processes:
-        process.terminate()
-    for process in processes:
-        process.wait()
-    processes.clear()
+    with uninterrupted():
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait()
+        processes.clear()
 
 
 def _start_bot(

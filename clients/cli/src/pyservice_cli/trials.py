@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import signal
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pyservice_cli.api import Answer
 from pyservice_cli.failures import CommandFailed, Refused
 from pyservice_cli.games import Game
+from pyservice_cli.interrupts import uninterrupted
 from pyservice_cli.terminal import Terminal
 from pyservice_cli.watching import last_lines, line_text
 
@@ -78,7 +77,7 @@ def try_version(terminal: Terminal, game: Game, version_id: str, config: Mapping
         for trial in trials:
             _wait_until_ready(terminal, game, version_id, trial)
     finally:
-        with _without_interrupts():
+        with uninterrupted():
             _end(game, version_id, trials)
 
 
@@ -151,13 +150,3 @@ def _end(game: Game, version_id: str, trials: Sequence[_Trial]) -> None:
                 game.api.delete(f"{game.path}/matchmaker/lobbies/{trial.lobby_id}")
     except CommandFailed:
         return
-
-
-@contextmanager
-def _without_interrupts() -> Iterator[None]:
-    """Ignores Ctrl-C, so that a second one does not leave a trial behind."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
