@@ -107,6 +107,12 @@ def test_refused_validation_is_named(make_service: MakeService, directory: AcmeS
     directory.settings  # noqa: B018 - makes the certificate of the directory
     directory.start(9)
     service = started(make_service, directory)
-    until(lambda: events(service, "certificate not ordered"))
-    problem = events(service, "certificate not ordered")[0]["problem"]
-    assert re.search(rf"/dir: {HOST}: .*Failed to connect to .*tls-alpn-01", problem), problem
+    # On a busy machine, an earlier attempt can fail because the directory is slow.
+    pattern = re.compile(rf"/dir: {HOST}: .*Failed to connect to .*tls-alpn-01")
+    until(
+        lambda: [
+            event
+            for event in events(service, "certificate not ordered")
+            if pattern.search(event["problem"])
+        ]
+    )
