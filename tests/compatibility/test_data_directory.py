@@ -7,9 +7,12 @@ clock of the service starts at the time when the directory was written, so that 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import lzma
 import os
+import re
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -73,8 +76,13 @@ def service(folder: Path, facts: Any) -> Iterator[FullService]:
         for spec in (folder / "data/servers").glob("*/spec"):
             (spec.parent / "state").unlink()
             subprocess.run([keeper, spec.parent], check=True)
-        with running(service):
-            yield service
+        with contextlib.ExitStack() as listeners:
+            # The stored program listens at none of its ports, and such a lobby gets no players.
+            for spec in (folder / "data/servers").glob("*/spec"):
+                for number in re.findall(rb"env=PORT_\w+=(\d+)", spec.read_bytes()):
+                    listeners.enter_context(socket.create_server(("127.0.0.1", int(number))))
+            with running(service):
+                yield service
     finally:
         service.close()
 
