@@ -573,7 +573,7 @@ def test_codes_on_pages_are_in_the_table() -> None:
         r"(HOSTING|HATHORA|PYSERVICE|PORT|GAME|AF|CAP|CLONE|NETLINK|SO)_\w+|(CLOUD|PUBLIC|SERVICE)_TOKEN"
     )
     reasons = re.findall(r"[A-Z_]{4,}", COMMENTS["hosting.v1.LobbyRecord.failure"])
-    system = {"RLIMIT_AS", "SCHED_BATCH"}
+    system = {"LD_LIBRARY_PATH", "RLIMIT_AS", "SCHED_BATCH"}
     edge_guard = {
         *("SERVER_NOT_THERE", "SERVER_UNREACHABLE", "SERVER_HEADERS_TOO_LARGE", "SERVER_LATE"),
         *("REQUEST_INVALID", "PLAYER_WITHOUT_SLOT"),

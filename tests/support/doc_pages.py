@@ -381,8 +381,8 @@ def commands(group: Any, before: str = "pyservice") -> Iterator[tuple[str, set[s
                 continue
         if not command.hidden:
             options = [one for one in command.params if not getattr(one, "hidden", False)]
-            names = {name for one in options for name in one.opts if name.startswith("--")}
-            yield f"{before} {name}", names
+            words = {word for one in options for word in (*one.opts, *one.secondary_opts)}
+            yield f"{before} {name}", {word for word in words if word.startswith("--")}
 
 
 def links() -> Iterable[tuple[str, str, str]]:
