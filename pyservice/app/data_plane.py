@@ -217,6 +217,10 @@ class DataPlane:
             *self._processes.work(),
         ):
             self._tasks.own(name, work)
+        self._internal = self._internal_server()
+
+    def _internal_server(self) -> InternalServer:
+        settings = self._settings
         administration = TokenAdministration(
             self._namespaces,
             self._engine,
@@ -236,7 +240,7 @@ class DataPlane:
             self._processes.runtime,
             [region.name_id for region in settings.regions],
         )
-        self._internal = InternalServer(
+        return InternalServer(
             {
                 f"{_INTERNAL}.Feed.Apply": self._feed.apply,
                 f"{_INTERNAL}.Feed.ApplyMany": self._feed.apply_many,

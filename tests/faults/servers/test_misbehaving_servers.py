@@ -110,7 +110,8 @@ async def start_failed(
 ) -> Any:
     returned = await game.failed(mode)
     lobby_id = returned["lobby_id"]
-    metadata = {"lobby_id": lobby_id, "reason": reason}
+    kind = "never-ready" if reason == "start_timeout" else reason
+    metadata = {"lobby_id": lobby_id, "reason": reason, "kind": kind}
     if exit_code is not None:
         metadata["exit_code"] = str(exit_code)
     assert returned == metadata
