@@ -91,8 +91,8 @@ class PlayerSessions:
             report = process.lobbies.get(lobby.owner_id)
             if report is not None and now_s - report.at_s <= REPORT_TIMEOUT_S:
                 players.update(report.sessions)
-        others = [client for client in players if client not in set(own)]
-        clients = [*own, *others]
+        # The addresses of this request come first, because the response is about them.
+        clients = [*dict.fromkeys((*own, *players))]
         assert self._since_s is not None
         # Before, another process may not have reported to this data plane yet.
         may_free = now_s - self._since_s > REPORT_TIMEOUT_S and all(

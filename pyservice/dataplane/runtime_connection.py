@@ -481,15 +481,8 @@ def _runtime_port(port: ModePort) -> pb.RuntimePort:
 def _runtime_adapter(adapter: Adapter | None) -> pb.RuntimeAdapter | None:
     if adapter is None:
         return None
-    return pb.RuntimeAdapter(
-        ready=adapter.ready,
-        port=adapter.port,
-        log_match=adapter.log_match,
-        query=adapter.query,
-        query_port=adapter.query_port,
-        query_path=adapter.query_path,
-        players=adapter.players,
-    )
+    fields = pb.RuntimeAdapter.DESCRIPTOR.fields
+    return pb.RuntimeAdapter(**{field.name: getattr(adapter, field.name) for field in fields})
 
 
 async def _served_at_once(lobby: bytes) -> None:

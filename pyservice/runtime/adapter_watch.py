@@ -23,7 +23,7 @@ from pyservice.runtime.run_lifecycle import RunLifecycle
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_forward
 from pyservice.runtime.run_requests import LISTEN_ADDRESS, ReportUndelivered
 from pyservice.runtime.run_supervisor import RunSupervisor
-from pyservice.runtime.server_queries import QueryFailed, query_server
+from pyservice.runtime.server_queries import QueryAnswer, QueryFailed, query_server
 from pyservice.runtime.unbound_ports import (
     bound_ports,
     find_listeners,
@@ -152,11 +152,11 @@ class AdapterWatch:
         counts = AnsweredCounts()
         loop = asyncio.get_running_loop()
         while True:
-            players = await _query(run, adapter)
-            if players is None or players < 0:
+            answer = await _query(run, adapter)
+            if answer is None or answer.players is None:
                 counts.clear()
             else:
-                connected, may_free = counts.add(loop.time(), players)
+                connected, may_free = counts.add(loop.time(), answer.players)
                 try:
                     await self._reporter.report_players(run.id, connected, may_free=may_free)
                 except (ReportUndelivered, ServiceError) as error:
@@ -171,15 +171,14 @@ async def _wait_for_answer(run: RunLifecycle, adapter: Adapter) -> None:
         await asyncio.sleep(_READY_QUERY_INTERVAL_S)
 
 
-async def _query(run: RunLifecycle, adapter: Adapter) -> int | None:
-    """Returns the number of players, -1 for an answer without it, or None without an answer."""
+async def _query(run: RunLifecycle, adapter: Adapter) -> QueryAnswer | None:
+    """Returns None if the game server does not answer."""
     port = run.process_ports[adapter.query_port].number
     try:
-        answer = await query_server(adapter.query, LISTEN_ADDRESS, port, adapter.query_path)
+        return await query_server(adapter.query, LISTEN_ADDRESS, port, adapter.query_path)
     except QueryFailed as error:
         _log.debug("a game server did not answer a query", id=run.id, error=str(error))
         return None
-    return -1 if answer.players is None else answer.players
 
 
 async def wait_for_line(path: Path, pattern: LogPattern) -> None:
