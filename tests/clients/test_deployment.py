@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +17,7 @@ from pyservice_cli.application import run
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE, Connection
 from pyservice_cli.failures import ExitStatus
 from tests.support import game_programs
+from tests.support.developer_commands import Ended
 from tests.support.full_service import FullService
 from tests.support.waiting import until
 
@@ -35,16 +35,6 @@ docker.ports.game.protocol = "tcp"
 [matchmaker.game_modes.duel]
 """
 SITE: Final = '\n[cdn]\nbuild_output = "page"\n'
-
-
-class Ended(NamedTuple):
-    status: int
-    output: str
-    errors: str
-
-    @property
-    def result(self) -> Any:
-        return json.loads(self.output)
 
 
 class Folder:
@@ -160,6 +150,13 @@ def test_dry_run_prints_the_steps_and_changes_nothing(folder: Folder) -> None:
     assert "start a lobby" not in str(folder.deployed("--dry-run", "--no-trial").output)
     assert folder.running_version() == before
     assert len(list(folder.api.pages(f"{folder.game}/builds", "builds"))) == 1
+    page = folder.path / "page"
+    page.mkdir()
+    (page / "index.html").write_text("hello")
+    folder.write(SITE)
+    steps = folder.deployed("--dry-run", "--json").result["steps"]
+    assert "upload the changed files of the site, which has 2 files" in steps
+    assert folder.api.get(f"{folder.place}/tokens")["tokens"] == []
 
 
 def test_interrupted_trial_leaves_nothing_behind(

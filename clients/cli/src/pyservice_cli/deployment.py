@@ -130,6 +130,10 @@ def _ensure_site(run: _Run) -> str | None:
         for entry in files_of(game.project.folder / output)
         if not entry.target
     }
+    step = f"upload the changed files of the site, which has {len(files) + 1} files"
+    if run.is_dry and not _has_public_token(game):
+        run.skipped.append(step)
+        return _NEW
     files[PAGE_SETTINGS] = _page_settings(game)
     digests = {}
     for name, content in files.items():
@@ -140,13 +144,19 @@ def _ensure_site(run: _Run) -> str | None:
     stored, begun = find_stored(game.api, f"{game.path}/cdn/sites", "sites", name)
     if stored is not None:
         return str(stored["site_id"])
-    if run.skips(f"upload the changed files of the site, which has {len(files)} files"):
+    if run.skips(step):
         return _NEW
     return _upload_site(run, name, files, digests, is_resumed=begun is not None)
 
 
 def _opened(content: Path | bytes) -> BinaryIO:
     return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+
+
+def _has_public_token(game: Game) -> bool:
+    """Returns whether `_page_settings` finds a token, so that it creates none."""
+    tokens = game.api.pages(f"{game.namespace_path}/tokens", "tokens")
+    return any(token["kind"] == "pub" and "revoke_ts" not in token for token in tokens)
 
 
 def _page_settings(game: Game) -> bytes:
