@@ -40,6 +40,8 @@ from pyservice_cli.terminal import Terminal, open_browser
 
 NAMESPACE: Final = "dev"
 _POLL_S: Final = 0.2
+_REST_FACTOR: Final = 4
+"""Pause after a search, as a multiple of its time. A large folder takes a fifth of a core at most."""
 _HEARTBEAT_TIMEOUT_MS: Final = 600_000
 """A server that stops at a breakpoint sends no heartbeat."""
 _ENDED_STATES: Final = ("stopped", "failed")
@@ -192,11 +194,13 @@ class _Loop:
 
     def _wait_for_change(self, before: Fingerprint) -> None:
         """Returns when files have changed and then rest, so that an editor can finish writing."""
-        latest = before
+        latest, search_s = before, 0.0
         while True:
-            time.sleep(_POLL_S)
+            time.sleep(max(_POLL_S, _REST_FACTOR * search_s))
             self._report_end()
+            began_s = time.monotonic()
             now = _fingerprint(self._folder)
+            search_s = time.monotonic() - began_s
             if now == latest and now != before:
                 return
             latest = now
