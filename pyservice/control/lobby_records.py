@@ -253,7 +253,7 @@ class LobbyRecordLookup:
     database: Database
     client: FactsClient
     history: LobbyFactReader
-    start_limit_ms: int = 300_000
+    start_limit_ms: int
     """Time until a lobby that is not ready fails."""
 
     async def find(

@@ -41,7 +41,7 @@ class ExportScenario(LobbyRecords):
         super().__init__(builds)
         self._folder = folder
         history = LobbyFactReader(builds.database, UnusedDataPlane(), lambda: None)
-        recorded = LobbyRecordLookup(builds.database, UnusedDataPlane(), history)
+        recorded = LobbyRecordLookup(builds.database, UnusedDataPlane(), history, 300_000)
         self.quotas = QuotaChecks()
         self.exports = LobbyExportOperations(
             builds.database,
