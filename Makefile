@@ -7,7 +7,9 @@ BIN := $(VENV)/bin
 S3_SERVER := build/s3/bin/s3s-fs
 ACME_SERVER := build/pebble/bin/pebble
 CARGO_TARGET := $(or $(CARGO_TARGET_DIR),target)
-PROGRAMS := pyservice/bin/hosting-edge-guard pyservice/bin/hosting-keeper
+# `quick` compiles in a fraction of the time, `release` is measured and shipped. A checkout with a release build stays one.
+PROFILE ?= $(if $(wildcard build/native-release),release,quick)
+BUILT := build/native-$(PROFILE) build/keeper-$(PROFILE)
 NATIVE_SOURCES := $(shell find native -name '*.rs' -not -path '*/tests/*' -not -path '*/examples/*' -not -path '*/fuzz/*') $(wildcard native/*/Cargo.toml native/*/*.json) pyservice/runtime/seccomp_profile.json Cargo.toml Cargo.lock
 # Compiled parts of the tests. The tests only read them, and name `make test-programs` if one is missing or older than its
 # source (tests/support/compiled_programs.py).
@@ -16,7 +18,7 @@ TEST_PROGRAMS := $(FAST_TEST_PROGRAMS) $(addprefix build/test_programs/,older_ma
 # The tests start hundreds of Python processes: each would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check missing-tools run test test-programs client-drivers test-full proofs lint docs bench build wheel generate lock clean
+.PHONY: help check missing-tools service run test test-programs client-drivers test-full proofs lint docs bench build wheel generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,40 +30,49 @@ check: ## List the tools of a build with their versions, and say how to install 
 missing-tools:
 	@PYTHON=$(PYTHON) ./scripts/check-tools >/dev/null
 
-build: missing-tools $(BIN)/.built $(PROGRAMS) ## Python environment, the native module and programs, release profile
+build: missing-tools $(BIN)/.installed $(BUILT) ## Python environment, the native module and programs (flags: PROFILE=release)
 
-$(BIN)/.installed: requirements/dev.lock clients/cli/pyproject.toml
+# The service without the tools of a developer. Its parts are made at the same time, because pip uses only one core.
+service: missing-tools
+	@$(MAKE) --silent --no-print-directory --jobs 3 $(BIN)/.service $(BUILT)
+
+$(BIN)/.service: requirements/run.lock clients/cli/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@scripts/step "Python packages" build/python.log $(BIN)/pip install --progress-bar off --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	@scripts/step "Python packages" build/python.log $(BIN)/pip install --progress-bar off --disable-pip-version-check --require-hashes -r requirements/run.lock
 	@scripts/step "command line" build/command-line.log $(BIN)/pip install --disable-pip-version-check --no-deps --no-build-isolation --editable clients/cli
+	@echo "$(CURDIR)" >$$(echo $(VENV)/lib/python*/site-packages)/pyservice.pth
 	@touch $@
 
-# Python prefers a module built for its own version over one of the stable ABI, so modules of earlier builds are removed.
-$(BIN)/.built: $(BIN)/.installed $(NATIVE_SOURCES) pyproject.toml
-	@rm -f pyservice/_native*.so
-	@scripts/step "native module" build/native.log $(BIN)/maturin develop --release
+$(BIN)/.installed: $(BIN)/.service requirements/dev.lock
+	@scripts/step "Python packages of developers" build/python-dev.log $(BIN)/pip install --progress-bar off --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	@touch $@
 
-# The wheel contains both programs.
-pyservice/bin/hosting-edge-guard: $(NATIVE_SOURCES)
+# The module and edge-guard share one compilation of their dependencies, with the union of their features.
+build/native-$(PROFILE): $(NATIVE_SOURCES)
 	@mkdir -p pyservice/bin
-	@scripts/step "edge-guard" build/edge-guard.log cargo build --release -p hosting-edge-guard
-	@install -s -t pyservice/bin $(CARGO_TARGET)/release/hosting-edge-guard
+	@rm -f build/native-* pyservice/_native*.so
+	@PYO3_PYTHON=$(PYTHON) scripts/step "native module and edge-guard" build/native.log cargo build --locked --profile $(PROFILE) -p hosting-bindings -p hosting-edge-guard
+	@install -s -T $(CARGO_TARGET)/$(PROFILE)/lib_native.so pyservice/_native.abi3.so
+	@install -s -t pyservice/bin $(CARGO_TARGET)/$(PROFILE)/hosting-edge-guard
+	@touch $@
 
-# The keeper is static because it forks for each game server: a static program has a third of the mappings to copy. The flags
-# are set for an explicit target, so that they do not apply to build scripts.
+# The keeper is static because it forks for each game server: a static program has a third of the mappings to copy. Its flags
+# are set for an explicit target, so that they do not apply to build scripts. Its own folder lets it build at the same time.
 RUST_HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
-pyservice/bin/hosting-keeper: $(NATIVE_SOURCES)
+build/keeper-$(PROFILE): $(NATIVE_SOURCES)
 	@mkdir -p pyservice/bin
-	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --release -p hosting-keeper --target $(RUST_HOST)
-	@install -s -t pyservice/bin $(CARGO_TARGET)/$(RUST_HOST)/release/hosting-keeper
+	@rm -f build/keeper-*
+	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --locked --profile $(PROFILE) -p hosting-keeper --target $(RUST_HOST) --target-dir $(CARGO_TARGET)/static
+	@install -s -t pyservice/bin $(CARGO_TARGET)/static/$(RUST_HOST)/$(PROFILE)/hosting-keeper
+	@touch $@
 
-wheel: build ## The wheel for Python 3.11 and newer with both programs, and that of the command line, in build/wheel
+wheel: ## The wheel for Python 3.11 and newer with both programs, and that of the command line, in build/wheel
+	@$(MAKE) --no-print-directory build PROFILE=release
 	@rm -rf build/wheel
 	@scripts/step "wheel" build/wheel.log $(BIN)/maturin build --release --out build/wheel
 	@scripts/step "wheel of the command line" build/command-line-wheel.log $(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel clients/cli
 
-run: build ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
+run: service ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
 	@exec $(BIN)/python -m examples.run $(ARGS)
 
 test: build $(FAST_TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## The fast tests: run them before a commit
@@ -145,7 +156,8 @@ docs: $(BIN)/.installed ## Build the documentation site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build >build/docs.log 2>&1 || { cat build/docs.log; exit 1; }
 	@echo "build/site/index.html"
 
-bench: build ## Measure, with a baseline beside each figure; JSON and tables in bench/results
+bench: ## Measure, with a baseline beside each figure; JSON and tables in bench/results
+	@$(MAKE) --no-print-directory build PROFILE=release
 	$(BIN)/python -m bench.run
 
 generate: $(BIN)/.installed ## Write the code and the pages that are derived from proto/

@@ -129,7 +129,9 @@ def require_release() -> None:
     from pyservice import _native
 
     if _native.build_profile != "release":
-        raise WrongAnswer(f"the module is a {_native.build_profile} build; run `make build`")
+        raise WrongAnswer(
+            f"the module is a {_native.build_profile} build; run `make build PROFILE=release`"
+        )
 
 
 def python(*words: str) -> Sequence[str]:

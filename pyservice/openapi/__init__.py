@@ -7,7 +7,6 @@ import re
 import shlex
 from collections.abc import Callable, Iterable
 from enum import Enum
-from importlib import metadata
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -22,6 +21,7 @@ from pyservice.pb.errors import TABLE
 from pyservice.pb.examples import EXAMPLES, SAMPLES
 from pyservice.pb.hosting.v1 import envelope_pb2, options_pb2
 from pyservice.schema.methods import LENIENT_PATHS, Method, descriptor_of, option
+from pyservice.transport.native import version
 from pyservice.transport.rate_limits import Limits
 
 
@@ -304,7 +304,7 @@ def document(methods: Iterable[Method], *, public_url: str = "/") -> bytes:
             "jsonSchemaDialect": DIALECT,
             "info": {
                 "title": "Multiplayer hosting",
-                "version": metadata.version("pyservice"),
+                "version": version,
                 "description": _INFO,
             },
             "servers": [{"url": public_url}],

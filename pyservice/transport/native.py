@@ -21,3 +21,4 @@ from pyservice._native import grpc_status as grpc_status
 from pyservice._native import packed_client as packed_client
 from pyservice._native import problem_json as problem_json
 from pyservice._native import read_trace as read_trace
+from pyservice._native import version as version

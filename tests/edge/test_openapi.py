@@ -60,9 +60,8 @@ def test_no_example_is_for_an_unknown_operation() -> None:
 
 def test_every_version_is_that_of_the_cargo_workspace(document: dict[str, Any]) -> None:
     cargo = tomllib.loads(Path("Cargo.toml").read_text())["workspace"]["package"]["version"]
-    assert _native.version == cargo
-    python = cargo.replace("-dev", ".dev0")
-    assert [document["info"]["version"], metadata.version("pyservice")] == [python] * 2
+    assert [document["info"]["version"], _native.version] == [cargo] * 2
+    assert metadata.version("pyservice-cli") == cargo.replace("-dev", ".dev0")
 
 
 def test_document_is_openapi_3_1(document: dict[str, Any]) -> None:

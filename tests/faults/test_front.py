@@ -18,6 +18,7 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice import _native
 from tests.faults.conftest import MakePlane, OpenClients
 from tests.support.data_plane_clients import (
     PlaneHttpClient,
@@ -337,6 +338,10 @@ def one_core() -> Iterator[None]:
 
 @pytest.mark.full
 @pytest.mark.timing
+@pytest.mark.skipif(
+    _native.build_profile != "release",
+    reason="the figures are those of `make build PROFILE=release`",
+)
 @pytest.mark.parametrize(
     ("headers", "has_key", "instructions"), [(BARE, False, 15_000), (OF_HTTPX, True, 19_000)]
 )

@@ -25,10 +25,18 @@ mod servers;
 
 use pyo3::prelude::*;
 
+fn build_profile() -> &'static str {
+    match env!("HOSTING_OPT_LEVEL") {
+        _ if cfg!(debug_assertions) => "debug",
+        "3" => "release",
+        _ => "quick",
+    }
+}
+
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
-    module.add("build_profile", if cfg!(debug_assertions) { "debug" } else { "release" })?;
+    module.add("build_profile", build_profile())?;
     module.add("version", env!("CARGO_PKG_VERSION"))?;
     module.add("MATCHED_LENGTH", hosting_matchmaker::MATCHED_LENGTH)?;
     module.add("OpenFailed", py.get_type::<convert::OpenFailed>())?;
