@@ -47,6 +47,7 @@ from tests.contract.scenario import BY_SLUG, ORIGIN, Scenario, ServedGame, open_
 from tests.contract.service_errors import CONDITIONS, left_to_others
 from tests.support.databases import KINDS, Databases
 from tests.support.tiers import one_of
+from tests.support.waiting import PATIENCE_S
 
 error_cases.load_areas()
 
@@ -399,7 +400,12 @@ class _Run:
         with_real_ids(case, example, data, is_valid=is_valid)
         kinds = [kind for kind in _security(case) if kind in (*Scenario.kinds(), "origin")]
         headers = scenario.headers(data.draw(st.sampled_from(kinds)) if kinds else None)
-        answer = case.call(base_url=self._base_url, headers=headers, session=self._session)
+        answer = case.call(
+            base_url=self._base_url,
+            headers=headers,
+            session=self._session,
+            timeout=PATIENCE_S,
+        )
         self.count += 1
         names = {name.lower(): values[0] for name, values in answer.headers.items()}
         try:
