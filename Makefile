@@ -50,8 +50,8 @@ $(BIN)/.installed: $(BIN)/.service requirements/dev.lock
 # The module and edge-guard share one compilation of their dependencies, with the union of their features.
 build/native-$(PROFILE): $(NATIVE_SOURCES)
 	@mkdir -p pyservice/bin
-	@rm -f build/native-* pyservice/_native*.so
 	@PYO3_PYTHON=$(PYTHON) scripts/step "native module and edge-guard" build/native.log cargo build --locked --profile $(PROFILE) -p hosting-bindings -p hosting-edge-guard
+	@rm -f build/native-* pyservice/_native*.so
 	@install -s -T $(CARGO_TARGET)/$(PROFILE)/lib_native.so pyservice/_native.abi3.so
 	@install -s -t pyservice/bin $(CARGO_TARGET)/$(PROFILE)/hosting-edge-guard
 	@touch $@
@@ -61,8 +61,8 @@ build/native-$(PROFILE): $(NATIVE_SOURCES)
 RUST_HOST := $(shell rustc -vV 2>/dev/null | sed -n 's/^host: //p')
 build/keeper-$(PROFILE): $(NATIVE_SOURCES)
 	@mkdir -p pyservice/bin
-	@rm -f build/keeper-*
 	@RUSTFLAGS="-C target-feature=+crt-static" scripts/step "keeper" build/keeper.log cargo build --locked --profile $(PROFILE) -p hosting-keeper --target $(RUST_HOST) --target-dir $(CARGO_TARGET)/static
+	@rm -f build/keeper-*
 	@install -s -t pyservice/bin $(CARGO_TARGET)/static/$(RUST_HOST)/$(PROFILE)/hosting-keeper
 	@touch $@
 
