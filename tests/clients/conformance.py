@@ -6,14 +6,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import json
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from tests.clients.lossy_proxy import Fault, LossyProxy
+from tests.clients.lossy_proxy import Fault, LossyProxy, Seen
+from tests.compatibility.interface_list import stored_openapi
 from tests.support.full_service import Developer
 from tests.support.tracked_files import ROOT
 from tests.support.waiting import PATIENCE_S, POLL_S
@@ -319,3 +321,32 @@ async def run_case(
         finally:
             await driver.close()
             await world.close()
+        assert not [*unknown_to_oldest_service(proxy.seen)]
+
+
+def unknown_to_oldest_service(requests: Iterable[Seen]) -> Iterator[Seen]:
+    """Returns the requests that the oldest service of the helpers' table does not know."""
+    document = _oldest_openapi()
+    for seen in requests:
+        paths = (path for path in document["paths"] if _matches(path, seen.path))
+        operation = document["paths"].get(next(paths, None), {}).get(seen.method.lower())
+        if operation is None:
+            yield seen
+        elif seen.body is not None:
+            schema = operation["requestBody"]["content"]["application/json"]["schema"]
+            message = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+            if not seen.body.keys() <= message["properties"].keys():
+                yield seen
+
+
+@functools.cache
+def _oldest_openapi() -> Json:
+    return stored_openapi()
+
+
+def _matches(template: str, path: str) -> bool:
+    parts, found = template.split("/"), path.split("/")
+    pairs = zip(parts, found, strict=False)
+    return len(parts) == len(found) and all(
+        part == name or part.startswith("{") for part, name in pairs
+    )

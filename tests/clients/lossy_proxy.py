@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+CORS = "access-control-allow-origin: *\r\naccess-control-expose-headers: x-ray-id, retry-after\r\n"
 _KEYED = ("/find", "/join", "/create", "/connected", "/disconnected")
 
 
@@ -18,6 +19,7 @@ _KEYED = ("/find", "/join", "/create", "/connected", "/disconnected")
 class Seen:
     """A request of the helper. Each attempt is a request of its own."""
 
+    method: str
     path: str
     body: Any
     key: str
@@ -50,7 +52,9 @@ class Fault:
         problem = {"code": self.code, "detail": "injected", "status": self.status}
         body = json.dumps(problem).encode()
         retry_after = "" if self.retry_after is None else f"retry-after: {self.retry_after}\r\n"
-        lines = f"content-type: application/problem+json\r\n{retry_after}connection: close\r\n"
+        lines = (
+            f"content-type: application/problem+json\r\n{retry_after}{CORS}connection: close\r\n"
+        )
         head = f"HTTP/1.1 {self.status} Injected\r\n{lines}content-length: {len(body)}\r\n\r\n"
         return head.encode() + body
 
@@ -89,10 +93,14 @@ class LossyProxy:
         fields = (line.partition(":") for line in lines if line)
         headers = {name.lower(): value.strip() for name, _, value in fields}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
-        target, key = first.split(" ")[1], headers.get("idempotency-key", "")
+        method, target, _ = first.split(" ")
+        key = headers.get("idempotency-key", "")
         path = target.partition("?")[0]
-        self.seen.append(Seen(path, json.loads(body or b"null"), key, time.monotonic()))
-        fault = self._take_fault(path)
+        # A browser decides about its preflight requests, not the helper.
+        is_preflight = method == "OPTIONS"
+        if not is_preflight:
+            self.seen.append(Seen(method, path, json.loads(body or b"null"), key, time.monotonic()))
+        fault = None if is_preflight else self._take_fault(path)
         if fault and fault.kind in ("error", "garbage", "refuse"):
             writer.write(fault.response())
             await writer.drain()
@@ -109,7 +117,8 @@ class LossyProxy:
             if not answer.done():
                 self.cancelled.append(path)
             else:
-                if (fault and fault.kind == "drop") or self._loses(target, body.decode(), key):
+                is_lost = not is_preflight and self._loses(target, body.decode(), key)
+                if is_lost or (fault and fault.kind == "drop"):
                     writer.transport.abort()
                     return
                 writer.write(answer.result())

@@ -15,6 +15,7 @@ from tests.clients.python_mutations import write_mutation
 from tests.clients.service import developer as developer
 from tests.clients.service import full_service as full_service
 from tests.clients.service import game as game
+from tests.support.browser import CHROMIUM
 from tests.support.full_service import Developer
 from tests.support.tracked_files import ROOT
 
@@ -27,6 +28,12 @@ DRIVERS = {
     "csharp": ("mono", str(BUILT / "csharp/ConformanceDriver.exe")),
     "cpp": (str(BUILT / "cpp/conformance_driver"),),
 }
+BROWSER_MODULE = BUILT / "typescript/conformance-player.js"
+PLAYER_CASES = [
+    name
+    for name, case in CASES.items()
+    if "server" not in case and not any(step.get("do") == "open_server" for step in case["steps"])
+]
 PACKAGES = {
     "typescript": "nodejs npm",
     "csharp": "mono-mcs mono-runtime libmono-posix4.0-cil libmono-system-net-http4.0-cil",
@@ -56,6 +63,18 @@ async def test_helper(
     developer: Developer, game: Any, language: str, name: str, is_lossy: bool
 ) -> None:
     await run_case(name, developer, game, driver_command(language), is_lossy)
+
+
+@pytest.mark.parametrize("is_lossy", [False, True], ids=["plain", "lossy"])
+@pytest.mark.parametrize("name", PLAYER_CASES)
+async def test_helper_in_a_browser(
+    developer: Developer, game: Any, name: str, is_lossy: bool
+) -> None:
+    driver_command("typescript")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium: apt-get install chromium")
+    driver = (sys.executable, "-m", "tests.clients.browser_driver", str(BROWSER_MODULE))
+    await run_case(name, developer, game, driver, is_lossy)
 
 
 @pytest.mark.parametrize("name", CASES)
