@@ -104,7 +104,8 @@ impl AddressState {
 
 #[derive(Debug)]
 pub enum Admission {
-    Admitted(PlayerSession),
+    /// The session counts, unless there are too many addresses.
+    Admitted(Option<PlayerSession>),
     /// The data plane has not answered yet.
     Pending,
     Refused,
@@ -116,7 +117,7 @@ impl PlayerSessions {
         let (client, now) = (ClientKey::of(client), Instant::now());
         let mut addresses = lock(&self.addresses);
         if addresses.len() >= ADDRESSES_MAX && !addresses.contains_key(&client) {
-            return Admission::Refused;
+            return if self.requires_slot { Admission::Refused } else { Admission::Admitted(None) };
         }
         let state = addresses.entry(client).or_default();
         state.expire(now);
@@ -130,7 +131,7 @@ impl PlayerSessions {
             Verdict::HasSlot | Verdict::Unknown | Verdict::Refused(_) => {}
         }
         self.open(addresses, client);
-        Admission::Admitted(PlayerSession { sessions: self.clone(), client })
+        Admission::Admitted(Some(PlayerSession { sessions: self.clone(), client }))
     }
 
     /// Continues a session that an older process has admitted.
@@ -154,7 +155,7 @@ impl PlayerSessions {
     }
 
     /// Begins a session, and waits for the answer of the data plane if necessary. Returns `None` if it is refused.
-    pub async fn admit(self: &Arc<Self>, client: IpAddr) -> Option<PlayerSession> {
+    pub async fn admit(self: &Arc<Self>, client: IpAddr) -> Option<Option<PlayerSession>> {
         let mut answers = self.answers.subscribe();
         let end = tokio::time::Instant::now() + ADMISSION_TIMEOUT;
         loop {
@@ -240,7 +241,7 @@ mod tests {
 
     fn admitted(sessions: &Arc<PlayerSessions>) -> PlayerSession {
         match sessions.begin(CLIENT) {
-            Admission::Admitted(session) => session,
+            Admission::Admitted(Some(session)) => session,
             other => panic!("{other:?}"),
         }
     }
@@ -278,7 +279,7 @@ mod tests {
     fn mapped_address_is_the_ipv4_client() {
         let sessions = PlayerSessionTable::default().of_owner("a", false);
         let mapped: IpAddr = "::ffff:198.51.100.7".parse().unwrap();
-        let Admission::Admitted(_mapped) = sessions.begin(mapped) else { panic!("not admitted") };
+        let Admission::Admitted(Some(_mapped)) = sessions.begin(mapped) else { panic!("not admitted") };
         let _plain = admitted(&sessions);
         assert_eq!(counts_of(&sessions, Instant::now()), [2]);
     }
@@ -296,12 +297,24 @@ mod tests {
         drop(open);
     }
 
+    fn flooded(requires_slot: bool) -> (Arc<PlayerSessions>, Vec<Admission>) {
+        let sessions = PlayerSessionTable::default().of_owner("a", requires_slot);
+        let addresses = (0..2 * ADDRESSES_MAX as u32).map(|number| std::net::Ipv4Addr::from_bits(number).into());
+        let admissions = addresses.map(|address| sessions.begin(address)).collect();
+        assert_eq!(counts_of(&sessions, Instant::now()).len(), ADDRESSES_MAX);
+        (sessions, admissions)
+    }
+
     #[test]
     fn flood_of_addresses_is_bounded() {
-        let sessions = PlayerSessionTable::default().of_owner("a", true);
-        for number in 0..2 * ADDRESSES_MAX as u32 {
-            let _ = sessions.begin(std::net::Ipv4Addr::from_bits(number).into());
-        }
-        assert_eq!(counts_of(&sessions, Instant::now()).len(), ADDRESSES_MAX);
+        let (sessions, _) = flooded(true);
+        assert!(matches!(sessions.begin(CLIENT), Admission::Refused));
+    }
+
+    #[test]
+    fn flood_of_addresses_keeps_no_player_out_if_none_needs_a_slot() {
+        let (sessions, admissions) = flooded(false);
+        assert!(admissions.iter().all(|admission| matches!(admission, Admission::Admitted(_))));
+        assert!(matches!(sessions.begin(CLIENT), Admission::Admitted(None)));
     }
 }

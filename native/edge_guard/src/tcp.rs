@@ -59,7 +59,7 @@ async fn relay_connection(
     let counters = RelayCounters { thread: &worker.counters, owner: &live.traffic };
     let player = named.map_or(peer, |named| named.client).ip();
     let _session = match &live.players {
-        Some(players) => Some(players.admit(player).await.ok_or(ConnectionRefusal::NoSlot)?),
+        Some(players) => players.admit(player).await.ok_or(ConnectionRefusal::NoSlot)?,
         None => None,
     };
     let addresses = live.sends_proxy_header.then(|| named.unwrap_or(NamedAddresses { client: peer, server }));

@@ -124,7 +124,7 @@ async fn admit_player(
 ) -> Result<Option<PlayerSession>, RequestProblem> {
     let Some(players) = &live.players else { return Ok(None) };
     let client = headers::client(request.headers()).ok_or(RequestProblem::Request)?;
-    players.admit(client).await.map(Some).ok_or(RequestProblem::NoSlot)
+    players.admit(client).await.ok_or(RequestProblem::NoSlot)
 }
 
 fn find_route(player: &PlayerConnection, request: &Request<RequestBody>) -> Result<Arc<LiveRoute>, RequestProblem> {

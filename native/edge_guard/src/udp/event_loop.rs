@@ -68,7 +68,7 @@ impl ServedPort {
             return players.has_session(client).then_some(None).ok_or(DatagramDrop::NoSlot);
         }
         match players.begin(client) {
-            Admission::Admitted(session) => Ok(Some(session)),
+            Admission::Admitted(session) => Ok(session),
             // The player's program sends its first datagrams again.
             Admission::Pending | Admission::Refused => Err(DatagramDrop::NoSlot),
         }
