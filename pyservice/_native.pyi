@@ -315,15 +315,18 @@ class Servers:
         """Report the exit of a process. Returns whether the exit ended the lobby."""
     def ready(self, lobby: bytes) -> int:
         """Mark a lobby ready. Its holds become reservations."""
-    def match_addresses(
-        self, lobby: bytes, players: Sequence[tuple[bytes, int]], may_free: bool
+    def match_presence(
+        self,
+        lobby: bytes,
+        sessions: Sequence[tuple[bytes, int]],
+        may_free: bool,
+        count: int | None = None,
     ) -> tuple[list[bool], int]:
-        """Connect reserved slots by client address, and free surplus connected ones if `may_free`.
+        """Connect reserved slots, and free surplus connected ones if `may_free`.
 
+        `sessions` are those of client addresses at edge-guard, and `count` the players by a query.
         Returns for each address whether it has a slot.
         """
-    def match_count(self, lobby: bytes, players: int, may_free: bool) -> int:
-        """Connect reserved slots until `players` are connected, and free surplus ones if `may_free`."""
     def lobby_token(self, lobby: bytes) -> str | None:
         """Return None after the end of the lobby."""
     def wanted_since(self, after: int) -> tuple[int, bool, list[tuple[bytes, bool]], list[bytes]]:

@@ -470,7 +470,10 @@ class LobbyProcesses:
         self.player_addresses = PlayerAddresses(
             job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
         )
-        self.runtime = RuntimeConnection(engine, namespaces, self.player_addresses)
+        self.player_sessions = PlayerSessions(engine.processes)
+        self.runtime = RuntimeConnection(
+            engine, namespaces, self.player_addresses, self.player_sessions
+        )
         self.lobby_resources = LobbyResources(engine, namespaces, self.runtime.size_of_lobby)
         self.quota = LobbyQuota(engine.counts, namespaces, self.lobby_resources, settings.quotas)
         self.lobby_templates = LobbyTemplates(
@@ -488,7 +491,6 @@ class LobbyProcesses:
         namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.runtime.wait_server_served = self.routes.wait_server_served
         self.runtime.wait_lobby_served = self.routes.wait_lobby_served
-        self.player_sessions = PlayerSessions(engine.processes)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         sizes = {tier.tier_name_id: Resources(tier.millicores, tier.memory) for tier in tiers}

@@ -296,18 +296,22 @@ class ProcessCommands:
     async def ready(self, lobby: bytes) -> None:
         await self._commands.run_durable(lambda: self._native.ready(lobby))
 
-    async def match_addresses(
-        self, lobby: bytes, players: Sequence[tuple[bytes, int]], *, may_free: bool
+    async def match_presence(
+        self,
+        lobby: bytes,
+        sessions: Sequence[tuple[bytes, int]],
+        *,
+        may_free: bool,
+        count: int | None = None,
     ) -> list[bool]:
-        """Connects reserved slots by client address, and frees surplus connected slots if
-        `may_free` is set. Returns for each address whether it has a slot.
+        """Connects reserved slots, and frees surplus connected slots if `may_free` is set.
+
+        `sessions` are those of client addresses at edge-guard, and `count` is the number of players
+        by a query. Returns for each address whether it has a slot.
         """
         return await self._commands.run_durable_result(
-            lambda: self._native.match_addresses(lobby, players, may_free)
+            lambda: self._native.match_presence(lobby, sessions, may_free, count)
         )
-
-    async def match_count(self, lobby: bytes, players: int, *, may_free: bool) -> None:
-        await self._commands.run_durable(lambda: self._native.match_count(lobby, players, may_free))
 
     async def record_exit(self, lobby: bytes, exit_code: int | None) -> bool:
         return await self._commands.run_durable_result(

@@ -264,6 +264,6 @@ class LobbyTemplates:
             return name, port.protocol, "range", *port.port_range, False, "uncounted"
         is_by_host = self._has_job_domain and port.protocol in _BY_HOST
         exposure = "host" if is_by_host else "number"
-        is_counted = mode.adapter is not None and mode.adapter.port == name
+        is_counted = mode.adapter is not None and mode.adapter.counted_port == name
         counting = mode.adapter.counting if mode.adapter and is_counted else "uncounted"
         return name, port.protocol, exposure, 0, 0, port.sends_proxy_header, counting

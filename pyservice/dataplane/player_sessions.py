@@ -1,7 +1,7 @@
 """Sessions of players at counted ports, as the processes of edge-guard report them.
 
 Each process reports the whole set of a lobby. The sets of all processes together connect and free
-the slots of the lobby.
+the slots of the lobby. If a query counts its players, they keep the slots of players with a session.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from pyservice.dataplane.engine_commands import ProcessCommands
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
 from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 from pyservice.schema.validation import require_valid
 
@@ -84,25 +85,28 @@ class PlayerSessions:
                 if now_s - report.at_s <= REPORT_TIMEOUT_S
             }
 
+    async def match_count(self, lobby: bytes, count: int, *, may_free: bool) -> None:
+        """Connects slots up to a count of players, and frees those without a session if `may_free`.
+
+        Raises STORAGE_FULL, or LOBBY_STOPPED.
+        """
+        now_s = asyncio.get_running_loop().time()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        self._forget_silent(now_s)
+        sessions = [*self._sessions_of(format_uuid(lobby), now_s).items()]
+        may_free = may_free and self._is_complete(now_s)
+        await self._commands.match_presence(lobby, sessions, may_free=may_free, count=count)
+
     async def _match(self, lobby: pb.PlayerSessions, now_s: float) -> pb.LobbyAdmissions:
         own = [address.client for address in lobby.addresses]
-        players: Counter[bytes] = Counter()
-        for process in self._processes.values():
-            report = process.lobbies.get(lobby.owner_id)
-            if report is not None and now_s - report.at_s <= REPORT_TIMEOUT_S:
-                players.update(report.sessions)
+        sessions = self._sessions_of(lobby.owner_id, now_s)
         # The addresses of this request come first, because the response is about them.
-        clients = [*dict.fromkeys((*own, *players))]
-        assert self._since_s is not None
-        # Before, another process may not have reported to this data plane yet.
-        may_free = now_s - self._since_s > REPORT_TIMEOUT_S and all(
-            process.is_settled for process in self._processes.values()
-        )
+        clients = [*dict.fromkeys((*own, *sessions))]
         try:
-            has_slot = await self._commands.match_addresses(
+            has_slot = await self._commands.match_presence(
                 raw_id(lobby.owner_id),
-                [(client, players[client]) for client in clients],
-                may_free=may_free,
+                [(client, sessions[client]) for client in clients],
+                may_free=self._is_complete(now_s),
             )
         except ServiceError as error:
             if error.code == "STORAGE_FULL":
@@ -110,3 +114,19 @@ class PlayerSessions:
             # The lobby has ended.
             has_slot = [False] * len(own)
         return pb.LobbyAdmissions(has_slot=has_slot[: len(own)])
+
+    def _sessions_of(self, lobby_id: str, now_s: float) -> Counter[bytes]:
+        sessions: Counter[bytes] = Counter()
+        for process in self._processes.values():
+            report = process.lobbies.get(lobby_id)
+            if report is not None and now_s - report.at_s <= REPORT_TIMEOUT_S:
+                sessions.update(report.sessions)
+        return sessions
+
+    def _is_complete(self, now_s: float) -> bool:
+        """Returns whether all processes that can have sessions have reported them."""
+        assert self._since_s is not None
+        # Before, another process may not have reported to this data plane yet.
+        return now_s - self._since_s > REPORT_TIMEOUT_S and all(
+            process.is_settled for process in self._processes.values()
+        )

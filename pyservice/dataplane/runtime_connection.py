@@ -24,6 +24,7 @@ from pyservice.dataplane.lobby_resources import NO_RESOURCES, Resources
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import LeasedPort, Lobby
 from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.player_sessions import PlayerSessions
 from pyservice.dataplane.resolved_namespace import (
     TIER,
     ModePort,
@@ -91,6 +92,7 @@ class RuntimeConnection:
         source: Engine,
         namespaces: NamespaceIndex,
         player_addresses: PlayerAddresses,
+        player_sessions: PlayerSessions,
         tiers: Mapping[str, Resources] = MappingProxyType({}),
     ) -> None:
         self._tiers = tiers
@@ -103,6 +105,7 @@ class RuntimeConnection:
         self._namespaces = namespaces
         self.other_versions = OtherVersions(source.processes)
         self._player_addresses = player_addresses
+        self._player_sessions = player_sessions
         self._run = secrets.token_hex(8)
         self._open_requests = 0
         self._last_request_s = -RUNTIME_TIMEOUT_S
@@ -367,7 +370,7 @@ class RuntimeConnection:
                 await self._processes.ready(lobby)
             case "players":
                 players = report.players
-                await self._processes.match_count(
+                await self._player_sessions.match_count(
                     lobby, players.connected, may_free=players.may_free
                 )
             case _:

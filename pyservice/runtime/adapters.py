@@ -55,10 +55,21 @@ class Adapter:
 
     @property
     def counting(self) -> str:
-        """Returns how edge-guard counts sessions at `port`: uncounted, counted or required."""
-        if self.players != "edge":
-            return "uncounted"
-        return "required" if self.unknown_players == "refuse" else "counted"
+        """Returns how edge-guard counts sessions at `counted_port`.
+
+        uncounted, compared with the count of a query, counted as players, or required of a player.
+        """
+        match self.players:
+            case "calls":
+                return "uncounted"
+            case "query":
+                return "compared"
+            case _:
+                return "required" if self.unknown_players == "refuse" else "counted"
+
+    @property
+    def counted_port(self) -> str:
+        return self.port or self.query_port
 
 
 class AdapterProblem(NamedTuple):

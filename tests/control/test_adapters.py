@@ -30,6 +30,7 @@ full_service = service_fixture(
     kinds=["sqlite"],
     runtime=game_programs.SETTINGS,
     empty_lobby_grace_ms=60_000,
+    edge={"limits": {"datagram_idle_ms": 5_000}},
 )
 
 
@@ -184,18 +185,32 @@ async def test_other_address_has_no_slot(game: Game) -> None:
 
 
 @pytest.mark.full
-async def test_count_of_a_query_connects_and_frees_slots(game: Game) -> None:
+async def test_count_of_a_query_frees_no_slot_of_a_player_with_a_session(game: Game) -> None:
     await deploy(game, {**QUERY, "players": "query"}, protocol="udp")
     placement = await game.find_lobby("duel")
     port, lobby_id = placement["ports"]["game"], placement["lobby"]["lobby_id"]
+    token = await game.developer.service_token(game.game_id)
+    fields = {"game_modes": ["duel"], "client_address": "2001:db8::1"}
+    absent = await game.developer.client.call("find", fields, token=token)
+    assert absent.body["lobby"]["lobby_id"] == lobby_id, absent
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as player:
         player.settimeout(30)
         player.connect((port["hostname"], port["port"]))
+
+        async def has_players_in_session(expected: int) -> None:
+            async def matches() -> bool:
+                player.send(b"hello")
+                player.recv(100)
+                return await players(game, lobby_id) == expected
+
+            await eventually(matches, 4 * PATIENCE_S)
+
         # A count above the reservations connects no other slots.
-        for count, expected in ((b"200", 1), (b"0", 0)):
+        for count, expected in ((b"200", 2), (b"0", 1)):
             player.send(b"players " + count)
             player.recv(100)
-            await has_players(game, lobby_id, expected, 4 * PATIENCE_S)
+            await has_players_in_session(expected)
+    await has_players(game, lobby_id, 0, 4 * PATIENCE_S)
 
 
 @pytest.mark.full

@@ -16,6 +16,7 @@ from pyservice.app.data_plane import LobbyProcesses
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_resources import Resources
 from pyservice.dataplane.native import Lobby
+from pyservice.dataplane.player_sessions import PlayerSessions
 from pyservice.dataplane.resolved_namespace import TIER, raw_id
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
@@ -469,7 +470,11 @@ async def test_capacity_reads_each_lobby_once(
 
     monkeypatch.setattr(engine, "lobby", lobby)
     runtime = RuntimeConnection(
-        engine, scene.namespaces, scene.player_addresses, {TIER: Resources(10, 10)}
+        engine,
+        scene.namespaces,
+        scene.player_addresses,
+        PlayerSessions(engine.processes),
+        {TIER: Resources(10, 10)},
     )
     capacity = runtime_pb2.Capacity(
         kinds=["archive"], free_cpu_millicores=10 * MANY, free_memory_mb=10 * MANY

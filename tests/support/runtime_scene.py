@@ -14,6 +14,7 @@ from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_templates import LobbyTemplates
 from pyservice.dataplane.player_addresses import PlayerAddresses
+from pyservice.dataplane.player_sessions import PlayerSessions
 from pyservice.dataplane.resolved_namespace import TIER
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.errors import ServiceError
@@ -54,7 +55,11 @@ class RuntimeScene(MatchmakerScene):
             versions=[version(**{**MODES, **modes})],
         )
         self.runtime = RuntimeConnection(
-            engine, self.namespaces, self.player_addresses, {TIER: Resources(1000, 2048)}
+            engine,
+            self.namespaces,
+            self.player_addresses,
+            PlayerSessions(engine.processes),
+            {TIER: Resources(1000, 2048)},
         )
         self.namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.free = (1_000_000, 1_000_000)

@@ -17,7 +17,7 @@ use crate::leased_port::{LeasedPort, PROTOCOLS};
 /// Requested port: name, protocol, kind ("number", "host" or "range"), first and last number of a range,
 /// `sends_proxy_header`, and counting of sessions.
 ///
-/// The counting is "uncounted", "counted" or "required".
+/// The counting is "uncounted", "compared", "counted" or "required".
 type PortArgument = (String, String, String, u16, u16, bool, String);
 type BackendArgument = (String, String, u16);
 
@@ -37,6 +37,7 @@ fn port_requests(arguments: &[PortArgument]) -> PyResult<Vec<PortRequest<'_>>> {
         };
         let counting = match counting.as_str() {
             "uncounted" => SessionCounting::Uncounted,
+            "compared" => SessionCounting::Compared,
             "counted" => SessionCounting::Counted,
             "required" => SessionCounting::Required,
             _ => return Err(PyValueError::new_err(format!("sessions are not {counting:?}"))),
@@ -263,28 +264,23 @@ impl ProcessCommands {
         resolve_lsn(self.shard.execute(|engine, context| engine.ready(context, lobby.0)))
     }
 
-    /// Connects and frees the slots of a lobby. `players` has the keys of client addresses and their players.
-    fn match_addresses(
+    /// Connects and frees the slots of a lobby. `sessions` has the keys of client addresses and their sessions, and `count`
+    /// the number of players by a query.
+    #[pyo3(signature = (lobby, sessions, may_free, count = None))]
+    fn match_presence(
         &self,
         lobby: IdBytes,
-        players: Vec<(Vec<u8>, u32)>,
+        sessions: Vec<(Vec<u8>, u32)>,
         may_free: bool,
+        count: Option<u32>,
     ) -> PyResult<(Vec<bool>, u64)> {
         let answer = self.shard.execute(|engine, context| {
             let namespace = engine.namespace_of_lobby(lobby.0).unwrap_or_default();
-            let source = |(client, players): &(Vec<u8>, u32)| (self.hash.source(namespace, client), *players);
-            let players: Vec<_> = players.iter().map(source).collect();
-            engine.match_presence(context, &Presence { lobby: lobby.0, players: &players, is_total: false, may_free })
+            let source = |(client, sessions): &(Vec<u8>, u32)| (self.hash.source(namespace, client), *sessions);
+            let sessions: Vec<_> = sessions.iter().map(source).collect();
+            engine.match_presence(context, &Presence { lobby: lobby.0, sessions: &sessions, count, may_free })
         });
         resolve_outcome(answer)
-    }
-
-    /// Connects and frees the slots of a lobby. `players` is the number of all players.
-    fn match_count(&self, lobby: IdBytes, players: u32, may_free: bool) -> PyResult<u64> {
-        let players = &[(0, players)];
-        let presence = Presence { lobby: lobby.0, players, is_total: true, may_free };
-        resolve_outcome(self.shard.execute(|engine, context| engine.match_presence(context, &presence)))
-            .map(|(_, wait)| wait)
     }
 
     fn lobby_token(&self, lobby: IdBytes) -> Option<String> {

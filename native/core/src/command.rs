@@ -224,10 +224,10 @@ pub struct Disconnect {
 #[derive(Clone, Debug)]
 pub struct Presence<'a> {
     pub lobby: Id,
-    /// Sources with their numbers of players. Each source occurs once.
-    pub players: &'a [(Source, u32)],
-    /// Whether the sum of the players counts for all slots, whatever their sources are.
-    pub is_total: bool,
+    /// Sources with their numbers of sessions at edge-guard. Each source occurs once.
+    pub sessions: &'a [(Source, u32)],
+    /// Number of players by a query. None if each session is a player.
+    pub count: Option<u32>,
     /// Whether players that are missing leave.
     pub may_free: bool,
 }
@@ -399,6 +399,8 @@ pub enum SessionCounting {
     /// The process confirms the tokens of its players.
     #[default]
     Uncounted,
+    /// Sessions keep the slots of their client address connected. A query connects and frees slots.
+    Compared,
     /// Sessions connect the reserved slots of their client address.
     Counted,
     /// As `Counted`, and sessions of an address without a slot are refused.

@@ -293,6 +293,7 @@ pub(crate) fn encode_lease(w: &mut Writer<'_>, lease: &PortLease) {
         w.short_bytes(port.name.as_bytes());
         let counting = match port.counting {
             SessionCounting::Uncounted => 0,
+            SessionCounting::Compared => REQUIRED,
             SessionCounting::Counted => COUNTED,
             SessionCounting::Required => COUNTED | REQUIRED,
         };
@@ -319,7 +320,7 @@ pub(crate) fn decode_lease(r: &mut Reader<'_>) -> Result<PortLease, ApplyError> 
             (false, false) => SessionCounting::Uncounted,
             (true, false) => SessionCounting::Counted,
             (true, true) => SessionCounting::Required,
-            (false, true) => return Err(BAD_LEASE),
+            (false, true) => SessionCounting::Compared,
         };
         let protocol = Protocol::from_byte(byte & !(PROXY_HEADER | COUNTED | REQUIRED)).ok_or(BAD_LEASE)?;
         let (kind, first, last) = (r.u8()?, r.u16()?, r.u16()?);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{CommandOutcome, CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{Context, Ms, Presence, Source};
+use crate::command::{Context, Id, LeasedPort, Ms, Presence, SessionCounting, Source};
 use crate::journal_event::Event;
 use crate::refusal::Refusal;
 use crate::slot::{SlotState, SlotUseEnd};
@@ -30,8 +30,12 @@ impl SourceSlots {
 }
 
 impl Engine {
-    /// Connects as many reserved slots of each source as it has players, and frees surplus connected slots if `may_free`
-    /// is set. Returns for each source of `presence` whether it has a slot.
+    /// Connects reserved slots, and frees surplus connected slots if `may_free` is set. Returns for each source of
+    /// `sessions` whether it has a slot.
+    ///
+    /// Without a `count`, each source connects as many slots as it has sessions. With it, the slots of all sources connect
+    /// up to the count, and no slot of a source with enough sessions is freed. Sessions without a `count` change nothing
+    /// in a lobby with a port that is `Compared`.
     ///
     /// The reservation with the earliest deadline is connected first, and the slot that connected last is freed first.
     /// A source without slots of its own uses slots that were reserved without a client address. Kept slots do not
@@ -43,26 +47,16 @@ impl Engine {
             Ok(number) => number,
             Err(outcome) => return outcome,
         };
-        let mut slots = self.slots_by_source(number, c.is_total);
-        let mut wanted: BTreeMap<Source, usize> = BTreeMap::new();
-        for (source, players) in c.players {
-            let has_own = slots.get(source).is_some_and(|own| own.len() > 0);
-            *wanted.entry(if has_own { *source } else { ANY }).or_default() += *players as usize;
+        if c.count.is_none() && self.has_compared_port(c.lobby) {
+            return accept(vec![true; c.sessions.len()], 0);
         }
-        let shared = slots.get(&ANY).map_or(0, SourceSlots::len);
-        let has_slot = has_slots(c, &slots, shared);
-        let (mut connecting, mut leaving) = (Vec::new(), Vec::new());
-        for (source, own) in &mut slots {
-            let wanted = wanted.get(source).copied().unwrap_or(0);
-            own.reserved.sort_unstable_by_key(|(deadline, slot_use)| (*deadline, slot_use.slot));
-            own.connected.sort_unstable_by_key(|(at, slot_use)| (*at, slot_use.slot));
-            let missing = wanted.saturating_sub(own.connected.len());
-            connecting.extend(own.reserved.iter().take(missing).map(|(_, slot_use)| *slot_use));
-            if c.may_free {
-                leaving.extend(own.connected.iter().skip(wanted).map(|(_, slot_use)| *slot_use));
-            }
-        }
-        leaving.truncate(MAX_FREED_SLOTS);
+        let slots = self.slots_by_source(number);
+        let has_slot = has_slots(c.sessions, &slots);
+        let (connecting, mut leaving) = match c.count {
+            Some(count) => surplus_of_count(count, c.sessions, slots),
+            None => surplus_of_sessions(c.sessions, slots),
+        };
+        leaving.truncate(if c.may_free { MAX_FREED_SLOTS } else { 0 });
         let needed =
             connecting.len() as u64 * Event::PLAYER_CONNECTED_LEN + leaving.len() as u64 * Event::PLAYER_LEFT_LEN;
         if !has_credit(cx, CreditClass::ExistingSlot, needed) {
@@ -82,13 +76,18 @@ impl Engine {
         accept(has_slot, self.lobbies.lsn(number))
     }
 
-    /// Returns the reserved and connected slots of a lobby by source, or all under `ANY`.
-    fn slots_by_source(&self, number: u32, is_total: bool) -> BTreeMap<Source, SourceSlots> {
+    fn has_compared_port(&self, lobby: Id) -> bool {
+        let is_compared = |port: &LeasedPort| port.counting == SessionCounting::Compared;
+        self.leases.get(lobby).is_some_and(|lease| lease.ports.iter().any(is_compared))
+    }
+
+    /// Returns the reserved and connected slots of a lobby, in the order in which they connect.
+    fn slots_by_source(&self, number: u32) -> BTreeMap<Source, SourceSlots> {
         let mut slots: BTreeMap<Source, SourceSlots> = BTreeMap::new();
         let Some(lobby) = self.lobbies.live(number).filter(|lobby| lobby.is_ready) else { return slots };
         for at in (0..lobby.slots.used).filter_map(|number| lobby.slots.locate(number)) {
             let slot = self.slots.get(at);
-            let own = slots.entry(if is_total { ANY } else { slot.source });
+            let own = slots.entry(slot.source);
             let slot_use = SlotUse { lobby: number, slot: slot.number, generation: slot.generation };
             match slot.state {
                 // An overdue reservation is about to expire.
@@ -99,20 +98,77 @@ impl Engine {
                 SlotState::Free | SlotState::Reserved | SlotState::Kept => {}
             }
         }
+        for own in slots.values_mut() {
+            own.reserved.sort_unstable_by_key(by_time);
+            own.connected.sort_unstable_by_key(by_time);
+        }
         slots
     }
 }
 
-/// Returns for each source whether it has a slot. Sources without slots of their own get the `shared` ones, in order.
-fn has_slots(c: &Presence<'_>, slots: &BTreeMap<Source, SourceSlots>, shared: usize) -> Vec<bool> {
-    let mut left = shared;
-    let has_slot = |(source, players): &(Source, u32)| {
-        if *source != ANY && slots.get(source).is_some_and(|own| own.len() > 0) {
+fn by_time((time, slot_use): &(Ms, SlotUse)) -> (Ms, u16) {
+    (*time, slot_use.slot)
+}
+
+fn uses(slots: impl Iterator<Item = (Ms, SlotUse)>) -> Vec<SlotUse> {
+    slots.map(|(_, slot_use)| slot_use).collect()
+}
+
+/// Returns the slots that connect and that leave, if each session is a player.
+fn surplus_of_sessions(
+    sessions: &[(Source, u32)],
+    slots: BTreeMap<Source, SourceSlots>,
+) -> (Vec<SlotUse>, Vec<SlotUse>) {
+    let mut wanted: BTreeMap<Source, usize> = BTreeMap::new();
+    for (source, sessions) in sessions {
+        *wanted.entry(if slots.contains_key(source) { *source } else { ANY }).or_default() += *sessions as usize;
+    }
+    let (mut connecting, mut leaving) = (Vec::new(), Vec::new());
+    for (source, own) in slots {
+        let wanted = wanted.get(&source).copied().unwrap_or(0);
+        let missing = wanted.saturating_sub(own.connected.len());
+        connecting.extend(own.reserved.into_iter().take(missing));
+        leaving.extend(own.connected.into_iter().skip(wanted));
+    }
+    (uses(connecting.into_iter()), uses(leaving.into_iter()))
+}
+
+/// Returns the slots that connect and that leave, if a query counts the players.
+///
+/// A session of a source without slots can be that of any player, because the player may have changed the address.
+fn surplus_of_count(
+    count: u32,
+    sessions: &[(Source, u32)],
+    slots: BTreeMap<Source, SourceSlots>,
+) -> (Vec<SlotUse>, Vec<SlotUse>) {
+    let count = count as usize;
+    let connected: usize = slots.values().map(|own| own.connected.len()).sum();
+    let sessions_of: BTreeMap<Source, u32> = sessions.iter().copied().collect();
+    let is_foreign = |(source, _): &(&Source, &u32)| slots.get(source).is_none_or(|own| own.connected.is_empty());
+    let foreign: usize = sessions_of.iter().filter(is_foreign).map(|(_, sessions)| *sessions as usize).sum();
+    let (mut reserved, mut absent) = (Vec::new(), Vec::new());
+    for (source, own) in slots {
+        let present = sessions_of.get(&source).map_or(0, |sessions| *sessions as usize);
+        reserved.extend(own.reserved);
+        absent.extend(own.connected.into_iter().skip(present));
+    }
+    reserved.sort_unstable_by_key(by_time);
+    absent.sort_unstable_by_key(by_time);
+    let leaving = connected.saturating_sub(count).min(absent.len().saturating_sub(foreign));
+    let missing = count.saturating_sub(connected);
+    (uses(reserved.into_iter().take(missing)), uses(absent.into_iter().rev().take(leaving)))
+}
+
+/// Returns for each source whether it has a slot. Sources without slots of their own get those of `ANY`, in order.
+fn has_slots(sessions: &[(Source, u32)], slots: &BTreeMap<Source, SourceSlots>) -> Vec<bool> {
+    let mut left = slots.get(&ANY).map_or(0, SourceSlots::len);
+    let has_slot = |(source, sessions): &(Source, u32)| {
+        if *source != ANY && slots.contains_key(source) {
             return true;
         }
         let has_shared = left > 0;
-        left = left.saturating_sub(*players as usize);
+        left = left.saturating_sub(*sessions as usize);
         has_shared
     };
-    c.players.iter().map(has_slot).collect()
+    sessions.iter().map(has_slot).collect()
 }
