@@ -19,6 +19,7 @@ import pytest
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
 from pyservice_cli.templates import create_game
 from pyservice_cli.terminal import Terminal
+from tests.support.browser import browser as browser
 from tests.support.full_service import FullService
 from tests.support.tracked_files import ROOT
 from tests.support.waiting import PATIENCE_S
@@ -47,6 +48,10 @@ NEEDS: Final[dict[str, Sequence[pytest.MarkDecorator]]] = {
     "existing-server": [],
     "udp-rust": [],
 }
+PLAYS: Final = """(count) => {
+  const [, scores] = document.getElementById("status").textContent.split("Scores: ");
+  return scores?.split(", ").length === count;
+}"""
 NOT_PLAYED: Final = "godot"
 """No test runs Godot. Its files are parsed, linted and compared with their references."""
 
@@ -106,13 +111,22 @@ def test_godot_scripts_pass(command: list[str], godot: Path) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
+def watch_page(browser: Any, url: str) -> None:
+    """Opens the page of a game in which bots play, and waits until its person plays, too."""
+    page = browser.new_page()
+    # A page of another machine without TLS lacks this function.
+    page.add_init_script("Crypto.prototype.randomUUID = undefined")
+    page.goto(url)
+    page.wait_for_function(PLAYS, arg=BOTS + 1, timeout=1000 * PATIENCE_S)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "template", [pytest.param(name, marks=marks) for name, marks in NEEDS.items()]
 )
 @pytest.mark.timeout(BUILD_TIMEOUT_S + 2 * PATIENCE_S)
-def test_bots_play_an_unchanged_template(
-    template: str, full_service: FullService, tmp_path: Path
+def test_bots_and_a_person_play_an_unchanged_template(
+    template: str, full_service: FullService, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     folder = tmp_path / f"game-{template}"
     folder.mkdir()
@@ -137,8 +151,12 @@ def test_bots_play_an_unchanged_template(
     assert result("deploy")["changed"] is True
     assert result("deploy")["changed"] is False
     with start("play", "--bots", str(BOTS)) as bots:
-        assert bots.stdout is not None
-        text = b"".join(iter(bots.stdout.readline, b"}\n")) + b"}"
-        bots.send_signal(signal.SIGINT)
+        try:
+            assert bots.stdout is not None
+            text = b"".join(iter(bots.stdout.readline, b"}\n")) + b"}"
+            if (folder / "page").exists():
+                watch_page(request.getfixturevalue("browser"), result("open")["url"])
+        finally:
+            bots.send_signal(signal.SIGINT)
         assert bots.wait(PATIENCE_S) == 0
     assert sum(json.loads(text)["lobbies"].values()) == BOTS
