@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -19,9 +20,14 @@ _DATAGRAMS_MAX: Final = 8
 """Datagrams of a server that are read for one query."""
 _PLAYERS_MAX: Final = 65_535
 _PREFIX: Final = b"\xff\xff\xff\xff"
+_SPLIT_PREFIX: Final = b"\xfe\xff\xff\xff"
+_SPLIT_HEADERS: Final = (9, 10, 12)
+"""Lengths of the header of a packet of a split answer: Half-Life, Source, and Source since 2007."""
 _A2S_INFO: Final = _PREFIX + b"TSource Engine Query\0"
 _QUAKE3_STATUS: Final = _PREFIX + b"getstatus\n"
 _QUAKE3_ANSWER: Final = _PREFIX + b"statusResponse\n"
+_QUAKE3_PLAYER: Final = re.compile(rb"^-?[0-9]+ (-?[0-9]+) ", re.MULTILINE)
+"""Beginning of a line `score ping "name"`, with the ping."""
 _MINECRAFT_VERSION: Final = 47
 
 
@@ -84,10 +90,17 @@ async def _query_a2s(host: str, port: int, path: str) -> QueryAnswer:
     info, challenge = _PREFIX + b"I", _PREFIX + b"A"
     with _Datagrams(host, port) as datagrams:
         datagrams.send(_A2S_INFO)
-        answer = await datagrams.receive(info, challenge)
+        answer = await datagrams.receive(info, challenge, _SPLIT_PREFIX)
         if answer.startswith(challenge):
             datagrams.send(_A2S_INFO + answer[5:9])
-            answer = await datagrams.receive(info)
+            answer = await datagrams.receive(info, _SPLIT_PREFIX)
+        while answer.startswith(_SPLIT_PREFIX):
+            # The first packet of a split answer has all numbers, and begins like a whole answer.
+            starts = (size for size in _SPLIT_HEADERS if answer.startswith(info, size))
+            if (start := next(starts, None)) is not None:
+                answer = answer[start:]
+            else:
+                answer = await datagrams.receive(info, _SPLIT_PREFIX)
     # A version, then name, map, folder and game, each with a NUL, and the id of the game.
     *texts, numbers = answer[6:].split(b"\0", 4)
     if len(texts) != 4:
@@ -100,10 +113,9 @@ async def _query_quake3(host: str, port: int, path: str) -> QueryAnswer:
     with _Datagrams(host, port) as datagrams:
         datagrams.send(_QUAKE3_STATUS)
         answer = await datagrams.receive(_QUAKE3_ANSWER)
-    _, *players = answer[len(_QUAKE3_ANSWER) :].split(b"\n")
-    # `score ping "name"`. Bots have no ping.
-    pings = (player.split(maxsplit=2)[1] for player in players if player.count(b" ") > 1)
-    return QueryAnswer(sum(ping != b"0" for ping in pings))
+    _, _, players = answer[len(_QUAKE3_ANSWER) :].partition(b"\n")
+    # Bots have no ping.
+    return QueryAnswer(sum(ping != b"0" for ping in _QUAKE3_PLAYER.findall(players)))
 
 
 async def _query_minecraft(host: str, port: int, path: str) -> QueryAnswer:
