@@ -341,6 +341,30 @@ def test_program_of_this_machine_becomes_a_lobby(folder: Path, command: Command)
 
 @pytest.mark.full
 @pytest.mark.usefixtures("logged_in")
+def test_attached_program_gets_free_numbers_of_the_range(folder: Path, command: Command) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as other_program:
+        other_program.bind(("127.0.0.1", 0))
+        first = other_program.getsockname()[1]
+        settings = GAME.format(name="cli-range") + f"docker.ports.fixed.dev_port = {first + 1}\n"
+        span = "docker.ports.{}.dev_port_range = {{ min = {}, max = {} }}\n"
+        chat, game = (span.format(name, first, first + 50) for name in ("chat", "game"))
+        write_settings(folder, settings + chat + game)
+        (folder / "server.py").write_text("")
+        command("deploy", "--no-trial")
+        printed = command("dev", "attach", "--json").result["environment"]
+        numbers = [int(printed[f"PORT_{name}"]) for name in ("FIXED", "GAME", "CHAT")]
+        assert numbers[0] == first + 1
+        assert first + 1 < numbers[1] < numbers[2] <= first + 50
+        printed = command("dev", "attach", "--port", "game=1", "--json").result["environment"]
+        assert (printed["PORT_GAME"], printed["PORT_CHAT"]) == ("1", str(numbers[1]))
+        write_settings(folder, settings + span.format("chat", first, first + 1))
+        ended = command("dev", "attach")
+        assert ended.status == ExitStatus.INPUT_INVALID
+        assert f"No port from {first} to {first + 1} is free for chat." in ended.errors
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_end_of_play_ends_its_bots(folder: Path, command: Command, number: signal.Signals) -> None:
     bot = '\n[play]\nbot = ["python3", "bot.py"]\n'

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -162,6 +163,11 @@ def development(tmp_path: Path) -> Iterator[Development]:
         end_leftovers(development.folder / ".hosting/service")
 
 
+def free_number() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
 def is_running(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -216,6 +222,21 @@ def test_bots_get_the_development_address(development: Development) -> None:
         7009,
         False,
     ]
+    development.end()
+
+
+def test_server_gets_a_number_of_the_range(development: Development) -> None:
+    number = free_number()
+    span = f"dev_port_range = {{ min = {number}, max = {number} }}"
+    development.write("hosting.toml", SETTINGS.replace("dev_port = 7009", span))
+    development.start("--bots", "1")
+    development.wait_for(f"first hello {number} ")
+    found = development.folder / "found.json"
+    until(found.exists)
+    assert json.loads(found.read_text())[2] == number
+    # The next start has the same number, which the ended game server has left.
+    development.change_server("VERSION = 'second'")
+    development.wait_for(f"second hello {number} ")
     development.end()
 
 

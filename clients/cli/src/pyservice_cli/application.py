@@ -342,7 +342,10 @@ def attach_program(
     game_mode: GameMode = None,
     port: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=NUMBER", help="Port of the program. Default: its dev_port."),
+        typer.Option(
+            metavar="NAME=NUMBER",
+            help="Port of the program. Default: its dev_port, then a free one of dev_port_range.",
+        ),
     ] = None,
     address: Annotated[
         str, typer.Option(help="Address at which players reach this machine.")

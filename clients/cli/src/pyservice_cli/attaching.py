@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Final
 
 from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Refused
@@ -80,16 +81,49 @@ def runtime_of(game: Game, mode: str) -> Mapping[str, Any]:
     return {**own, "env": {**level.get("env", {}), **own.get("env", {})}}
 
 
-def development_ports(game: Game, mode: str) -> dict[str, int | None]:
-    """Returns `dev_port` of each port of the mode, or None for a port without one."""
+def development_ports(
+    game: Game, mode: str, given: Mapping[str, int] | None = None
+) -> dict[str, int | None]:
+    """Returns the number of each port of the mode. None: the settings do not say it.
+
+    It is the given one, then `dev_port`, then a free one of `dev_port_range`. Raises InputInvalid.
+    """
     ports = runtime_of(game, mode).get("ports", {})
-    return {name: port.get("dev_port") for name, port in ports.items()}
+    numbers = {name: port.get("dev_port") for name, port in ports.items()} | dict(given or {})
+    for name, port in ports.items():
+        if numbers[name] is None and "dev_port_range" in port:
+            taken = {number for number in numbers.values() if number is not None}
+            numbers[name] = _free_number(name, port["dev_port_range"], taken)
+    return numbers
+
+
+def _free_number(name: str, span: Mapping[str, int], taken: Set[int]) -> int:
+    first, last = span["min"], span["max"]
+    for number in range(first, last + 1):
+        if number not in taken and _is_free(number):
+            return number
+    raise InputInvalid(
+        f"No port from {first} to {last} is free for {name}.",
+        "End the program that uses one, or change dev_port_range in hosting.toml.",
+    )
+
+
+def _is_free(number: int) -> bool:
+    try:
+        with (
+            socket.create_server(("127.0.0.1", number)),
+            socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
+        ):
+            datagrams.bind(("127.0.0.1", number))
+    except OSError:
+        return False
+    return True
 
 
 def _given_ports(game: Game, mode: str, given: Sequence[str]) -> dict[str, int]:
-    """Returns the number of each port of the mode: the given one, or `dev_port`."""
-    known = development_ports(game, mode)
-    numbers = {name: number for name, number in known.items() if number is not None}
+    """Returns the number of each port of the mode: the given one, or that of the settings."""
+    known = runtime_of(game, mode).get("ports", {})
+    numbers = {}
     for pair in given:
         name, _, number = pair.partition("=")
         if name not in known or not number.isdecimal():
@@ -98,13 +132,14 @@ def _given_ports(game: Game, mode: str, given: Sequence[str]) -> dict[str, int]:
                 f"Write NAME=NUMBER. Names: {', '.join(known) or 'none'}.",
             )
         numbers[name] = int(number)
-    missing = [name for name in known if name not in numbers]
+    found = development_ports(game, mode, numbers)
+    missing = [name for name, number in found.items() if number is None]
     if missing:
         raise InputInvalid(
             f"The number of the port {missing[0]} is missing.",
             f"Give --port {missing[0]}=7777, or set dev_port in hosting.toml.",
         )
-    return numbers
+    return {name: number for name, number in found.items() if number is not None}
 
 
 def _variables(
