@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any, Final
 
 import httpx
@@ -223,6 +224,36 @@ async def test_server_that_answers_no_query_does_not_delay_others(game: Game, wo
     await other.find_lobby("duel")
     assert not waiting.done(), waiting.result()
     waiting.cancel()
+
+
+@pytest.mark.full
+async def test_crashing_server_is_started_again_with_growing_pauses(game: Game) -> None:
+    one = {"min": 1, "max": 1}
+    await deploy(game, {"ready": "log", "log_match": "never"}, "crash", idle_lobbies=one)
+
+    async def four_ended() -> list[Any] | None:
+        target = {"game_id": game.game_id, "namespace_id": "prod"}
+        records = (await game.developer.good("list_lobby_records", **target))["lobbies"]
+        ended = [record for record in records if "stopped" in record["status"]]
+        return (
+            sorted(ended, key=lambda record: str(record["create_ts"])) if len(ended) > 3 else None
+        )
+
+    records = (await eventually(four_ended, 2 * PATIENCE_S))[:4]
+    starts = [datetime.fromisoformat(record["create_ts"]) for record in records]
+    ends = [datetime.fromisoformat(record["status"]["stopped"]["stop_ts"]) for record in records]
+    pauses_s = [
+        (start - end).total_seconds() for end, start in zip(ends[:-1], starts[1:], strict=True)
+    ]
+    # The pause begins when the data plane knows the end, which can be before the time of the record.
+    for pause_s, least_s in zip(pauses_s, (1, 2, 4), strict=True):
+        assert pause_s > least_s - 0.5, pauses_s
+    for record in records:
+        stopped = record["status"]["stopped"]
+        assert (stopped["failed"], stopped["exit_code"]) == (True, 1)
+        assert record["problem"] == "The program exited with code 1 before the lobby was ready."
+        errors = await game.logs(record["lobby_id"], "std_err")
+        assert errors == ["fatal: the map has no start"]
 
 
 async def test_adapter_problems_have_paths(game: Game) -> None:

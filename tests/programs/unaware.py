@@ -3,7 +3,8 @@
 It listens on `PORT_GAME` over TCP and UDP and echoes what it receives. With `later`, it does so after
 it has written 2,000 lines. It answers queries of Quake 3: the number of players is in the file
 `players` of its scratch folder, which a datagram `players <number>` writes. With `mute` it answers
-no query, and with `flood` it answers each with many wrong datagrams.
+no query, and with `flood` it answers each with many wrong datagrams. With `crash` it exits with an
+error after it has begun to listen.
 """
 
 import contextlib
@@ -28,6 +29,8 @@ def main() -> None:
     datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     datagrams.bind(ADDRESS)
     print("server: the map is loaded", flush=True)
+    if "crash" in WORDS:
+        sys.exit("fatal: the map has no start")
     selector = selectors.DefaultSelector()
     for one in (listener, datagrams):
         selector.register(one, selectors.EVENT_READ)
