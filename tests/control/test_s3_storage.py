@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
+from urllib.parse import quote
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -134,6 +136,83 @@ async def test_site_is_served_from_the_bucket(owner: Developer, browser: httpx.A
     assert part.headers["content-range"] == f"bytes 1000-1003/{len(SITE['level.bin'])}"
     beyond = await site.get("level.bin", range=f"bytes={len(SITE['level.bin'])}-")
     assert beyond.status_code == 416
+
+
+def fields_with_digests(contents: dict[str, bytes]) -> list[dict[str, Any]]:
+    digests = {path: hashlib.sha256(content).hexdigest() for path, content in contents.items()}
+    return [{**fields, "sha256": digests[fields["path"]]} for fields in file_fields(contents)]
+
+
+async def site_with_digests(
+    developer: Developer, game_id: str, contents: dict[str, bytes]
+) -> tuple[Any, list[str]]:
+    """Prepares a site. Returns the response, and the paths of the files that the bucket lacks."""
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "1"}
+    fields["files"] = fields_with_digests(contents)
+    response = await developer.good("create_site", **fields)
+    return response, [request["path"] for request in response["presigned_requests"]]
+
+
+async def test_bucket_copies_unchanged_files_of_an_earlier_site(
+    s3: S3Server, owner: Developer, browser: httpx.AsyncClient
+) -> None:
+    game_id = await owner.game()
+    # Names that a header with the source of a copy must escape, and an empty file.
+    odd = ["a b+c.html", "100%.txt", "%2e.txt", "ä/ö\u2603.bin", "q?x=1&y.txt", 'it\'s "#1".txt']
+    first = {**SITE, **{path: path.encode() for path in odd}, "empty.txt": b""}
+    response, missing = await site_with_digests(owner, game_id, first)
+    assert sorted(missing) == sorted(first)
+    await put_all(response["presigned_requests"], first)
+    await owner.good("complete_upload", upload_id=response["upload_id"])
+    # One file has changed, one has moved, and one is lost in the bucket.
+    second = {**first, "index.html": b"changed", "moved.bin": first["level.bin"]}
+    objects = (path for path in (s3.folder / BUCKET / PREFIX).rglob("*") if path.is_file())
+    next(path for path in objects if path.read_bytes() == b"100%.txt").unlink()
+    again, missing = await site_with_digests(owner, game_id, second)
+    assert sorted(missing) == ["100%.txt", "index.html"]
+    code = await owner.code("complete_upload", upload_id=again["upload_id"])
+    assert code == "UPLOAD_INCOMPLETE"
+    await put_all(again["presigned_requests"], second)
+    await owner.good("complete_upload", upload_id=again["upload_id"])
+    # The copies do not depend on the site that they were copied from.
+    assert names(s3, f"kept/{response['upload_id']}")
+    await owner.good("delete_site", game_id=game_id, site_id=response["site_id"])
+
+    async def is_deleted() -> bool:
+        return not names(s3, f"kept/{response['upload_id']}")
+
+    await eventually(is_deleted)
+    version_id = await owner.version(game_id, {"cdn": {"site_id": again["site_id"]}})
+    target = {"game_id": game_id, "namespace_id": "prod"}
+    await owner.good("set_version", **target, version_id=version_id)
+    name = (await owner.good("get_game", game_id=game_id))["game"]["name_id"]
+
+    async def served() -> bool:
+        answers = {path: await browser.get(f"/{name}/prod/{quote(path)}") for path in second}
+        return {path: answer.content for path, answer in answers.items()} == second
+
+    await eventually(served)
+
+
+async def test_unavailable_bucket_copies_files_at_the_next_try(
+    s3: S3Server, owner: Developer
+) -> None:
+    game_id = await owner.game()
+    response, _ = await site_with_digests(owner, game_id, SITE)
+    await put_all(response["presigned_requests"], SITE)
+    await owner.good("complete_upload", upload_id=response["upload_id"])
+    files = {**SITE, "new.txt": b"new"}
+    fields: dict[str, Any] = {"game_id": game_id, "display_name": "2"}
+    fields["files"] = fields_with_digests(files)
+    key = str(uuid4())
+    s3.kill()
+    try:
+        refusal = await owner.call("create_site", key, **fields)
+    finally:
+        s3.revive()
+    assert refusal.code == "CONTROL_PLANE_UNAVAILABLE", refusal
+    prepared = await owner.good("create_site", key, **fields)
+    assert [request["path"] for request in prepared["presigned_requests"]] == ["new.txt"]
 
 
 async def test_unavailable_bucket_is_reported_and_recovers(
