@@ -34,6 +34,7 @@ from pyservice.runtime.unbound_ports import (
 _INTERVAL_S: Final = 0.25
 _READY_QUERY_INTERVAL_S: Final = 1.0
 _COUNT_INTERVAL_S: Final = 5.0
+_RESTART_DELAY_S: Final = 5.0
 _RETRY_DELAYS_S: Final = (0.25, 0.5, 1.0, 2.0)
 _LOG_LINES_MAX: Final = 1_000
 _LOG_BYTES_MAX: Final = 4 << 20
@@ -103,14 +104,18 @@ class AdapterWatch:
                 self._tasks.pop(run_id).cancel()
 
     async def _watch(self, run: RunLifecycle, adapter: Adapter) -> None:
-        try:
-            if adapter.ready != "calls":
-                await self._wait_ready(run, adapter)
-                await self._report_ready(run)
-            if adapter.players == "query":
-                await self._count_players(run, adapter)
-        except Exception as error:  # noqa: BLE001 — must not stop the watch of other runs
-            _log.error("the watch of a game server failed", id=run.id, exc_info=error)
+        """Watches a run until it is cancelled. Begins again after an error."""
+        while True:
+            try:
+                if adapter.ready != "calls":
+                    await self._wait_ready(run, adapter)
+                    await self._report_ready(run)
+                if adapter.players == "query":
+                    await self._count_players(run, adapter)
+                return
+            except Exception as error:  # noqa: BLE001 — must not stop the watch of other runs
+                _log.error("the watch of a game server failed", id=run.id, exc_info=error)
+            await asyncio.sleep(_RESTART_DELAY_S)
 
     async def _wait_ready(self, run: RunLifecycle, adapter: Adapter) -> None:
         match adapter.ready:

@@ -1,16 +1,30 @@
-"""Counts of answered queries, and the log pattern of an adapter."""
+"""Counts of answered queries, servers that misbehave, and the log pattern of an adapter."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import itertools
 import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from pyservice._native import LogPattern
-from pyservice.runtime.adapter_watch import LEFT_AFTER_S, AnsweredCounts, wait_for_line
-from tests.support.waiting import PATIENCE_S
+from pyservice.runtime import adapter_watch, server_queries
+from pyservice.runtime.adapter_watch import (
+    LEFT_AFTER_S,
+    AdapterWatch,
+    AnsweredCounts,
+    wait_for_line,
+)
+from pyservice.runtime.adapters import Adapter
+from pyservice.runtime.server_queries import QueryAnswer
+from tests.runtime.recorded_answers import PREFIX
+from tests.support.waiting import PATIENCE_S, until_met
 
 
 def test_fewer_players_free_slots_after_30_s_of_answers() -> None:
@@ -58,3 +72,127 @@ async def test_line_of_the_service_does_not_match(tmp_path: Path) -> None:
     with segment.open("ab") as log:
         log.write(b"2 e the map is loaded\n")
     await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+class PlayerReports:
+    """Receiver of counts. Reports which of them may free slots."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, list[tuple[int, bool]]] = {}
+
+    async def report_ready(self, run_id: str) -> None:
+        raise AssertionError("the server calls ready itself")
+
+    async def report_players(self, run_id: str, connected: int, *, may_free: bool) -> None:
+        self.counts.setdefault(run_id, []).append((connected, may_free))
+
+    def least_of(self, run_id: str) -> int | None:
+        """Returns the smallest count that may free slots."""
+        return min((count for count, may_free in self.counts[run_id] if may_free), default=None)
+
+
+def status(players: int) -> bytes:
+    return PREFIX + b"statusResponse\n\\mapname\\q3dm17\n" + b'7 40 "Anna"\n' * players
+
+
+class ChangingServer(asyncio.DatagramProtocol):
+    """Game server with three players, which changes its answers."""
+
+    def __init__(self) -> None:
+        self.answers: Callable[[], list[bytes]] = lambda: [status(3)]
+        self.queries = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.DatagramTransport, transport)
+
+    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
+        self.queries += 1
+        for answer in self.answers():
+            self.transport.sendto(answer, address)
+
+    def error_received(self, error: Exception) -> None:
+        """Ignores that the socket of an earlier query is closed."""
+
+
+def run_at(run_id: str, port: int) -> Any:
+    adapter = Adapter(port="game", query_port="game", query="quake3", players="query")
+    return SimpleNamespace(
+        id=run_id,
+        state="running",
+        parameters=SimpleNamespace(adapter=adapter),
+        process_ports={"game": SimpleNamespace(number=port)},
+    )
+
+
+@contextlib.asynccontextmanager
+async def watched_servers(
+    reports: PlayerReports, *names: str
+) -> AsyncIterator[Mapping[str, ChangingServer]]:
+    loop = asyncio.get_running_loop()
+    servers, runs = {}, {}
+    for name in names:
+        transport, servers[name] = await loop.create_datagram_endpoint(
+            ChangingServer, local_addr=("127.0.0.1", 0)
+        )
+        runs[name] = run_at(name, transport.get_extra_info("sockname")[1])
+    supervisor: Any = SimpleNamespace(runs=runs)
+    watching = asyncio.create_task(AdapterWatch(reports).run(supervisor))
+    try:
+        yield servers
+    finally:
+        watching.cancel()
+        await asyncio.wait([watching])
+        for server in servers.values():
+            server.transport.close()
+        # The transports close in the next turn of the loop.
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_watch, "_COUNT_INTERVAL_S", 0.02)
+    monkeypatch.setattr(adapter_watch, "LEFT_AFTER_S", 1.0)
+    monkeypatch.setattr(server_queries, "TIMEOUT_S", 0.2)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("_short_times")
+async def test_servers_that_misbehave_free_no_slots_and_delay_no_other() -> None:
+    reports = PlayerReports()
+    names = ("healthy", "mute", "flood", "other", "sometimes")
+    async with watched_servers(reports, *names) as servers:
+        await until_met(
+            lambda: all(name in reports.counts and reports.least_of(name) == 3 for name in names)
+        )
+        servers["mute"].answers = list
+        servers["flood"].answers = lambda: [b"x" * 1_000] * 200
+        servers["other"].answers = lambda: [PREFIX + b"disconnect"] * 8
+        # Every second answer has no players.
+        sometimes = servers["sometimes"]
+        sometimes.answers = lambda: [status(3 if sometimes.queries % 2 == 0 else 0)]
+        asked = {name: servers[name].queries for name in names}
+        servers["healthy"].answers = lambda: [status(0)]
+        await until_met(lambda: reports.least_of("healthy") == 0)
+        await until_met(lambda: all(servers[name].queries > asked[name] + 5 for name in names))
+        assert [reports.least_of(name) for name in names[1:]] == [3, 3, 3, 3]
+        servers["healthy"].answers = lambda: [status(2)]
+        servers["mute"].answers = lambda: [status(5)]
+        await until_met(lambda: reports.counts["healthy"][-1][0] == 2)
+        await until_met(lambda: reports.counts["mute"][-1] == (5, True))
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("_short_times")
+async def test_failed_watch_begins_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adapter_watch, "_RESTART_DELAY_S", 0.02)
+    queries = itertools.count()
+
+    async def answer(*_: object) -> QueryAnswer:
+        if next(queries) == 1:
+            raise RuntimeError("a bug")
+        return QueryAnswer(1)
+
+    monkeypatch.setattr(adapter_watch, "query_server", answer)
+    reports = PlayerReports()
+    async with watched_servers(reports, "server"):
+        await until_met(lambda: len(reports.counts.get("server", [])) > 1)
