@@ -365,6 +365,45 @@ def test_attached_program_gets_free_numbers_of_the_range(folder: Path, command: 
 
 @pytest.mark.full
 @pytest.mark.usefixtures("logged_in")
+@pytest.mark.parametrize(
+    ("settings", "options", "address"),
+    [
+        ("", (), "127.0.0.1"),
+        ("[matchmaker]\ndev_hostname = 'localhost'\n", (), "localhost"),
+        ("[matchmaker]\ndev_hostname = 'localhost'\n", ("--address", "127.0.0.2"), "127.0.0.2"),
+    ],
+)
+def test_players_reach_an_attached_program_at_the_development_address(
+    folder: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: str,
+    options: tuple[str, ...],
+    address: str,
+) -> None:
+    name = f"cli-address-{address.replace('.', '-')}"
+    text = GAME.format(name=name) + "docker.ports.game.dev_port = 7001\n"
+    table = "[matchmaker.game_modes.duel]"
+    assert table in text
+    write_settings(folder, text.replace(table, settings + table))
+    (folder / "server.py").write_text("")
+    command("deploy", "--no-trial")
+    bodies = []
+    post = Api.post
+
+    def record(api: Api, path: str, body: Any, **more: Any) -> Any:
+        bodies.append((path, body))
+        return post(api, path, body, **more)
+
+    monkeypatch.setattr(Api, "post", record)
+    assert command("dev", "attach", *options).status == 0
+    ((path, body),) = bodies
+    assert path.endswith("/lobbies/attach")
+    assert body["ports"] == {"game": {"address": address, "port": 7001}}
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_end_of_play_ends_its_bots(folder: Path, command: Command, number: signal.Signals) -> None:
     bot = '\n[play]\nbot = ["python3", "bot.py"]\n'

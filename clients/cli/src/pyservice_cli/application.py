@@ -348,8 +348,11 @@ def attach_program(
         ),
     ] = None,
     address: Annotated[
-        str, typer.Option(help="Address at which players reach this machine.")
-    ] = "127.0.0.1",
+        str | None,
+        typer.Option(
+            help="Address at which players reach this machine. Default: dev_hostname, then 127.0.0.1."
+        ),
+    ] = None,
     command: Annotated[
         list[str] | None, typer.Argument(metavar="[-- COMMAND]", help="Program to run.")
     ] = None,

@@ -25,7 +25,7 @@ def attach(
     game: Game,
     mode: str | None,
     ports: Sequence[str],
-    address: str,
+    address: str | None,
     command: Sequence[str],
 ) -> None:
     """Attaches a lobby. Runs the command with its variables until the end, and then ends the lobby.
@@ -50,9 +50,13 @@ def attach(
 
 
 def attach_lobby(
-    game: Game, mode: str, ports: Mapping[str, int], address: str
+    game: Game, mode: str, ports: Mapping[str, int], address: str | None
 ) -> tuple[str, dict[str, str]]:
-    """Creates a lobby of a program on this machine. Returns its id, and the program's variables."""
+    """Creates a lobby of a program on this machine. Returns its id, and the program's variables.
+
+    Players reach the program at `address`, by default at `dev_hostname`, and then at loopback.
+    """
+    address = address or game.project.config["matchmaker"].get("dev_hostname") or "127.0.0.1"
     body = {
         "game_mode": mode,
         "ports": {port: {"address": address, "port": number} for port, number in ports.items()},

@@ -166,9 +166,7 @@ class _Loop:
         ports = {
             name: number or _free_port() for name, number in development_ports(game, mode).items()
         }
-        hostname = game.project.config["matchmaker"].get("dev_hostname")
-        address = self._options.address or hostname or "127.0.0.1"
-        self._lobby_id, variables = attach_lobby(game, mode, ports, address)
+        self._lobby_id, variables = attach_lobby(game, mode, ports, self._options.address)
         output = sys.stderr if self._terminal.is_json else sys.stdout
         runtime = runtime_of(game, mode)
         self._server = AttachedServer(project.build, runtime, variables, packages, output)
