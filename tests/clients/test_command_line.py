@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -61,11 +62,26 @@ def test_all_mistakes_of_the_settings_are_named_at_once(folder: Path, command: C
         assert sentence in ended.errors
 
 
-def test_syntax_error_has_its_line(folder: Path, command: Command) -> None:
-    write_settings(folder, 'game = "a"\nbuild = [\n')
-    ended = command("status")
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b'game = "a"\nbuild = [\n', 2),
+        (b'game = "a"\nbuild = [\n\n\n', 2),
+        (b'game = "a"\ndisplay_name = """\nA game', 3),
+        (b'game = "a"\nbuild = = 1\nnamespace = "dev"\n', 2),
+        (b'game = "a"\n# caf\xe9\n', 2),
+    ],
+    ids=["open list", "empty lines at the end", "open text", "wrong line", "other encoding"],
+)
+def test_syntax_error_has_its_line_and_a_remedy(
+    folder: Path, command: Command, text: bytes, line: int
+) -> None:
+    (folder / "hosting.toml").write_bytes(text)
+    ended = command("status", "--json")
     assert ended.status == ExitStatus.INPUT_INVALID
-    assert "line 3" in ended.errors or "end of document" in ended.errors
+    error = ended.result["error"]
+    assert re.findall(r"line (\d+)", error["message"]) == [str(line)]
+    assert error["remedy"]
 
 
 def test_wrong_names_and_types_of_the_configuration_are_named(

@@ -70,18 +70,7 @@ class Project:
 def read_project(folder: Path) -> Project:
     """Reads `hosting.toml` of a folder. Raises InputInvalid with all problems of the file."""
     path = folder / FILE
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        where = folder.absolute()
-        raise InputInvalid(
-            f"There is no {FILE} in {where}.",
-            "Run `pyservice init` in an empty folder, or name the game's folder with --folder.",
-        ) from None
-    except UnicodeDecodeError:
-        raise InputInvalid(f"{path} is not in UTF-8.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputInvalid(f"{path}: {error}.") from None
+    content = _parsed(path)
     check = _Check()
     check.content(content)
     problems = check.problems
@@ -90,6 +79,33 @@ def read_project(folder: Path) -> Project:
     if problems:
         raise InputInvalid(f"{path} has {_count(problems)}. Nothing was changed.", "", problems)
     return _project(folder, content, config)
+
+
+def _parsed(path: Path) -> dict[str, Any]:
+    """Returns the content of the file. Raises InputInvalid with the line of a syntax error."""
+    try:
+        # The text form turns CRLF, which editors of Windows write, into LF.
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise InputInvalid(
+            f"There is no {FILE} in {path.parent.absolute()}.",
+            "Run `pyservice init` in an empty folder, or name the game's folder with --folder.",
+        ) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise InputInvalid(
+            f"{path} is not in UTF-8 (at line {line}).", "Save the file in UTF-8."
+        ) from None
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        # The parser gives no number if the value that it reads has no end.
+        last = len(text.rstrip().splitlines())
+        sentence = str(error).replace("at end of document", f"at line {last}, the last one")
+        remedy = "Correct this line, then run the command again."
+        if sentence != str(error):
+            remedy = "Complete the last value: close its bracket or its quotation mark."
+        raise InputInvalid(f"{path}: {sentence}.", remedy) from None
 
 
 def _project(folder: Path, content: Mapping[str, Any], config: dict[str, Any]) -> Project:
