@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
-from typer.models import CommandInfo
 
-from pyservice_cli.failures import CommandFailed
+from pyservice_cli.failures import CommandFailed, ExitStatus
 from pyservice_cli.interrupts import raise_on_signals
 from pyservice_cli.terminal import Terminal
 
@@ -413,7 +412,12 @@ def run(words: list[str]) -> int:
     raise_on_signals()
     try:
         application = _with_operator_commands()
-        (_listing(application) if words in ([], ["--help"], ["-h"]) else application)(words)
+        if words in ([], ["--help"], ["-h"]):
+            from pyservice_cli.front_page import print_front_page
+
+            print_front_page(application)
+            return ExitStatus.DONE if words else ExitStatus.USAGE
+        application(words)
     except CommandFailed as failure:
         Terminal("--json" in words).fail(failure)
         return int(failure.status)
@@ -424,30 +428,6 @@ def run(words: list[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
     return 0
-
-
-def _listing(application: typer.Typer) -> typer.Typer:
-    """Returns the same commands without their options, because those take half of the time of a help page."""
-    listing = copy.copy(application)
-    listing.registered_commands = [
-        CommandInfo(
-            name=command.name or (command.callback and command.callback.__name__),
-            help=command.help or inspect.getdoc(command.callback),
-            callback=_do_nothing,
-            rich_help_panel=command.rich_help_panel,
-        )
-        for command in application.registered_commands
-    ]
-    listing.registered_groups = []
-    for group in application.registered_groups:
-        assert group.typer_instance is not None
-        empty = typer.Typer(help=group.typer_instance.info.help)
-        listing.add_typer(empty, name=group.name, rich_help_panel=group.rich_help_panel)
-    return listing
-
-
-def _do_nothing() -> None:
-    pass
 
 
 def _with_operator_commands() -> typer.Typer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import webbrowser
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -82,6 +81,9 @@ class Terminal:
 def open_browser(url: str) -> bool:
     """Opens an address in the browser of a desktop, and returns whether that worked."""
     displays = {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
+    # Loads slowly, and few commands open a browser.
+    import webbrowser
+
     has_desktop = os.name != "posix" or sys.platform == "darwin" or bool(displays)
     return has_desktop and webbrowser.open(url)
 
