@@ -23,7 +23,7 @@ from urllib3.exceptions import (
 )
 
 from pyservice_cli.connections import Connection
-from pyservice_cli.failures import CommandFailed, Problem, Refused, Unreachable
+from pyservice_cli.failures import CommandFailed, OtherService, Problem, Refused, Unreachable
 from pyservice_cli.local_services import LocalService
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -34,6 +34,7 @@ PATIENCE_S: Final = 20.0
 _PAUSE_S: Final = 0.2
 _BLOCK_BYTES: Final = 256 * 1024
 _RETRIED: Final = (429, 503)
+_RAY_HEADER: Final = "x-ray-id"
 
 Progress = Callable[[int], None]
 Answer = dict[str, Any]
@@ -125,7 +126,8 @@ class Api:
         except HTTPError as error:
             raise _unreachable(url, error) from None
         if response.status >= 300:
-            _raise_refused(response)
+            # The URL can belong to a store of files, which has other errors.
+            raise _refusal(response.status, _content(response) or {})
 
     def fetch(self, url: str, timeout_s: float = CONNECT_TIMEOUT_S) -> int:
         """Returns the status of a GET without a token, such as that of a game's page."""
@@ -189,39 +191,44 @@ def _retry_after_s(response: urllib3.BaseHTTPResponse) -> float:
 def _answer(url: str, response: urllib3.BaseHTTPResponse) -> Answer:
     if 300 <= response.status < 400:
         target = response.headers.get("location", "another address")
-        raise CommandFailed(
+        raise OtherService(
             f"{url} redirects to {target}.",
             "Use the address of the service itself, with its scheme.",
         )
-    if response.status >= 400:
-        _raise_refused(response)
-    try:
-        answer = json.loads(response.data)
-    except ValueError:
-        answer = None
-    if not isinstance(answer, dict):
-        raise CommandFailed(
-            f"{url} does not answer like this service.", "Check the address of the service."
+    content = _content(response)
+    # Every response of the service has the header.
+    if content is None or _RAY_HEADER not in response.headers:
+        kind = response.headers.get("content-type", "no content type")
+        raise OtherService(
+            f"{url} is not this service: it answered HTTP status {response.status} with {kind}.",
+            "Check the address, and the proxy in front of the service.",
         )
-    return answer
+    if response.status >= 400:
+        raise _refusal(response.status, content)
+    return content
 
 
-def _raise_refused(response: urllib3.BaseHTTPResponse) -> None:
+def _content(response: urllib3.BaseHTTPResponse) -> Answer | None:
+    """Returns the JSON object of a response, or None for other content."""
     try:
-        problem = json.loads(response.data)
-        code, detail = str(problem["code"]), str(problem["detail"])
-    except (ValueError, KeyError, TypeError):
-        raise CommandFailed(
-            f"The answer is HTTP status {response.status}, without a code of this service.",
-            "Check the address of the service, and the proxy in front of it.",
-        ) from None
+        content = json.loads(response.data)
+    except ValueError:
+        return None
+    return content if isinstance(content, dict) else None
+
+
+def _refusal(status: int, content: Answer) -> CommandFailed:
+    if "code" not in content or "detail" not in content:
+        return CommandFailed(
+            f"The answer is HTTP status {status}, without a code of this service.",
+            "Check the proxy in front of the service.",
+        )
     problems = [
         Problem(".".join(entry["path"][:-1]), entry["message"])
-        for entry in problem.get("errors", ())
+        for entry in content.get("errors", ())
     ]
-    raise Refused(
-        response.status, code, detail, problems=problems, ray_id=str(problem.get("ray_id", ""))
-    )
+    code, detail = str(content["code"]), str(content["detail"])
+    return Refused(status, code, detail, problems=problems, ray_id=str(content.get("ray_id", "")))
 
 
 def _is_final(error: HTTPError) -> bool:

@@ -17,7 +17,7 @@ class ExitStatus(enum.IntEnum):
     INPUT_INVALID = 3
     """`hosting.toml`, or a file of the game, has problems. Nothing was changed."""
     UNREACHABLE = 4
-    """No service answers at the address, or it did not answer in time."""
+    """No service, or another server, answers at the address, or it did not answer in time."""
     NOT_ALLOWED = 5
     """There is no token, or the service does not accept it."""
     INTERRUPTED = 130
@@ -63,6 +63,13 @@ class InputInvalid(CommandFailed):
 class Unreachable(CommandFailed):
     status = ExitStatus.UNREACHABLE
     code = "SERVICE_UNREACHABLE"
+
+
+class OtherService(CommandFailed):
+    """Another server answers at the address."""
+
+    status = ExitStatus.UNREACHABLE
+    code = "SERVICE_NOT_FOUND"
 
 
 class NotLoggedIn(CommandFailed):
