@@ -56,6 +56,8 @@ class Project:
     """The version configuration, with secrets."""
     build: Build | None
     bot: tuple[str, ...]
+    secrets: frozenset[str]
+    """Values of the developer's environment that the configuration uses. Never printed."""
 
     @property
     def game_module(self) -> str | None:
@@ -119,6 +121,7 @@ def _project(folder: Path, content: Mapping[str, Any], config: dict[str, Any]) -
         config=config,
         build=None if build is None else _build(folder, build, _game_module(config)),
         bot=tuple(play.get("bot", ())),
+        secrets=_secret_values(content),
     )
 
 
@@ -226,6 +229,11 @@ def _with_secrets(value: Any, place: str, problems: list[Problem]) -> Any:
     missing = [name for name in _SECRET.findall(value) if name not in os.environ]
     problems += [Problem(place, f"the environment variable {name} is not set") for name in missing]
     return _SECRET.sub(lambda found: os.environ.get(found[1], ""), value)
+
+
+def _secret_values(content: Mapping[str, Any]) -> frozenset[str]:
+    names = _SECRET.findall(json.dumps(content, default=str))
+    return frozenset(os.environ[name] for name in names if name in os.environ)
 
 
 def _count(problems: list[Problem]) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from pyservice_cli.failures import InputInvalid
 from pyservice_cli.games import Game
+from pyservice_cli.hidden_values import hide_secrets
 from pyservice_cli.terminal import Terminal, table
 
 
@@ -64,20 +65,22 @@ KINDS: Final = tuple(_KINDS)
 def show_list(terminal: Terminal, game: Game, kind: str) -> None:
     """Prints all things of a kind."""
     chosen = _kind(kind)
-    rows = list(game.api.pages(_path(game, chosen.path), chosen.field))
+    pages = game.api.pages(_path(game, chosen.path), chosen.field)
+    rows = [hide_secrets(row, game.project.secrets) for row in pages]
     terminal.finish({chosen.field: rows}, *table(rows, chosen.columns))
 
 
 def show_one(terminal: Terminal, game: Game, kind: str, subject: str) -> None:
-    """Prints a thing with all fields, as JSON."""
+    """Prints a thing with all fields, as JSON. Secrets are hidden."""
     plurals = (kind, f"{kind}s", f"{kind[:-1]}ies")
     chosen = _kind(next((name for name in plurals if name in _KINDS), kind))
     if chosen.one:
-        terminal.print_json(game.api.get(_path(game, chosen.one, subject)))
+        found = game.api.get(_path(game, chosen.one, subject))
+        terminal.print_json(hide_secrets(found, game.project.secrets))
         return
     for row in game.api.pages(_path(game, chosen.path), chosen.field):
         if subject in (row[chosen.columns[0]], row.get("display_name")):
-            terminal.print_json(row)
+            terminal.print_json(hide_secrets(row, game.project.secrets))
             return
     raise InputInvalid(f"There is no {subject} among the {chosen.field}.")
 
