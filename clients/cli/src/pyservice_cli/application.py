@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -277,6 +278,27 @@ def show(
 
     chosen = ChosenGame(folder, namespace, profile, Terminal(True))
     show_one(chosen.terminal, chosen.open(), kind, subject)
+
+
+class Creatable(enum.StrEnum):
+    """Kind of thing that `create` makes."""
+
+    NAMESPACE = "namespace"
+
+
+@app.command(rich_help_panel=DEVELOPER_PANEL)
+def create(
+    kind: Annotated[Creatable, typer.Argument(metavar="KIND", help="Only `namespace`.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its name.")],
+    folder: Folder = Path(),
+    profile: ProfileName = None,
+    json: Json = False,
+) -> None:
+    """Create a namespace of the game, with its newest version."""
+    from pyservice_cli.games import create_namespace
+
+    chosen = ChosenGame(folder, name, profile, Terminal(json))
+    create_namespace(chosen.terminal, chosen.open())
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)

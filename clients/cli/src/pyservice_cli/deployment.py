@@ -57,6 +57,11 @@ def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool)
     make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
     is_new = _is_missing(game)
+    running = None
+    if is_new:
+        game.check_first_namespace()
+    else:
+        running = game.describe_namespace()
     if is_new and run.skips(f"create the game {game.project.game}"):
         run.skipped.append("upload its files, and create and set its first version")
         _finish_dry_run(run, {"game": game.project.game, "namespace": game.namespace})
@@ -69,7 +74,8 @@ def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool)
         if is_new:
             game.api.delete(game.path)
         raise
-    running = game.describe_namespace()
+    if running is None:
+        running = game.describe_namespace()
     site_id = _ensure_site(run)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id

@@ -28,8 +28,8 @@ from pyservice_cli.attaching import (
 )
 from pyservice_cli.build_commands import run_server_command
 from pyservice_cli.deployment import deploy, ensure_game
-from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Refused
-from pyservice_cli.games import Game
+from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted
+from pyservice_cli.games import Game, NamespaceUnknown
 from pyservice_cli.interrupts import uninterrupted
 from pyservice_cli.packing import files_of
 from pyservice_cli.playing import end_bots, start_bots
@@ -241,13 +241,9 @@ def _ensure_namespace(terminal: Terminal, game: Game) -> None:
     ensure_game(terminal, game)
     try:
         game.describe_namespace()
-    except Refused as refused:
-        if refused.code != "NAMESPACE_NOT_FOUND":
-            raise
-        # The version of a new namespace. The deployment replaces it.
-        version_id = next(iter(game.version_names()))
-        names = {"display_name": game.namespace, "name_id": game.namespace}
-        game.api.post(f"{game.path}/namespaces", {**names, "version_id": version_id})
+    except NamespaceUnknown:
+        # The deployment replaces its version.
+        game.create_namespace()
 
 
 def _detach_leftovers(game: Game) -> None:

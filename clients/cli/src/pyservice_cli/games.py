@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pyservice_cli.api import Answer, Api
 from pyservice_cli.connections import find_connection
-from pyservice_cli.failures import CommandFailed, InputInvalid
+from pyservice_cli.failures import CommandFailed, InputInvalid, Refused
 from pyservice_cli.project import Project, read_project
 from pyservice_cli.terminal import Terminal, table
+
+FIRST_NAMESPACES: Final = ("prod", "staging")
+"""Namespaces of a new game, which the service makes."""
+
+
+class NamespaceUnknown(InputInvalid):
+    """The game has no such namespace. Names the known ones, and the one that was probably meant."""
+
+    code = "NAMESPACE_NOT_FOUND"
+
+    def __init__(self, game: Game, known: Sequence[str], remedy: str) -> None:
+        similar = difflib.get_close_matches(game.namespace.lower(), known, n=1)
+        meant = f"; did you mean {similar[0]}?" if similar else "."
+        super().__init__(f"{game.project.game} has no namespace {game.namespace}{meant}", remedy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +56,39 @@ class Game:
         return f"/games/{self.project.game}/environments/{self.namespace}"
 
     def describe_namespace(self) -> Answer:
-        answer: Answer = self.api.get(self.namespace_path)["namespace"]
+        """Returns the record of the namespace. Raises NamespaceUnknown."""
+        try:
+            answer: Answer = self.api.get(self.namespace_path)["namespace"]
+        except Refused as refused:
+            if refused.code not in ("NAMESPACE_NOT_FOUND", "ID_INVALID"):
+                raise
+            entries = self.api.pages(f"{self.path}/namespaces", "namespaces")
+            known = [entry["name_id"] for entry in entries]
+            raise NamespaceUnknown(
+                self,
+                known,
+                f"Namespaces: {', '.join(known)}. "
+                f"`pyservice create namespace {self.namespace}` creates another one.",
+            ) from None
         return answer
+
+    def check_first_namespace(self) -> None:
+        """Raises NamespaceUnknown if the game, which is not created yet, will not have the namespace."""
+        if self.namespace not in FIRST_NAMESPACES:
+            names = ", ".join(FIRST_NAMESPACES)
+            raise NamespaceUnknown(
+                self,
+                FIRST_NAMESPACES,
+                f"Namespaces of a new game: {names}. Deploy to one of them first. "
+                f"Then `pyservice create namespace {self.namespace}` creates another one.",
+            )
+
+    def create_namespace(self) -> str:
+        """Creates the namespace with the newest version, and returns its id."""
+        version_id = next(iter(self.version_names()))
+        names = {"display_name": self.namespace, "name_id": self.namespace}
+        answer = self.api.post(f"{self.path}/namespaces", {**names, "version_id": version_id})
+        return str(answer["namespace_id"])
 
     def version_names(self) -> dict[str, str]:
         """Returns the names of all versions by their id, newest first."""
@@ -51,9 +98,9 @@ class Game:
 
 def show_versions(terminal: Terminal, game: Game) -> None:
     """Prints the versions that the namespace has run, newest first."""
+    current = game.describe_namespace()["version_id"]
     names = game.version_names()
     history = list(game.api.pages(f"{game.namespace_path}/version-history", "versions"))
-    current = game.describe_namespace()["version_id"]
     rows = [
         {
             "version": names.get(entry["version_id"], "(deleted)"),
@@ -106,6 +153,15 @@ def destroy(terminal: Terminal, game: Game, *, is_confirmed: bool) -> None:
             raise CommandFailed("Nothing was deleted.")
     game.api.delete(game.path, force="true")
     terminal.finish({"game": name, "deleted": True}, f"The game {name} is deleted.")
+
+
+def create_namespace(terminal: Terminal, game: Game) -> None:
+    """Creates the namespace with the newest version of the game."""
+    namespace_id = game.create_namespace()
+    terminal.finish(
+        {"namespace": game.namespace, "namespace_id": namespace_id},
+        f"Created the namespace {game.namespace} with the newest version.",
+    )
 
 
 def create_development_token(terminal: Terminal, game: Game, hostname: str | None) -> None:
