@@ -8,11 +8,11 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from pyservice_cli.failures import CommandFailed, ExitStatus
+from pyservice_cli.failures import CommandFailed, ExitStatus, UsageWrong
 from pyservice_cli.interrupts import raise_on_signals
 from pyservice_cli.terminal import Terminal
 
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 DEVELOPER_PANEL: Final = "Your game"
 SERVICE_PANEL: Final = "Services"
 OPERATOR_PANEL: Final = "Operator, on the machine of the service"
+
+_UsageError: Any = typer.BadParameter.__base__
+"""The error of a wrong option or argument. Typer exports only this subclass of it."""
 
 app = typer.Typer(
     name="pyservice",
@@ -266,17 +269,15 @@ def list_things(
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
+@_for_game
 def show(
+    chosen: ChosenGame,
     kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobby or build.")],
     subject: Annotated[str, typer.Argument(metavar="ID", help="Its id or name.")],
-    namespace: NamespaceName = None,
-    folder: Folder = Path(),
-    profile: ProfileName = None,
 ) -> None:
     """Print a thing with all fields, as JSON."""
     from pyservice_cli.resources import show_one
 
-    chosen = ChosenGame(folder, namespace, profile, Terminal(True))
     show_one(chosen.terminal, chosen.open(), kind, subject)
 
 
@@ -432,24 +433,37 @@ def doctor(folder: Folder = Path(), profile: ProfileName = None, json: Json = Fa
 def run(words: list[str]) -> int:
     """Runs a command and returns its exit status."""
     raise_on_signals()
+    # The words after `--` are a program and its arguments.
+    own = words[: words.index("--")] if "--" in words else words
+    terminal = Terminal("--json" in own)
     try:
-        application = _with_operator_commands()
-        if words in ([], ["--help"], ["-h"]):
-            from pyservice_cli.front_page import print_front_page
-
-            print_front_page(application)
-            return ExitStatus.DONE if words else ExitStatus.USAGE
-        application(words)
+        return _run(terminal, words)
     except CommandFailed as failure:
-        Terminal("--json" in words).fail(failure)
+        terminal.fail(failure)
         return int(failure.status)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        Terminal("--json" in words).fail(CommandFailed(f"{place}{error.strerror or error}."))
+        terminal.fail(CommandFailed(f"{place}{error.strerror or error}."))
         return int(CommandFailed.status)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
-    return 0
+
+
+def _run(terminal: Terminal, words: list[str]) -> int:
+    application = _with_operator_commands()
+    if words in ([], ["--help"], ["-h"]):
+        from pyservice_cli.front_page import print_front_page
+
+        print_front_page(application)
+        return ExitStatus.DONE if words else ExitStatus.USAGE
+    if not terminal.is_json:
+        application(words)
+        return ExitStatus.DONE
+    try:
+        status = application(words, standalone_mode=False)
+    except _UsageError as error:
+        raise UsageWrong(error.format_message()) from None
+    return status if isinstance(status, int) else ExitStatus.DONE
 
 
 def _with_operator_commands() -> typer.Typer:

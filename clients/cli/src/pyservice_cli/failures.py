@@ -55,6 +55,16 @@ class CommandFailed(Exception):
         }
 
 
+class UsageWrong(CommandFailed):
+    """An option or argument is wrong."""
+
+    status = ExitStatus.USAGE
+    code = "USAGE_INVALID"
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__(sentence, "`pyservice COMMAND --help` lists the options and arguments.")
+
+
 class InputInvalid(CommandFailed):
     status = ExitStatus.INPUT_INVALID
     code = "INPUT_INVALID"

@@ -17,7 +17,7 @@ STANDARD_ERROR: Final = 2
 class Terminal:
     """Prints results to standard output and progress to standard error.
 
-    With `is_json`, standard output has only the JSON object of `finish` or `fail`.
+    With `is_json`, standard output has only the JSON object of `finish` or `fail`, or those of `stream`.
     """
 
     def __init__(self, is_json: bool) -> None:
@@ -43,6 +43,14 @@ class Terminal:
     def print_json(self, content: Mapping[str, object]) -> None:
         print(json.dumps(content, indent=1), flush=True)
 
+    def stream(self, entry: Mapping[str, object], *lines: str) -> None:
+        """Prints one of many results: lines for people, or one JSON object on one line."""
+        if self.is_json:
+            print(json.dumps(entry), flush=True)
+        else:
+            for line in lines:
+                print(line, flush=True)
+
     def fail(self, failure: CommandFailed) -> None:
         for problem in failure.problems:
             print(f"  {problem}", file=sys.stderr)
@@ -50,7 +58,8 @@ class Terminal:
         if failure.remedy:
             print(failure.remedy, file=sys.stderr)
         if self.is_json:
-            self.print_json({"error": failure.as_json()})
+            # On one line, because a stream of results can end with it.
+            self.stream({"error": failure.as_json()})
 
     @contextmanager
     def progress(self, title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:

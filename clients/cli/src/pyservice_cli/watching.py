@@ -34,9 +34,9 @@ def show_status(terminal: Terminal, game: Game, *, is_watching: bool) -> None:
             terminal.finish(status, *lines)
             return
         if lines != before:
-            if sys.stdout.isatty():
+            if sys.stdout.isatty() and not terminal.is_json:
                 print("\x1b[2J\x1b[H", end="")
-            terminal.finish(status, *lines)
+            terminal.stream(status, *lines)
         before = lines
         time.sleep(_POLL_S)
 
@@ -103,8 +103,8 @@ def show_logs(
         terminal.finish({"lobby": lobby, "server": server, "lines": lines}, *map(line_text, lines))
         return
     for line in lines:
-        print(line_text(line), flush=True)
-    _follow(game, path, answers, lambda: _has_ended(game, lobby, server))
+        terminal.stream(line, line_text(line))
+    _follow(terminal, game, path, answers, lambda: _has_ended(game, lobby, server))
 
 
 def _newest_lobby(game: Game, mode: str | None) -> str:
@@ -137,7 +137,9 @@ def line_text(line: Mapping[str, str]) -> str:
     return f"{line['time']} {line['stream']} {line['line']}"
 
 
-def _follow(game: Game, path: str, answers: Mapping[str, Any], has_ended: Any) -> None:
+def _follow(
+    terminal: Terminal, game: Game, path: str, answers: Mapping[str, Any], has_ended: Any
+) -> None:
     """Prints new lines until the game server has ended."""
     found: queue.Queue[dict[str, str] | BaseException] = queue.Queue()
 
@@ -163,7 +165,7 @@ def _follow(game: Game, path: str, answers: Mapping[str, Any], has_ended: Any) -
             continue
         if isinstance(item, BaseException):
             raise item
-        print(line_text(item), flush=True)
+        terminal.stream(item, line_text(item))
 
 
 def _has_ended(game: Game, lobby: str | None, server: str | None) -> bool:
