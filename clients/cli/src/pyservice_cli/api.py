@@ -228,7 +228,8 @@ def _refusal(status: int, content: Answer) -> CommandFailed:
         for entry in content.get("errors", ())
     ]
     code, detail = str(content["code"]), str(content["detail"])
-    return Refused(status, code, detail, problems=problems, ray_id=str(content.get("ray_id", "")))
+    title, ray_id = str(content.get("title", code)), str(content.get("ray_id", ""))
+    return Refused(status, code, title, detail, problems=problems, ray_id=ray_id)
 
 
 def _is_final(error: HTTPError) -> bool:

@@ -33,7 +33,7 @@ class _Report:
             value, text = look()
         except CommandFailed as failure:
             problems = "".join(f"; {problem}" for problem in failure.problems)
-            text = f"{failure.sentence}{problems} {failure.remedy}".strip()
+            text = f"{failure.code}: {failure.sentence}{problems} {failure.remedy}"
             self.rows.append({"check": name, "result": _FAILED, "text": text})
             return None
         self.rows.append({"check": name, "result": _OK, "text": text})
@@ -73,7 +73,9 @@ def diagnose(terminal: Terminal, folder: Path, profile: str | None) -> None:
         terminal.say(line)
     names = ", ".join(row["check"] for row in failed)
     problems = [Problem(row["check"], row["text"]) for row in failed] if terminal.is_json else ()
-    raise CommandFailed(f"Failed: {names}.", problems=problems)
+    raise CommandFailed(
+        f"Failed: {names}.", "Do what the text of each failed check says.", problems
+    )
 
 
 def _pip() -> tuple[bool, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 
 class ExitStatus(enum.IntEnum):
@@ -39,11 +40,12 @@ class CommandFailed(Exception):
 
     status = ExitStatus.REFUSED
     code = "COMMAND_FAILED"
+    default_remedy = "Run the same command again when the cause is gone."
 
     def __init__(self, sentence: str, remedy: str = "", problems: Sequence[Problem] = ()) -> None:
         super().__init__(sentence)
         self.sentence = sentence
-        self.remedy = remedy
+        self.remedy = remedy or self.default_remedy
         self.problems = tuple(problems)
 
     def as_json(self) -> dict[str, object]:
@@ -68,11 +70,13 @@ class UsageWrong(CommandFailed):
 class InputInvalid(CommandFailed):
     status = ExitStatus.INPUT_INVALID
     code = "INPUT_INVALID"
+    default_remedy = "Correct this, then run the same command again."
 
 
 class Unreachable(CommandFailed):
     status = ExitStatus.UNREACHABLE
     code = "SERVICE_UNREACHABLE"
+    default_remedy = "Check the address and your network."
 
 
 class OtherService(CommandFailed):
@@ -80,11 +84,13 @@ class OtherService(CommandFailed):
 
     status = ExitStatus.UNREACHABLE
     code = "SERVICE_NOT_FOUND"
+    default_remedy = "Check the address of the service."
 
 
 class NotLoggedIn(CommandFailed):
     status = ExitStatus.NOT_ALLOWED
     code = "NOT_LOGGED_IN"
+    default_remedy = "Run `pyservice login URL`."
 
 
 class Interrupted(CommandFailed):
@@ -95,27 +101,44 @@ class Interrupted(CommandFailed):
         super().__init__("Interrupted.", "Run the same command again to go on.")
 
 
+_COMMANDS: Final = {
+    "GAME_NOT_FOUND": "Before the first deployment, run `pyservice deploy`.",
+    "NAMESPACE_NOT_FOUND": "`pyservice list namespaces` prints those of the game.",
+    "VERSION_NOT_FOUND": "`pyservice list versions` prints those of the game.",
+    "BUILD_NOT_FOUND": "`pyservice list builds` prints those of the game.",
+    "SITE_NOT_FOUND": "`pyservice list sites` prints those of the game.",
+    "GROUP_NOT_FOUND": "`pyservice list groups` prints those of the token.",
+    "TOKEN_NOT_FOUND": "`pyservice list tokens` prints those of the namespace.",
+    "SERVER_NOT_FOUND": "`pyservice list servers` prints those of the namespace.",
+    "MATCHMAKER_LOBBY_NOT_FOUND": "`pyservice list lobbies` prints those of the namespace.",
+}
+"""Commands that help after an error of the service, by its code."""
+
+
 class Refused(CommandFailed):
-    """The service answered a request with an error."""
+    """The service answered a request with an error. Its `detail` is the remedy."""
 
     def __init__(
         self,
         http_status: int,
         code: str,
-        sentence: str,
+        title: str,
+        detail: str,
         *,
         problems: Sequence[Problem] = (),
         ray_id: str = "",
     ) -> None:
-        super().__init__(f"{code}: {sentence}", problems=problems)
+        remedies = [detail, _COMMANDS.get(code, "")]
+        if http_status in (401, 403):
+            self.status = ExitStatus.NOT_ALLOWED
+            remedies.append("`pyservice login` stores a token that covers this game.")
+        elif http_status >= 500 and ray_id:
+            remedies.append(f"Give the ray id {ray_id} to the operator if the error stays.")
+        remedy = " ".join(one for one in remedies if one)
+        super().__init__(f"{title.removesuffix('.')}.", remedy, problems)
         self.http_status = http_status
         self.code = code
         self.ray_id = ray_id
-        if http_status in (401, 403):
-            self.status = ExitStatus.NOT_ALLOWED
-            self.remedy = "Run `pyservice login` with a token that covers this game."
-        elif ray_id:
-            self.remedy = f"Give the ray id {ray_id} to the operator if this is unexpected."
 
     def as_json(self) -> dict[str, object]:
         return {**super().as_json(), "ray_id": self.ray_id}

@@ -122,7 +122,10 @@ def roll_back(terminal: Terminal, game: Game, name: str | None) -> None:
         earlier = [entry["version_id"] for entry in history if entry["version_id"] in names]
         target = next((one for one in earlier if one != current), None)
         if target is None:
-            raise CommandFailed(f"{game.namespace} has run no other version.")
+            raise CommandFailed(
+                f"{game.namespace} has run no other version.",
+                "`pyservice list versions` prints all versions of the game. Name one of them.",
+            )
     else:
         named = [one for one, version in names.items() if name in (one, version)]
         if not named:
@@ -150,7 +153,7 @@ def destroy(terminal: Terminal, game: Game, *, is_confirmed: bool) -> None:
             raise InputInvalid("A deletion needs a confirmation.", "Give --yes.")
         terminal.say(f"This deletes the game {name} at {game.api.url} and ends all of its lobbies.")
         if input(f"Type {name} to go on: ").strip() != name:
-            raise CommandFailed("Nothing was deleted.")
+            raise CommandFailed("Nothing was deleted.", "Type the name of the game, or give --yes.")
     game.api.delete(game.path, force="true")
     terminal.finish({"game": name, "deleted": True}, f"The game {name} is deleted.")
 

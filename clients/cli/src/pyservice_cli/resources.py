@@ -82,7 +82,10 @@ def show_one(terminal: Terminal, game: Game, kind: str, subject: str) -> None:
         if subject in (row[chosen.columns[0]], row.get("display_name")):
             terminal.print_json(hide_secrets(row, game.project.secrets))
             return
-    raise InputInvalid(f"There is no {subject} among the {chosen.field}.")
+    raise InputInvalid(
+        f"There is no {subject} among the {chosen.field}.",
+        f"`pyservice list {chosen.field}` prints them.",
+    )
 
 
 def _kind(name: str) -> _Kind:

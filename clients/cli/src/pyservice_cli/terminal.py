@@ -54,9 +54,8 @@ class Terminal:
     def fail(self, failure: CommandFailed) -> None:
         for problem in failure.problems:
             print(f"  {problem}", file=sys.stderr)
-        print(f"pyservice: {failure.sentence}", file=sys.stderr)
-        if failure.remedy:
-            print(failure.remedy, file=sys.stderr)
+        print(f"pyservice: {failure.code}: {failure.sentence}", file=sys.stderr)
+        print(failure.remedy, file=sys.stderr)
         if self.is_json:
             # On one line, because a stream of results can end with it.
             self.stream({"error": failure.as_json()})
