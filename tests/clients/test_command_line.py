@@ -457,6 +457,36 @@ def test_problems_of_the_configuration_have_their_path(folder: Path, command: Co
 
 @pytest.mark.full
 @pytest.mark.usefixtures("logged_in")
+def test_mistakes_that_only_the_service_finds_are_named_with_the_others(
+    folder: Path, command: Command
+) -> None:
+    """Five mistakes in one run, before and after the game exists."""
+    good = GAME.format(name="cli-five")
+    bad = good.replace("[build]", '[build]\nfolder = "servr"\nexclude = "maps"') + (
+        "max_player = 3\ntier = 'x'\nregions.nowhere.tier = 'basic-1d1'\n"
+    )
+    mode = "matchmaker.game_modes.duel"
+    places = {"build.folder", "build.exclude", f"{mode}.max_player", f"{mode}.tier"}
+    (folder / "server.py").write_text("")
+    for is_new in (True, False):
+        write_settings(folder, bad)
+        ended = command("deploy", "--json")
+        assert ended.status == ExitStatus.INPUT_INVALID
+        error = ended.result["error"]
+        found = [one["place"] for one in error["problems"]]
+        assert len(found) == 5, found
+        assert places < set(found)
+        assert f"{mode}.regions.nowhere" in " ".join(found)
+        assert error["message"] == "hosting.toml has 5 problems. Nothing was changed."
+        write_settings(folder, good)
+        games = command("list", "games", "--json").result["games"]
+        assert ("cli-five" in [game["name_id"] for game in games]) is not is_new
+        if is_new:
+            assert command("deploy", "--no-trial").status == ExitStatus.DONE
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
 def test_wrong_token_and_scheme_are_named(
     command: Command, monkeypatch: pytest.MonkeyPatch, full_service: FullService
 ) -> None:

@@ -152,9 +152,10 @@ def deploy(
 ) -> None:
     """Upload what changed, try the game server, and let players in."""
     from pyservice_cli.deployment import deploy as run_deployment
+    from pyservice_cli.games import Game
 
-    game = chosen.open()
-    run_deployment(chosen.terminal, game, has_trial=trial, is_dry_run=dry_run)
+    game, mistakes = Game.open_with_mistakes(chosen.folder, chosen.namespace, chosen.profile)
+    run_deployment(chosen.terminal, game, has_trial=trial, is_dry_run=dry_run, mistakes=mistakes)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)

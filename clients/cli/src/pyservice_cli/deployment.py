@@ -22,10 +22,10 @@ from typing import Any, BinaryIO, Final
 from pyservice_cli.api import Answer
 from pyservice_cli.build_commands import run_server_command, run_site_command
 from pyservice_cli.container_images import ImageTool, image_runtimes, ready_image
-from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
+from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Problem, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
-from pyservice_cli.project import Build, make_work_folder
+from pyservice_cli.project import Build, Project, make_work_folder, settings_invalid
 from pyservice_cli.python_packages import PREFIX, installed_packages
 from pyservice_cli.switching import PAGE_SETTINGS, switch_version
 from pyservice_cli.terminal import Terminal
@@ -34,6 +34,7 @@ from pyservice_cli.uploading import find_stored, prepare, send
 
 _NEW: Final = "(new)"
 """Id of a site or build that a dry run would upload."""
+_COMMAND_MISSING: Final = 'is missing, such as command = ["python3", "server.py"]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,21 @@ class _Run:
         return self.is_dry
 
 
-def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool) -> None:
-    """Deploys a game. Changes the namespace only if no other deployment did so meanwhile."""
+def deploy(
+    terminal: Terminal,
+    game: Game,
+    *,
+    has_trial: bool,
+    is_dry_run: bool,
+    mistakes: Sequence[Problem] = (),
+) -> None:
+    """Deploys a game. Changes the namespace only if no other deployment did so meanwhile.
+
+    With mistakes, raises InputInvalid with them and with the problems that the service finds.
+    """
+    mistakes = [*mistakes, *missing_files(game.project)]
+    if mistakes:
+        raise settings_invalid([*mistakes, *_more_problems(game, mistakes, is_dry_run=is_dry_run)])
     run = _Run(terminal, game, is_dry_run)
     make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
@@ -69,7 +83,8 @@ def deploy(terminal: Terminal, game: Game, *, has_trial: bool, is_dry_run: bool)
     if is_new:
         _create_game(terminal, game)
     try:
-        _validate(game, config)
+        if problems := _problems_at_service(game):
+            raise settings_invalid(problems)
     except CommandFailed:
         if is_new:
             game.api.delete(game.path)
@@ -102,6 +117,11 @@ def _is_missing(game: Game) -> bool:
 
 
 def _create_game(terminal: Terminal, game: Game) -> None:
+    _request_game(game)
+    terminal.say(f"Created the game {game.project.game}.")
+
+
+def _request_game(game: Game) -> None:
     groups = game.api.get("/cloud/games")["groups"]
     chosen = [
         group
@@ -120,7 +140,6 @@ def _create_game(terminal: Terminal, game: Game) -> None:
         "name_id": game.project.game,
     }
     game.api.post("/cloud/games", body)
-    terminal.say(f"Created the game {game.project.game}.")
 
 
 def _ensure_site(run: _Run) -> str | None:
@@ -268,11 +287,7 @@ def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
     names = {entry.name for entry in entries}
     description = dict(build.description)
     if not description and DESCRIPTION not in names:
-        raise InputInvalid(
-            "hosting.toml has problems. Nothing was changed.",
-            "",
-            [Problem("build.command", 'is missing, such as command = ["python3", "server.py"]')],
-        )
+        raise settings_invalid([Problem("build.command", _COMMAND_MISSING)])
     if description:
         entries = [entry for entry in entries if entry.name != DESCRIPTION]
     packages = installed_packages(terminal, game.project)
@@ -347,26 +362,59 @@ def _finish_dry_run(run: _Run, result: Mapping[str, Any]) -> None:
     )
 
 
-def _validate(game: Game, config: Mapping[str, Any]) -> None:
-    """Raises InputInvalid with all problems that the service finds."""
-    body = {"display_name": "check", "config": config}
+def missing_files(project: Project) -> list[Problem]:
+    """Returns the folders and the command that a deployment needs and nothing makes."""
+    problems: list[Problem] = []
+    build, cdn = project.build, project.config.get("cdn", {})
+    if build is not None and build.build_command is None:
+        if not build.folder.is_dir():
+            problems.append(Problem("build.folder", f"does not exist: {build.folder}"))
+        elif not build.description and not (build.folder / DESCRIPTION).exists():
+            problems.append(Problem("build.command", _COMMAND_MISSING))
+    output = cdn.get("build_output")
+    if output is not None and "build_command" not in cdn:
+        site = project.folder / output
+        if not site.is_dir():
+            problems.append(Problem("cdn.build_output", f"does not exist: {site}"))
+    return problems
+
+
+def _more_problems(game: Game, mistakes: Sequence[Problem], *, is_dry_run: bool) -> list[Problem]:
+    """Returns the problems that the service finds in the rest of the configuration."""
+    try:
+        is_new = _is_missing(game)
+        if is_new and is_dry_run:
+            return []
+        if is_new:
+            _request_game(game)
+        try:
+            found = _problems_at_service(game)
+        finally:
+            if is_new:
+                game.api.delete(game.path)
+    except Interrupted:
+        raise
+    except CommandFailed:
+        # The mistakes that are known are enough to go on.
+        return []
+    places = [mistake.place for mistake in mistakes]
+    return [one for one in found if not any(f"{one.place}.".startswith(f"{at}.") for at in places)]
+
+
+def _problems_at_service(game: Game) -> list[Problem]:
+    body = {"display_name": "check", "config": game.project.config}
     try:
         found = game.api.post(f"{game.path}/versions/validate", body)["errors"]
-        problems = [Problem(_place(one["path"][:-1]), _rest(one)) for one in found]
+        return [_problem(one["path"][:-1], str(one["message"])) for one in found]
     except Refused as refused:
-        problems = [Problem(_place(one.place.split(".")), one.sentence) for one in refused.problems]
-        if not problems:
+        if not refused.problems:
             raise
-    if problems:
-        raise InputInvalid("hosting.toml has problems. Nothing was changed.", "", problems)
+        return [_problem(one.place.split("."), one.sentence) for one in refused.problems]
 
 
-def _place(path: Sequence[str]) -> str:
-    return ".".join(path[1:] if path[:1] == ["config"] else path)
-
-
-def _rest(error: Mapping[str, Any]) -> str:
-    return str(error["message"]).removeprefix(".".join(error["path"][:-1])).strip()
+def _problem(path: Sequence[str], message: str) -> Problem:
+    place = ".".join(path[1:] if path[:1] == ["config"] else path)
+    return Problem(place, message.removeprefix(".".join(path)).strip())
 
 
 def _version_name(game: Game) -> str:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from pyservice_cli.api import Answer, Api
 from pyservice_cli.connections import find_connection
-from pyservice_cli.failures import CommandFailed, InputInvalid, Refused
-from pyservice_cli.project import Project, read_project
+from pyservice_cli.failures import CommandFailed, InputInvalid, Problem, Refused
+from pyservice_cli.project import Project, check_project, read_project, settings_invalid
 from pyservice_cli.terminal import Terminal, table
 
 FIRST_NAMESPACES: Final = ("prod", "staging")
@@ -42,6 +42,25 @@ class Game:
     def open(cls, folder: Path, namespace: str | None, profile: str | None) -> Game:
         project = read_project(folder)
         return cls(project, Api(find_connection(profile)), namespace or project.namespace)
+
+    @classmethod
+    def open_with_mistakes(
+        cls, folder: Path, namespace: str | None, profile: str | None
+    ) -> tuple[Game, list[Problem]]:
+        """Returns the game, without the wrong members of `hosting.toml`, and their problems.
+
+        Raises InputInvalid with the problems if no service can find more.
+        """
+        project, mistakes = check_project(folder)
+        try:
+            connection = find_connection(profile)
+        except CommandFailed:
+            if mistakes:
+                raise settings_invalid(mistakes) from None
+            raise
+        if project is None:
+            raise settings_invalid(mistakes)
+        return cls(project, Api(connection), namespace or project.namespace), mistakes
 
     @property
     def path(self) -> str:

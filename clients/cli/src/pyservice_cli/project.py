@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -71,16 +71,48 @@ class Project:
 
 def read_project(folder: Path) -> Project:
     """Reads `hosting.toml` of a folder. Raises InputInvalid with all problems of the file."""
-    path = folder / FILE
-    content = _parsed(path)
+    project, problems = check_project(folder)
+    if project is None or problems:
+        raise settings_invalid(problems)
+    return project
+
+
+def check_project(folder: Path) -> tuple[Project | None, list[Problem]]:
+    """Returns the project without the members that have problems, and the problems.
+
+    The project is None if the problems leave no game. Raises InputInvalid if the file cannot be read.
+    """
+    content = _parsed(folder / FILE)
     check = _Check()
     check.content(content)
     problems = check.problems
     config = {name: value for name, value in content.items() if name not in _OWN}
     config = _with_secrets(config, "", problems)
-    if problems:
-        raise InputInvalid(f"{path} has {_count(problems)}. Nothing was changed.", "", problems)
-    return _project(folder, content, config)
+    for problem in problems:
+        for tree in (content, config):
+            _remove(tree, problem.place.split("."))
+    return _project(folder, content, config) if "game" in content else None, problems
+
+
+def _remove(tree: Any, path: Sequence[str]) -> None:
+    """Removes a member of nested tables. Of a list, removes all of it, so that no index changes."""
+    name, *rest = path
+    if not isinstance(tree, dict) or name not in tree:
+        return
+    if rest and isinstance(tree[name], dict):
+        _remove(tree[name], rest)
+    else:
+        del tree[name]
+
+
+def settings_invalid(problems: Sequence[Problem]) -> InputInvalid:
+    """Returns the failure for problems of `hosting.toml`."""
+    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+    return InputInvalid(
+        f"{FILE} has {count}. Nothing was changed.",
+        f"Correct {FILE}, then run the same command again.",
+        problems,
+    )
 
 
 def _parsed(path: Path) -> dict[str, Any]:
@@ -234,7 +266,3 @@ def _with_secrets(value: Any, place: str, problems: list[Problem]) -> Any:
 def _secret_values(content: Mapping[str, Any]) -> frozenset[str]:
     names = _SECRET.findall(json.dumps(content, default=str))
     return frozenset(os.environ[name] for name in names if name in os.environ)
-
-
-def _count(problems: list[Problem]) -> str:
-    return "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
