@@ -183,6 +183,17 @@ def open_page(
     run_open(chosen.terminal, chosen.open())
 
 
+@app.command("public-token", rich_help_panel=DEVELOPER_PANEL)
+@_for_game
+def public_token(
+    chosen: ChosenGame,
+) -> None:
+    """Print a pub_ token for the players' clients of the game."""
+    from pyservice_cli.games import show_public_token
+
+    show_public_token(chosen.terminal, chosen.open())
+
+
 @app.command(rich_help_panel=DEVELOPER_PANEL)
 @_for_game
 def status(

@@ -114,6 +114,14 @@ class Game:
         versions = self.api.pages(f"{self.path}/versions", "versions")
         return {version["version_id"]: version["display_name"] for version in versions}
 
+    def public_token(self) -> str:
+        """Returns a token for clients of the namespace, the same one at each call."""
+        return str(self.api.post(f"{self.namespace_path}/tokens/public", {"reuse": True})["token"])
+
+    def api_url(self) -> str:
+        """Returns the address of the API for clients."""
+        return str(self.api.get("/cloud/bootstrap")["origins"]["api"])
+
 
 def show_versions(terminal: Terminal, game: Game) -> None:
     """Prints the versions that the namespace has run, newest first."""
@@ -191,3 +199,9 @@ def create_development_token(terminal: Terminal, game: Game, hostname: str | Non
     body: dict[str, Any] = {} if hostname is None else {"hostname": hostname}
     answer = game.api.post(f"{game.namespace_path}/tokens/development", body)
     terminal.finish(answer, str(answer["token"]))
+
+
+def show_public_token(terminal: Terminal, game: Game) -> None:
+    """Prints a token for clients of the namespace, the same one at each call."""
+    answer = {"api_url": game.api_url(), "token": game.public_token()}
+    terminal.finish(answer, answer["token"])

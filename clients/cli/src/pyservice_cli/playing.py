@@ -65,11 +65,10 @@ def start_bots(
     terminal: Terminal, game: Game, count: int, processes: list[subprocess.Popen[bytes]]
 ) -> None:
     """Starts bots and appends each process. An interrupted call has started some of them."""
-    token = game.api.post(f"{game.namespace_path}/tokens/public", {"reuse": True})["token"]
     environment = {
         **os.environ,
-        "HOSTING_API_URL": game.api.get("/cloud/bootstrap")["origins"]["api"],
-        "HOSTING_PUBLIC_TOKEN": token,
+        "HOSTING_API_URL": game.api_url(),
+        "HOSTING_PUBLIC_TOKEN": game.public_token(),
         "PYTHONPATH": os.pathsep.join(_module_folders(terminal, game.project)),
     }
     command = _found_command(game.project)
