@@ -5,30 +5,35 @@ from __future__ import annotations
 import copy
 import enum
 import inspect
-from collections.abc import Callable
-from dataclasses import dataclass
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from pyservice_cli.chosen_game import ChosenGame
 from pyservice_cli.failures import CommandFailed, ExitStatus, UsageWrong
 from pyservice_cli.interrupts import raise_on_signals
+from pyservice_cli.kinds import KINDS, singular
 from pyservice_cli.terminal import Terminal
-
-if TYPE_CHECKING:
-    from pyservice_cli.games import Game
 
 DEVELOPER_PANEL: Final = "Your game"
 SERVICE_PANEL: Final = "Services"
 OPERATOR_PANEL: Final = "Operator, on the machine of the service"
+TEMPLATES: Final = ("ws-python", "ws-node", "udp-rust", "existing-server", "godot")
+"""Folders of `templates`. The first one is the default."""
+_COMPLETION: Final = "_PYSERVICE_COMPLETE"
 
 _UsageError: Any = typer.BadParameter.__base__
 """The error of a wrong option or argument. Typer exports only this subclass of it."""
 
 app = typer.Typer(
     name="pyservice",
-    help="Multiplayer games on your own servers: make a game, deploy it, play it, and run the service.",
+    help=(
+        "Multiplayer games on your own servers: make a game, deploy it, play it, and run the service."
+        "\n\nStart in an empty folder: `pyservice init`, then `pyservice deploy`, then `pyservice play`."
+    ),
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -49,6 +54,10 @@ ProfileName = Annotated[
         help="Profile of the service. `local` is the one that runs on this machine.",
     ),
 ]
+StoredProfile = Annotated[
+    str | None,
+    typer.Option("--profile", metavar="NAME", help="Profile. Default: the one of the last login."),
+]
 NamespaceName = Annotated[
     str | None,
     typer.Option("--namespace", metavar="NAME", help="Namespace. Default: that of hosting.toml."),
@@ -61,21 +70,6 @@ Folder = Annotated[
 GameMode = Annotated[
     str | None, typer.Option(metavar="NAME", help="Game mode. Default: the only one.")
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenGame:
-    """The game that the options of a command name."""
-
-    folder: Path
-    namespace: str | None
-    profile: str | None
-    terminal: Terminal
-
-    def open(self) -> Game:
-        from pyservice_cli.games import Game
-
-        return Game.open(self.folder, self.namespace, self.profile)
 
 
 def _for_game(run: Callable[..., None]) -> Callable[..., None]:
@@ -117,14 +111,23 @@ def main(
         ),
     ] = False,
 ) -> None:
-    """Multiplayer games on your own servers: make a game, deploy it, play it, and run the service."""
+    """Takes the options of the program itself."""
+
+
+def _matching_templates(incomplete: str) -> Iterator[str]:
+    return (name for name in TEMPLATES if name.startswith(incomplete))
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
 def init(
     template: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Template. Default: ws-python.")
-    ] = None,
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"Template: {', '.join(TEMPLATES)}.",
+            autocompletion=_matching_templates,
+        ),
+    ] = TEMPLATES[0],
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the game. Default: the folder's.")
     ] = None,
@@ -134,7 +137,7 @@ def init(
     """Write a small playable game into an empty folder."""
     from pyservice_cli.templates import create_game
 
-    create_game(Terminal(json), folder, template or "ws-python", name)
+    create_game(Terminal(json), folder, template, name)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
@@ -166,7 +169,11 @@ def play(
         int | None, typer.Option("--bots", min=1, max=64, help="Number of bots that play.")
     ] = None,
 ) -> None:
-    """Open the game's page, or play with bots, until Ctrl-C."""
+    """Open the game's page in the browser, or play with bots.
+
+    The command ends when the page is open. With --bots, or without a browser or a page, it plays
+    with bots until Ctrl-C.
+    """
     from pyservice_cli.playing import play as run_play
 
     run_play(chosen.terminal, chosen.open(), bots)
@@ -272,25 +279,28 @@ def rollback(
 @_for_game
 def list_things(
     chosen: ChosenGame,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobbies or builds.")],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help=f"One of {', '.join(KINDS)}.")],
 ) -> None:
     """Print all things of a kind."""
     from pyservice_cli.resources import show_list
 
-    show_list(chosen.terminal, chosen.open(), kind)
+    show_list(chosen, kind)
 
 
 @app.command(rich_help_panel=DEVELOPER_PANEL)
 @_for_game
 def show(
     chosen: ChosenGame,
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as lobby or build.")],
+    kind: Annotated[
+        str,
+        typer.Argument(metavar="KIND", help=f"One of {', '.join(map(singular, KINDS))}."),
+    ],
     subject: Annotated[str, typer.Argument(metavar="ID", help="Its id or name.")],
 ) -> None:
     """Print a thing with all fields, as JSON."""
     from pyservice_cli.resources import show_one
 
-    show_one(chosen.terminal, chosen.open(), kind, subject)
+    show_one(chosen, kind, subject)
 
 
 class Creatable(enum.StrEnum):
@@ -409,7 +419,10 @@ def login(
             help="A cloud_ token. `-` reads it from standard input. Default: approve in a browser."
         ),
     ] = None,
-    profile: ProfileName = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Profile to store. Default: the host and port of URL."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Store the address of a service and a token for it."""
@@ -419,7 +432,7 @@ def login(
 
 
 @app.command(rich_help_panel=SERVICE_PANEL)
-def logout(profile: ProfileName = None, json: Json = False) -> None:
+def logout(profile: StoredProfile = None, json: Json = False) -> None:
     """Forget the token of a profile."""
     from pyservice_cli.login import log_out
 
@@ -463,19 +476,34 @@ def run(words: list[str]) -> int:
 
 def _run(terminal: Terminal, words: list[str]) -> int:
     application = _with_operator_commands()
-    if words in ([], ["--help"], ["-h"]):
+    # Shells ask for completions without an argument, in a variable.
+    if words in ([], ["--help"], ["-h"]) and _COMPLETION not in os.environ:
         from pyservice_cli.front_page import print_front_page
 
         print_front_page(application)
         return ExitStatus.DONE if words else ExitStatus.USAGE
+    command: Any = typer.main.get_command(application)
+    hide_flag_types(command)
     if not terminal.is_json:
-        application(words)
+        command(words)
         return ExitStatus.DONE
     try:
-        status = application(words, standalone_mode=False)
+        status = command(words, standalone_mode=False)
     except _UsageError as error:
         raise UsageWrong(error.format_message()) from None
     return status if isinstance(status, int) else ExitStatus.DONE
+
+
+def hide_flag_types(command: Any, parent: typer.Context | None = None) -> None:
+    """Removes the type from the help of flags, which take no value."""
+    context = typer.Context(
+        command, parent=parent, info_name=command.name, **command.context_settings
+    )
+    for parameter in command.get_params(context):
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    for inner in getattr(command, "commands", {}).values():
+        hide_flag_types(inner, context)
 
 
 def _with_operator_commands() -> typer.Typer:
@@ -491,6 +519,10 @@ def _with_operator_commands() -> typer.Typer:
         command.rich_help_panel = OPERATOR_PANEL
     for group in operator.registered_groups:
         group.rich_help_panel = OPERATOR_PANEL
-    combined.registered_commands = [*app.registered_commands, *operator.registered_commands]
+    operator_commands = sorted(
+        operator.registered_commands,
+        key=lambda command: getattr(command.callback, "__name__", "") != "serve",
+    )
+    combined.registered_commands = [*app.registered_commands, *operator_commands]
     combined.registered_groups = [*app.registered_groups, *operator.registered_groups]
     return combined

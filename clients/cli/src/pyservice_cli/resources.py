@@ -2,103 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
+from pyservice_cli.api import Api
+from pyservice_cli.chosen_game import ChosenGame
 from pyservice_cli.failures import InputInvalid
 from pyservice_cli.games import Game
 from pyservice_cli.hidden_values import hide_secrets
-from pyservice_cli.terminal import Terminal, table
+from pyservice_cli.kinds import KINDS, Kind
+from pyservice_cli.terminal import table
 
 
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    path: str
-    field: str
-    columns: tuple[str, ...]
-    one: str = ""
-    """Path of a single thing. Empty if only the list has it."""
-
-
-_KINDS: Final[Mapping[str, _Kind]] = {
-    "games": _Kind(
-        "/cloud/games", "games", ("name_id", "display_name", "game_id"), "/cloud/games/{id}"
-    ),
-    "groups": _Kind("/cloud/games", "groups", ("display_name", "group_id"), "/cloud/groups/{id}"),
-    "namespaces": _Kind(
-        "{game}/namespaces",
-        "namespaces",
-        ("name_id", "display_name", "version_id"),
-        "{game}/namespaces/{id}",
-    ),
-    "versions": _Kind(
-        "{game}/versions",
-        "versions",
-        ("display_name", "create_ts", "version_id"),
-        "{game}/versions/{id}",
-    ),
-    "builds": _Kind(
-        "{game}/builds", "builds", ("build_id", "create_ts", "content_length", "complete")
-    ),
-    "sites": _Kind(
-        "{game}/cdn/sites", "sites", ("site_id", "create_ts", "content_length", "complete")
-    ),
-    "lobbies": _Kind(
-        "{namespace}/logs/lobbies",
-        "lobbies",
-        ("lobby_id", "lobby_group_name_id", "state", "connected_count", "create_ts"),
-        "{namespace}/logs/lobbies/{id}",
-    ),
-    "servers": _Kind(
-        "{environment}/servers",
-        "servers",
-        ("id", "status", "datacenter"),
-        "{environment}/servers/{id}",
-    ),
-    "tokens": _Kind("{namespace}/tokens", "tokens", ("token_id", "kind", "create_ts", "revoke_ts")),
-    "tiers": _Kind("/cloud/region-tiers", "tiers", ("tier_name_id", "cpu", "memory", "disk")),
-}
-KINDS: Final = tuple(_KINDS)
-
-
-def show_list(terminal: Terminal, game: Game, kind: str) -> None:
+def show_list(chosen: ChosenGame, name: str) -> None:
     """Prints all things of a kind."""
-    chosen = _kind(kind)
-    pages = game.api.pages(_path(game, chosen.path), chosen.field)
-    rows = [hide_secrets(row, game.project.secrets) for row in pages]
-    terminal.finish({chosen.field: rows}, *table(rows, chosen.columns))
+    kind = _kind(name)
+    place = _Place.of(chosen, kind)
+    rows = [hide_secrets(row, place.secrets) for row in place.rows(kind)]
+    chosen.terminal.finish({kind.field: rows}, *table(rows, kind.columns))
 
 
-def show_one(terminal: Terminal, game: Game, kind: str, subject: str) -> None:
+def show_one(chosen: ChosenGame, name: str, subject: str) -> None:
     """Prints a thing with all fields, as JSON. Secrets are hidden."""
-    plurals = (kind, f"{kind}s", f"{kind[:-1]}ies")
-    chosen = _kind(next((name for name in plurals if name in _KINDS), kind))
-    if chosen.one:
-        found = game.api.get(_path(game, chosen.one, subject))
-        terminal.print_json(hide_secrets(found, game.project.secrets))
+    plurals = (name, f"{name}s", f"{name[:-1]}ies")
+    kind = _kind(next((one for one in plurals if one in KINDS), name))
+    place = _Place.of(chosen, kind)
+    if kind.one:
+        found = place.api.get(place.path(kind.one, subject))
+        chosen.terminal.print_json(hide_secrets(found, place.secrets))
         return
-    for row in game.api.pages(_path(game, chosen.path), chosen.field):
-        if subject in (row[chosen.columns[0]], row.get("display_name")):
-            terminal.print_json(hide_secrets(row, game.project.secrets))
+    for row in place.rows(kind):
+        if subject in (row[kind.columns[0]], row.get("display_name")):
+            chosen.terminal.print_json(hide_secrets(row, place.secrets))
             return
     raise InputInvalid(
-        f"There is no {subject} among the {chosen.field}.",
-        f"`pyservice list {chosen.field}` prints them.",
+        f"There is no {subject} among the {kind.field}.",
+        f"`pyservice list {kind.field}` prints them.",
     )
 
 
-def _kind(name: str) -> _Kind:
-    if name not in _KINDS:
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The service, and the game of the folder if the kind needs one."""
+
+    api: Api
+    game: Game | None
+
+    @classmethod
+    def of(cls, chosen: ChosenGame, kind: Kind) -> _Place:
+        game = chosen.open() if kind.needs_game else None
+        return cls(chosen.connect() if game is None else game.api, game)
+
+    @property
+    def secrets(self) -> Collection[str]:
+        return () if self.game is None else self.game.project.secrets
+
+    def rows(self, kind: Kind) -> Iterator[Mapping[str, Any]]:
+        return self.api.pages(self.path(kind.path), kind.field)
+
+    def path(self, template: str, subject: str = "") -> str:
+        places = {"id": subject}
+        if self.game is not None:
+            places["game"] = self.game.path
+            places["namespace"] = self.game.namespace_path
+            places["environment"] = self.game.environment_path
+        return template.format(**places)
+
+
+def _kind(name: str) -> Kind:
+    if name not in KINDS:
         raise InputInvalid(f"There is no kind {name}.", f"Kinds: {', '.join(KINDS)}.")
-    return _KINDS[name]
-
-
-def _path(game: Game, template: str, subject: str = "") -> str:
-    places: Mapping[str, Any] = {
-        "game": game.path,
-        "namespace": game.namespace_path,
-        "environment": game.environment_path,
-        "id": subject,
-    }
-    return template.format(**places)
+    return KINDS[name]
