@@ -25,7 +25,7 @@ from pyservice.process.listening_sockets import (
 )
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
-from pyservice_cli.local_services import Announcement, loopback_url
+from pyservice_cli.local_services import Announcement, local_url
 
 SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
@@ -283,7 +283,7 @@ class _Supervisor:
         address, token_file = report["http"], report["cloud_token_file"]
         if self._announcement is not None or not (address and token_file):
             return
-        url = loopback_url(address)
+        url = local_url(address)
         if url is None or self._launch.settings.has_tls:
             return
         try:

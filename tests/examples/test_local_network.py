@@ -6,11 +6,13 @@ A second address of loopback stands for the network. A network namespace has rou
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import subprocess
 import sys
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from websockets.sync.client import connect as websocket
 from examples.local_network import NoLocalNetwork, at, this_address
 from tests.support.example_run import ROOT, Run, StartRun
 from tests.support.example_run import start_run as start_run
+from tests.support.service_process import clean_environment
 from tests.support.waiting import PATIENCE_S
 
 OPEN = "Ctrl-C ends all of it"
@@ -99,3 +102,40 @@ def test_address_is_that_of_the_default_route() -> None:
 def test_machine_without_a_network_gets_a_remedy() -> None:
     found = found_in_namespace("ip link set lo up")
     assert "name one with --lan ADDRESS" in found.stderr
+
+
+DEPLOY_IN_NETWORK = f"""
+ip link set lo up
+ip addr add 10.1.2.3/24 dev lo
+export HOME="$PWD" XDG_CONFIG_HOME="$PWD/configuration"
+mkdir my-game
+cd my-game
+(cd {ROOT} && exec {sys.executable} -m examples.run --lan 10.1.2.3 --data-dir "$HOME/data" --bots 0 \\
+    --http 127.0.0.1:0 --grpc 127.0.0.1:0 --cdn 127.0.0.1:0 --metrics 127.0.0.1:0) >../printed 2>&1 &
+run=$!
+trap 'kill -INT $run; wait $run' EXIT
+until grep -q '{OPEN}' ../printed; do kill -0 $run; sleep 0.1; done
+{sys.executable} -m pyservice_cli init --template existing-server
+{sys.executable} -m pyservice_cli whoami --json >../whoami.json
+{sys.executable} -m pyservice_cli deploy --no-trial --json >../deployed.json
+"""
+
+
+@pytest.mark.full
+@needs_namespace
+@pytest.mark.skipif(os.geteuid() != 0, reason="a service for real root needs its capabilities")
+def test_command_line_deploys_to_a_service_of_the_network(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        ["unshare", "--net", "sh", "-ec", DEPLOY_IN_NETWORK],
+        cwd=tmp_path,
+        env=clean_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S * 4,
+    )
+    assert ended.returncode == 0, ended.stderr
+    identity = json.loads((tmp_path / "whoami.json").read_text())
+    assert identity["profile"] == "local"
+    assert identity["url"].startswith("http://10.1.2.3:")
+    assert json.loads((tmp_path / "deployed.json").read_text())["changed"] is True

@@ -24,7 +24,7 @@ from urllib3.exceptions import (
 
 from pyservice_cli.connections import Connection
 from pyservice_cli.failures import CommandFailed, OtherService, Problem, Refused, Unreachable
-from pyservice_cli.local_services import LocalService
+from pyservice_cli.local_services import LocalService, is_own_address
 
 CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 60.0
@@ -164,7 +164,8 @@ def _checked_pool(service: LocalService) -> type[urllib3.HTTPConnectionPool]:
 
         def connect(self) -> None:
             super().connect()
-            if not service.is_running():
+            # The lock says that the process lives, and its address can have moved to another machine.
+            if not (service.is_running() and is_own_address(self.sock.getpeername()[0])):
                 self.close()
                 raise NewConnectionError(self, "the service has ended")
 

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import json
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +86,11 @@ def configuration_folder() -> Path:
     return folder
 
 
-def loopback_url(address: str) -> str | None:
-    """Returns the URL of a plain HTTP listener on loopback, or None if loopback does not reach it."""
+def local_url(address: str) -> str | None:
+    """Returns the URL at which this machine reaches a plain HTTP listener of its own.
+
+    Returns None for a host name, because its address can be that of another machine.
+    """
     host, _, port = address.rpartition(":")
     try:
         ip = ipaddress.ip_address(host.strip("[]"))
@@ -94,7 +98,18 @@ def loopback_url(address: str) -> str | None:
         return f"http://{address}" if host == "localhost" else None
     if ip.is_unspecified:
         return f"http://127.0.0.1:{port}" if ip.version == 4 else f"http://[::1]:{port}"
-    return f"http://{address}" if ip.is_loopback else None
+    return f"http://{address}"
+
+
+def is_own_address(host: str) -> bool:
+    """Returns whether an IP address is one of this machine, so that only its kernel sees the packets."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
 
 
 def running_services() -> list[LocalService]:
