@@ -71,15 +71,15 @@ class PlayedGame:
         self.api.delete(f"{self.path}/matchmaker/lobbies/{lobby_id}")
 
     @contextlib.contextmanager
-    def player(self, mode: str = "duel") -> Iterator[None]:
-        """A player in a lobby."""
+    def player(self, mode: str = "duel") -> Iterator[bytes]:
+        """A connected player in a lobby. Yields the first answer of the game server."""
         found = self.find(mode)
         port = found["ports"]["game"]
-        token = found["player"]["token"].encode()
         with socket.create_connection((port["hostname"], port["port"]), PATIENCE_S) as connection:
-            connection.sendall(token)
-            assert connection.recv(len(token), socket.MSG_WAITALL) == token
-            yield
+            connection.sendall(found["player"]["token"].encode())
+            answer = connection.recv(65_536)
+            assert answer, "the game server closed the connection"
+            yield answer
 
     def server(self, play: str = "") -> str:
         """Starts a dynamic server, and waits for its first line. Returns its id."""
