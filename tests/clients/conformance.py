@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from tests.clients.lossy_proxy import Fault, LossyProxy, Seen
-from tests.compatibility.interface_list import stored_openapi
 from tests.support.full_service import Developer
+from tests.support.stored_openapi import stored_openapi
 from tests.support.tracked_files import ROOT
 from tests.support.waiting import PATIENCE_S, POLL_S
 

@@ -8,7 +8,6 @@ labels, a setting with its default, a command, or an option of a command.
 from __future__ import annotations
 
 import json
-import lzma
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +21,9 @@ from pyservice.pb.errors import TABLE
 from pyservice.schema.methods import METHODS
 from pyservice.settings.model import Settings
 from tests.support.doc_pages import commands, families_shown, settings_rows
+from tests.support.stored_openapi import RELEASE
 
 FOLDER: Final = Path(__file__).parent
-RELEASE: Final = "0.1.0"
 _PROSE: Final = frozenset({"description", "summary", "title", "version", "tags", "servers"})
 _EXAMPLES: Final = frozenset({"example", "examples"})
 MAPS: Final = frozenset({"properties", "schemas", "paths", "responses"})
@@ -44,10 +43,6 @@ def subject(line: str) -> str:
     kind, _, rest = line.partition(" ")
     words = {"command": None, "option": None, "route": 2}.get(kind, 1)
     return " ".join(rest.split(" ")[:words])
-
-
-def stored_openapi() -> Any:
-    return json.loads(lzma.decompress((FOLDER / f"openapi-{RELEASE}.json.xz").read_bytes()))
 
 
 def current_openapi() -> Any:

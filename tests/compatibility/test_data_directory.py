@@ -24,10 +24,11 @@ from uuid import uuid4
 
 import pytest
 
-from tests.compatibility.interface_list import FOLDER, RELEASE
+from tests.compatibility.interface_list import FOLDER
 from tests.support.fault_shim import compiled_library
 from tests.support.full_service import Developer, FullService, HttpClient, running
 from tests.support.killed_service import KilledService
+from tests.support.stored_openapi import RELEASE
 from tests.support.waiting import eventually
 
 pytestmark = [

@@ -15,8 +15,8 @@ from tests.compatibility.interface_list import (
     current_openapi,
     interface,
     stored_interface,
-    stored_openapi,
 )
+from tests.support.stored_openapi import stored_openapi
 
 _RESTRICTING: Final = frozenset(
     (
