@@ -128,10 +128,12 @@ class Bench:
 def require_release() -> None:
     from pyservice import _native
 
-    if _native.build_profile != "release":
-        raise WrongAnswer(
-            f"the module is a {_native.build_profile} build; run `make build PROFILE=release`"
-        )
+    profiles = {"module": _native.build_profile}
+    if (ROOT / "build/keeper-quick").exists():
+        profiles["keeper"] = "quick"
+    for part, profile in profiles.items():
+        if profile != "release":
+            raise WrongAnswer(f"the {part} is a {profile} build; run `make build PROFILE=release`")
 
 
 def python(*words: str) -> Sequence[str]:

@@ -238,6 +238,14 @@ def test_native_module_is_optimized() -> None:
     assert _native.build_profile in ("quick", "release"), "build with `make build`"
 
 
+@pytest.mark.parametrize("target", ["wheel", "bench"])
+def test_shipped_and_measured_files_are_release_builds(target: str) -> None:
+    words = ["make", "--dry-run", "--always-make", target, "PROFILE=quick"]
+    commands = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "--profile release" in commands
+    assert "--profile quick" not in commands
+
+
 def test_shared_helpers_of_tests_are_in_support() -> None:
     """A helper is below or above its importers, and no module imports a test module."""
     modules = {relative(path)[:-3].replace("/", "."): path for path in tracked("tests/*.py")}
