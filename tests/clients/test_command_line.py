@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tarfile
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -262,6 +262,35 @@ def test_game_is_deployed_changed_rolled_back_and_destroyed(folder: Path, comman
     ended = command("status")
     assert ended.status == ExitStatus.REFUSED
     assert "GAME_NOT_FOUND" in ended.errors
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+def test_rollback_does_not_overwrite_the_deployment_of_another_person(
+    folder: Path, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_settings(folder, GAME.format(name="cli-two-people"))
+    (folder / "server.py").write_text("print('one')\n")
+    first = command("deploy", "--no-trial", "--json").result
+    (folder / "server.py").write_text("print('two')\n")
+    command("deploy", "--no-trial")
+    put = Api.put
+
+    def deploy_meanwhile(api: Api, path: str, body: Mapping[str, Any]) -> Any:
+        monkeypatch.setattr(Api, "put", put)
+        (folder / "server.py").write_text("print('three')\n")
+        assert run(["deploy", "--no-trial"]) == ExitStatus.DONE
+        return put(api, path, body)
+
+    monkeypatch.setattr(Api, "put", deploy_meanwhile)
+    ended = command("rollback", first["version"])
+    assert ended.status == ExitStatus.REFUSED
+    assert "VERSION_CHANGED: Another deployment set version" in ended.errors
+    assert "run `pyservice rollback` again" in ended.errors
+    rows = command("versions", "--json").result["versions"]
+    assert rows[0]["version"] in ended.errors
+    assert rows[0]["version"] != first["version"]
+    assert command("rollback", first["version"], "--json").result["changed"] is True
 
 
 @pytest.mark.full

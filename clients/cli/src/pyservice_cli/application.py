@@ -270,7 +270,7 @@ def rollback(
     ] = None,
 ) -> None:
     """Run an earlier version again."""
-    from pyservice_cli.games import roll_back
+    from pyservice_cli.switching import roll_back
 
     roll_back(chosen.terminal, chosen.open(), version)
 

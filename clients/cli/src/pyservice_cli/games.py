@@ -140,38 +140,6 @@ def show_versions(terminal: Terminal, game: Game) -> None:
     terminal.finish({"versions": rows}, *table(rows, ("version", "deployed", "runs")))
 
 
-def roll_back(terminal: Terminal, game: Game, name: str | None) -> None:
-    """Sets a version that the namespace ran before, by default the last other one."""
-    names = game.version_names()
-    current = game.describe_namespace()["version_id"]
-    if name is None:
-        history = game.api.pages(f"{game.namespace_path}/version-history", "versions")
-        earlier = [entry["version_id"] for entry in history if entry["version_id"] in names]
-        target = next((one for one in earlier if one != current), None)
-        if target is None:
-            raise CommandFailed(
-                f"{game.namespace} has run no other version.",
-                "`pyservice list versions` prints all versions of the game. Name one of them.",
-            )
-    else:
-        named = [one for one, version in names.items() if name in (one, version)]
-        if not named:
-            raise InputInvalid(f"There is no version {name}.", "`pyservice versions` lists them.")
-        target = named[0]
-    if target == current:
-        terminal.finish(
-            {"version": names[target], "version_id": target, "changed": False},
-            f"Nothing changed: {game.namespace} runs version {names[target]}.",
-        )
-        return
-    game.api.put(f"{game.namespace_path}/version", {"version_id": target})
-    terminal.finish(
-        {"version": names[target], "version_id": target, "changed": True},
-        f"{game.namespace} runs version {names[target]} again.",
-        f"Lobbies of version {names.get(current, current)} end when they are empty.",
-    )
-
-
 def destroy(terminal: Terminal, game: Game, *, is_confirmed: bool) -> None:
     """Deletes the game with all namespaces, versions, builds, sites, tokens and logs."""
     name = game.project.game

@@ -1,4 +1,4 @@
-"""Switch of a namespace to a version, if no other deployment was faster."""
+"""Switch of a namespace to a new or an earlier version, if no other deployment was faster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from http import HTTPStatus
 from typing import Final
 
 from pyservice_cli.api import Answer
-from pyservice_cli.failures import CommandFailed, Refused, Unreachable
+from pyservice_cli.failures import CommandFailed, InputInvalid, Refused, Unreachable
 from pyservice_cli.games import Game
+from pyservice_cli.terminal import Terminal
 
 PAGE_SETTINGS: Final = "hosting.json"
 """File of each site with the API's address and a public token. The game's page reads it."""
@@ -29,25 +30,63 @@ def switch_version(game: Game, running: Answer, version_id: str, *, has_new_site
     """
     page = f"{str(running['site_url']).rstrip('/')}/{PAGE_SETTINGS}"
     before = _served(game, page) if has_new_site else None
+    _set_version(game, running, version_id, "deploy")
+    if before is not None:
+        _wait_for_site(game, page, before)
+
+
+def roll_back(terminal: Terminal, game: Game, name: str | None) -> None:
+    """Sets a version that the namespace ran before, by default the last other one."""
+    names = game.version_names()
+    running = game.describe_namespace()
+    current = running["version_id"]
+    if name is None:
+        history = game.api.pages(f"{game.namespace_path}/version-history", "versions")
+        earlier = [entry["version_id"] for entry in history if entry["version_id"] in names]
+        target = next((one for one in earlier if one != current), None)
+        if target is None:
+            raise CommandFailed(
+                f"{game.namespace} has run no other version.",
+                "`pyservice list versions` prints all versions of the game. Name one of them.",
+            )
+    else:
+        named = [one for one, version in names.items() if name in (one, version)]
+        if not named:
+            raise InputInvalid(f"There is no version {name}.", "`pyservice versions` lists them.")
+        target = named[0]
+    if target == current:
+        terminal.finish(
+            {"version": names[target], "version_id": target, "changed": False},
+            f"Nothing changed: {game.namespace} runs version {names[target]}.",
+        )
+        return
+    _set_version(game, running, target, "rollback")
+    terminal.finish(
+        {"version": names[target], "version_id": target, "changed": True},
+        f"{game.namespace} runs version {names[target]} again.",
+        f"Lobbies of version {names.get(current, current)} end when they are empty.",
+    )
+
+
+def _set_version(game: Game, running: Answer, version_id: str, command: str) -> None:
+    """Sets a version. Raises CommandFailed if the namespace runs another version than `running`."""
     body = {"version_id": version_id, "expected_version_id": running["version_id"]}
     try:
         game.api.put(f"{game.namespace_path}/version", body)
     except Refused as refused:
         if refused.code != "VERSION_CHANGED":
             raise
-        raise _overtaken(game) from None
-    if before is not None:
-        _wait_for_site(game, page, before)
+        raise _overtaken(game, command) from None
 
 
-def _overtaken(game: Game) -> CommandFailed:
+def _overtaken(game: Game, command: str) -> CommandFailed:
     now = game.describe_namespace()["version_id"]
     name = game.version_names().get(now, now)
     history = game.api.get(f"{game.namespace_path}/version-history", limit=1)["versions"]
     moment = f" at {history[0]['deploy_ts']}" if history else ""
     failure = CommandFailed(
         f"Another deployment set version {name} in {game.namespace}{moment}. Yours changed nothing.",
-        "Look at the other change, then run `pyservice deploy` again.",
+        f"Look at the other change, then run `pyservice {command}` again.",
     )
     failure.code = "VERSION_CHANGED"
     return failure
