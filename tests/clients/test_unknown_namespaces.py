@@ -52,9 +52,10 @@ def test_unknown_namespace_of_a_game_is_named_with_the_known_ones(
     (folder / "hosting.toml").write_text(GAME)
     assert command("deploy").status == ExitStatus.DONE
     versions = command("list", "versions", "--json").result
-    for words in ("deploy", "status", "versions", "rollback", "play", "open"):
-        for namespace in ("prdo", "PROD"):
-            ended = command(words, "--namespace", namespace, "--json")
+    calls = ["deploy", "status", "versions", "rollback", "play", "open", "logs", "why"]
+    for words in [*calls, "list lobbies", "list servers", "dev token", "dev attach"]:
+        for namespace in ("prdo", "PROD") if words in calls[:6] else ("prdo",):
+            ended = command(*words.split(), "--namespace", namespace, "--json")
             assert ended.status == ExitStatus.INPUT_INVALID, words
             error = ended.result["error"]
             assert f"no namespace {namespace}; did you mean prod?" in error["message"]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from pyservice_cli.chosen_game import ChosenGame
-from pyservice_cli.failures import CommandFailed, ExitStatus, UsageWrong
+from pyservice_cli.failures import CommandFailed, ExitStatus, Refused, UsageWrong
 from pyservice_cli.interrupts import raise_on_signals
 from pyservice_cli.kinds import KINDS, singular
 from pyservice_cli.terminal import Terminal
@@ -83,7 +83,14 @@ def _for_game(run: Callable[..., None]) -> Callable[..., None]:
         json: Json = False,
         **own: object,
     ) -> None:
-        run(ChosenGame(folder, namespace, profile, Terminal(json)), **own)
+        chosen = ChosenGame(folder, namespace, profile, Terminal(json))
+        try:
+            run(chosen, **own)
+        except Refused as refused:
+            if refused.code == "NAMESPACE_NOT_FOUND":
+                # Raises a failure that names the known namespaces.
+                chosen.open().describe_namespace()
+            raise
 
     _, *first = inspect.signature(run, eval_str=True).parameters.values()
     *shared, _ = inspect.signature(command, eval_str=True).parameters.values()
