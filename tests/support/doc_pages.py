@@ -68,7 +68,7 @@ TUTORIALS = tuple(
     f"tutorials/{name}.md"
     for name in ("browser-game", "own-server", "udp-game", "godot-game", "deploy-with-curl")
 )
-COMMAND_LINE_PAGES = _how_to("add-dependencies publish-a-unity-web-build")
+COMMAND_LINE_PAGES = _how_to("add-dependencies bring-an-existing-server publish-a-unity-web-build")
 PAGES_BY_THEMSELVES = (
     "quickstart.md",
     *_how_to("install run-the-planes-separately use-postgresql try-a-captcha-provider"),
