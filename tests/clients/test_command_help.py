@@ -61,6 +61,7 @@ def test_pages_name_what_an_option_takes(help_page: Callable[..., str]) -> None:
     assert f"One of {', '.join(map(singular, KINDS))}." in help_page("show")
     assert "`local` is the one that runs on this machine" in help_page("status")
     assert "local" not in help_page("login")
+    assert "your first game needs --token" in help_page("login")
     assert "The command ends when the page is open" in help_page("play")
 
 

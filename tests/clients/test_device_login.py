@@ -24,7 +24,6 @@ def test_login_is_approved_on_the_page(
     full_service: FullService, browser: Any, tmp_path: Path
 ) -> None:
     url = f"http://{full_service.ready['http']}"
-    create_game(url, full_service)
     environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path)}
     environment.pop("DISPLAY", None)
     program = [sys.executable, "-m", "pyservice_cli"]
@@ -46,6 +45,9 @@ def test_login_is_approved_on_the_page(
         page.click("button")
         until(lambda: "The token is not valid for this service" in page.inner_text("#status"))
         page.fill("#token", full_service.cloud_token)
+        page.click("button")
+        until(lambda: f"pyservice login {url} --token -" in page.inner_text("#status"))
+        create_game(url, full_service)
         page.click("button")
         until(lambda: page.is_visible("#game"))
         page.select_option("#game", label="Linked game")

@@ -432,7 +432,11 @@ def login(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Store the address of a service and a token for it."""
+    """Store the address of a service and a token for it.
+
+    Without --token, a person approves the access to one game in a browser. So your first game needs
+    --token, with a cloud_ token that covers your group.
+    """
     from pyservice_cli.login import log_in
 
     log_in(Terminal(json), url, token, profile)
