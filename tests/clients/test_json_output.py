@@ -70,6 +70,7 @@ SHAPES: Final = (
     ("create namespace friends", "namespace namespace_id"),
     ("play", "url"),
     ("open", "url opened"),
+    ("public-token", "api_url token"),
     ("dev token", "token token_id expires_ts"),
     ("dev attach", "lobby_id environment"),
     (f"dev attach -- {sys.executable} -c pass", "lobby_id exit_code"),
