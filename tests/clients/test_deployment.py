@@ -6,99 +6,20 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from pyservice_cli import deployment, trials
 from pyservice_cli.api import Answer, Api
-from pyservice_cli.application import run
-from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE, Connection
 from pyservice_cli.failures import ExitStatus
-from tests.support import game_programs
-from tests.support.developer_commands import Ended
-from tests.support.full_service import FullService
-from tests.support.waiting import until
+from tests.support.game_folder import SERVER, SITE, GameFolder
+from tests.support.game_folder import folder as folder
 
 pytestmark = pytest.mark.full
 
-SERVER: Final = (game_programs.FOLDER / "server.py").read_text()
-GAME: Final = f"""
-game = "{{name}}"
-[build]
-command = ["python3", "-S", "server.py"]
-env.PATH = "{game_programs.PYTHON_PATH}"
-[matchmaker]
-tier = "basic-1d16"
-docker.ports.game.protocol = "tcp"
-[matchmaker.game_modes.duel]
-"""
-SITE: Final = '\n[cdn]\nbuild_output = "page"\n'
 
-
-class Folder:
-    """The folder of a game, and the commands in it."""
-
-    def __init__(self, path: Path, name: str, api: Api, capsys: pytest.CaptureFixture[str]) -> None:
-        self.path = path
-        self.api = api
-        self._capsys = capsys
-        self.place = f"/cloud/games/{name}/namespaces/prod"
-        self.game = f"/cloud/games/{name}"
-        self.settings = GAME.format(name=name)
-        self.write("")
-        (path / "server.py").write_text(SERVER)
-
-    def write(self, more: str) -> None:
-        (self.path / "hosting.toml").write_text(self.settings + more)
-
-    def call(self, *words: str) -> Ended:
-        self._capsys.readouterr()
-        status = run(list(words))
-        return Ended(status, *self._capsys.readouterr())
-
-    def deployed(self, *words: str) -> Ended:
-        ended = self.call("deploy", *words)
-        assert ended.status == 0, ended
-        return ended
-
-    def running_version(self) -> str:
-        return str(self.api.get(self.place)["namespace"]["version_id"])
-
-    def lobbies(self) -> list[Answer]:
-        return list(self.api.get(f"{self.place}/logs/lobbies")["lobbies"])
-
-    def ended_lobbies(self, count: int) -> list[Answer]:
-        """Waits until the records have so many lobbies, and all of them have ended."""
-
-        def are_over() -> bool:
-            lobbies = self.lobbies()
-            return len(lobbies) == count and all("stopped" in one["status"] for one in lobbies)
-
-        until(are_over)
-        return self.lobbies()
-
-
-@pytest.fixture
-def folder(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    full_service: FullService,
-    capsys: pytest.CaptureFixture[str],
-    request: pytest.FixtureRequest,
-) -> Folder:
-    path = tmp_path / "game"
-    path.mkdir()
-    monkeypatch.chdir(path)
-    url = f"http://{full_service.ready['http']}"
-    monkeypatch.setenv(URL_VARIABLE, url)
-    monkeypatch.setenv(TOKEN_VARIABLE, full_service.cloud_token)
-    name = request.node.name.removeprefix("test_").replace("_", "-")[:40].strip("-")
-    return Folder(path, name, Api(Connection(url, full_service.cloud_token, "test")), capsys)
-
-
-def test_version_is_set_after_its_game_servers_are_ready(folder: Folder) -> None:
+def test_version_is_set_after_its_game_servers_are_ready(folder: GameFolder) -> None:
     folder.write('[matchmaker.game_modes.royale]\ndocker.env.MAP = "sea"\n')
     ended = folder.deployed()
     assert "the game server of the mode duel is ready" in ended.output
@@ -116,7 +37,7 @@ def test_version_is_set_after_its_game_servers_are_ready(folder: Folder) -> None
 
 
 def test_version_that_never_becomes_ready_is_not_set(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: GameFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.deployed("--no-trial")
     before = folder.running_version()
@@ -138,7 +59,7 @@ def test_version_that_never_becomes_ready_is_not_set(
     assert folder.running_version() != before
 
 
-def test_dry_run_prints_the_steps_and_changes_nothing(folder: Folder) -> None:
+def test_dry_run_prints_the_steps_and_changes_nothing(folder: GameFolder) -> None:
     ended = folder.deployed("--dry-run")
     assert "create the game" in ended.output
     assert folder.call("status").status == ExitStatus.REFUSED
@@ -160,7 +81,7 @@ def test_dry_run_prints_the_steps_and_changes_nothing(folder: Folder) -> None:
 
 
 def test_interrupted_trial_leaves_nothing_behind(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: GameFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.deployed("--no-trial")
     before = folder.running_version()
@@ -196,7 +117,7 @@ def test_interrupted_trial_leaves_nothing_behind(
 
 
 def test_slower_one_of_two_deployments_changes_nothing(
-    folder: Folder, monkeypatch: pytest.MonkeyPatch
+    folder: GameFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder.deployed("--no-trial")
     body = {"display_name": "theirs", "config": {}}
@@ -216,7 +137,7 @@ def test_slower_one_of_two_deployments_changes_nothing(
     assert folder.deployed("--json").result["changed"] is True
 
 
-def test_only_the_changed_file_of_a_site_is_sent(folder: Folder) -> None:
+def test_only_the_changed_file_of_a_site_is_sent(folder: GameFolder) -> None:
     page = folder.path / "page"
     page.mkdir()
     for number in range(50):
@@ -233,7 +154,7 @@ def test_only_the_changed_file_of_a_site_is_sent(folder: Folder) -> None:
 
 
 @pytest.mark.timing
-def test_deployment_is_fast(folder: Folder) -> None:
+def test_deployment_is_fast(folder: GameFolder) -> None:
     folder.deployed()
     (folder.path / "server.py").write_text(SERVER + "\n# changed\n")
     changed_s = _duration_s(folder.deployed)
