@@ -211,6 +211,27 @@ print([(entry.name, oct(entry.mode)) for entry in tarfile.open(fileobj=archive)]
     assert ended.stdout.strip() == "[('server.json', '0o644'), ('start', '0o755')]"
 
 
+def test_ctrl_c_before_the_command_begins_has_its_exit_status() -> None:
+    program = """
+import builtins, signal
+
+def interrupted_import(name, *more, original=builtins.__import__):
+    if name == "typer":
+        builtins.__import__ = original
+        signal.raise_signal(signal.SIGINT)
+    return original(name, *more)
+
+builtins.__import__ = interrupted_import
+import pyservice_cli
+pyservice_cli.main()
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "deploy"], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == ExitStatus.INTERRUPTED, ended.stderr
+    assert ended.stderr.startswith("pyservice: Interrupted.\n")
+
+
 def test_announcement_ends_with_its_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

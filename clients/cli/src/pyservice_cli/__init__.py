@@ -22,13 +22,24 @@ def main() -> None:
         if sys.argv[1:2] and sys.argv[1] in operator.COMMANDS:
             operator.main()
             return
-    # The collector finds no garbage during the imports. Its runs take a tenth of the time of a help page.
-    gc.disable()
-    from pyservice_cli.application import run
+    from pyservice_cli.failures import Interrupted
+    from pyservice_cli.interrupts import raise_on_signals
 
-    gc.freeze()
-    gc.enable()
-    sys.exit(run(sys.argv[1:]))
+    raise_on_signals()
+    try:
+        # The collector finds no garbage during the imports. Its runs take a tenth of the time of a help page.
+        gc.disable()
+        from pyservice_cli.application import run
+
+        gc.freeze()
+        gc.enable()
+        sys.exit(run(sys.argv[1:]))
+    except Interrupted as failure:
+        # The signal came during the imports, or while the command ended.
+        from pyservice_cli.terminal import Terminal
+
+        Terminal("--json" in sys.argv).fail(failure)
+        sys.exit(failure.status)
 
 
 def _is_service_installed() -> bool:
