@@ -33,10 +33,21 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignores the signals, so that a second Ctrl-C leaves nothing behind."""
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in _SIGNALS}
+    """Delays the signals until the end of the block, so that a second Ctrl-C leaves nothing behind.
+
+    Raises Interrupted after the block if one has arrived.
+    """
+    arrived: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        arrived.append(number)
+
+    handled = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in handled}
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+    if arrived:
+        raise Interrupted

@@ -1,0 +1,172 @@
+"""Ctrl-C, and a restart of the service, at each request of `pyservice deploy`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from pyservice_cli.failures import ExitStatus
+from tests.support.developer_commands import Ended
+from tests.support.forward_proxy import ForwardProxy, Moment, RequestLost, forward_proxy
+from tests.support.game_folder import SERVER, SITE, GameFolder
+from tests.support.game_folder import folder as folder
+from tests.support.waiting import PATIENCE_S, until
+
+pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
+
+Point = tuple[str, int]
+"""A request of a deployment: its name, and how many of this name came before."""
+
+
+@pytest.fixture
+def proxy() -> Iterator[ForwardProxy]:
+    with forward_proxy() as proxy:
+        yield proxy
+
+
+class Requests:
+    """Counts the requests of one deployment. A poll that repeats its request counts once."""
+
+    def __init__(self) -> None:
+        self.points: list[Point] = []
+
+    def point(self, name: str) -> Point:
+        if not self.points or self.points[-1][0] != name:
+            earlier = sum(name == other for other, _ in self.points)
+            self.points.append((name, earlier))
+        return self.points[-1]
+
+
+class Deployment:
+    """A `pyservice deploy` in a process of its own, which sends its requests through the proxy."""
+
+    def __init__(self, folder: GameFolder, proxy: ForwardProxy) -> None:
+        self.folder = folder
+        self.process: subprocess.Popen[str] | None = None
+        self._proxy = proxy
+        self._is_started = threading.Event()
+
+    def write(self, content: str) -> None:
+        """Gives the game server, the site and the configuration new content."""
+        (self.folder.path / "server.py").write_text(f"{SERVER}\n# {content}\n")
+        page = self.folder.path / "page"
+        page.mkdir(exist_ok=True)
+        (page / "index.html").write_text(content)
+        self.folder.write(f'docker.env.CONTENT = "{content}"\n{SITE}')
+
+    def run(self, act: Callable[[Point, Moment], None]) -> Ended:
+        """Deploys. Calls `act` at each moment of each request."""
+        requests = Requests()
+
+        def when(name: str, moment: Moment) -> None:
+            self._is_started.wait()
+            act(requests.point(name), moment)
+
+        self._proxy.when = when
+        self._is_started.clear()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pyservice_cli", "deploy"],
+            cwd=self.folder.path,
+            env={**os.environ, **self._proxy.environment()},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._is_started.set()
+        output, errors = self.process.communicate(timeout=PATIENCE_S * 4)
+        return Ended(self.process.returncode, output, errors)
+
+    def points(self) -> list[Point]:
+        """Deploys, and returns its requests in their order."""
+        seen: dict[Point, None] = {}
+        ended = self.run(lambda point, _: seen.setdefault(point))
+        assert ended.status == 0, ended
+        return list(seen)
+
+    def running_content(self) -> str:
+        """Returns the content that the namespace runs. The site and the configuration agree."""
+        namespace = self.folder.api.get(self.folder.place)["namespace"]
+        path = f"{self.folder.game}/versions/{namespace['version_id']}"
+        config = self.folder.api.get(path)["version"]["config"]
+        content = config["matchmaker"]["game_modes"]["duel"]["docker"]["env"]["CONTENT"]
+
+        def is_served() -> bool:
+            with urllib.request.urlopen(f"{namespace['site_url']}index.html") as page:
+                return bool(page.read().decode() == content)
+
+        until(is_served)
+        return str(content)
+
+    def have_trials_ended(self) -> bool:
+        return all("stopped" in lobby["status"] for lobby in self.folder.lobbies())
+
+
+@pytest.fixture
+def deployment(folder: GameFolder, proxy: ForwardProxy) -> Deployment:
+    return Deployment(folder, proxy)
+
+
+def interrupt(deployment: Deployment, point: Point, moment: Moment) -> Ended:
+    """Sends SIGINT to a deployment at one moment. It gets no answer to a request that has just arrived."""
+    is_sent = threading.Event()
+
+    def act(now: Point, then: Moment) -> None:
+        if (now, then) == (point, moment) and not is_sent.is_set():
+            is_sent.set()
+            assert deployment.process is not None
+            deployment.process.send_signal(signal.SIGINT)
+            if then is Moment.ARRIVED:
+                raise RequestLost
+
+    ended = deployment.run(act)
+    assert is_sent.is_set(), ended
+    return ended
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [Moment.ARRIVED, pytest.param(Moment.ANSWERED, marks=pytest.mark.fast)],
+    ids=lambda moment: moment.name,
+)
+def test_ctrl_c_at_any_request(
+    deployment: Deployment, moment: Moment, request: pytest.FixtureRequest
+) -> None:
+    deployment.write("first")
+    deployment.folder.deployed("--no-trial")
+    deployment.write("second")
+    points = deployment.points()
+    if request.config.getoption("--tier") == "fast":
+        points = points[5::8]
+    old = "second"
+    for number, point in enumerate(points):
+        new = f"content {number}"
+        deployment.write(new)
+        ended = interrupt(deployment, point, moment)
+        assert ended.status == ExitStatus.INTERRUPTED, (point, ended)
+        assert ended.errors.startswith("pyservice: Interrupted.\n"), (point, ended)
+        assert deployment.running_content() in (old, new), point
+        until(deployment.have_trials_ended)
+        again = deployment.folder.call("deploy")
+        assert again.status == 0, (point, again)
+        assert deployment.running_content() == new, point
+        old = new
+
+
+def test_ctrl_c_during_the_first_deployment(deployment: Deployment) -> None:
+    deployment.write("first")
+    points = deployment.points()
+    assert ("POST /cloud/games", 0) in points[:5]
+    for point in points[:5]:
+        deployment.folder.call("destroy", "--yes")
+        ended = interrupt(deployment, point, Moment.ANSWERED)
+        assert ended.status == ExitStatus.INTERRUPTED, (point, ended)
+        again = deployment.folder.call("deploy", "--no-trial")
+        assert again.status == 0, (point, again)
+        assert deployment.running_content() == "first", point
