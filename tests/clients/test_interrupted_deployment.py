@@ -3,24 +3,38 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from typing import Final
 
 import pytest
 
 from pyservice_cli.failures import ExitStatus
 from tests.support.developer_commands import Ended
 from tests.support.forward_proxy import ForwardProxy, Moment, RequestLost, forward_proxy
+from tests.support.full_service import FullService
 from tests.support.game_folder import SERVER, SITE, GameFolder
 from tests.support.game_folder import folder as folder
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
 
+MIDDLE: Final = (
+    ("POST .*/builds", Moment.ANSWERED),
+    ("PUT /.objects/.*", Moment.HALF_SENT),
+    ("POST .*/complete", Moment.ANSWERED),
+    ("POST .*/versions", Moment.ANSWERED),
+    ("POST .*/trials", Moment.ANSWERED),
+    ("GET .*/logs/lobbies/ID", Moment.ANSWERED),
+    ("DELETE .*/lobbies/ID", Moment.ARRIVED),
+    ("PUT .*/version", Moment.ANSWERED),
+)
+"""Moments at which the service restarts. The last request that matches is meant."""
 Point = tuple[str, int]
 """A request of a deployment: its name, and how many of this name came before."""
 
@@ -170,3 +184,78 @@ def test_ctrl_c_during_the_first_deployment(deployment: Deployment) -> None:
         again = deployment.folder.call("deploy", "--no-trial")
         assert again.status == 0, (point, again)
         assert deployment.running_content() == "first", point
+
+
+def restart(
+    service: FullService,
+    number: signal.Signals,
+    deployment: Deployment,
+    point: Point,
+    moment: Moment,
+) -> Ended:
+    """Ends the service at one moment of a deployment, and starts it again on the same ports."""
+    starts: list[threading.Thread] = []
+
+    def start_again() -> None:
+        assert service.process is not None
+        service.process.wait(PATIENCE_S)
+        service.start()
+
+    def act(now: Point, then: Moment) -> None:
+        if (now, then) == (point, moment) and not starts:
+            assert service.process is not None
+            service.process.send_signal(number)
+            starts.append(threading.Thread(target=start_again))
+            starts[0].start()
+            raise RequestLost
+
+    ended = deployment.run(act)
+    assert starts, ended
+    starts[0].join()
+    return ended
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda one: one.name)
+def test_restart_of_the_service(
+    full_service: FullService, deployment: Deployment, number: signal.Signals
+) -> None:
+    deployment.write("first")
+    deployment.folder.deployed("--no-trial")
+    deployment.write("second")
+    points = deployment.points()
+    old = "second"
+    for name, moment in MIDDLE:
+        new = f"{name} {moment.name}"
+        deployment.write(new)
+        point = next(one for one in reversed(points) if re.fullmatch(name, one[0]))
+        ended = restart(full_service, number, deployment, point, moment)
+        # On a busy machine the start takes longer than the command waits.
+        assert ended.status in (ExitStatus.DONE, ExitStatus.UNREACHABLE), (point, ended)
+        if ended.status == ExitStatus.UNREACHABLE:
+            assert re.match("pyservice: http://[0-9.:]+ closed the connection", ended.errors), ended
+        assert deployment.running_content() in ((new,) if ended.status == 0 else (old, new)), point
+        until(deployment.have_trials_ended)
+        again = deployment.folder.call("deploy")
+        assert again.status == 0, (point, again)
+        assert deployment.running_content() == new, point
+        old = new
+
+
+def test_trial_that_a_restart_loses_is_started_again(
+    full_service: FullService, deployment: Deployment
+) -> None:
+    point = (f"POST {deployment.folder.game}/versions/ID/trials", 0)
+    for attempt in range(5):
+        deployment.write(f"content {attempt}")
+        ended = restart(full_service, signal.SIGKILL, deployment, point, Moment.ANSWERED)
+        assert ended.status == 0, ended
+        assert "the game server of the mode duel is ready" in ended.output
+        assert deployment.running_content() == f"content {attempt}"
+        until(deployment.have_trials_ended)
+        newest, *others = deployment.folder.lobbies()
+        # The trial goes on if the runtime was faster than the signal.
+        if [lobby["failure"] for lobby in others if "failure" in lobby] == ["LOST"]:
+            assert newest["version_id"] == others[0]["version_id"]
+            assert "failure" not in newest
+            return
+    pytest.fail("no restart has lost a trial")
