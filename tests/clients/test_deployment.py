@@ -116,6 +116,27 @@ def test_interrupted_trial_leaves_nothing_behind(
     assert folder.deployed("--json").result["changed"] is True
 
 
+def test_trial_that_the_service_always_loses_fails(
+    folder: GameFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.deployed("--no-trial")
+    before = folder.running_version()
+    folder.write('docker.env.MAP = "sea"\n')
+    record_after_start = trials._record_after_start
+
+    def lose(*place: Any) -> Answer:
+        record = record_after_start(*place)
+        folder.api.delete(f"{folder.game}/matchmaker/lobbies/{record['lobby_id']}")
+        return {**record, "state": "failed", "failure": "LOST"}
+
+    monkeypatch.setattr(trials, "_record_after_start", lose)
+    ended = folder.call("deploy")
+    assert ended.status == ExitStatus.REFUSED
+    assert "lost, as in a restart of the service; run `pyservice deploy` again." in ended.errors
+    assert folder.running_version() == before
+    folder.ended_lobbies(3)
+
+
 def test_slower_one_of_two_deployments_changes_nothing(
     folder: GameFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,8 @@ def _record_after_start(game: Game, trial: _Trial) -> Answer:
 def _cause(record: Answer) -> str:
     if record.get("problem"):
         return str(record["problem"])
+    if record.get("failure") == "LOST":
+        return "its program was lost, as in a restart of the service; run `pyservice deploy` again"
     if record.get("failure") == "START_TIMEOUT":
         return f"it made no ready call within {_TIMEOUT_MS // 1000} s"
     exit_code = record["status"].get("stopped", {}).get("exit_code", 0)
