@@ -13,6 +13,7 @@ import pytest
 from pyservice_cli import deployment, trials
 from pyservice_cli.api import Answer, Api
 from pyservice_cli.failures import ExitStatus
+from pyservice_cli.uploading import find_stored
 from tests.support.game_folder import SERVER, SITE, GameFolder
 from tests.support.game_folder import folder as folder
 
@@ -156,6 +157,21 @@ def test_slower_one_of_two_deployments_changes_nothing(
     assert "run `pyservice deploy` again" in ended.errors
     assert folder.running_version() == theirs
     assert folder.deployed("--json").result["changed"] is True
+
+
+@pytest.mark.parametrize("knows_the_other", [True, False])
+def test_upload_of_another_run(
+    folder: GameFolder, monkeypatch: pytest.MonkeyPatch, knows_the_other: bool
+) -> None:
+    folder.deployed("--no-trial")
+
+    def see_an_earlier_state(api: Api, *place: str) -> tuple[Answer | None, Answer | None]:
+        stored, _ = find_stored(api, *place)
+        return None, stored if knows_the_other else None
+
+    monkeypatch.setattr(deployment, "find_stored", see_an_earlier_state)
+    assert folder.deployed("--no-trial", "--json").result["changed"] is False
+    assert len(list(folder.api.pages(f"{folder.game}/builds", "builds"))) == 1
 
 
 def test_only_the_changed_file_of_a_site_is_sent(folder: GameFolder) -> None:

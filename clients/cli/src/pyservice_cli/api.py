@@ -33,7 +33,8 @@ PATIENCE_S: Final = 20.0
 """Time that a command waits for a service that restarts."""
 _PAUSE_S: Final = 0.2
 _BLOCK_BYTES: Final = 256 * 1024
-_RETRIED: Final = (429, 503)
+TEMPORARY_STATUSES: Final = (429, 503)
+"""Too many requests, and a service that is full or restarts."""
 _RAY_HEADER: Final = "x-ray-id"
 
 Progress = Callable[[int], None]
@@ -110,7 +111,7 @@ class Api:
                 time.sleep(_PAUSE_S)
                 continue
             self._has_answered = True
-            if response.status in _RETRIED and time.monotonic() < until_s:
+            if response.status in TEMPORARY_STATUSES and time.monotonic() < until_s:
                 time.sleep(_retry_after_s(response))
                 continue
             return _answer(self.url, response)

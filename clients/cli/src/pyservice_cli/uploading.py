@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Final
 
-from pyservice_cli.api import PATIENCE_S, Answer, Api
+from pyservice_cli.api import PATIENCE_S, TEMPORARY_STATUSES, Answer, Api
 from pyservice_cli.failures import Refused, Unreachable
 from pyservice_cli.terminal import Terminal
 
@@ -50,7 +50,24 @@ def send(
     is_resumed: bool,
 ) -> None:
     """Sends the files of an upload and completes it. A resumed upload sends only what is missing."""
-    wanted = list(requests)
+    try:
+        _send_all(terminal, api, title, upload_id, list(requests), open_file, is_resumed=is_resumed)
+    except Refused as refused:
+        # Another run with the same content was faster.
+        if refused.code != "UPLOAD_ALREADY_COMPLETE":
+            raise
+
+
+def _send_all(
+    terminal: Terminal,
+    api: Api,
+    title: str,
+    upload_id: str,
+    wanted: list[Answer],
+    open_file: OpenFile,
+    *,
+    is_resumed: bool,
+) -> None:
     if is_resumed:
         missing = _missing(api, upload_id)
         if missing is None:
@@ -82,8 +99,8 @@ def _place(request: Answer) -> str:
 
 
 def _send_part(api: Api, request: Answer, file: BinaryIO, progress: Callable[[int], None]) -> None:
-    """Sends a part, and again after a broken connection."""
-    until_s = time.monotonic() + PATIENCE_S
+    """Sends a part, and again after a broken connection or while the service restarts."""
+    until_s: float | None = None
     while True:
         file.seek(request.get("byte_offset", 0))
         sent = 0
@@ -95,10 +112,18 @@ def _send_part(api: Api, request: Answer, file: BinaryIO, progress: Callable[[in
 
         try:
             api.upload(request["url"], file, request["content_length"], count)
-        except Unreachable:
+        except (Unreachable, Refused) as failure:
             progress(-sent)
-            if time.monotonic() >= until_s:
+            # A slow part can break after a longer time than a restart takes.
+            until_s = until_s or time.monotonic() + PATIENCE_S
+            if time.monotonic() >= until_s or not _is_temporary(failure):
                 raise
             time.sleep(_PAUSE_S)
         else:
             return
+
+
+def _is_temporary(failure: Unreachable | Refused) -> bool:
+    return isinstance(failure, Unreachable) or (
+        failure.http_status in TEMPORARY_STATUSES and failure.code != "STORAGE_FULL"
+    )

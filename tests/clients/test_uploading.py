@@ -1,0 +1,73 @@
+"""Uploads of the command line over connections that break."""
+
+from __future__ import annotations
+
+import io
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+
+import pytest
+
+from pyservice_cli import uploading
+from pyservice_cli.failures import CommandFailed, Refused, Unreachable
+from pyservice_cli.uploading import _send_part
+
+PART = {"url": "http://upload", "byte_offset": 2, "content_length": 3}
+
+
+class Attempts:
+    """Stands for the service, and for the clock. Each attempt takes a minute, and has a result."""
+
+    def __init__(self, *results: CommandFailed | None) -> None:
+        self._results = list(results)
+        self.received: list[bytes] = []
+        self.progress = 0
+        self.now_s = 0.0
+
+    def upload(self, _url: str, content: BinaryIO, size: int, progress: Any) -> None:
+        self.received.append(content.read(size))
+        progress(size)
+        self.now_s += 60.0
+        result = self._results.pop(0)
+        if result is not None:
+            raise result
+
+    def count(self, size: int) -> None:
+        self.progress += size
+
+    def clock(self) -> Any:
+        return SimpleNamespace(monotonic=lambda: self.now_s, sleep=lambda _: None)
+
+    def send(self) -> None:
+        _send_part(self, PART, io.BytesIO(b"abcdefg"), self.count)  # type: ignore[arg-type]
+
+
+BROKEN = Unreachable("The connection ended.")
+RESTARTING = Refused(503, "SHUTTING_DOWN", "The service is stopping.")
+FULL = Refused(503, "STORAGE_FULL", "The disk is full.")
+WRONG = Refused(400, "UPLOAD_LENGTH_MISMATCH", "The length is another one.")
+
+
+@pytest.mark.parametrize("failure", [BROKEN, RESTARTING])
+def test_part_is_sent_again_however_long_it_took(
+    monkeypatch: pytest.MonkeyPatch, failure: CommandFailed
+) -> None:
+    service = Attempts(failure, None)
+    monkeypatch.setattr(uploading, "time", service.clock())
+    service.send()
+    assert service.received == [b"cde", b"cde"]
+    assert service.progress == 3
+
+
+@pytest.mark.parametrize(
+    ("failures", "count"),
+    [((BROKEN, RESTARTING), 2), ((FULL,), 1), ((WRONG,), 1)],
+)
+def test_part_that_cannot_be_sent_fails(
+    monkeypatch: pytest.MonkeyPatch, failures: tuple[CommandFailed, ...], count: int
+) -> None:
+    service = Attempts(*failures)
+    monkeypatch.setattr(uploading, "time", service.clock())
+    with pytest.raises(type(failures[-1])):
+        service.send()
+    assert len(service.received) == count
