@@ -73,6 +73,22 @@ class GameFolder:
         return self.lobbies()
 
 
+def open_folder(
+    path: Path,
+    name: str,
+    service: FullService,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> GameFolder:
+    """Makes the folder of a new game, in which the commands of this process run."""
+    path.mkdir()
+    monkeypatch.chdir(path)
+    url = f"http://{service.ready['http']}"
+    monkeypatch.setenv(URL_VARIABLE, url)
+    monkeypatch.setenv(TOKEN_VARIABLE, service.cloud_token)
+    return GameFolder(path, name, Api(Connection(url, service.cloud_token, "test")), capsys)
+
+
 @pytest.fixture
 def folder(
     tmp_path: Path,
@@ -81,12 +97,6 @@ def folder(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> GameFolder:
-    path = tmp_path / "game"
-    path.mkdir()
-    monkeypatch.chdir(path)
-    url = f"http://{full_service.ready['http']}"
-    monkeypatch.setenv(URL_VARIABLE, url)
-    monkeypatch.setenv(TOKEN_VARIABLE, full_service.cloud_token)
     words = re.findall("[a-z0-9]+", request.node.name.removeprefix("test_").lower())
     name = "-".join(words)[:40].strip("-")
-    return GameFolder(path, name, Api(Connection(url, full_service.cloud_token, "test")), capsys)
+    return open_folder(tmp_path / "game", name, full_service, monkeypatch, capsys)

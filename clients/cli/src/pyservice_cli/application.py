@@ -13,7 +13,14 @@ from typing import Annotated, Any, Final
 import typer
 
 from pyservice_cli.chosen_game import ChosenGame
-from pyservice_cli.failures import CommandFailed, ExitStatus, Refused, UsageWrong
+from pyservice_cli.failures import (
+    CommandFailed,
+    DiskFull,
+    ExitStatus,
+    Refused,
+    UsageWrong,
+    is_disk_full,
+)
 from pyservice_cli.interrupts import raise_on_signals
 from pyservice_cli.kinds import KINDS, singular
 from pyservice_cli.terminal import Terminal
@@ -478,11 +485,17 @@ def run(words: list[str]) -> int:
         terminal.fail(failure)
         return int(failure.status)
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        terminal.fail(CommandFailed(f"{place}{error.strerror or error}."))
+        terminal.fail(_failure(error))
         return int(CommandFailed.status)
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 0
+
+
+def _failure(error: OSError) -> CommandFailed:
+    if is_disk_full(error):
+        return DiskFull(str(error.filename or Path().absolute()))
+    place = f"{error.filename}: " if error.filename else ""
+    return CommandFailed(f"{place}{error.strerror or error}.")
 
 
 def _run(terminal: Terminal, words: list[str]) -> int:

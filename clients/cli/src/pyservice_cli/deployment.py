@@ -22,7 +22,14 @@ from typing import Any, BinaryIO, Final
 from pyservice_cli.api import Answer
 from pyservice_cli.build_commands import run_server_command, run_site_command
 from pyservice_cli.container_images import ImageTool, image_runtimes, ready_image
-from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted, Problem, Refused
+from pyservice_cli.failures import (
+    CommandFailed,
+    InputInvalid,
+    Interrupted,
+    Problem,
+    Refused,
+    writing_to,
+)
 from pyservice_cli.games import Game
 from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
 from pyservice_cli.project import Build, Project, make_work_folder, settings_invalid
@@ -68,7 +75,8 @@ def deploy(
     if mistakes:
         raise settings_invalid([*mistakes, *_more_problems(game, mistakes, is_dry_run=is_dry_run)])
     run = _Run(terminal, game, is_dry_run)
-    make_work_folder(game.project.folder)
+    with writing_to(game.project.work_folder):
+        make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
     is_new = _is_missing(game)
     running = None
@@ -297,7 +305,13 @@ def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
         ]
         environment = description.setdefault("env", {})
         description["env"] = {"PYTHONPATH": PREFIX, **environment}
-    with tempfile.TemporaryFile(dir=game.project.work_folder) as file:
+    size = _size(sum(entry.path.lstat().st_size for entry in entries))
+    folder = game.project.work_folder
+    # The file writes its last bytes when it is closed.
+    with (
+        writing_to(folder, f"The archive of the build needs {size} there."),
+        tempfile.TemporaryFile(dir=folder) as file,
+    ):
         pack(entries, description, file)
         file.seek(0)
         yield file

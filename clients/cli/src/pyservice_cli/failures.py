@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+import errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 
@@ -93,6 +96,31 @@ class NotLoggedIn(CommandFailed):
     default_remedy = "Run `pyservice login URL`."
 
 
+class DiskFull(CommandFailed):
+    code = "DISK_FULL"
+
+    def __init__(self, place: str, needed: str = "") -> None:
+        super().__init__(
+            f"There is no space left on the disk of {place}.{needed and f' {needed}'}",
+            "Free space, then run the same command again.",
+        )
+
+
+@contextmanager
+def writing_to(place: Path, needed: str = "") -> Iterator[None]:
+    """Raises DiskFull if the disk of a file or folder gets full. `needed` says for what."""
+    try:
+        yield
+    except OSError as error:
+        if not is_disk_full(error):
+            raise
+        raise DiskFull(str(place.absolute()), needed) from None
+
+
+def is_disk_full(error: OSError) -> bool:
+    return error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
 class Interrupted(CommandFailed):
     status = ExitStatus.INTERRUPTED
     code = "INTERRUPTED"
@@ -110,6 +138,7 @@ _COMMANDS: Final = {
     "GROUP_NOT_FOUND": "`pyservice list groups` prints those of the token.",
     "TOKEN_NOT_FOUND": "`pyservice list tokens` prints those of the namespace.",
     "SERVER_NOT_FOUND": "`pyservice list servers` prints those of the namespace.",
+    "STORAGE_FULL": "Ask its operator to free space, then run the same command again.",
     "MATCHMAKER_LOBBY_NOT_FOUND": "`pyservice list lobbies` prints those of the namespace.",
 }
 """Commands that help after an error of the service, by its code."""
@@ -128,6 +157,8 @@ class Refused(CommandFailed):
         problems: Sequence[Problem] = (),
         ray_id: str = "",
     ) -> None:
+        if code == "STORAGE_FULL":
+            title, detail = "The service has no space left on its disk", ""
         remedies = [detail, _COMMANDS.get(code, "")]
         if http_status in (401, 403):
             self.status = ExitStatus.NOT_ALLOWED
