@@ -6,7 +6,7 @@ import signal
 import time
 import urllib.request
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 
@@ -171,6 +171,24 @@ def test_upload_of_another_run(
 
     monkeypatch.setattr(deployment, "find_stored", see_an_earlier_state)
     assert folder.deployed("--no-trial", "--json").result["changed"] is False
+    assert len(list(folder.api.pages(f"{folder.game}/builds", "builds"))) == 1
+
+
+def test_build_over_the_limit_is_refused_before_it_is_sent(
+    folder: GameFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_large_archive(_entries: object, _description: object, target: BinaryIO) -> None:
+        target.truncate((8 << 30) + 1)
+
+    folder.deployed("--no-trial")
+    before = folder.running_version()
+    monkeypatch.setattr(deployment, "pack", make_large_archive)
+    monkeypatch.setattr(deployment, "digest_of", lambda _file: "0" * 64)
+    ended = folder.call("deploy")
+    assert ended.status == ExitStatus.REFUSED
+    assert "A build has at most 8 GiB." in ended.errors
+    assert "exclude" in ended.errors
+    assert folder.running_version() == before
     assert len(list(folder.api.pages(f"{folder.game}/builds", "builds"))) == 1
 
 

@@ -9,8 +9,8 @@ from typing import Any, BinaryIO
 import pytest
 
 from pyservice_cli import uploading
-from pyservice_cli.failures import CommandFailed, Refused, Unreachable
-from pyservice_cli.uploading import _send_part
+from pyservice_cli.failures import CommandFailed, ReadTimedOut, Refused, Unreachable
+from pyservice_cli.uploading import _complete, _send_part
 
 PART = {"url": "http://upload", "byte_offset": 2, "content_length": 3}
 
@@ -21,12 +21,20 @@ class Attempts:
     def __init__(self, *results: CommandFailed | None) -> None:
         self._results = list(results)
         self.received: list[bytes] = []
+        self.paths: list[str] = []
         self.progress = 0
         self.now_s = 0.0
 
     def upload(self, _url: str, content: BinaryIO, size: int, progress: Any) -> None:
         self.received.append(content.read(size))
         progress(size)
+        self._end_attempt()
+
+    def post(self, path: str) -> None:
+        self.paths.append(path)
+        self._end_attempt()
+
+    def _end_attempt(self) -> None:
         self.now_s += 60.0
         result = self._results.pop(0)
         if result is not None:
@@ -43,9 +51,9 @@ class Attempts:
 
 
 BROKEN = Unreachable("The connection ended.")
-RESTARTING = Refused(503, "SHUTTING_DOWN", "The service is stopping.")
-FULL = Refused(503, "STORAGE_FULL", "The disk is full.")
-WRONG = Refused(400, "UPLOAD_LENGTH_MISMATCH", "The length is another one.")
+RESTARTING = Refused(503, "SHUTTING_DOWN", "The service is stopping.", "")
+FULL = Refused(503, "STORAGE_FULL", "The disk is full.", "")
+WRONG = Refused(400, "UPLOAD_LENGTH_MISMATCH", "The length is another one.", "")
 
 
 @pytest.mark.parametrize("failure", [BROKEN, RESTARTING])
@@ -71,3 +79,21 @@ def test_part_that_cannot_be_sent_fails(
     with pytest.raises(type(failures[-1])):
         service.send()
     assert len(service.received) == count
+
+
+def test_slow_check_of_an_upload_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Refused(504, "DEADLINE_EXCEEDED", "The operation took too long.", "")
+    lost = ReadTimedOut("The service did not answer in time.")
+    service = Attempts(late, lost, None)
+    monkeypatch.setattr(uploading, "time", service.clock())
+    _complete(service, "upload")  # type: ignore[arg-type]
+    assert service.paths == ["/cloud/uploads/upload/complete"] * 3
+
+
+def test_check_that_never_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Refused(504, "DEADLINE_EXCEEDED", "The operation took too long.", "")
+    service = Attempts(*[late] * 100)
+    monkeypatch.setattr(uploading, "time", service.clock())
+    with pytest.raises(Refused):
+        _complete(service, "upload")  # type: ignore[arg-type]
+    assert len(service.paths) == 30

@@ -18,12 +18,20 @@ from urllib3.exceptions import (
     NameResolutionError,
     NewConnectionError,
     ProtocolError,
+    ReadTimeoutError,
     SSLError,
     TimeoutError,
 )
 
 from pyservice_cli.connections import Connection
-from pyservice_cli.failures import CommandFailed, OtherService, Problem, Refused, Unreachable
+from pyservice_cli.failures import (
+    CommandFailed,
+    OtherService,
+    Problem,
+    ReadTimedOut,
+    Refused,
+    Unreachable,
+)
 from pyservice_cli.local_services import LocalService, is_own_address
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -258,7 +266,8 @@ def _unreachable(url: str, error: HTTPError) -> Unreachable:
             f"Nothing listens at {base}.", "Check the address, and that the service runs."
         )
     if isinstance(cause, TimeoutError):
-        return Unreachable(f"{base} did not answer in time.", "Check the address and your network.")
+        kind = ReadTimedOut if isinstance(cause, ReadTimeoutError) else Unreachable
+        return kind(f"{base} did not answer in time.", "Check the address and your network.")
     if isinstance(cause, ProtocolError) and parts.scheme == "http":
         return Unreachable(
             f"{base} closed the connection without an answer.",

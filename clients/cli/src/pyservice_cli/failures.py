@@ -129,6 +129,10 @@ class Interrupted(CommandFailed):
         super().__init__("Interrupted.", "Run the same command again to go on.")
 
 
+class ReadTimedOut(Unreachable):
+    """The service has the request, and does not answer in time."""
+
+
 _COMMANDS: Final = {
     "GAME_NOT_FOUND": "Before the first deployment, run `pyservice deploy`.",
     "NAMESPACE_NOT_FOUND": "`pyservice list namespaces` prints those of the game.",
@@ -139,6 +143,7 @@ _COMMANDS: Final = {
     "TOKEN_NOT_FOUND": "`pyservice list tokens` prints those of the namespace.",
     "SERVER_NOT_FOUND": "`pyservice list servers` prints those of the namespace.",
     "STORAGE_FULL": "Ask its operator to free space, then run the same command again.",
+    "UPLOAD_TOO_LARGE": "List files that the game does not need in .gitignore, or in `exclude` of hosting.toml.",
     "MATCHMAKER_LOBBY_NOT_FOUND": "`pyservice list lobbies` prints those of the namespace.",
 }
 """Commands that help after an error of the service, by its code."""

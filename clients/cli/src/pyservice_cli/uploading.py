@@ -8,10 +8,12 @@ from contextlib import AbstractContextManager
 from typing import Any, BinaryIO, Final
 
 from pyservice_cli.api import PATIENCE_S, TEMPORARY_STATUSES, Answer, Api
-from pyservice_cli.failures import Refused, Unreachable
+from pyservice_cli.failures import ReadTimedOut, Refused, Unreachable
 from pyservice_cli.terminal import Terminal
 
 _PAUSE_S: Final = 0.5
+_CHECK_PATIENCE_S: Final = 1800.0
+"""Longest check of a build at the service."""
 
 OpenFile = Callable[[str], AbstractContextManager[BinaryIO]]
 """Opens a file of an upload by its path."""
@@ -80,18 +82,33 @@ def _send_all(
         for request in wanted:
             with open_file(request["path"]) as file:
                 _send_part(api, request, file, progress)
-    api.post(f"/cloud/uploads/{upload_id}/complete")
+    _complete(api, upload_id)
 
 
 def _missing(api: Api, upload_id: str) -> set[str] | None:
     """Completes the upload, or returns the parts that it lacks, as path and offset."""
     try:
-        api.post(f"/cloud/uploads/{upload_id}/complete")
+        _complete(api, upload_id)
     except Refused as refused:
         if refused.code != "UPLOAD_INCOMPLETE":
             raise
         return {problem.place for problem in refused.problems}
     return None
+
+
+def _complete(api: Api, upload_id: str) -> None:
+    """Completes an upload. The service goes on with a check that outlasts the request."""
+    until_s = time.monotonic() + _CHECK_PATIENCE_S
+    while True:
+        try:
+            api.post(f"/cloud/uploads/{upload_id}/complete")
+        except (ReadTimedOut, Refused) as failure:
+            is_slow = isinstance(failure, ReadTimedOut) or failure.code == "DEADLINE_EXCEEDED"
+            if time.monotonic() >= until_s or not is_slow:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
 
 
 def _place(request: Answer) -> str:
