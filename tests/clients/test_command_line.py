@@ -248,6 +248,25 @@ def test_announcement_ends_with_its_process(
     assert running_services() == []
 
 
+def test_restarted_service_of_this_machine_is_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    before = Announcement.publish("http://127.0.0.1:1", tmp_path / "token")
+    (service,) = running_services()
+    before.withdraw()
+    assert not service.is_running()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: 1)
+        other = Announcement.publish("http://127.0.0.1:1", tmp_path / "other-token")
+        assert not service.is_running(), "a service with another token is another service"
+        other.withdraw()
+        patch.setattr(os, "getpid", lambda: 2)
+        after = Announcement.publish("http://127.0.0.1:1", tmp_path / "token")
+    assert service.is_running()
+    after.withdraw()
+
+
 GAME = """
 game = "{name}"
 [build]

@@ -31,7 +31,11 @@ class LocalService:
     announcement: Path
 
     def is_running(self) -> bool:
-        return _is_locked(self.announcement)
+        """Returns whether the service runs, which has another announcement after a restart."""
+        return _is_locked(self.announcement) or any(
+            (other.url, other.token_file) == (self.url, self.token_file)
+            for other in _running(self.announcement.parent)
+        )
 
     def token(self) -> str:
         """Returns the owner's token. Raises OSError."""
