@@ -1,14 +1,20 @@
-"""Uploads of the command line over connections that break."""
+"""Requests and uploads of the command line while a service restarts, or is slow."""
 
 from __future__ import annotations
 
 import io
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import SimpleNamespace
 from typing import Any, BinaryIO
 
 import pytest
 
-from pyservice_cli import uploading
+from pyservice_cli import api, uploading
+from pyservice_cli.api import Api
+from pyservice_cli.connections import Connection
 from pyservice_cli.failures import CommandFailed, ReadTimedOut, Refused, Unreachable
 from pyservice_cli.uploading import _complete, _send_part
 
@@ -97,3 +103,41 @@ def test_check_that_never_ends_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Refused):
         _complete(service, "upload")  # type: ignore[arg-type]
     assert len(service.paths) == 30
+
+
+@contextmanager
+def answering(*statuses: int) -> Iterator[str]:
+    """Runs a server that answers each request with the next status, and yields its address."""
+    remaining = list(statuses)
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            status = remaining.pop(0)
+            self.send_response(status)
+            if status == 200:
+                self.send_header("x-ray-id", "1")
+            self.end_headers()
+            self.wfile.write(b"{}" if status == 200 else b"<html>Bad gateway</html>")
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+    assert remaining == []
+
+
+def test_answer_of_a_proxy_is_not_one_of_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_PAUSE_S", 0.0)
+    with answering(200, 502, 502, 200) as url:
+        service = Api(Connection(url, None, "test"))
+        assert service.get("/cloud/bootstrap") == {}
+        assert service.get("/cloud/bootstrap") == {}
+    with answering(502) as url, pytest.raises(Unreachable, match="does not reach the service"):
+        Api(Connection(url, None, "test")).get("/cloud/bootstrap")

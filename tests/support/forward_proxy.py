@@ -83,6 +83,9 @@ def _serve(handler: BaseHTTPRequestHandler, proxy: ForwardProxy) -> None:
         handler.send_header("connection", "close")
         handler.end_headers()
         handler.wfile.write(content)
+    except ConnectionRefusedError:
+        # A proxy answers for a service that does not run.
+        handler.send_error(502)
     except (RequestLost, OSError, http.client.HTTPException):
         # The command sees a connection that ends without an answer.
         return

@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
 from typing import Any, BinaryIO, Final
 from urllib.parse import urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -118,6 +119,9 @@ class Api:
                     raise _unreachable(self.url, error) from None
                 time.sleep(_PAUSE_S)
                 continue
+            if _is_of_proxy(response) and self._has_answered and time.monotonic() < until_s:
+                time.sleep(_PAUSE_S)
+                continue
             self._has_answered = True
             if response.status in TEMPORARY_STATUSES and time.monotonic() < until_s:
                 time.sleep(_retry_after_s(response))
@@ -134,6 +138,8 @@ class Api:
             )
         except HTTPError as error:
             raise _unreachable(url, error) from None
+        if _is_of_proxy(response):
+            raise _behind_proxy()
         if response.status >= 300:
             # The URL can belong to a store of files, which has other errors.
             raise _refusal(response.status, _content(response) or {})
@@ -205,6 +211,8 @@ def _answer(url: str, response: urllib3.BaseHTTPResponse) -> Answer:
             f"{url} redirects to {target}.",
             "Use the address of the service itself, with its scheme.",
         )
+    if _is_of_proxy(response):
+        raise _behind_proxy()
     content = _content(response)
     # Every response of the service has the header.
     if content is None or _RAY_HEADER not in response.headers:
@@ -216,6 +224,18 @@ def _answer(url: str, response: urllib3.BaseHTTPResponse) -> Answer:
     if response.status >= 400:
         raise _refusal(response.status, content)
     return content
+
+
+def _is_of_proxy(response: urllib3.BaseHTTPResponse) -> bool:
+    """Returns whether a proxy answers for a service that does not run."""
+    return response.status == HTTPStatus.BAD_GATEWAY and _RAY_HEADER not in response.headers
+
+
+def _behind_proxy() -> Unreachable:
+    return Unreachable(
+        "A proxy answers, and does not reach the service: HTTP status 502.",
+        "Check that the service runs, and the settings of the proxy.",
+    )
 
 
 def _content(response: urllib3.BaseHTTPResponse) -> Answer | None:
