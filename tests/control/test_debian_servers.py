@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import subprocess
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ PACKAGES: Final = (
     *("teeworlds-server", "teeworlds-data"),
     *("pioneers-console", "pioneers-console-data", "libavahi-glib1"),
 )
+Play = Callable[..., Coroutine[Any, Any, None]]
 TOKEN_TTL_MS: Final = 5_000
 GRACE_MS: Final = 1_000
 PLAYED_S: Final = 2 * (TOKEN_TTL_MS + GRACE_MS) / 1000
@@ -51,11 +52,17 @@ async def game(owner: Developer) -> Game:
 
 
 async def deploy(
-    game: Game, archive: bytes, protocol: str, args: list[str], adapter: Mapping[str, Any]
+    game: Game,
+    archive: bytes,
+    protocol: str,
+    args: list[str],
+    adapter: Mapping[str, Any],
+    ttl_ms: int | None,
 ) -> None:
     docker = {"ports": {"game": {"protocol": protocol}}, "args": args}
     mode = {"docker": docker, "adapter": {"players": "edge", **adapter}}
-    await game.deploy(archive=archive, duel={**mode, "player_token_ttl": TOKEN_TTL_MS})
+    limits = {} if ttl_ms is None else {"player_token_ttl": ttl_ms}
+    await game.deploy(archive=archive, duel={**mode, **limits})
 
 
 async def has_players(game: Game, lobby_id: str, expected: int) -> None:
@@ -73,10 +80,10 @@ async def player_count(game: Game, lobby_id: str) -> int | None:
     return int(found[0]["total_player_count"]) if found else None
 
 
-async def is_played(game: Game, lobby_id: str, players: int) -> None:
+async def is_played(game: Game, lobby_id: str, players: int, played_s: float) -> None:
     """Plays for a time, in which the players stay counted."""
     await has_players(game, lobby_id, players)
-    end_s = asyncio.get_running_loop().time() + PLAYED_S
+    end_s = asyncio.get_running_loop().time() + played_s
     while asyncio.get_running_loop().time() < end_s:
         assert await player_count(game, lobby_id) == players
         await asyncio.sleep(1)
@@ -114,12 +121,14 @@ def program(root: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
         process.communicate(timeout=PATIENCE_S)
 
 
-async def test_bzflag_is_played_with_its_own_client(game: Game, packages: Path) -> None:
+async def play_bzflag(
+    game: Game, packages: Path, played_s: float = PLAYED_S, ttl_ms: int | None = TOKEN_TTL_MS
+) -> None:
     archive = build_archive(
         ["./bzfs"], {"bzfs": packages / "usr/games/bzfs", **libraries(packages)}
     )
     args = ["-p", "$(PORT_GAME)", "-i", "127.0.0.1"]
-    await deploy(game, archive, "tcp_udp", args, {"ready": "port"})
+    await deploy(game, archive, "tcp_udp", args, {"ready": "port"}, ttl_ms)
     lobby_id, host, port = await find(game)
     with program(packages, "bzadmin", "-ui", "stdboth", f"anna@{host}:{port}") as anna:
         await has_players(game, lobby_id, 1)
@@ -132,25 +141,27 @@ async def test_bzflag_is_played_with_its_own_client(game: Game, packages: Path) 
             while line and b"joined the game" not in line:
                 line = await asyncio.to_thread(output.readline)
             assert b"joined the game" in line
-        await is_played(game, lobby_id, 1)
+        await is_played(game, lobby_id, 1, played_s)
         assert anna.poll() is None
 
 
-async def test_pioneers_is_played_with_its_own_client(game: Game, packages: Path) -> None:
+async def play_pioneers(
+    game: Game, packages: Path, played_s: float = PLAYED_S, ttl_ms: int | None = TOKEN_TTL_MS
+) -> None:
     files = {
         "server": packages / "usr/games/pioneers-server-console",
         "default.game": packages / "usr/share/games/pioneers/default.game",
     }
     archive = build_archive(["./server"], {**files, **libraries(packages)})
     args = ["-p", "$(PORT_GAME)", "--file", "default.game"]
-    await deploy(game, archive, "tcp", args, {"ready": "port"})
+    await deploy(game, archive, "tcp", args, {"ready": "port"}, ttl_ms)
     lobby_id, host, port = await find(game)
     address = ("-s", host, "-p", str(port))
     with program(packages, "pioneersai", *address, "-n", "Anna") as anna:
         await has_players(game, lobby_id, 1)
         await find(game, lobby_id)
         with program(packages, "pioneersai", *address, "-n", "Ben"):
-            await is_played(game, lobby_id, 2)
+            await is_played(game, lobby_id, 2, played_s)
             assert anna.poll() is None
 
 
@@ -199,7 +210,9 @@ class Teeworlds:
             await asyncio.sleep(1)
 
 
-async def test_teeworlds_is_played_over_udp(game: Game, packages: Path) -> None:
+async def play_teeworlds(
+    game: Game, packages: Path, played_s: float = PLAYED_S, ttl_ms: int | None = TOKEN_TTL_MS
+) -> None:
     # The fonts are links to files of other packages, and a server has no use for them.
     data = packages / "usr/share/games/teeworlds/data"
     files = {
@@ -209,10 +222,17 @@ async def test_teeworlds_is_played_over_udp(game: Game, packages: Path) -> None:
     }
     archive = build_archive(["./teeworlds-server"], files)
     adapter = {"ready": "log", "log_match": "server name is '.*'$"}
-    await deploy(game, archive, "udp", ["bindaddr 127.0.0.1", "sv_port $(PORT_GAME)"], adapter)
+    await deploy(
+        game, archive, "udp", ["bindaddr 127.0.0.1", "sv_port $(PORT_GAME)"], adapter, ttl_ms
+    )
     lobby_id, host, port = await find(game)
     async with Teeworlds().connected(host, port):
         await has_players(game, lobby_id, 1)
         await find(game, lobby_id)
         async with Teeworlds().connected(host, port):
-            await is_played(game, lobby_id, 2)
+            await is_played(game, lobby_id, 2, played_s)
+
+
+@pytest.mark.parametrize("play", [play_bzflag, play_pioneers, play_teeworlds])
+async def test_unmodified_server_is_played(game: Game, packages: Path, play: Play) -> None:
+    await play(game, packages)
