@@ -229,7 +229,7 @@ pyservice_cli.main()
         [sys.executable, "-c", program, "deploy"], capture_output=True, text=True, check=False
     )
     assert ended.returncode == ExitStatus.INTERRUPTED, ended.stderr
-    assert ended.stderr.startswith("pyservice: Interrupted.\n")
+    assert ended.stderr.startswith("pyservice: INTERRUPTED: Interrupted.\n")
 
 
 def test_announcement_ends_with_its_process(
