@@ -585,18 +585,3 @@ def test_doctor_names_what_fails(
     assert ended.status == 0
     assert "covers all groups" in ended.output
     assert "not deployed yet" in ended.output
-
-
-@pytest.mark.full
-def test_login_is_stored_for_the_user_alone(
-    command: Command, full_service: FullService, tmp_path: Path
-) -> None:
-    url = f"http://{full_service.ready['http']}"
-    assert command("login", url, "--token", "cloud_wrong").status == ExitStatus.NOT_ALLOWED
-    assert not list(tmp_path.glob("configuration/**/profiles.json"))
-    assert command("login", url, "--token", full_service.cloud_token).status == 0
-    (stored,) = tmp_path.glob("configuration/**/profiles.json")
-    assert stored.stat().st_mode & 0o777 == 0o600
-    assert command("whoami", "--json").result["url"] == url
-    assert command("logout").status == 0
-    assert "local" not in command("whoami").output

@@ -1,4 +1,4 @@
-"""`pyservice login` with a device link, which a person approves on the page of the service."""
+"""`pyservice login`, with a token or with a device link that a person approves on the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,11 @@ from typing import Any
 
 import pytest
 
+from pyservice_cli.failures import ExitStatus
 from tests.support.browser import browser as browser
+from tests.support.developer_commands import Command
+from tests.support.developer_commands import command as command
+from tests.support.developer_commands import folder as folder
 from tests.support.full_service import FullService
 from tests.support.waiting import PATIENCE_S, until
 
@@ -75,3 +79,17 @@ def create_game(url: str, full_service: FullService) -> None:
     }
     request = urllib.request.Request(f"{url}/cloud/games", json.dumps(body).encode(), headers)
     urllib.request.urlopen(request, timeout=PATIENCE_S).close()
+
+
+def test_login_is_stored_for_the_user_alone(
+    command: Command, full_service: FullService, tmp_path: Path
+) -> None:
+    url = f"http://{full_service.ready['http']}"
+    assert command("login", url, "--token", "cloud_wrong").status == ExitStatus.NOT_ALLOWED
+    assert not list(tmp_path.glob("configuration/**/profiles.json"))
+    assert command("login", url, "--token", full_service.cloud_token).status == 0
+    (stored,) = tmp_path.glob("configuration/**/profiles.json")
+    assert stored.stat().st_mode & 0o777 == 0o600
+    assert command("whoami", "--json").result["url"] == url
+    assert command("logout").status == 0
+    assert "local" not in command("whoami").output

@@ -115,8 +115,8 @@ def test_no_space_at_the_service(
             filler = small_service.fill()
         ended = folder.call("deploy", "--no-trial")
         assert ended.status == ExitStatus.REFUSED, ended
-        assert "The service has no space left on its disk." in ended.errors
-        assert "Ask its operator to free space, then run the same command again." in ended.errors
+        assert "STORAGE_FULL: The disk is full." in ended.errors
+        assert "It is the disk of the service." in ended.errors
         assert folder.running_version() == before
     filler.unlink()
     folder.deployed("--no-trial")

@@ -17,7 +17,10 @@ from pyservice_cli.connections import find_connection
 from pyservice_cli.failures import Unreachable
 from pyservice_cli.local_services import Announcement, local_url
 
-ANSWER = b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+ANSWER = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Ray-Id: 1\r\n"
+    b"Connection: close\r\nContent-Length: 2\r\n\r\n{}"
+)
 SECRET = "cloud_secret"
 
 

@@ -59,9 +59,8 @@ def other_server() -> Iterator[OtherServer]:
         (200, "text/html", "<html>Welcome to nginx!</html>"),
         (404, "application/json", '{"detail": "Not Found"}'),
         (404, "application/json", '{"code": 5, "detail": "no such object", "errors": 7}'),
-        (502, "text/html", "<html>Bad Gateway</html>"),
     ],
-    ids=["object", "list", "page", "error", "error with a code", "proxy"],
+    ids=["object", "list", "page", "error", "error with a code"],
 )
 @pytest.mark.parametrize(
     "words",

@@ -8,15 +8,15 @@ from typing import Final
 import pytest
 
 from tests.control.service_fixtures import service_fixture
-from tests.control.test_debian_servers import (
+from tests.support import game_programs
+from tests.support.debian_servers import (
     Play,
     play_bzflag,
     play_pioneers,
     play_teeworlds,
 )
-from tests.control.test_debian_servers import game as game
-from tests.control.test_debian_servers import packages as packages
-from tests.support import game_programs
+from tests.support.debian_servers import game as game
+from tests.support.debian_servers import packages as packages
 from tests.support.lobby_game import Game
 
 PLAYED_S: Final = 620

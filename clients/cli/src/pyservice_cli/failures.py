@@ -142,7 +142,7 @@ _COMMANDS: Final = {
     "GROUP_NOT_FOUND": "`pyservice list groups` prints those of the token.",
     "TOKEN_NOT_FOUND": "`pyservice list tokens` prints those of the namespace.",
     "SERVER_NOT_FOUND": "`pyservice list servers` prints those of the namespace.",
-    "STORAGE_FULL": "Ask its operator to free space, then run the same command again.",
+    "STORAGE_FULL": "It is the disk of the service. When it has space, run the same command again.",
     "UPLOAD_TOO_LARGE": "List files that the game does not need in .gitignore, or in `exclude` of hosting.toml.",
     "MATCHMAKER_LOBBY_NOT_FOUND": "`pyservice list lobbies` prints those of the namespace.",
 }
@@ -162,8 +162,6 @@ class Refused(CommandFailed):
         problems: Sequence[Problem] = (),
         ray_id: str = "",
     ) -> None:
-        if code == "STORAGE_FULL":
-            title, detail = "The service has no space left on its disk", ""
         remedies = [detail, _COMMANDS.get(code, "")]
         if http_status in (401, 403):
             self.status = ExitStatus.NOT_ALLOWED
