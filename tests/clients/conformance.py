@@ -334,8 +334,10 @@ def unknown_to_oldest_service(requests: Iterable[Seen]) -> Iterator[Seen]:
             yield seen
         elif seen.body is not None:
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
-            message = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
-            if not seen.body.keys() <= message["properties"].keys():
+            # The state of a lobby is any JSON.
+            name = schema.get("$ref", "").rpartition("/")[2]
+            message = document["components"]["schemas"].get(name)
+            if message and not seen.body.keys() <= message["properties"].keys():
                 yield seen
 
 
