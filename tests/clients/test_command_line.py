@@ -498,9 +498,9 @@ def test_end_of_play_ends_its_bots(folder: Path, command: Command, number: signa
         "import os, signal; open(str(os.getpid()) + '.bot', 'w').close(); signal.pause()"
     )
     command("deploy", "--no-trial")
-    play = subprocess.Popen(
-        [sys.executable, "-m", "pyservice_cli", "play", "--bots", "2"], cwd=folder
-    )
+    # A test run under nohup ignores SIGHUP, and so would its programs.
+    program = ["env", "--default-signal=HUP", sys.executable, "-m", "pyservice_cli"]
+    play = subprocess.Popen([*program, "play", "--bots", "2"], cwd=folder)
     until(lambda: len(list(folder.glob("*.bot"))) == 2)
     play.send_signal(number)
     assert play.wait(PATIENCE_S) == 0
