@@ -107,9 +107,10 @@ async def test_trial_ends_by_its_timeout(game: TrialGame) -> None:
 
 async def test_failed_trial_says_why(game: TrialGame) -> None:
     version_id = await game.version("2.0.0", ("python3", "-S", "absent.py"), duel={})
-    record = await game.over(await game.start(version_id))
+    lobby_id = await game.start(version_id)
+    record = await game.over(lobby_id)
     assert (record["state"], record["failure"]) == ("failed", "EXITED")
-    assert record["problem"]
+    assert "absent.py" in await game.problem(lobby_id)
 
 
 async def test_wrong_requests_name_their_problem(game: TrialGame) -> None:
