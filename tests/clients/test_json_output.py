@@ -67,7 +67,7 @@ SHAPES: Final = (
     ("show namespace prod", "namespace"),
     (f"show version {VERSION}", "version"),
     (f"show lobby {LOBBY}", "lobby"),
-    ("create namespace friends", "namespace namespace_id"),
+    ("create namespace friends", "namespace namespace_id version version_id version_of"),
     ("play", "url"),
     ("open", "url opened"),
     ("public-token", "api_url token"),

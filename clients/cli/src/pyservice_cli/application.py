@@ -331,7 +331,7 @@ def create(
     profile: ProfileName = None,
     json: Json = False,
 ) -> None:
-    """Create a namespace of the game, with its newest version."""
+    """Create a namespace of the game, with the version that `prod` runs."""
     from pyservice_cli.games import create_namespace
 
     chosen = ChosenGame(folder, name, profile, Terminal(json))

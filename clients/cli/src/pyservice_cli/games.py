@@ -102,12 +102,29 @@ class Game:
                 f"Then `pyservice create namespace {self.namespace}` creates another one.",
             )
 
-    def create_namespace(self) -> str:
-        """Creates the namespace with the newest version, and returns its id."""
-        version_id = next(iter(self.version_names()))
+    def create_namespace(self) -> dict[str, str]:
+        """Creates the namespace with the version of `prod`, or else of the oldest namespace.
+
+        The newest version of the game is not used, because its trial can have failed.
+        """
+        entries = list(self.api.pages(f"{self.path}/namespaces", "namespaces"))
+        if not entries:
+            raise CommandFailed(
+                f"{self.project.game} has no namespace with a version for the new one.",
+                "Create a namespace with the API, and name a version.",
+            )
+        default = FIRST_NAMESPACES[0]
+        source = next((entry for entry in entries if entry["name_id"] == default), entries[0])
+        version_id = source["version_id"]
         names = {"display_name": self.namespace, "name_id": self.namespace}
         answer = self.api.post(f"{self.path}/namespaces", {**names, "version_id": version_id})
-        return str(answer["namespace_id"])
+        return {
+            "namespace": self.namespace,
+            "namespace_id": str(answer["namespace_id"]),
+            "version": self.version_names().get(version_id, version_id),
+            "version_id": version_id,
+            "version_of": source["name_id"],
+        }
 
     def version_names(self) -> dict[str, str]:
         """Returns the names of all versions by their id, newest first."""
@@ -154,11 +171,12 @@ def destroy(terminal: Terminal, game: Game, *, is_confirmed: bool) -> None:
 
 
 def create_namespace(terminal: Terminal, game: Game) -> None:
-    """Creates the namespace with the newest version of the game."""
-    namespace_id = game.create_namespace()
+    """Creates the namespace with the version of `prod`, or else of the oldest namespace."""
+    created = game.create_namespace()
     terminal.finish(
-        {"namespace": game.namespace, "namespace_id": namespace_id},
-        f"Created the namespace {game.namespace} with the newest version.",
+        created,
+        f"Created the namespace {game.namespace} with version {created['version']} "
+        f"of {created['version_of']}.",
     )
 
 

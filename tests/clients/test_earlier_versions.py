@@ -1,0 +1,36 @@
+"""Versions that a namespace can run again, and the version of a new namespace."""
+
+from __future__ import annotations
+
+import pytest
+
+from pyservice_cli.failures import ExitStatus
+from tests.support.game_folder import GameFolder
+from tests.support.game_folder import folder as folder
+
+pytestmark = pytest.mark.full
+
+
+def test_new_namespace_has_the_version_of_prod(folder: GameFolder) -> None:
+    good = folder.deployed("--no-trial", "--json").result
+    folder.write('docker.env.PLAY = "exit:3"\n')
+    assert folder.call("deploy").status == ExitStatus.REFUSED
+    newest = folder.call("list", "versions", "--json").result["versions"][0]
+    assert newest["version_id"] != good["version_id"], "the version of the failed trial stays"
+    created = folder.call("create", "namespace", "friends", "--json").result
+    assert created["version"] == good["version"]
+    shown = folder.call("show", "namespace", "friends").result["namespace"]
+    assert shown["version_id"] == created["version_id"] == good["version_id"]
+    printed = folder.call("create", "namespace", "guests").output
+    assert printed == f"Created the namespace guests with version {good['version']} of prod.\n"
+
+
+def test_new_namespace_of_a_game_without_prod_has_the_version_of_the_oldest_one(
+    folder: GameFolder,
+) -> None:
+    good = folder.deployed("--no-trial", "--namespace", "staging", "--json").result
+    folder.api.delete(folder.place)
+    created = folder.call("create", "namespace", "friends")
+    assert created.output == (
+        f"Created the namespace friends with version {good['version']} of staging.\n"
+    )
