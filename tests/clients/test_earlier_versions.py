@@ -34,3 +34,13 @@ def test_new_namespace_of_a_game_without_prod_has_the_version_of_the_oldest_one(
     assert created.output == (
         f"Created the namespace friends with version {good['version']} of staging.\n"
     )
+
+
+def test_version_is_shown_by_its_name(folder: GameFolder) -> None:
+    deployed = folder.deployed("--no-trial", "--json").result
+    shown = folder.call("show", "version", deployed["version"])
+    assert shown.status == ExitStatus.DONE, shown.errors
+    assert shown.result["version"]["version_id"] == deployed["version_id"]
+    ended = folder.call("show", "version", "9.9.9")
+    assert ended.status == ExitStatus.REFUSED
+    assert folder.call("list", "servers").output == "None.\n"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from pyservice_cli.api import Api
 from pyservice_cli.chosen_game import ChosenGame
-from pyservice_cli.failures import InputInvalid
+from pyservice_cli.failures import InputInvalid, Refused
 from pyservice_cli.games import Game
 from pyservice_cli.hidden_values import hide_secrets
-from pyservice_cli.kinds import KINDS, Kind
+from pyservice_cli.kinds import KINDS, Kind, singular
 from pyservice_cli.terminal import table
 
 
@@ -29,7 +30,7 @@ def show_one(chosen: ChosenGame, name: str, subject: str) -> None:
     kind = _kind(next((one for one in plurals if one in KINDS), name))
     place = _Place.of(chosen, kind)
     if kind.one:
-        found = place.api.get(place.path(kind.one, subject))
+        found = _found(place, kind, subject)
         chosen.terminal.print_json(hide_secrets(found, place.secrets))
         return
     for row in place.rows(kind):
@@ -40,6 +41,20 @@ def show_one(chosen: ChosenGame, name: str, subject: str) -> None:
         f"There is no {subject} among the {kind.field}.",
         f"`pyservice list {kind.field}` prints them.",
     )
+
+
+def _found(place: _Place, kind: Kind, subject: str) -> Mapping[str, Any]:
+    """Returns the thing with this id, or else the first one with this display name."""
+    try:
+        return place.api.get(place.path(kind.one, subject))
+    except Refused as refused:
+        is_missing = refused.http_status == HTTPStatus.NOT_FOUND or refused.code == "ID_INVALID"
+        if not is_missing or "display_name" not in kind.columns:
+            raise
+        for row in place.rows(kind):
+            if row["display_name"] == subject:
+                return place.api.get(place.path(kind.one, row[f"{singular(kind.field)}_id"]))
+        raise
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ def open_browser(url: str) -> bool:
 
 def table(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> list[str]:
     """Returns the lines of a table. A column without a value in any row is omitted."""
+    if not rows:
+        return ["None."]
     used = [name for name in columns if any(row.get(name) not in (None, "") for row in rows)]
     cells = [[name.replace("_", " ") for name in used]]
     cells += [[_cell(row.get(name)) for name in used] for row in rows]
