@@ -11,6 +11,21 @@ from tests.support.game_folder import folder as folder
 pytestmark = pytest.mark.full
 
 
+def test_rollback_after_the_first_deployment_changes_nothing(folder: GameFolder) -> None:
+    """The version 0.0.1 that the service makes with a game has no game mode."""
+    deployed = folder.deployed("--no-trial", "--json").result
+    listed = folder.call("versions", "--json").result["versions"]
+    assert [row["version"] for row in listed] == [deployed["version"]]
+    ended = folder.call("rollback")
+    assert ended.status == ExitStatus.REFUSED
+    assert "no earlier version that was deployed" in ended.errors
+    ended = folder.call("rollback", "0.0.1")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    assert "Version 0.0.1 is empty" in ended.errors
+    assert folder.running_version() == deployed["version_id"]
+    assert folder.call("versions", "--namespace", "staging").output == "None.\n"
+
+
 def test_new_namespace_has_the_version_of_prod(folder: GameFolder) -> None:
     good = folder.deployed("--no-trial", "--json").result
     folder.write('docker.env.PLAY = "exit:3"\n')

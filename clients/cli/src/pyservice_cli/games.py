@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -131,6 +131,17 @@ class Game:
         versions = self.api.pages(f"{self.path}/versions", "versions")
         return {version["version_id"]: version["display_name"] for version in versions}
 
+    def empty_version(self, names: Mapping[str, str]) -> str | None:
+        """Returns the id of the version that the service made with the game, if it still exists.
+
+        It is the oldest one, and has no configuration. `names` are those of all versions.
+        """
+        oldest = next(reversed(list(names)), None)
+        if oldest is None:
+            return None
+        version = self.api.get(f"{self.path}/versions/{oldest}")["version"]
+        return None if version["config"] else oldest
+
     def public_token(self) -> str:
         """Returns a token for clients of the namespace, the same one at each call."""
         return str(self.api.post(f"{self.namespace_path}/tokens/public", {"reuse": True})["token"])
@@ -141,10 +152,12 @@ class Game:
 
 
 def show_versions(terminal: Terminal, game: Game) -> None:
-    """Prints the versions that the namespace has run, newest first."""
+    """Prints the deployed versions that the namespace has run, newest first."""
     current = game.describe_namespace()["version_id"]
     names = game.version_names()
-    history = list(game.api.pages(f"{game.namespace_path}/version-history", "versions"))
+    empty = game.empty_version(names)
+    entries = game.api.pages(f"{game.namespace_path}/version-history", "versions")
+    history = [entry for entry in entries if entry["version_id"] != empty]
     rows = [
         {
             "version": names.get(entry["version_id"], "(deleted)"),

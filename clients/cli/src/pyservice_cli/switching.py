@@ -38,15 +38,16 @@ def switch_version(game: Game, running: Answer, version_id: str, *, has_new_site
 def roll_back(terminal: Terminal, game: Game, name: str | None) -> None:
     """Sets a version that the namespace ran before, by default the last other one."""
     names = game.version_names()
+    empty = game.empty_version(names)
     running = game.describe_namespace()
     current = running["version_id"]
     if name is None:
         history = game.api.pages(f"{game.namespace_path}/version-history", "versions")
         earlier = [entry["version_id"] for entry in history if entry["version_id"] in names]
-        target = next((one for one in earlier if one != current), None)
+        target = next((one for one in earlier if one not in (current, empty)), None)
         if target is None:
             raise CommandFailed(
-                f"{game.namespace} has run no other version.",
+                f"{game.namespace} has no earlier version that was deployed.",
                 "`pyservice list versions` prints all versions of the game. Name one of them.",
             )
     else:
@@ -54,6 +55,11 @@ def roll_back(terminal: Terminal, game: Game, name: str | None) -> None:
         if not named:
             raise InputInvalid(f"There is no version {name}.", "`pyservice versions` lists them.")
         target = named[0]
+        if target == empty:
+            raise InputInvalid(
+                f"Version {names[target]} is empty: the service made it with the game.",
+                "`pyservice versions` lists the versions that were deployed.",
+            )
     if target == current:
         terminal.finish(
             {"version": names[target], "version_id": target, "changed": False},
