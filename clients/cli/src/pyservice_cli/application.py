@@ -417,7 +417,8 @@ def attach_program(
 ) -> None:
     """Make a program on this machine the game server of a real lobby.
 
-    Without a command, print the variables that the program needs.
+    Players of the namespace can join it. Without a command, print the variables that the program
+    needs.
     """
     from pyservice_cli.attaching import attach
 

@@ -20,6 +20,21 @@ _STOP_TIMEOUT_S: Final = 30.0
 """Time that a game server has after SIGTERM, as in the service."""
 
 
+class ProgramFailed(CommandFailed):
+    """The attached program has ended by itself with another exit code than 0."""
+
+    def __init__(self, lobby_id: str, exit_code: int) -> None:
+        super().__init__(
+            f"The program ended with exit code {exit_code}.",
+            "Its lines above say why. The lobby has ended.",
+        )
+        self.lobby_id = lobby_id
+        self.exit_code = exit_code
+
+    def as_json(self) -> dict[str, object]:
+        return {**super().as_json(), "lobby_id": self.lobby_id, "exit_code": self.exit_code}
+
+
 def attach(
     terminal: Terminal,
     game: Game,
@@ -30,7 +45,8 @@ def attach(
 ) -> None:
     """Attaches a lobby. Runs the command with its variables until the end, and then ends the lobby.
 
-    Without a command, prints the variables.
+    Without a command, prints the variables. Raises ProgramFailed if the program ends by itself with
+    another exit code than 0.
     """
     name = chosen_mode(game, mode)
     numbers = _given_ports(game, name, ports)
@@ -39,13 +55,18 @@ def attach(
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         terminal.finish({"lobby_id": lobby_id, "environment": variables}, *lines)
         return
-    terminal.say(f"Lobby {lobby_id} of the mode {name}")
+    terminal.say(
+        f"Lobby {lobby_id} of the mode {name} in {game.namespace}. Its players can join it."
+    )
     try:
-        status = _run(command, variables)
+        exit_code, is_interrupted = _run(command, variables)
     finally:
         detach_lobby(game, lobby_id)
+    if exit_code != 0 and not is_interrupted:
+        raise ProgramFailed(lobby_id, exit_code)
     terminal.finish(
-        {"lobby_id": lobby_id, "exit_code": status}, f"The command ended with {status}."
+        {"lobby_id": lobby_id, "exit_code": exit_code},
+        f"The program ended with exit code {exit_code}.",
     )
 
 
@@ -162,23 +183,24 @@ def _variables(
     return variables
 
 
-def _run(command: Sequence[str], variables: Mapping[str, str]) -> int:
+def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, bool]:
+    """Runs a program. Returns its exit code, and whether the developer ended it."""
     program = shutil.which(command[0])
     if program is None:
         raise InputInvalid(f"The program {command[0]} is not installed.")
     # The Ctrl-C of the terminal also reaches the program, which then ends by itself.
     process = subprocess.Popen([program, *command[1:]], env={**os.environ, **variables})
     try:
-        return process.wait()
+        return process.wait(), False
     except Interrupted:
         with uninterrupted():
             if sys.platform != "win32":
                 process.terminate()
             try:
-                return process.wait(_STOP_TIMEOUT_S)
+                return process.wait(_STOP_TIMEOUT_S), True
             except subprocess.TimeoutExpired:
                 process.kill()
-                return process.wait()
+                return process.wait(), True
 
 
 def detach_lobby(game: Game, lobby_id: str) -> None:
