@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import urllib.request
+from pathlib import Path
 
 import pytest
 
-from pyservice_cli.failures import ExitStatus
+from pyservice_cli.failures import ExitStatus, Refused
 from tests.support.developer_commands import command as command
 from tests.support.developer_commands import folder as folder
 from tests.support.developer_commands import logged_in as logged_in
@@ -95,3 +97,16 @@ def test_status_prints_each_change(played: PlayedGame) -> None:
         watching.line(lambda line: line.startswith(lobby_id) and line.split()[3] == "0")
         watching.process.send_signal(signal.SIGINT)
         assert watching.process.wait(PATIENCE_S) == ExitStatus.INTERRUPTED
+
+
+def test_status_names_a_lobby_that_failed(folder: Path, played: PlayedGame) -> None:
+    settings = (folder / "hosting.toml").read_text()
+    (folder / "hosting.toml").write_text(settings.replace('PLAY = "guests"', 'PLAY = "exit:3"'))
+    played.good("deploy", "--no-trial")
+    with pytest.raises(Refused):
+        played.find()
+    until(lambda: played.good("status")["failed"])
+    (line,) = [
+        one for one in played.command("status").output.splitlines() if one.startswith("Failed: ")
+    ]
+    assert re.search(r"[^.]\. Run `pyservice why [0-9a-f-]+`\.$", line), line

@@ -81,7 +81,8 @@ def _status_lines(status: Mapping[str, Any]) -> Iterator[str]:
     else:
         yield "No lobby runs."
     for lobby in status["failed"]:
-        yield f"Failed: lobby {lobby['lobby']}: {lobby['problem']}. Run `pyservice why {lobby['lobby']}`."
+        problem = str(lobby["problem"]).removesuffix(".")
+        yield f"Failed: lobby {lobby['lobby']}: {problem}. Run `pyservice why {lobby['lobby']}`."
 
 
 def show_logs(
