@@ -16,7 +16,14 @@ import urllib3
 import pyservice_cli
 from pyservice_cli.api import Api
 from pyservice_cli.connections import Connection
-from pyservice_cli.failures import CommandFailed, ExitStatus, InputInvalid, Problem, Refused
+from pyservice_cli.failures import (
+    _FIRST_REMEDIES,
+    CommandFailed,
+    ExitStatus,
+    InputInvalid,
+    Problem,
+    Refused,
+)
 from pyservice_cli.terminal import Terminal
 from tests.support.developer_commands import Command
 from tests.support.developer_commands import command as command
@@ -64,8 +71,9 @@ def test_error_of_the_service_has_its_code_and_remedy(
     entry = CODES[code]
     sentence, remedy = printed(failure, capsys)
     assert sentence == f"pyservice: {code}: {entry['title']}."
-    assert remedy.startswith(entry["detail"])
-    assert ("operator" in remedy.removeprefix(entry["detail"])) == (entry["http"] >= 500)
+    own = remedy.removeprefix(_FIRST_REMEDIES.get(code, "")).lstrip()
+    assert own.startswith(entry["detail"])
+    assert ("operator" in own.removeprefix(entry["detail"])) == (entry["http"] >= 500)
     is_refused_token = entry["http"] in (401, 403)
     assert (failure.status == ExitStatus.NOT_ALLOWED) == is_refused_token
     error: dict[str, Any] = failure.as_json()
@@ -107,4 +115,4 @@ def test_game_before_its_first_deployment(command: Command) -> None:
         assert ended.status == ExitStatus.REFUSED
         sentence, remedy = ended.errors.splitlines()
         assert sentence == "pyservice: GAME_NOT_FOUND: The game does not exist."
-        assert "run `pyservice deploy`" in remedy
+        assert remedy.startswith("Before the first deployment, run `pyservice deploy`.")

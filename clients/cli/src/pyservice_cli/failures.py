@@ -133,8 +133,11 @@ class ReadTimedOut(Unreachable):
     """The service has the request, and does not answer in time."""
 
 
-_COMMANDS: Final = {
+_FIRST_REMEDIES: Final = {
     "GAME_NOT_FOUND": "Before the first deployment, run `pyservice deploy`.",
+}
+"""Remedies that help more often than the `detail` of the service, by the code of the error."""
+_COMMANDS: Final = {
     "NAMESPACE_NOT_FOUND": "`pyservice list namespaces` prints those of the game.",
     "VERSION_NOT_FOUND": "`pyservice list versions` prints those of the game.",
     "BUILD_NOT_FOUND": "`pyservice list builds` prints those of the game.",
@@ -150,7 +153,7 @@ _COMMANDS: Final = {
 
 
 class Refused(CommandFailed):
-    """The service answered a request with an error. Its `detail` is the remedy."""
+    """The service answered a request with an error. Its `detail` is part of the remedy."""
 
     def __init__(
         self,
@@ -162,7 +165,7 @@ class Refused(CommandFailed):
         problems: Sequence[Problem] = (),
         ray_id: str = "",
     ) -> None:
-        remedies = [detail, _COMMANDS.get(code, "")]
+        remedies = [_FIRST_REMEDIES.get(code, ""), detail, _COMMANDS.get(code, "")]
         if http_status in (401, 403):
             self.status = ExitStatus.NOT_ALLOWED
             remedies.append("`pyservice login` stores a token that covers this game.")
