@@ -151,7 +151,9 @@ def _tier_and_idle_lobbies(
     level: _Level | pb.VersionRegion, path: Path, context: ValidationContext
 ) -> Iterator[Finding]:
     if level.HasField("tier") and level.tier not in context.tiers:
-        yield Finding((*path, "tier"), "not-found", "is not a tier of this service")
+        names = ", ".join(sorted(context.tiers))
+        message = f"is not a tier of this service, which has {names}"
+        yield Finding((*path, "tier"), "not-found", message)
     if level.HasField("idle_lobbies"):
         low, high = level.idle_lobbies.min, level.idle_lobbies.max
         path = (*path, "idle_lobbies")

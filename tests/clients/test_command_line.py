@@ -519,7 +519,11 @@ def test_problems_of_the_configuration_have_their_path(folder: Path, command: Co
     ended = command("deploy")
     assert ended.status == ExitStatus.INPUT_INVALID
     assert "matchmaker.game_modes.duel.max_players: must be at least 1" in ended.errors
-    assert "matchmaker.game_modes.duel.tier: is not a tier of this service" in ended.errors
+    tiers = ", ".join(
+        sorted(one["tier_name_id"] for one in command("list", "tiers", "--json").result["tiers"])
+    )
+    expected = f"duel.tier: is not a tier of this service, which has {tiers}\n"
+    assert expected in ended.errors
     # The game that this deployment created is gone.
     assert "GAME_NOT_FOUND" in command("status").errors
 
