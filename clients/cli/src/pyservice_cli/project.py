@@ -19,6 +19,9 @@ FILE: Final = "hosting.toml"
 WORK_FOLDER: Final = ".hosting"
 """Folder in the game's folder for files that a command can make again."""
 SCHEMA: Final = "hosting.schema.json"
+GAME_NAME_RULE: Final = (
+    "must have only a-z, 0-9 and single hyphens between them, at most 40 characters"
+)
 _OWN: Final = ("game", "display_name", "namespace", "group", "build", "play")
 """Members that are not part of the version configuration."""
 _TYPES: Final[Mapping[str, tuple[type, str]]] = {
@@ -192,6 +195,12 @@ def schema_text() -> str:
     return (resources.files("pyservice_cli") / SCHEMA).read_text(encoding="utf-8")
 
 
+def is_game_name(name: str) -> bool:
+    """Returns whether the schema accepts a text as the name of a game."""
+    rule = json.loads(schema_text())["properties"]["game"]
+    return len(name) <= rule["maxLength"] and bool(re.fullmatch(rule["pattern"], name))
+
+
 class _Check:
     """Comparison of names and types with the schema. The service checks all other rules."""
 
@@ -204,10 +213,8 @@ class _Check:
         game = content.get("game")
         if game is None:
             self._add("game", 'is missing: give the game a name, such as game = "my-game"')
-        elif isinstance(game, str) and not re.search(
-            self._schema["properties"]["game"]["pattern"], game
-        ):
-            self._add("game", "must have only a-z, 0-9 and single hyphens between them")
+        elif isinstance(game, str) and not is_game_name(game):
+            self._add("game", GAME_NAME_RULE)
 
     def _value(self, value: Any, schema: Mapping[str, Any], place: str) -> None:
         while "$ref" in schema:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pyservice_cli.failures import InputInvalid, Problem
-from pyservice_cli.project import FILE, make_work_folder
+from pyservice_cli.project import FILE, GAME_NAME_RULE, is_game_name, make_work_folder
 from pyservice_cli.terminal import Terminal
 
 _GAME: Final = "@GAME@"
@@ -23,7 +23,12 @@ def create_game(terminal: Terminal, folder: Path, template: str, name: str | Non
     )
     if template not in known:
         raise InputInvalid(f"There is no template {template}.", f"Templates: {', '.join(known)}.")
-    game = name or _name_of(folder)
+    game = _game_name(folder.absolute().name) if name is None else name
+    if not is_game_name(game):
+        raise InputInvalid(
+            f"The name {game!r} of a game {GAME_NAME_RULE}.",
+            f"Run `pyservice init --name {_game_name(game)}`.",
+        )
     files = dict(_files(resources.files(__name__) / template, Path()))
     taken = [path for path in files if (folder / path).exists()]
     if taken:
@@ -44,8 +49,9 @@ def create_game(terminal: Terminal, folder: Path, template: str, name: str | Non
     )
 
 
-def _name_of(folder: Path) -> str:
-    words = re.findall(r"[a-z0-9]+", folder.absolute().name.lower())
+def _game_name(text: str) -> str:
+    """Returns the name of a game that is most similar to a text."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
     return "-".join(words)[:_NAME_MAX].strip("-") or "game"
 
 

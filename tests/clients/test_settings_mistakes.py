@@ -1,0 +1,32 @@
+"""Mistakes of a newcomer in the name of a game."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pyservice_cli.failures import ExitStatus
+from tests.support.developer_commands import Command
+from tests.support.developer_commands import command as command
+from tests.support.developer_commands import folder as folder
+
+LONG = "a" * 41
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [("Foo Bar", "foo-bar"), ("foo_bar", "foo-bar"), (LONG, "a" * 40), ("", "game")],
+)
+def test_name_that_deploy_refuses_is_refused_by_init(
+    folder: Path, command: Command, name: str, suggestion: str
+) -> None:
+    ended = command("init", "--name", name)
+    assert ended.status == ExitStatus.INPUT_INVALID
+    assert "must have only a-z, 0-9 and single hyphens" in ended.errors
+    assert f"--name {suggestion}`" in ended.errors
+    assert list(folder.iterdir()) == []
+    (folder / "hosting.toml").write_text(f'game = "{name}"\n')
+    assert "game: must have only a-z" in command("deploy").errors
+    (folder / "hosting.toml").unlink()
+    assert command("init", "--name", suggestion).status == ExitStatus.DONE
