@@ -1,4 +1,4 @@
-"""Mistakes of a newcomer in the name of a game."""
+"""Mistakes of a newcomer in the name of a game and in `hosting.toml`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pyservice_cli.failures import ExitStatus
 from tests.support.developer_commands import Command
 from tests.support.developer_commands import command as command
 from tests.support.developer_commands import folder as folder
+from tests.support.developer_commands import logged_in as logged_in
 
 LONG = "a" * 41
 
@@ -30,3 +31,19 @@ def test_name_that_deploy_refuses_is_refused_by_init(
     assert "game: must have only a-z" in command("deploy").errors
     (folder / "hosting.toml").unlink()
     assert command("init", "--name", suggestion).status == ExitStatus.DONE
+
+
+@pytest.mark.full
+@pytest.mark.usefixtures("logged_in")
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [('"python3 server.py"', "build.command"), ('["python3", 1]', "build.command.1")],
+)
+def test_wrong_command_is_one_problem(
+    folder: Path, command: Command, text: str, place: str
+) -> None:
+    (folder / "hosting.toml").write_text(f'game = "a"\n[build]\ncommand = {text}\n')
+    ended = command("deploy", "--json")
+    assert ended.status == ExitStatus.INPUT_INVALID
+    problems = ended.result["error"]["problems"]
+    assert [one["place"] for one in problems] == [place], problems

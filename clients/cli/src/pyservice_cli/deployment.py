@@ -71,7 +71,14 @@ def deploy(
 
     With mistakes, raises InputInvalid with them and with the problems that the service finds.
     """
-    mistakes = [*mistakes, *missing_files(game.project)]
+    # A wrong member was removed, so it is not missing.
+    wrong = [f"{mistake.place}." for mistake in mistakes]
+    missing = [
+        one
+        for one in missing_files(game.project)
+        if not any(place.startswith(f"{one.place}.") for place in wrong)
+    ]
+    mistakes = [*mistakes, *missing]
     if mistakes:
         raise settings_invalid([*mistakes, *_more_problems(game, mistakes, is_dry_run=is_dry_run)])
     run = _Run(terminal, game, is_dry_run)
