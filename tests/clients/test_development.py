@@ -80,7 +80,7 @@ class Development:
         (self.folder / "bot.py").write_text(BOT)
         self.write("hosting.toml", SETTINGS)
         self.change_server("VERSION = 'first'")
-        self._log = folder / "log"
+        self.log = folder / "log"
         self.process: subprocess.Popen[bytes] | None = None
 
     def write(self, name: str, text: str) -> None:
@@ -90,8 +90,8 @@ class Development:
         self.write("server/server.py", start + SERVER)
 
     def start(self, *options: str) -> None:
-        self._log.write_bytes(b"")
-        with self._log.open("ab") as log:
+        self.log.write_bytes(b"")
+        with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 self._command("dev", *options),
                 cwd=self.folder,
@@ -112,7 +112,7 @@ class Development:
         return json.loads(ended.stdout)
 
     def output(self) -> str:
-        return self._log.read_text()
+        return self.log.read_text()
 
     def wait_for(self, text: str) -> None:
         def is_printed() -> bool:
@@ -196,6 +196,27 @@ def test_server_starts_again_at_each_change(development: Development) -> None:
     last = development.server_pid("third")
     development.end()
     assert not is_running(last)
+
+
+def test_output_in_the_folder_of_the_game_is_no_change(development: Development) -> None:
+    ticks = """
+import threading, time
+def tick():
+    for number in range(100):
+        time.sleep(0.5)
+        print("tick", number, flush=True)
+threading.Thread(target=tick, daemon=True).start()
+"""
+    development.change_server(f"VERSION = 'first'{ticks}")
+    development.log = development.folder / "server/dev.log"
+    development.start()
+    # The lines rest longer than a search for changes, which would start the server again.
+    development.wait_for("tick 5")
+    assert "Files have changed." not in development.output()
+    assert development.output().count("first hello") == 1
+    development.change_server("VERSION = 'second'")
+    development.wait_for("second hello")
+    development.end()
 
 
 def test_page_is_deployed_again(development: Development) -> None:

@@ -6,6 +6,7 @@ build. The page and the version configuration are deployed to a namespace of the
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import os
@@ -259,14 +260,30 @@ def _free_port() -> int:
 
 
 def _fingerprint(folder: Path) -> Fingerprint:
-    """Returns the state of all files that the game server and the page depend on."""
+    """Returns the state of all files that the game server and the page depend on.
+
+    Excludes the files that this command writes its own output to, such as `dev >dev.log`.
+    """
     found = {}
+    own_output = _own_output()
     for path in _watched(folder):
         try:
             state = path.stat()
         except OSError:
             continue
-        found[str(path)] = state.st_mtime_ns, state.st_size
+        if (state.st_dev, state.st_ino) not in own_output:
+            found[str(path)] = state.st_mtime_ns, state.st_size
+    return found
+
+
+def _own_output() -> set[tuple[int, int]]:
+    """Returns device and inode of the standard output and the standard error."""
+    found = set()
+    for descriptor in (1, 2):
+        # A command without a terminal can have closed them.
+        with contextlib.suppress(OSError):
+            state = os.fstat(descriptor)
+            found.add((state.st_dev, state.st_ino))
     return found
 
 
