@@ -308,6 +308,9 @@ class LobbyRecordLookup:
         if row["stop_reason"] == "start_timeout":
             # The measured time can be longer. The error of a waiting request has the same number.
             timeout_s = self.start_limit_ms / 1000
+            if row["is_trial"]:
+                # No request waits for a trial, which has a limit of its own.
+                timeout_s = min(timeout_s, (row["stop_ms"] - row["create_ms"]) / 1000)
         return LobbyProgress(row["ready_ms"] is not None, timeout_s)
 
     async def _is_alive(self, lobby_id: str) -> bool:

@@ -432,6 +432,7 @@ class RuntimeConnection:
         runtime, settings = mode.runtime, mode.settings_in(lobby.region)
         if runtime.image_id is None:
             return None
+        self._source.lobby_problems.record_start(lobby.id, mode.adapter)
         normal, direct, party = lobby.max_players
         return pb.LobbySpec(
             game_id=format_uuid(namespace.game_id),

@@ -16,7 +16,7 @@ from pyservice.runtime.process_environment import port_variables
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import StoredRun
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_backward
-from pyservice.runtime.run_requests import LobbyProgress, RunEnd
+from pyservice.runtime.run_requests import LobbyProgress, RunEnd, RunPlacement, RunRequest
 from pyservice.runtime.start_problems import RunProblem, start_timeout_problem
 
 NO_PORTS: Final[Mapping[str, str]] = MappingProxyType({})
@@ -49,7 +49,7 @@ def end_problem(
     end: RunEnd,
     stored_run: StoredRun,
     peak_memory_bytes: int | None,
-    memory_mb: int,
+    parameters: RunRequest | RunPlacement,
     progress: LobbyProgress | None,
     ports_problem: str | None,
 ) -> RunProblem | None:
@@ -61,11 +61,13 @@ def end_problem(
         return RunProblem("disk-full", end.message)
     if end.reason == "out_of_memory":
         used_bytes = peak_memory_bytes or _measured_bytes(end.message)
-        return RunProblem("out-of-memory", _memory_sentence(used_bytes, memory_mb))
+        return RunProblem(
+            "out-of-memory", _memory_sentence(used_bytes, parameters.resources.memory_mb)
+        )
     if end.reason not in ("exited", "killed", "stopped") or end.started_ms is None:
         return None
     if progress is not None and progress.start_timeout_s is not None:
-        return start_timeout_problem(progress.start_timeout_s, ports_problem)
+        return start_timeout_problem(progress.start_timeout_s, ports_problem, parameters.adapter)
     problem = None
     if end.reason != "stopped":
         # Without the log and the spec, the exit code still says something.

@@ -454,7 +454,7 @@ class RunLifecycle:
                 end,
                 self.stored_run,
                 context.node.groups.peak_memory_bytes(self.id),
-                parameters.resources.memory_mb,
+                parameters,
                 progress,
                 self.ports_problem,
             )

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
+from pyservice.runtime.adapters import Adapter
+
 BEGINNING_BYTES: Final = 4_096
 """Bytes at the beginning of a file that are enough to judge it."""
 
@@ -144,11 +146,25 @@ def start_problem(
     return program_problem(name, _read_file(command), has_file)
 
 
-def start_timeout_problem(timeout_s: float, ports: str | None) -> RunProblem:
+def start_timeout_problem(
+    timeout_s: float, ports: str | None, adapter: Adapter | None
+) -> RunProblem:
     """Returns why a lobby was ended before it was ready. `ports` is the problem of its ports."""
-    remedy = "call lobbies/ready when the server listens"
-    sentence = f"The lobby was not ready after {timeout_s:.0f} s: {remedy}"
+    sentence = f"The lobby was not ready after {timeout_s:.0f} s: {_missing_sign(adapter)}"
     return RunProblem("never-ready", sentence if ports is None else f"{sentence}. {ports}")
+
+
+def _missing_sign(adapter: Adapter | None) -> str:
+    """Returns what would have made a lobby ready."""
+    match adapter:
+        case Adapter(ready="log"):
+            return f'no line of its log matched log_match "{adapter.log_match}"'
+        case Adapter(ready="port"):
+            return f"nothing listened at its port {adapter.port}"
+        case Adapter(ready="query"):
+            return f"no answer to the query {adapter.query} at its port {adapter.query_port}"
+        case _:
+            return "call lobbies/ready when the server listens"
 
 
 def _read_file(path: Path) -> ProgramFile | None:

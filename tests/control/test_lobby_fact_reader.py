@@ -71,6 +71,15 @@ async def test_progress_of_a_lobby_counts_facts_that_are_not_applied_yet(scene: 
         progress = await lookup.progress(late)
         assert progress == LobbyProgress(is_ready=False, start_timeout_s=299.0)
         await scene.step()
+    trial = str(uuid4())
+    timeout.about.is_trial = True
+    plane.facts.append(
+        pb.Fact(lsn=100, ts_ms=61_040, lobby_id=trial, namespace_id=NAMESPACE, ended=timeout)
+    )
+    for _ in range(2):
+        progress = await lookup.progress(trial)
+        assert progress == LobbyProgress(is_ready=False, start_timeout_s=60.04)
+        await scene.step()
     assert await lookup.progress(str(uuid4())) is None
     plane.is_unavailable = True
     assert await lookup.progress(one) is None

@@ -344,9 +344,21 @@ async def test_timeout_of_a_start_names_the_lobby_that_is_not_ready(engine: Engi
     assert "the server has not called ready" in error.detail
 
 
-async def test_create_of_a_lobby_that_was_never_ready_is_explained(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("adapter", "missing"),
+    [
+        ({}, "call lobbies/ready when the server listens"),
+        (
+            {"adapter": {"ready": "log", "log_match": "Done"}},
+            'no line of its log matched log_match "Done"',
+        ),
+    ],
+)
+async def test_create_of_a_lobby_that_was_never_ready_is_explained(
+    tmp_path: Path, adapter: dict[str, Any], missing: str
+) -> None:
     async with running_engine(tmp_path, start_limit_ms=1_000) as engine:
-        scene = RuntimeScene(engine)
+        scene = RuntimeScene(engine, duel={**MODES["duel"], **adapter})
         await scene.desired_lobbies()
         request = pb.CreateLobbyRequest(game_mode="duel")
         by_back_end = scene.matchmaker.create(request, scene.back_end())
@@ -359,9 +371,8 @@ async def test_create_of_a_lobby_that_was_never_ready_is_explained(tmp_path: Pat
             assert error.metadata.keys() == {"lobby_id", "reason", "kind"}
             assert error.metadata["kind"] == "never-ready"
             error = await expect_error(creating)
-    assert error.metadata["problem"] == (
-        f"The lobby was not ready after 1 s: call lobbies/ready when the server listens. {ports}"
-    )
+    problem = f"The lobby was not ready after 1 s: {missing}. {ports}"
+    assert error.metadata["problem"] == problem
 
 
 async def test_lobby_at_which_nothing_listens_gets_no_players_until_it_does(

@@ -10,6 +10,7 @@ from typing import Final
 
 import pytest
 
+from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.end_problems import exit_problem
 from pyservice.runtime.run_requests import LobbyProgress, PortRequest, Resources
@@ -127,6 +128,28 @@ async def test_lobby_that_never_was_ready_says_what_to_call(host: RuntimeHost) -
     )
     await until(lambda: not host.supervisor.runs)
     assert [line.text for line in host.of(order).lines()] == [end.message]
+
+
+@pytest.mark.parametrize(
+    ("adapter", "missing"),
+    [
+        (Adapter(ready="log", log_match="Done"), 'no line of its log matched log_match "Done"'),
+        (Adapter(ready="port", port="game"), "nothing listened at its port game"),
+        (
+            Adapter(ready="query", query="a2s", query_port="query"),
+            "no answer to the query a2s at its port query",
+        ),
+        (Adapter(players="edge"), "call lobbies/ready when the server listens"),
+    ],
+)
+async def test_lobby_with_an_adapter_that_never_was_ready_says_what_was_missing(
+    host: RuntimeHost, adapter: Adapter, missing: str
+) -> None:
+    order = await host.running(owner="lobby", adapter=adapter)
+    host.reports.progress[order.id] = LobbyProgress(is_ready=False, start_timeout_s=60.04)
+    host.supervisor.end(order.id, 0)
+    end = await host.reports.end(order.id)
+    assert end.message == f"The lobby was not ready after 60 s: {missing}"
 
 
 @pytest.mark.parametrize(
