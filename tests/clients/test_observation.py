@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pyservice_cli.api import Api
+from pyservice_cli.connections import Connection
 from pyservice_cli.failures import ExitStatus, Refused
 from tests.support.developer_commands import command as command
 from tests.support.developer_commands import folder as folder
@@ -81,6 +83,24 @@ def test_why_shows_the_events_of_a_request(played: PlayedGame) -> None:
     assert {part["svc_name"] for part in story["perf_lists"]} == {
         line.split()[0] for line in lines[1:]
     }
+
+
+def test_lobby_that_takes_no_new_players_is_closed(played: PlayedGame) -> None:
+    attached = played.good("dev", "attach", "--game-mode", "duel")["environment"]
+    lobby_id = attached["HOSTING_LOBBY_ID"]
+    server = Api(Connection(played.url, attached["HOSTING_LOBBY_TOKEN"], "server"))
+    server.post("/matchmaker/lobbies/ready", {})
+
+    def is_shown_as(state: str) -> bool:
+        # The record of a lobby exists shortly after its start.
+        states = [row["state"] for row in played.good("status")["lobbies"]]
+        return states == [state] and bool(played.good("why", lobby_id)["state"] == state)
+
+    until(lambda: is_shown_as("running"))
+    server.put("/matchmaker/lobbies/closed", {"is_closed": True})
+    until(lambda: is_shown_as("closed"))
+    server.put("/matchmaker/lobbies/closed", {"is_closed": False})
+    until(lambda: is_shown_as("running"))
 
 
 def test_status_prints_each_change(played: PlayedGame) -> None:

@@ -60,13 +60,19 @@ def _lobby_row(lobby: Record, names: Mapping[str, str]) -> dict[str, Any]:
     return {
         "lobby": lobby["lobby_id"],
         "mode": lobby["lobby_group_name_id"],
-        "state": lobby["state"],
+        "state": _lobby_state(lobby),
         "players": lobby["connected_count"],
         "suspect": lobby.get("suspect_count"),
         "version": names.get(lobby["version_id"], "(deleted)"),
         "memory": usage.get("memory_bytes"),
         "problem": lobby.get("problem") or lobby.get("failure"),
     }
+
+
+def _lobby_state(lobby: Record) -> str:
+    """Returns the state of a lobby. A running lobby that refuses new players is `closed`."""
+    is_closed = lobby["state"] == "running" and lobby["is_closed"]
+    return "closed" if is_closed else str(lobby["state"])
 
 
 def _status_lines(status: Mapping[str, Any]) -> Iterator[str]:
@@ -229,7 +235,7 @@ def _lobby_story(record: Record) -> dict[str, Any]:
         "ready": record.get("ready_ts"),
         "ended": stopped.get("stop_ts"),
     }
-    return _story("lobby", record["lobby_id"], record["state"], times, record, stopped)
+    return _story("lobby", record["lobby_id"], _lobby_state(record), times, record, stopped)
 
 
 def _server_story(record: Record) -> dict[str, Any]:
