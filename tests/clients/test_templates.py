@@ -137,9 +137,10 @@ def test_bots_and_a_person_play_an_unchanged_template(
         TOKEN_VARIABLE: full_service.cloud_token,
     }
 
-    def start(*words: str) -> subprocess.Popen[bytes]:
+    def start(*words: str, errors: int | None = None) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "pyservice_cli", *words, "--json"]
-        return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE)
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=errors)
 
     def result(*words: str) -> Any:
         with start(*words) as process:
@@ -160,3 +161,17 @@ def test_bots_and_a_person_play_an_unchanged_template(
             bots.send_signal(signal.SIGINT)
         assert bots.wait(PATIENCE_S) == 0
     assert sum(json.loads(text)["lobbies"].values()) == BOTS
+    rename_modes(folder / "hosting.toml")
+    result("deploy", "--no-trial")
+    with start("play", "--bots", "1", errors=subprocess.PIPE) as bot:
+        _, errors = bot.communicate(timeout=PATIENCE_S)
+    assert b"A bot ended with exit status 1 " in errors
+    said, _, _ = errors.decode().partition("pyservice: COMMAND_FAILED")
+    (line,) = [line for line in said.splitlines() if not line.startswith("Page: ")]
+    assert "has no game mode" in line
+
+
+def rename_modes(settings: Path) -> None:
+    """Takes away the game mode that the bots of a template look for."""
+    text = settings.read_text()
+    settings.write_text(re.sub(r"(?<=game_modes\.)\w+", "other", text))

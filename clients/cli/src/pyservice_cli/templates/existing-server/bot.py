@@ -3,7 +3,7 @@
 import asyncio
 import os
 
-from hosting_game import Matchmaker
+from hosting_game import HostingError, Matchmaker
 
 
 async def main():
@@ -19,4 +19,7 @@ async def main():
         await asyncio.sleep(1)
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except HostingError as error:
+    raise SystemExit(f"No lobby: {error}") from None

@@ -1,7 +1,7 @@
 /** Bot: finds a lobby, and moves to the star. `pyservice play --bots 4` starts four of them. */
 
 import { WebSocket } from "ws";
-import { Matchmaker, websocketUrl } from "./hosting-game/player.js";
+import { HostingError, Matchmaker, websocketUrl } from "./hosting-game/player.js";
 
 async function main(): Promise<void> {
   const { HOSTING_API_URL, HOSTING_PUBLIC_TOKEN } = process.env;
@@ -19,4 +19,8 @@ async function main(): Promise<void> {
   });
 }
 
-void main();
+main().catch((error: unknown) => {
+  if (!(error instanceof HostingError)) throw error;
+  console.error(`No lobby: ${error.message}`);
+  process.exitCode = 1;
+});

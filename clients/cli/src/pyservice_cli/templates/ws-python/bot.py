@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 
-from hosting_game import Matchmaker
+from hosting_game import HostingError, Matchmaker
 from websockets.asyncio.client import connect
 
 
@@ -21,4 +21,7 @@ async def main():
             await socket.send(json.dumps([x, y]))
 
 
-asyncio.run(main())
+try:
+    asyncio.run(main())
+except HostingError as error:
+    raise SystemExit(f"No lobby: {error}") from None
