@@ -110,7 +110,7 @@ async def test_failed_trial_says_why(game: TrialGame) -> None:
     lobby_id = await game.start(version_id)
     record = await game.over(lobby_id)
     assert (record["state"], record["failure"]) == ("failed", "EXITED")
-    assert "absent.py" in await game.problem(lobby_id)
+    assert "exited with code 2" in await game.problem(lobby_id)
 
 
 async def test_wrong_requests_name_their_problem(game: TrialGame) -> None:
