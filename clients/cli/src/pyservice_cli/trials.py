@@ -136,7 +136,7 @@ def _cause(record: Answer) -> str:
     if record.get("failure") == "LOST":
         return "its program was lost, as in a restart of the service; run `pyservice deploy` again"
     if record.get("failure") == "START_TIMEOUT":
-        return f"it made no ready call within {_TIMEOUT_MS // 1000} s"
+        return f"it was not ready within {_TIMEOUT_MS // 1000} s"
     exit_code = record["status"].get("stopped", {}).get("exit_code", 0)
     return f"it ended as {record.get('failure') or record['state']}, with exit code {exit_code}"
 
