@@ -21,7 +21,6 @@ from pyservice_cli.failures import (
     UsageWrong,
     is_disk_full,
 )
-from pyservice_cli.interrupts import raise_on_signals
 from pyservice_cli.kinds import KINDS, singular
 from pyservice_cli.terminal import Terminal
 
@@ -206,9 +205,7 @@ def open_page(
 
 @app.command("public-token", rich_help_panel=DEVELOPER_PANEL)
 @_for_game
-def public_token(
-    chosen: ChosenGame,
-) -> None:
+def public_token(chosen: ChosenGame) -> None:
     """Print a pub_ token for the players' clients of the game."""
     from pyservice_cli.games import show_public_token
 
@@ -476,7 +473,6 @@ def doctor(folder: Folder = Path(), profile: ProfileName = None, json: Json = Fa
 
 def run(words: list[str]) -> int:
     """Runs a command and returns its exit status."""
-    raise_on_signals()
     # The words after `--` are a program and its arguments.
     own = words[: words.index("--")] if "--" in words else words
     terminal = Terminal("--json" in own)

@@ -201,9 +201,8 @@ def _has_public_token(game: Game) -> bool:
 
 def _page_settings(game: Game) -> bytes:
     """Returns the content of `hosting.json`."""
-    token = game.api.post(f"{game.namespace_path}/tokens/public", {"reuse": True})["token"]
-    api_url = game.api.get("/cloud/bootstrap")["origins"]["api"]
-    return json.dumps({"api_url": api_url, "public_token": token}, indent=1).encode()
+    settings = {"api_url": game.api_url(), "public_token": game.public_token()}
+    return json.dumps(settings, indent=1).encode()
 
 
 def _upload_site(
