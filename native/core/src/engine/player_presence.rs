@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::suspect_slots::foreign_sessions;
 use super::{CommandOutcome, CreditClass, Engine, accept, has_credit, refuse};
 use crate::command::{Context, Id, LeasedPort, Ms, Presence, SessionCounting, Source};
 use crate::journal_event::Event;
@@ -134,8 +135,6 @@ fn surplus_of_sessions(
 }
 
 /// Returns the slots that connect and that leave, if a query counts the players.
-///
-/// A session of a source without slots can be that of any player, because the player may have changed the address.
 fn surplus_of_count(
     count: u32,
     sessions: &[(Source, u32)],
@@ -144,8 +143,8 @@ fn surplus_of_count(
     let count = count as usize;
     let connected: usize = slots.values().map(|own| own.connected.len()).sum();
     let sessions_of: BTreeMap<Source, u32> = sessions.iter().copied().collect();
-    let is_foreign = |(source, _): &(&Source, &u32)| slots.get(source).is_none_or(|own| own.connected.is_empty());
-    let foreign: usize = sessions_of.iter().filter(is_foreign).map(|(_, sessions)| *sessions as usize).sum();
+    let has_connected = |source: &Source| slots.get(source).is_some_and(|own| !own.connected.is_empty());
+    let foreign = foreign_sessions(sessions, has_connected) as usize;
     let (mut reserved, mut absent) = (Vec::new(), Vec::new());
     for (source, own) in slots {
         let present = sessions_of.get(&source).map_or(0, |sessions| *sessions as usize);

@@ -51,9 +51,15 @@ impl Engine {
             .iter()
             .map(|(source, slots)| slots.compared.saturating_sub(sessions_of.get(source).copied().unwrap_or_default()))
             .sum();
-        let is_foreign = |source: &Source| slots.get(source).is_none_or(|slots| slots.connected == 0);
-        let foreign = sessions_of.iter().filter(|(source, _)| is_foreign(source));
-        let foreign = foreign.fold(sessions.others, |sum, (_, count)| sum.saturating_add(*count));
-        Some(missing.saturating_sub(foreign))
+        let has_connected = |source: &Source| slots.get(source).is_some_and(|slots| slots.connected > 0);
+        let foreign = foreign_sessions(&sessions.by_source, has_connected);
+        Some(missing.saturating_sub(foreign.saturating_add(sessions.others)))
     }
+}
+
+/// Returns the number of sessions of sources without a connected slot. Each can be that of any player, because a player may
+/// have changed the address.
+pub(super) fn foreign_sessions(sessions: &[(Source, u32)], has_connected: impl Fn(&Source) -> bool) -> u32 {
+    let foreign = sessions.iter().filter(|(source, _)| !has_connected(source));
+    foreign.fold(0, |sum, (_, count)| sum.saturating_add(*count))
 }
