@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests.support.developer_commands import folder as folder
 from tests.support.developer_commands import logged_in as logged_in
 from tests.support.played_game import PlayedGame
 from tests.support.played_game import played as played
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.full
 
@@ -38,8 +42,8 @@ def test_exit_code_of_the_program_decides_about_the_command(command: Command) ->
     assert "COMMAND_FAILED: The program ended with exit code 3." in ended.errors
     error = command(*attached("raise SystemExit(3)", "--json")).result["error"]
     assert (error["code"], error["exit_code"]) == ("COMMAND_FAILED", 3)
-    lobby = command("show", "lobby", error["lobby_id"])
-    assert lobby.status == ExitStatus.DONE, "the error names the lobby"
+    # The records of the control plane follow the data plane.
+    until(lambda: command("show", "lobby", error["lobby_id"]).status == ExitStatus.DONE)
     ended = command(*attached("pass"))
     assert ended.status == ExitStatus.DONE
     assert ended.output.endswith("The program ended with exit code 0.\n")
@@ -52,6 +56,64 @@ def test_end_by_ctrl_c_is_no_failure_of_the_program(played: PlayedGame) -> None:
     )
     assert ended.status == ExitStatus.DONE, ended.errors
     assert ended.result["exit_code"] == -signal.SIGTERM
+
+
+class InterruptedStart(subprocess.Popen[bytes]):
+    """The developer presses Ctrl-C while this process starts."""
+
+    all: ClassVar[list[InterruptedStart]] = []
+
+    def __init__(self, *words: Any, **options: Any) -> None:
+        super().__init__(*words, **options)
+        if words[0][0] != "git":
+            self.all.append(self)
+            signal.raise_signal(signal.SIGINT)
+
+
+Starts = list[InterruptedStart]
+
+
+@pytest.fixture
+def starts(monkeypatch: pytest.MonkeyPatch) -> Starts:
+    """The processes that were starting at a Ctrl-C."""
+    processes: Starts = []
+    monkeypatch.setattr(InterruptedStart, "all", processes)
+    return processes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["dev", "attach", "--game-mode", "duel", "--", "sleep", "600"],
+        ["dev", "--game-mode", "duel"],
+        ["play", "--bots", "2"],
+    ],
+)
+def test_ctrl_c_during_the_start_of_a_process_ends_that_process(
+    played: PlayedGame,
+    folder: Path,
+    starts: Starts,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    with (folder / "hosting.toml").open("a") as settings:
+        settings.write('[play]\nbot = ["sleep", "600"]\n')
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", InterruptedStart)
+        ended = played.command(*words)
+    assert ended.status == ExitStatus.DONE, ended.errors
+    assert [process.returncode for process in starts] == [-signal.SIGTERM]
+
+
+def test_ctrl_c_during_the_start_of_the_service_ends_it(
+    folder: Path, command: Command, starts: Starts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "hosting.toml").write_text('game = "duels"\n[matchmaker.game_modes.duel]\n')
+    with monkeypatch.context() as patched:
+        patched.setattr(subprocess, "Popen", InterruptedStart)
+        ended = command("dev")
+    assert ended.status == ExitStatus.DONE, ended.errors
+    assert [process.returncode for process in starts] == [-signal.SIGTERM]
 
 
 def test_namespace_of_the_lobby_is_printed(played: PlayedGame) -> None:

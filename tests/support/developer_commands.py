@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +13,7 @@ import pytest
 
 from pyservice_cli.application import run
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
+from pyservice_cli.interrupts import SIGNALS, raise_on_signals
 from tests.support.full_service import FullService
 
 
@@ -39,13 +42,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def command(folder: Path, capsys: pytest.CaptureFixture[str]) -> Command:
-    def call(*words: str) -> Ended:
-        capsys.readouterr()
-        status = run(list(words))
-        output, errors = capsys.readouterr()
-        return Ended(status, output, errors)
+    return partial(run_command, capsys)
 
-    return call
+
+def run_command(capsys: pytest.CaptureFixture[str], *words: str) -> Ended:
+    """Runs a command with the signal handlers of its program."""
+    capsys.readouterr()
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    raise_on_signals()
+    try:
+        status = run(list(words))
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return Ended(status, *capsys.readouterr())
 
 
 @pytest.fixture

@@ -9,10 +9,9 @@ from typing import Final
 import pytest
 
 from pyservice_cli.api import Answer, Api
-from pyservice_cli.application import run
 from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE, Connection
 from tests.support import game_programs
-from tests.support.developer_commands import Ended
+from tests.support.developer_commands import Ended, run_command
 from tests.support.full_service import FullService
 from tests.support.waiting import until
 
@@ -47,9 +46,7 @@ class GameFolder:
         (self.path / "hosting.toml").write_text(self.settings + more)
 
     def call(self, *words: str) -> Ended:
-        self._capsys.readouterr()
-        status = run(list(words))
-        return Ended(status, *self._capsys.readouterr())
+        return run_command(self._capsys, *words)
 
     def deployed(self, *words: str) -> Ended:
         ended = self.call("deploy", *words)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -76,12 +76,13 @@ class AttachedServer:
             self._process.wait()
             self._reader.join(_OUTPUT_TIMEOUT_S)
 
-    def _copy(self, lines: Iterable[bytes], output: IO[str]) -> None:
-        for line in lines:
-            text = line.decode(errors="replace")
-            self.last_line = text.strip() or self.last_line
-            output.write(text)
-            output.flush()
+    def _copy(self, lines: IO[bytes], output: IO[str]) -> None:
+        with lines:
+            for line in lines:
+                text = line.decode(errors="replace")
+                self.last_line = text.strip() or self.last_line
+                output.write(text)
+                output.flush()
 
 
 if sys.platform == "win32":

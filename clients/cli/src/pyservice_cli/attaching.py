@@ -55,10 +55,10 @@ def attach(
         lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
         terminal.finish({"lobby_id": lobby_id, "environment": variables}, *lines)
         return
-    terminal.say(
-        f"Lobby {lobby_id} of the mode {name} in {game.namespace}. Its players can join it."
-    )
     try:
+        terminal.say(
+            f"Lobby {lobby_id} of the mode {name} in {game.namespace}. Its players can join it."
+        )
         exit_code, is_interrupted = _run(command, variables)
     finally:
         detach_lobby(game, lobby_id)
@@ -188,11 +188,15 @@ def _run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, boo
     program = shutil.which(command[0])
     if program is None:
         raise InputInvalid(f"The program {command[0]} is not installed.")
-    # The Ctrl-C of the terminal also reaches the program, which then ends by itself.
-    process = subprocess.Popen([program, *command[1:]], env={**os.environ, **variables})
+    process = None
     try:
+        with uninterrupted():
+            # The Ctrl-C of the terminal also reaches the program, which then ends by itself.
+            process = subprocess.Popen([program, *command[1:]], env={**os.environ, **variables})
         return process.wait(), False
     except Interrupted:
+        if process is None:
+            raise
         with uninterrupted():
             if sys.platform != "win32":
                 process.terminate()

@@ -170,7 +170,8 @@ class _Loop:
         self._lobby_id, variables = attach_lobby(game, mode, ports, self._options.address)
         output = sys.stderr if self._terminal.is_json else sys.stdout
         runtime = runtime_of(game, mode)
-        self._server = AttachedServer(project.build, runtime, variables, packages, output)
+        with uninterrupted():
+            self._server = AttachedServer(project.build, runtime, variables, packages, output)
         if self._options.bots:
             players = dataclasses.replace(game, project=project)
             start_bots(self._steps, players, self._options.bots, self._bots)

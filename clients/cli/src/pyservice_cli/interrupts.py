@@ -10,7 +10,7 @@ from typing import Final
 
 from pyservice_cli.failures import Interrupted
 
-_SIGNALS: Final = (
+SIGNALS: Final = (
     (signal.SIGINT, signal.SIGTERM)
     if sys.platform == "win32"
     else (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -22,7 +22,7 @@ def raise_on_signals() -> None:
 
     SIGHUP stays ignored under `nohup`.
     """
-    for number in _SIGNALS:
+    for number in SIGNALS:
         if number is signal.SIGINT or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _interrupt)
 
@@ -33,8 +33,9 @@ def _interrupt(_number: int, _frame: object) -> None:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Delays the signals until the end of the block, so that a second Ctrl-C leaves nothing behind.
+    """Delays the signals until the end of the block.
 
+    So a Ctrl-C loses no process that is just starting, and a second one leaves nothing behind.
     Raises Interrupted after the block if one has arrived.
     """
     arrived: list[int] = []
@@ -42,7 +43,7 @@ def uninterrupted() -> Iterator[None]:
     def note(number: int, _frame: object) -> None:
         arrived.append(number)
 
-    handled = [one for one in _SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+    handled = [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
     before = {number: signal.signal(number, note) for number in handled}
     try:
         yield

@@ -73,7 +73,8 @@ def start_bots(
     }
     command = _found_command(game.project)
     for _ in range(count):
-        processes.append(_start_bot(terminal, command, game.project.folder, environment))
+        with uninterrupted():
+            processes.append(_start_bot(terminal, command, game.project.folder, environment))
 
 
 def end_bots(processes: list[subprocess.Popen[bytes]]) -> None:

@@ -14,6 +14,7 @@ from typing import Final
 
 from pyservice_cli.connections import LOCAL, URL_VARIABLE, Connection, find_connection
 from pyservice_cli.failures import CommandFailed, NotLoggedIn
+from pyservice_cli.interrupts import uninterrupted
 from pyservice_cli.local_services import LocalService, running_services
 from pyservice_cli.terminal import Terminal
 
@@ -43,17 +44,24 @@ def development_service(
             "Install the distribution pyservice, or name a service with --profile.",
         )
     terminal.say("Starting a service …")
-    process = _start(work_folder)
+    process = None
     try:
+        with uninterrupted():
+            process = _start(work_folder)
         service = _wait_until_announced(process, work_folder / LOG)
         yield Connection(service.url, service.token(), LOCAL, service)
     finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        if process is not None:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(work_folder: Path) -> subprocess.Popen[bytes]:
