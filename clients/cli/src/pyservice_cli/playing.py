@@ -113,9 +113,18 @@ def _found_command(project: Project) -> list[str]:
     program, *arguments = project.bot
     if program in ("python", "python3"):
         return [sys.executable, *arguments]
-    found = shutil.which(program, path=f"{project.folder}{os.pathsep}{os.environ.get('PATH', '')}")
+    folder = project.folder.absolute()
+    is_path = "/" in program
+    found = shutil.which(
+        str(folder / program) if is_path else program,
+        path=f"{folder}{os.pathsep}{os.environ.get('PATH', '')}",
+    )
     if found is None:
-        raise InputInvalid(f"The program {program} of play.bot is not installed.")
+        raise InputInvalid(
+            f"The program {program} of play.bot is not in {folder} or not executable."
+            if is_path
+            else f"The program {program} of play.bot is not installed."
+        )
     return [found, *arguments]
 
 
