@@ -176,8 +176,11 @@ def destroy(terminal: Terminal, game: Game, *, is_confirmed: bool) -> None:
     if not is_confirmed:
         if not sys.stdin.isatty():
             raise InputInvalid("A deletion needs a confirmation.", "Give --yes.")
-        terminal.say(f"This deletes the game {name} at {game.api.url} and ends all of its lobbies.")
-        if input(f"Type {name} to go on: ").strip() != name:
+        question = (
+            f"This deletes the game {name} at {game.api.url} and ends all of its lobbies.\n"
+            f"Type {name} to go on: "
+        )
+        if terminal.ask(question) != name:
             raise CommandFailed("Nothing was deleted.", "Type the name of the game, or give --yes.")
     game.api.delete(game.path, force="true")
     terminal.finish({"game": name, "deleted": True}, f"The game {name} is deleted.")

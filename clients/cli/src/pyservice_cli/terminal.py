@@ -32,6 +32,14 @@ class Terminal:
         """Prints a line for people."""
         print(line, file=sys.stderr if self.is_json else sys.stdout, flush=True)
 
+    def ask(self, question: str) -> str:
+        """Returns the answer of a person, or an empty one at the end of the input.
+
+        The question goes to standard error, because standard output can be a file with the result.
+        """
+        print(question, end="", file=sys.stderr, flush=True)
+        return sys.stdin.readline().strip()
+
     def finish(self, result: Mapping[str, object], *lines: str) -> None:
         """Prints the result of the command."""
         if self.is_json:
