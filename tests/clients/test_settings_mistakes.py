@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pyservice_cli.failures import ExitStatus
+from pyservice_cli.project import check_project, read_project
 from tests.support.developer_commands import Command
 from tests.support.developer_commands import command as command
 from tests.support.developer_commands import folder as folder
@@ -47,3 +48,37 @@ def test_wrong_command_is_one_problem(
     assert ended.status == ExitStatus.INPUT_INVALID
     problems = ended.result["error"]["problems"]
     assert [one["place"] for one in problems] == [place], problems
+
+
+def test_variable_that_nothing_replaces_is_a_problem(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A game server would get the text itself, such as `${env:ARENA_KEY}`."""
+    monkeypatch.setenv("ARENA_KEY", "secret")
+    (folder / "hosting.toml").write_text(
+        """
+        game = "a"
+        [build]
+        command = ["python3", "server.py", "--key=${env:ARENA_KEY}"]
+        env.KEY = "${env:ARENA_KEY}"
+        env.OTHER = "key: ${env:NOT_SET}"
+        env.PRICE = "$5"
+        [matchmaker.docker.env]
+        KEY = "${env:ARENA_KEY}"
+        """
+    )
+    project, problems = check_project(folder)
+    assert [(one.place, one.sentence.split()[0]) for one in problems] == [
+        ("build.command.2", "${env:ARENA_KEY}"),
+        ("build.env.KEY", "${env:ARENA_KEY}"),
+        ("build.env.OTHER", "${env:NOT_SET}"),
+    ]
+    assert all("use docker.env" in one.sentence for one in problems)
+    assert project is not None
+    assert project.config["matchmaker"]["docker"]["env"] == {"KEY": "secret"}
+
+
+def test_dollar_of_the_service_is_no_problem(folder: Path) -> None:
+    """The service replaces `$(PORT)` in a command."""
+    (folder / "hosting.toml").write_text('game = "a"\nbuild.command = ["./start", "$(PORT)"]\n')
+    assert read_project(folder).build is not None

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -91,6 +91,7 @@ def check_project(folder: Path) -> tuple[Project | None, list[Problem]]:
     problems = check.problems
     config = {name: value for name, value in content.items() if name not in _OWN}
     config = _with_secrets(config, "", problems)
+    problems += _misplaced_secrets(content.get("build"))
     for problem in problems:
         for tree in (content, config):
             _remove(tree, problem.place.split("."))
@@ -268,6 +269,30 @@ def _with_secrets(value: Any, place: str, problems: list[Problem]) -> Any:
     missing = [name for name in _SECRET.findall(value) if name not in os.environ]
     problems += [Problem(place, f"the environment variable {name} is not set") for name in missing]
     return _SECRET.sub(lambda found: os.environ.get(found[1], ""), value)
+
+
+def _misplaced_secrets(build: Any) -> Iterator[Problem]:
+    """Yields the `${env:NAME}` in the content of `server.json`, which nothing replaces."""
+    if isinstance(build, dict):
+        for name in ("command", "env"):
+            for place, text in _texts(build.get(name), f"build.{name}"):
+                if found := _SECRET.search(text):
+                    yield Problem(
+                        place,
+                        f"{found[0]} acts only in the version configuration; use docker.env there",
+                    )
+
+
+def _texts(value: Any, place: str) -> Iterator[tuple[str, str]]:
+    """Yields each text in nested tables and lists, with its place."""
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict):
+        for name, one in value.items():
+            yield from _texts(one, f"{place}.{name}")
+    elif isinstance(value, list):
+        for index, one in enumerate(value):
+            yield from _texts(one, f"{place}.{index}")
 
 
 def _secret_values(content: Mapping[str, Any]) -> frozenset[str]:
