@@ -250,7 +250,7 @@ def _ensure_namespace(terminal: Terminal, game: Game) -> None:
 
 def _detach_leftovers(game: Game) -> None:
     """Ends lobbies of an earlier command that was killed. Find would return them first."""
-    for lobby in game.api.pages(f"{game.namespace_path}/logs/lobbies", "lobbies"):
+    for lobby in game.lobbies():
         if lobby["state"] not in _ENDED_STATES:
             detach_lobby(game, lobby["lobby_id"])
 

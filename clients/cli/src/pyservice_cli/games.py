@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -125,6 +125,10 @@ class Game:
             "version_id": version_id,
             "version_of": source["name_id"],
         }
+
+    def lobbies(self) -> Iterator[Answer]:
+        """Yields the records of all lobbies of the namespace, newest first."""
+        return self.api.pages(f"{self.namespace_path}/logs/lobbies", "lobbies")
 
     def version_names(self) -> dict[str, str]:
         """Returns the names of all versions by their id, newest first."""

@@ -9,9 +9,8 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from pyservice_cli.api import Api
 from pyservice_cli.failures import CommandFailed, InputInvalid, Interrupted
 from pyservice_cli.games import Game
 from pyservice_cli.interrupts import uninterrupted
@@ -42,12 +41,11 @@ def open_page(terminal: Terminal, game: Game) -> None:
 
 
 def _play_with_bots(terminal: Terminal, game: Game, count: int) -> None:
-    place = game.namespace_path
-    before = _player_counts(game.api, place)
+    before = _player_counts(game)
     processes: list[subprocess.Popen[bytes]] = []
     try:
         start_bots(terminal, game, count, processes)
-        lobbies = _wait_for_players(game.api, place, before, processes)
+        lobbies = _wait_for_players(game, before, processes)
         terminal.finish(
             {"lobbies": lobbies},
             *(f"Lobby {lobby_id}: players: {count}" for lobby_id, count in lobbies.items()),
@@ -128,23 +126,23 @@ def _found_command(project: Project) -> list[str]:
     return [found, *arguments]
 
 
-def _player_counts(api: Api, place: str) -> dict[str, int]:
-    lobbies: list[dict[str, Any]] = api.get(f"{place}/logs/lobbies")["lobbies"]
+def _player_counts(game: Game) -> dict[str, int]:
+    """Returns the number of players of each running lobby, by its id."""
     return {
         lobby["lobby_id"]: lobby.get("usage", {}).get("player_count", 0)
-        for lobby in lobbies
+        for lobby in game.lobbies()
         if lobby["state"] == "running"
     }
 
 
 def _wait_for_players(
-    api: Api, place: str, before: Mapping[str, int], processes: list[subprocess.Popen[bytes]]
+    game: Game, before: Mapping[str, int], processes: list[subprocess.Popen[bytes]]
 ) -> dict[str, int]:
     """Waits until the bots are in lobbies. Returns the number of players by lobby."""
     until_s = time.monotonic() + _START_TIMEOUT_S
     wanted = sum(before.values()) + len(processes)
     while True:
-        now = _player_counts(api, place)
+        now = _player_counts(game)
         if sum(now.values()) >= wanted:
             return {lobby_id: count for lobby_id, count in now.items() if count}
         ended = [process for process in processes if process.poll() is not None]

@@ -28,7 +28,9 @@ def show_status(terminal: Terminal, game: Game, *, is_watching: bool) -> None:
     """Prints the version, and the lobbies and servers that run, with their players."""
     before: list[str] = []
     while True:
+        began_s = time.monotonic()
         status = _status(game)
+        reading_s = time.monotonic() - began_s
         lines = list(_status_lines(status))
         if not is_watching:
             terminal.finish(status, *lines)
@@ -38,13 +40,14 @@ def show_status(terminal: Terminal, game: Game, *, is_watching: bool) -> None:
                 print("\x1b[2J\x1b[H", end="")
             terminal.stream(status, *lines)
         before = lines
-        time.sleep(_POLL_S)
+        time.sleep(max(_POLL_S, reading_s))
 
 
 def _status(game: Game) -> dict[str, Any]:
     namespace = game.describe_namespace()
     names = game.version_names()
-    lobbies = game.api.get(f"{game.namespace_path}/logs/lobbies")["lobbies"]
+    # A running lobby can have any number of newer records, of lobbies that have ended.
+    lobbies = list(game.lobbies())
     return {
         "game": game.project.game,
         "namespace": game.namespace,
@@ -115,7 +118,7 @@ def show_logs(
 
 
 def _newest_lobby(game: Game, mode: str | None) -> str:
-    for lobby in game.api.pages(f"{game.namespace_path}/logs/lobbies", "lobbies"):
+    for lobby in game.lobbies():
         if mode in (None, lobby["lobby_group_name_id"]):
             return str(lobby["lobby_id"])
     raise CommandFailed(
