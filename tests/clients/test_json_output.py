@@ -46,7 +46,7 @@ SHAPES: Final = (
     ("deploy", _DEPLOYED),
     ("deploy", _DEPLOYED),
     ("deploy --dry-run", _DEPLOYED),
-    ("status", "game namespace url version lobbies failed"),
+    ("status", "game namespace url version lobbies servers failed"),
     ("logs", "lobby server lines"),
     ("why", _STORY),
     (f"why {LOBBY}", _STORY),

@@ -103,6 +103,18 @@ def test_lobby_that_takes_no_new_players_is_closed(played: PlayedGame) -> None:
     until(lambda: is_shown_as("running"))
 
 
+def test_status_has_the_servers_that_run(played: PlayedGame) -> None:
+    server_id = played.server()
+    status = played.good("status")
+    assert [(row["server"], row["state"]) for row in status["servers"]] == [(server_id, "running")]
+    assert status["lobbies"] == []
+    lines = played.command("status").output.splitlines()
+    assert [line.split()[1] for line in lines if line.startswith(server_id)] == ["running"]
+    played.api.delete(f"/games/{played.name}/environments/prod/servers/{server_id}")
+    until(lambda: played.good("status")["servers"] == [])
+    assert server_id not in played.command("status").output
+
+
 def test_status_prints_each_change(played: PlayedGame) -> None:
     with played.running_command("status", "--watch") as watching:
         head = watching.line(lambda line: line.startswith(f"{played.name} in prod: version "))

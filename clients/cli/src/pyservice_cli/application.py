@@ -220,7 +220,7 @@ def status(
         bool, typer.Option("--watch", help="Print each change, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Print the version, and the lobbies that run with their players."""
+    """Print the version, the lobbies that run with their players, and the servers that run."""
     from pyservice_cli.watching import show_status
 
     show_status(chosen.terminal, chosen.open(), is_watching=watch)

@@ -25,7 +25,7 @@ Record = Mapping[str, Any]
 
 
 def show_status(terminal: Terminal, game: Game, *, is_watching: bool) -> None:
-    """Prints the version, and the lobbies and servers that run, with their players."""
+    """Prints the version, the lobbies that run with their players, and the servers that run."""
     before: list[str] = []
     while True:
         began_s = time.monotonic()
@@ -48,12 +48,14 @@ def _status(game: Game) -> dict[str, Any]:
     names = game.version_names()
     # A running lobby can have any number of newer records, of lobbies that have ended.
     lobbies = list(game.lobbies())
+    servers = game.api.pages(f"{game.environment_path}/servers", "servers")
     return {
         "game": game.project.game,
         "namespace": game.namespace,
         "url": namespace["site_url"],
         "version": names.get(namespace["version_id"], ""),
         "lobbies": [_lobby_row(lobby, names) for lobby in lobbies if lobby["state"] not in _ENDED],
+        "servers": [_server_row(server) for server in servers if server["status"] not in _ENDED],
         "failed": [_lobby_row(lobby, names) for lobby in lobbies if lobby["state"] == "failed"][:3],
     }
 
@@ -69,6 +71,17 @@ def _lobby_row(lobby: Record, names: Mapping[str, str]) -> dict[str, Any]:
         "version": names.get(lobby["version_id"], "(deleted)"),
         "memory": usage.get("memory_bytes"),
         "problem": lobby.get("problem") or lobby.get("failure"),
+    }
+
+
+def _server_row(server: Record) -> dict[str, Any]:
+    return {
+        "server": server["id"],
+        "state": server["status"],
+        "region": server["datacenter"],
+        "created": _timestamp(server["created_at"]),
+        "memory": server.get("usage", {}).get("memory_bytes"),
+        "problem": server.get("problem"),
     }
 
 
@@ -89,6 +102,8 @@ def _status_lines(status: Mapping[str, Any]) -> Iterator[str]:
         )
     else:
         yield "No lobby runs."
+    if status["servers"]:
+        yield from table(status["servers"], ("server", "state", "region", "created", "problem"))
     for lobby in status["failed"]:
         problem = str(lobby["problem"]).removesuffix(".")
         yield f"Failed: lobby {lobby['lobby']}: {problem}. Run `pyservice why {lobby['lobby']}`."
