@@ -31,9 +31,9 @@ from pyservice_cli.failures import (
     writing_to,
 )
 from pyservice_cli.games import Game
-from pyservice_cli.packing import DESCRIPTION, Entry, digest_of, files_of, pack
+from pyservice_cli.packing import DESCRIPTION, digest_of, files_of, pack
 from pyservice_cli.project import Build, Project, make_work_folder, settings_invalid
-from pyservice_cli.python_packages import PREFIX, installed_packages
+from pyservice_cli.python_packages import PREFIX, installed_packages, packed_packages
 from pyservice_cli.switching import PAGE_SETTINGS, switch_version
 from pyservice_cli.terminal import Terminal
 from pyservice_cli.trials import modes_on_trial, try_version
@@ -167,7 +167,7 @@ def _ensure_site(run: _Run) -> str | None:
     run_site_command(run.terminal, game.project)
     files: dict[str, Path | bytes] = {
         entry.name: entry.path
-        for entry in files_of(game.project.folder / output)
+        for entry in files_of(game.project.folder / output, (), game.project.folder)
         if not entry.target
     }
     step = f"upload the changed files of the site, which has {len(files) + 1} files"
@@ -297,7 +297,7 @@ def _set_images(run: _Run, config: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
     run_server_command(terminal, game.project)
-    entries = files_of(build.folder, build.exclude)
+    entries = files_of(build.folder, build.exclude, game.project.folder)
     names = {entry.name for entry in entries}
     description = dict(build.description)
     if not description and DESCRIPTION not in names:
@@ -306,9 +306,7 @@ def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
         entries = [entry for entry in entries if entry.name != DESCRIPTION]
     packages = installed_packages(terminal, game.project)
     if packages is not None:
-        entries += [
-            Entry(f"{PREFIX}/{one.name}", one.path, one.target) for one in files_of(packages)
-        ]
+        entries += packed_packages(packages)
         environment = description.setdefault("env", {})
         description["env"] = {"PYTHONPATH": PREFIX, **environment}
     size = _size(sum(entry.path.lstat().st_size for entry in entries))

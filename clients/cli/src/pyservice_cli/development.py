@@ -297,7 +297,7 @@ def _watched(folder: Path) -> Iterator[Path]:
     try:
         project = read_project(folder)
         for root, exclude in _roots(project):
-            yield from (entry.path for entry in files_of(root, exclude))
+            yield from (entry.path for entry in files_of(root, exclude, folder))
     except (InputInvalid, OSError):
         # The start reports it. A correction changes a file that was found before it.
         return

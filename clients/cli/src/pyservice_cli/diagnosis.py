@@ -112,7 +112,8 @@ def _settings(folder: Path) -> tuple[Project, str]:
 def _files(project: Project) -> tuple[bool, str]:
     if project.build is None:
         return True, "no build"
-    return True, f"{len(files_of(project.build.folder, project.build.exclude))} files in the build"
+    files = files_of(project.build.folder, project.build.exclude, project.folder)
+    return True, f"{len(files)} files in the build"
 
 
 def _game(api: Api, project: Project) -> tuple[bool, str]:

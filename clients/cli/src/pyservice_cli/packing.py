@@ -11,17 +11,15 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-import pathspec
-
 from pyservice_cli.failures import InputInvalid, Problem
+from pyservice_cli.ignore_rules import IgnoreRules
 
 DESCRIPTION: Final = "server.json"
-_ALWAYS_EXCLUDED: Final = (".git/", ".hosting/", "__pycache__/", ".venv/", ".DS_Store")
 _EXECUTABLE_MARKS: Final = (b"#!", b"\x7fELF")
 _HAS_MODES = os.name == "posix"
 """Whether files of this system say that they are executable."""
@@ -36,18 +34,17 @@ class Entry:
     target: str | None = None
 
 
-def files_of(folder: Path, exclude: tuple[str, ...] = ()) -> list[Entry]:
+def files_of(
+    folder: Path, exclude: Sequence[str] = (), game_folder: Path | None = None
+) -> list[Entry]:
     """Returns the files of a folder in their order by name. Raises InputInvalid with all problems.
 
-    Follows `.gitignore` of the folder, and `exclude`, which has lines of the same form.
+    Follows each `.gitignore` in the folder, those of the game's folder, and `exclude`, which has lines
+    of the same form.
     """
     if not folder.is_dir():
         raise InputInvalid(f"The folder {folder} does not exist.")
-    ignored = folder / ".gitignore"
-    lines = ignored.read_text(encoding="utf-8").splitlines() if ignored.is_file() else []
-    spec = pathspec.GitIgnoreSpec.from_lines([*_ALWAYS_EXCLUDED, *lines, *exclude])
-    problems: list[Problem] = []
-    entries = sorted(_walk(folder, folder, spec, problems), key=lambda entry: entry.name)
+    entries, problems = scan(folder, IgnoreRules.of(folder, exclude, game_folder))
     if problems:
         raise InputInvalid(
             f"{folder} has files that an archive cannot have.",
@@ -57,14 +54,23 @@ def files_of(folder: Path, exclude: tuple[str, ...] = ()) -> list[Entry]:
     return entries
 
 
+def scan(folder: Path, rules: IgnoreRules) -> tuple[list[Entry], list[Problem]]:
+    """Returns the files of a folder in their order by name, and those that no archive can have."""
+    problems: list[Problem] = []
+    entries = _walk(folder, folder, "", rules, problems)
+    return sorted(entries, key=lambda entry: entry.name), problems
+
+
 def _walk(
-    root: Path, folder: Path, spec: pathspec.GitIgnoreSpec, problems: list[Problem]
+    root: Path, folder: Path, place: str, rules: IgnoreRules, problems: list[Problem]
 ) -> Iterator[Entry]:
+    """Yields the files of a folder. `place` is its path from the root, or empty."""
+    rules = rules.within(folder, place)
     for item in os.scandir(folder):
         path = Path(item.path)
-        name = path.relative_to(root).as_posix()
+        name = f"{place}/{item.name}" if place else item.name
         is_folder = item.is_dir(follow_symlinks=False)
-        if spec.match_file(f"{name}/" if is_folder else name):
+        if rules.excludes(f"{name}/" if is_folder else name):
             continue
         try:
             name.encode()
@@ -75,7 +81,7 @@ def _walk(
         if item.is_symlink():
             yield from _link(root, path, name, problems)
         elif is_folder:
-            yield from _walk(root, path, spec, problems)
+            yield from _walk(root, path, name, rules, problems)
         elif item.is_file(follow_symlinks=False):
             yield Entry(name, path)
         else:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from pyservice_cli.failures import CommandFailed, InputInvalid
+from pyservice_cli.ignore_rules import IgnoreRules
+from pyservice_cli.packing import Entry, scan
 from pyservice_cli.project import Project
 from pyservice_cli.terminal import Terminal
 
@@ -50,3 +52,13 @@ def installed_packages(terminal: Terminal, project: Project) -> Path | None:
         record.unlink()
     fresh.rename(folder)
     return folder
+
+
+def packed_packages(folder: Path) -> list[Entry]:
+    """Returns the files of installed packages, with their names in the archive."""
+    entries, problems = scan(folder, IgnoreRules.without_files())
+    if problems:
+        raise InputInvalid(
+            "build.python_requirements has files that an archive cannot have.", "", problems
+        )
+    return [Entry(f"{PREFIX}/{one.name}", one.path, one.target) for one in entries]
