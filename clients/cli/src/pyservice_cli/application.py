@@ -163,7 +163,7 @@ def deploy(
     ] = True,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Check everything, print the steps, and change nothing."),
+        typer.Option("--dry-run", help="Check the game, print the steps, and change nothing."),
     ] = False,
 ) -> None:
     """Upload what changed, try the game server, and let players in."""

@@ -97,21 +97,31 @@ class ImageTool:
 
 
 def image_runtimes(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yields each table `docker` with an image that has no build yet. Raises InputInvalid."""
+    """Yields each table `docker` with an image that has no build yet."""
+    for runtime in _runtimes(config).values():
+        if not {"image", "dockerfile"}.isdisjoint(runtime) and "image_id" not in runtime:
+            yield runtime
+
+
+def image_problems(project: Project, *, has_files: bool) -> Iterator[Problem]:
+    """Yields why no image can be built. Without `has_files`, a command can still make dockerfiles."""
+    for place, runtime in _runtimes(project.config).items():
+        if "dockerfile" not in runtime:
+            if "build_args" in runtime:
+                yield Problem(f"{place}.build_args", "needs a dockerfile")
+        elif has_files and "image_id" not in runtime:
+            file = project.folder / runtime["dockerfile"]
+            if not file.is_file():
+                yield Problem(f"{place}.dockerfile", f"does not exist: {file}")
+
+
+def _runtimes(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Returns the tables `docker` of the matchmaker and of its game modes, by their place."""
     matchmaker = config.get("matchmaker", {})
     levels = {"matchmaker": matchmaker}
     for name, mode in matchmaker.get("game_modes", {}).items():
         levels[f"matchmaker.game_modes.{name}"] = mode
-    for place, level in levels.items():
-        runtime = level.get("docker", {})
-        if "build_args" in runtime and "dockerfile" not in runtime:
-            raise InputInvalid(
-                "hosting.toml has problems. Nothing was changed.",
-                "",
-                [Problem(f"{place}.docker.build_args", "needs a dockerfile")],
-            )
-        if not {"image", "dockerfile"}.isdisjoint(runtime) and "image_id" not in runtime:
-            yield runtime
+    return {f"{place}.docker": level.get("docker", {}) for place, level in levels.items()}
 
 
 def ready_image(

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from pyservice_cli.api import Answer
-from pyservice_cli.build_commands import run_server_command, run_site_command
 from pyservice_cli.container_images import ImageTool, image_runtimes, ready_image
 from pyservice_cli.failures import (
     CommandFailed,
@@ -30,9 +29,10 @@ from pyservice_cli.failures import (
     Refused,
     writing_to,
 )
+from pyservice_cli.game_files import build_entries, file_problems, make_files, site_files
 from pyservice_cli.games import Game
-from pyservice_cli.packing import DESCRIPTION, digest_of, files_of, pack
-from pyservice_cli.project import Build, Project, make_work_folder, settings_invalid
+from pyservice_cli.packing import DESCRIPTION, digest_of, pack
+from pyservice_cli.project import Build, make_work_folder, settings_invalid
 from pyservice_cli.python_packages import PREFIX, installed_packages, packed_packages
 from pyservice_cli.switching import PAGE_SETTINGS, switch_version
 from pyservice_cli.terminal import Terminal
@@ -41,7 +41,6 @@ from pyservice_cli.uploading import find_stored, prepare, send
 
 _NEW: Final = "(new)"
 """Id of a site or build that a dry run would upload."""
-_COMMAND_MISSING: Final = 'is missing, such as command = ["python3", "server.py"]'
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,43 +68,27 @@ def deploy(
 ) -> None:
     """Deploys a game. Changes the namespace only if no other deployment did so meanwhile.
 
-    With mistakes, raises InputInvalid with them and with the problems that the service finds.
+    Raises InputInvalid with the mistakes and with all others, before the service has a new game.
     """
-    # A wrong member was removed, so it is not missing.
-    wrong = [f"{mistake.place}." for mistake in mistakes]
-    missing = [
-        one
-        for one in missing_files(game.project)
-        if not any(place.startswith(f"{one.place}.") for place in wrong)
-    ]
-    mistakes = [*mistakes, *missing]
-    if mistakes:
-        raise settings_invalid([*mistakes, *_more_problems(game, mistakes, is_dry_run=is_dry_run)])
+    _refuse_mistakes(game, mistakes, is_dry_run=is_dry_run)
     run = _Run(terminal, game, is_dry_run)
     with writing_to(game.project.work_folder):
         make_work_folder(game.project.folder)
     config = copy.deepcopy(game.project.config)
     is_new = _is_missing(game)
-    running = None
     if is_new:
         game.check_first_namespace()
     else:
         running = game.describe_namespace()
+        _check_at_service(game)
+    make_files(terminal, game.project)
     if is_new and run.skips(f"create the game {game.project.game}"):
+        run.skipped.append("check the configuration at the service, which needs the game")
         run.skipped.append("upload its files, and create and set its first version")
         _finish_dry_run(run, {"game": game.project.game, "namespace": game.namespace})
         return
     if is_new:
-        _create_game(terminal, game)
-    try:
-        if problems := _problems_at_service(game):
-            raise settings_invalid(problems)
-    except CommandFailed:
-        if is_new:
-            game.api.delete(game.path)
-        raise
-    if running is None:
-        running = game.describe_namespace()
+        running = _create_checked_game(terminal, game)
     site_id = _ensure_site(run)
     if site_id is not None:
         config["cdn"]["site_id"] = site_id
@@ -113,6 +96,20 @@ def deploy(
     if game.project.build is not None:
         _set_build(config, _ensure_build(run, game.project.build))
     _finish(run, running, config, has_trial=has_trial)
+
+
+def _refuse_mistakes(game: Game, mistakes: Sequence[Problem], *, is_dry_run: bool) -> None:
+    """Raises InputInvalid with the mistakes, and with all others that this machine can find."""
+    # A wrong member was removed, so it is not missing.
+    wrong = [f"{mistake.place}." for mistake in mistakes]
+    found = [
+        one
+        for one in file_problems(game.project, are_made=False)
+        if not any(place.startswith(f"{one.place}.") for place in wrong)
+    ]
+    mistakes = [*mistakes, *found]
+    if mistakes:
+        raise settings_invalid([*mistakes, *_more_problems(game, mistakes, is_dry_run=is_dry_run)])
 
 
 def ensure_game(terminal: Terminal, game: Game) -> None:
@@ -129,6 +126,20 @@ def _is_missing(game: Game) -> bool:
             raise
         return True
     return False
+
+
+def _create_checked_game(terminal: Terminal, game: Game) -> Answer:
+    """Creates the game. Returns the record of its namespace.
+
+    Deletes the game again if the service finds problems of the configuration.
+    """
+    _create_game(terminal, game)
+    try:
+        _check_at_service(game)
+    except CommandFailed:
+        game.api.delete(game.path)
+        raise
+    return game.describe_namespace()
 
 
 def _create_game(terminal: Terminal, game: Game) -> None:
@@ -161,15 +172,9 @@ def _ensure_site(run: _Run) -> str | None:
     """Returns the id of the site with the files of `cdn.build_output`."""
     game = run.game
     cdn = game.project.config.get("cdn", {})
-    output = cdn.get("build_output")
-    if output is None:
+    if "build_output" not in cdn:
         return None
-    run_site_command(run.terminal, game.project)
-    files: dict[str, Path | bytes] = {
-        entry.name: entry.path
-        for entry in files_of(game.project.folder / output, (), game.project.folder)
-        if not entry.target
-    }
+    files: dict[str, Path | bytes] = {**site_files(game.project)}
     step = f"upload the changed files of the site, which has {len(files) + 1} files"
     if run.is_dry and not _has_public_token(game):
         run.skipped.append(step)
@@ -296,12 +301,8 @@ def _set_images(run: _Run, config: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
-    run_server_command(terminal, game.project)
-    entries = files_of(build.folder, build.exclude, game.project.folder)
-    names = {entry.name for entry in entries}
+    entries = build_entries(build, game.project)
     description = dict(build.description)
-    if not description and DESCRIPTION not in names:
-        raise settings_invalid([Problem("build.command", _COMMAND_MISSING)])
     if description:
         entries = [entry for entry in entries if entry.name != DESCRIPTION]
     packages = installed_packages(terminal, game.project)
@@ -380,23 +381,6 @@ def _finish_dry_run(run: _Run, result: Mapping[str, Any]) -> None:
     )
 
 
-def missing_files(project: Project) -> list[Problem]:
-    """Returns the folders and the command that a deployment needs and nothing makes."""
-    problems: list[Problem] = []
-    build, cdn = project.build, project.config.get("cdn", {})
-    if build is not None and build.build_command is None:
-        if not build.folder.is_dir():
-            problems.append(Problem("build.folder", f"does not exist: {build.folder}"))
-        elif not build.description and not (build.folder / DESCRIPTION).exists():
-            problems.append(Problem("build.command", _COMMAND_MISSING))
-    output = cdn.get("build_output")
-    if output is not None and "build_command" not in cdn:
-        site = project.folder / output
-        if not site.is_dir():
-            problems.append(Problem("cdn.build_output", f"does not exist: {site}"))
-    return problems
-
-
 def _more_problems(game: Game, mistakes: Sequence[Problem], *, is_dry_run: bool) -> list[Problem]:
     """Returns the problems that the service finds in the rest of the configuration."""
     try:
@@ -417,6 +401,12 @@ def _more_problems(game: Game, mistakes: Sequence[Problem], *, is_dry_run: bool)
         return []
     places = [mistake.place for mistake in mistakes]
     return [one for one in found if not any(f"{one.place}.".startswith(f"{at}.") for at in places)]
+
+
+def _check_at_service(game: Game) -> None:
+    """Raises InputInvalid if the service finds problems of the configuration."""
+    if problems := _problems_at_service(game):
+        raise settings_invalid(problems)
 
 
 def _problems_at_service(game: Game) -> list[Problem]:

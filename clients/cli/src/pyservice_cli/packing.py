@@ -57,8 +57,8 @@ def files_of(
 def scan(folder: Path, rules: IgnoreRules) -> tuple[list[Entry], list[Problem]]:
     """Returns the files of a folder in their order by name, and those that no archive can have."""
     problems: list[Problem] = []
-    entries = _walk(folder, folder, "", rules, problems)
-    return sorted(entries, key=lambda entry: entry.name), problems
+    entries = sorted(_walk(folder, folder, "", rules, problems), key=lambda entry: entry.name)
+    return entries, sorted(problems, key=lambda one: one.place)
 
 
 def _walk(
