@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -113,3 +114,29 @@ def test_dry_run_of_a_new_game_says_what_it_could_not_check(folder: GameFolder) 
     folder.deployed("--no-trial")
     (folder.path / "server.py").write_text("# changed")
     assert "check the configuration" not in folder.deployed("--dry-run").output
+
+
+def test_link_of_a_site_is_the_file_that_it_leads_to(folder: GameFolder) -> None:
+    page = folder.path / "page"
+    (page / "maps").mkdir(parents=True)
+    (page / "maps/sea.txt").write_text("sea")
+    (page / "first.txt").symlink_to("maps/sea.txt")
+    folder.write(SITE)
+    folder.deployed("--no-trial")
+    url = folder.api.get(folder.place)["namespace"]["site_url"]
+    with urllib.request.urlopen(f"{url}first.txt") as response:
+        assert response.read() == b"sea"
+
+
+def test_link_of_a_site_to_no_file_is_a_problem(folder: GameFolder) -> None:
+    page = folder.path / "page"
+    (page / "maps").mkdir(parents=True)
+    (page / "all").symlink_to("maps")
+    (page / "lost.txt").symlink_to("absent.txt")
+    folder.write(SITE)
+    remedy = "remove it, or list it in .gitignore"
+    assert problems(folder.call("deploy", "--no-trial", "--json")) == [
+        ("cdn.build_output", f"all: is a link to maps, which is not a file; {remedy}"),
+        ("cdn.build_output", f"lost.txt: is a link to absent.txt, which is not a file; {remedy}"),
+    ]
+    assert games(folder) == []

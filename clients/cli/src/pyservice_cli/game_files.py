@@ -80,12 +80,18 @@ def site_files(project: Project) -> dict[str, Path]:
     entries, problems = _scanned_site(project)
     if problems:
         raise settings_invalid(problems)
-    return {entry.name: entry.path for entry in entries if not entry.target}
+    # A link is sent as the file that it leads to, because a site has no links.
+    return {entry.name: entry.path for entry in entries}
 
 
 def _scanned_site(project: Project) -> tuple[list[Entry], list[Problem]]:
     site = project.folder / project.config["cdn"]["build_output"]
     entries, problems = scan(site, IgnoreRules.of(site, (), project.folder))
+    problems += [
+        Problem(entry.name, f"is a link to {entry.target}, which is not a file")
+        for entry in entries
+        if entry.target is not None and not entry.path.is_file()
+    ]
     remedy = "remove it, or list it in .gitignore"
     return entries, list(_of_setting("cdn.build_output", problems, remedy))
 
