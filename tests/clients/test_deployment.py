@@ -177,13 +177,15 @@ def test_upload_of_another_run(
 def test_build_over_the_limit_is_refused_before_it_is_sent(
     folder: GameFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def make_large_archive(_entries: object, _description: object, target: BinaryIO) -> None:
+    def make_large_archive(
+        _entries: object, _description: object, target: BinaryIO, _progress: object
+    ) -> None:
         target.truncate((8 << 30) + 1)
 
     folder.deployed("--no-trial")
     before = folder.running_version()
     monkeypatch.setattr(deployment, "pack", make_large_archive)
-    monkeypatch.setattr(deployment, "digest_of", lambda _file: "0" * 64)
+    monkeypatch.setattr(deployment, "digest_of", lambda *_: "0" * 64)
     ended = folder.call("deploy")
     assert ended.status == ExitStatus.REFUSED
     assert "A build has at most 8 GiB." in ended.errors

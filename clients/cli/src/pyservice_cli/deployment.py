@@ -180,10 +180,7 @@ def _ensure_site(run: _Run) -> str | None:
         run.skipped.append(step)
         return _NEW
     files[PAGE_SETTINGS] = _page_settings(game)
-    digests = {}
-    for name, content in files.items():
-        with _opened(content) as file:
-            digests[name] = digest_of(file)
+    digests = _digests(run.terminal, files)
     listed = "".join(f"{name}\0{digest}\n" for name, digest in digests.items())
     name = f"site {hashlib.sha256(listed.encode()).hexdigest()}"
     stored, begun = find_stored(game.api, f"{game.path}/cdn/sites", "sites", name)
@@ -192,6 +189,28 @@ def _ensure_site(run: _Run) -> str | None:
     if run.skips(step):
         return _NEW
     return _upload_site(run, name, files, digests, is_resumed=begun is not None)
+
+
+def _digests(terminal: Terminal, files: Mapping[str, Path | bytes]) -> dict[str, str]:
+    """Returns the SHA-256 of each file of the site, by its path there."""
+    digests = {}
+    with terminal.progress("Reading the site", sum(map(_length, files.values()))) as progress:
+        for name, content in files.items():
+            with _opened(content) as file:
+                digests[name] = digest_of(file, progress)
+    return digests
+
+
+def _digest(terminal: Terminal, file: BinaryIO) -> str:
+    """Returns the SHA-256 of an archive."""
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    with terminal.progress("Reading the archive", size) as progress:
+        return digest_of(file, progress)
+
+
+def _length(content: Path | bytes) -> int:
+    return len(content) if isinstance(content, bytes) else content.stat().st_size
 
 
 def _opened(content: Path | bytes) -> BinaryIO:
@@ -219,12 +238,9 @@ def _upload_site(
     is_resumed: bool,
 ) -> str:
     game = run.game
-    sizes = {
-        path: len(content) if isinstance(content, bytes) else content.stat().st_size
-        for path, content in files.items()
-    }
     listed = [
-        {"path": path, "content_length": sizes[path], "sha256": digests[path]} for path in files
+        {"path": path, "content_length": _length(content), "sha256": digests[path]}
+        for path, content in files.items()
     ]
     response = prepare(game.api, f"{game.path}/cdn/sites", {"display_name": name, "files": listed})
     requests = response.get("presigned_requests", [])
@@ -242,7 +258,7 @@ def _upload_site(
 def _ensure_build(run: _Run, build: Build) -> str:
     """Returns the id of the build with the game server's files."""
     with _packed(run.terminal, run.game, build) as file:
-        sha256 = digest_of(file)
+        sha256 = _digest(run.terminal, file)
         return _stored_build(run, f"build {sha256}", file, {}, sha256)
 
 
@@ -295,7 +311,7 @@ def _set_images(run: _Run, config: dict[str, Any]) -> None:
             tool.save(image, archive)
             with archive.open("rb") as file:
                 kind = {"kind": "docker_image"}
-                digest = digest_of(file)
+                digest = _digest(run.terminal, file)
                 runtime["image_id"] = _stored_build(run, name, file, kind, digest)
 
 
@@ -310,14 +326,15 @@ def _packed(terminal: Terminal, game: Game, build: Build) -> Iterator[BinaryIO]:
         entries += packed_packages(packages)
         environment = description.setdefault("env", {})
         description["env"] = {"PYTHONPATH": PREFIX, **environment}
-    size = _size(sum(entry.path.lstat().st_size for entry in entries))
+    size = sum(entry.path.lstat().st_size for entry in entries)
     folder = game.project.work_folder
     # The file writes its last bytes when it is closed.
     with (
-        writing_to(folder, f"The archive of the build needs {size} there."),
+        writing_to(folder, f"The archive of the build needs {_size(size)} there."),
         tempfile.TemporaryFile(dir=folder) as file,
     ):
-        pack(entries, description, file)
+        with terminal.progress("Packing the build", size) as progress:
+            pack(entries, description, file, progress)
         file.seek(0)
         yield file
 

@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -23,6 +23,15 @@ DESCRIPTION: Final = "server.json"
 _EXECUTABLE_MARKS: Final = (b"#!", b"\x7fELF")
 _HAS_MODES = os.name == "posix"
 """Whether files of this system say that they are executable."""
+
+
+_BLOCK_BYTES: Final = 1 << 18
+
+Progress = Callable[[int], None]
+"""Takes the number of further bytes that were read."""
+
+
+def _ignore(_count: int) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +106,12 @@ def _link(root: Path, path: Path, name: str, problems: list[Problem]) -> Iterato
         yield Entry(name, path, Path(target).as_posix())
 
 
-def pack(entries: list[Entry], description: Mapping[str, Any], target: BinaryIO) -> None:
+def pack(
+    entries: list[Entry],
+    description: Mapping[str, Any],
+    target: BinaryIO,
+    progress: Progress = _ignore,
+) -> None:
     """Writes a tar with the entries, and with `server.json` unless the entries have one."""
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         if description:
@@ -111,7 +125,21 @@ def pack(entries: list[Entry], description: Mapping[str, Any], target: BinaryIO)
                 continue
             with entry.path.open("rb") as file:
                 size = os.fstat(file.fileno()).st_size
-                archive.addfile(_information(entry.name, size, _mode(file)), file)
+                information = _information(entry.name, size, _mode(file))
+                archive.addfile(information, _CountedFile(file, progress))
+
+
+class _CountedFile(io.RawIOBase):
+    """A file that reports the number of bytes of each read."""
+
+    def __init__(self, file: BinaryIO, progress: Progress) -> None:
+        self._file = file
+        self._progress = progress
+
+    def read(self, size: int = -1) -> bytes:
+        block = self._file.read(size)
+        self._progress(len(block))
+        return block
 
 
 def _information(name: str, size: int, mode: int) -> tarfile.TarInfo:
@@ -129,6 +157,10 @@ def _mode(file: BinaryIO) -> int:
     return 0o755 if is_executable else 0o644
 
 
-def digest_of(file: BinaryIO) -> str:
+def digest_of(file: BinaryIO, progress: Progress = _ignore) -> str:
     """Returns the SHA-256 of a file from its current position on."""
-    return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    digest = hashlib.sha256()
+    while block := file.read(_BLOCK_BYTES):
+        digest.update(block)
+        progress(len(block))
+    return digest.hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -12,6 +13,8 @@ from typing import Final
 from pyservice_cli.failures import CommandFailed
 
 STANDARD_ERROR: Final = 2
+_LONG_S: Final = 2.0
+"""Time after which a wait is announced."""
 
 
 class Terminal:
@@ -67,6 +70,17 @@ class Terminal:
         if self.is_json:
             # On one line, because a stream of results can end with it.
             self.stream({"error": failure.as_json()})
+
+    @contextmanager
+    def waiting(self, line: str) -> Iterator[None]:
+        """Prints a line to standard error if the block takes longer than 2 s."""
+        timer = threading.Timer(_LONG_S, lambda: print(line, file=sys.stderr, flush=True))
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     @contextmanager
     def progress(self, title: str, total_bytes: int) -> Iterator[Callable[[int], None]]:

@@ -75,7 +75,9 @@ def try_version(terminal: Terminal, game: Game, version_id: str, config: Mapping
         for trial in trials:
             _start(game, version_id, trial)
         for trial in trials:
-            _wait_until_ready(terminal, game, version_id, trial)
+            wait = f"Trial: waiting up to {_TIMEOUT_MS // 1000} s for the game server of the mode {trial.mode}."
+            with terminal.waiting(wait):
+                _wait_until_ready(terminal, game, version_id, trial)
     finally:
         with uninterrupted():
             _end(game, version_id, trials)

@@ -70,8 +70,10 @@ def _send_all(
     *,
     is_resumed: bool,
 ) -> None:
+    check = f"{title}: the service checks the files. A large build takes minutes."
     if is_resumed:
-        missing = _missing(api, upload_id)
+        with terminal.waiting(check):
+            missing = _missing(api, upload_id)
         if missing is None:
             return
         # A list of problems can be cut off. Then every part is sent again.
@@ -82,7 +84,8 @@ def _send_all(
         for request in wanted:
             with open_file(request["path"]) as file:
                 _send_part(api, request, file, progress)
-    _complete(api, upload_id)
+    with terminal.waiting(check):
+        _complete(api, upload_id)
 
 
 def _missing(api: Api, upload_id: str) -> set[str] | None:
