@@ -25,7 +25,7 @@ from pyservice.dataplane.native import (
 )
 from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace
 from pyservice.errors import ServiceError
-from pyservice.observability.rays import current, note
+from pyservice.observability.rays import current, note, note_lobby
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pyservice.dataplane.admission import Admission
 
 _NO_LOBBIES: Final = "MATCHMAKER_NO_AVAILABLE_LOBBIES"
+_PLACEMENTS: Final = frozenset({"find", "join"})
+"""Native operations that place players in a lobby."""
 _NO_START_CODES: Final = frozenset({_NO_LOBBIES, "CAPACITY_EXHAUSTED"})
 
 
@@ -64,10 +66,14 @@ class Matchmaker:
         if decision.need is not None:
             return decision.need
         try:
-            return await self._finish(decision, request.call.deadline)
+            reply = await self._finish(decision, request.call.deadline)
         except ServiceError as error:
+            _note_lobby_of_error(error)
             is_back_end = _is_back_end(request.call)
             raise self._engine.lobby_problems.explain(error, is_back_end=is_back_end) from None
+        if request.operation in _PLACEMENTS:
+            _note_lobby_of_reply(reply)
+        return reply
 
     async def _ask(self, request: EncodedRequest) -> Decision:
         began = perf_counter()
@@ -191,6 +197,7 @@ class Matchmaker:
         try:
             return await self._create(request, caller)
         except ServiceError as error:
+            _note_lobby_of_error(error)
             is_back_end = caller.kind is TokenKind.SERVICE
             raise self._engine.lobby_problems.explain(error, is_back_end=is_back_end) from None
 
@@ -264,7 +271,19 @@ class Matchmaker:
 
     async def _created(self, placed: Placed, deadline: float | None) -> pb.CreateLobbyResponse:
         reply = await self._finish(self._native.placed(placed), deadline)
+        _note_lobby_of_reply(reply)
         return pb.CreateLobbyResponse.FromString(reply.proto())
+
+
+def _note_lobby_of_reply(reply: Reply) -> None:
+    # The responses of find, join and create have the lobby in the same field.
+    note_lobby(lambda: pb.FindLobbyResponse.FromString(reply.proto()).lobby.lobby_id)
+
+
+def _note_lobby_of_error(error: ServiceError) -> None:
+    lobby_id = error.metadata.get("lobby_id")
+    if lobby_id is not None:
+        note_lobby(lambda: lobby_id)
 
 
 def _is_back_end(call: Call) -> bool:

@@ -32,6 +32,9 @@ SLOW_S: Final = 0.1
 ONE_IN: Final = 100
 """Of this many ordinary requests, one is kept."""
 
+LOBBY_MARK: Final = "lobby "
+"""Begin of the mark with the lobby of the request's players."""
+
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16
 
@@ -62,6 +65,10 @@ class Trace:
     has_waited = False
     """True for a request that waited for a change. The request then does not count as slow."""
     is_sampled = False
+    name_lobby: Callable[[], str] | None = None
+    """Returns the id of the lobby in which the request placed its players, or wanted to."""
+    placed_lobby = ""
+    """Result of `name_lobby` of a kept request."""
     _span_id: str | None = None
 
     def __init__(self, ray_id: str, started: float, parent_span: str | None = None) -> None:
@@ -94,6 +101,13 @@ def note(label: str, begin: float, span_id: str | None = None) -> None:
     trace = current.get()
     if trace is not None:
         trace.spans.append((label, span_id, begin, perf_counter()))
+
+
+def note_lobby(name: Callable[[], str]) -> None:
+    """Sets the lobby of the players of the current request. Calls `name` only if the record is kept."""
+    trace = current.get()
+    if trace is not None:
+        trace.name_lobby = name
 
 
 class EndedTrace(NamedTuple):
@@ -181,8 +195,10 @@ class Rays:
             return
         self.count.stored += 1
         trace.game = _game_of(trace)
+        if trace.name_lobby is not None:
+            trace.placed_lobby = trace.name_lobby()
         # The queue must not hold messages, which may be whole configurations.
-        trace.message = None
+        trace.message = trace.name_lobby = None
         wall_ns = time_ns() - int(perf_counter() * _NS)
         self._queue.append(EndedTrace(trace, transport, operation, code, ended_at, wall_ns))
         self._has_rays.set()
@@ -245,6 +261,9 @@ def span_set(trace_end: EndedTrace, service: str) -> pb.SpanSet:
     )
     if trace.authorized:
         record.marks.add(label="authorized", at_ns=at_ns(trace.authorized))
+    if trace.placed_lobby:
+        label = f"{LOBBY_MARK}{trace.placed_lobby}"
+        record.marks.add(label=label, at_ns=at_ns(trace_end.ended_at))
     record.marks.add(label=f"answered {trace_end.code}", at_ns=at_ns(trace_end.ended_at))
     handler_id = ""
     if trace.handled:

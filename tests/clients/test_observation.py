@@ -6,7 +6,10 @@ import json
 import re
 import signal
 import urllib.request
+import uuid
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 
@@ -63,26 +66,74 @@ def test_why_has_times_and_cause_of_a_server(played: PlayedGame) -> None:
     assert "has no lobby and no server" in ended.errors
 
 
-def test_why_shows_the_events_of_a_request(played: PlayedGame) -> None:
-    ray_id = "4bf92f3577b34da6a3ce929d0e0e4736"
+def traced_request(
+    played: PlayedGame, operation: str, body: dict[str, Any]
+) -> tuple[str, dict[str, Any]]:
+    """Sends a request of a player. Returns its ray id and the answer."""
+    ray_id = uuid.uuid4().hex
     token = played.good("public-token")["token"]
     headers = {
         "Authorization": f"Bearer {token}",
         "Content-Type": "application/json",
         "traceparent": f"00-{ray_id}-00f067aa0ba902b7-01",
     }
-    body = json.dumps({"game_modes": ["duel"]}).encode()
-    request = urllib.request.Request(f"{played.url}/matchmaker/lobbies/find", body, headers)
-    with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
-        assert response.headers["x-ray-id"] == ray_id
+    address = f"{played.url}/matchmaker/lobbies/{operation}"
+    request = urllib.request.Request(address, json.dumps(body).encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
+            content, received = response.read(), response.headers
+    except HTTPError as error:
+        with error:
+            content, received = error.read(), error.headers
+    assert received["x-ray-id"] == ray_id
     until(lambda: played.good("why", ray_id)["perf_lists"])
+    return ray_id, json.loads(content)
+
+
+def test_why_shows_the_events_of_a_request(played: PlayedGame) -> None:
+    ray_id, _ = traced_request(played, "find", {"game_modes": ["duel"]})
     story = played.good("why", ray_id)
     assert (story["kind"], story["id"]) == ("request", ray_id)
     lines = played.command("why", ray_id).output.splitlines()
     assert lines[0].split() == ["service", "ms", "event"]
-    assert {part["svc_name"] for part in story["perf_lists"]} == {
-        line.split()[0] for line in lines[1:]
-    }
+    events = [line for line in lines[1:] if line.startswith("data-plane ")]
+    assert [part["svc_name"] for part in story["perf_lists"]] == ["data-plane"]
+    assert [line.split()[2] for line in events] == ["authorized", "lobby", "answered"]
+
+
+@pytest.mark.parametrize("operation", ["find", "create"])
+def test_why_of_a_request_has_the_story_of_its_lobby(
+    folder: Path, played: PlayedGame, operation: str
+) -> None:
+    settings = (folder / "hosting.toml").read_text()
+    duel = "[matchmaker.game_modes.duel]"
+    (folder / "hosting.toml").write_text(
+        settings.replace(duel, f"{duel}\nactions.create.enabled = true")
+    )
+    played.good("deploy", "--no-trial")
+    mode: dict[str, Any] = {"find": {"game_modes": ["duel"]}, "create": {"game_mode": "duel"}}
+    ray_id, answer = traced_request(played, operation, mode[operation])
+    lobby_id = answer["lobby"]["lobby_id"]
+    until(lambda: played.good("why", ray_id)["lobby"])
+    story = played.good("why", ray_id)
+    assert story["lobby"]["id"] == lobby_id
+    assert story["lobby"]["state"] == "running"
+    assert f"lobby {lobby_id}: running" in played.command("why", ray_id).output.splitlines()
+
+
+def test_why_of_a_failed_request_has_the_cause(folder: Path, played: PlayedGame) -> None:
+    settings = (folder / "hosting.toml").read_text()
+    (folder / "hosting.toml").write_text(settings.replace('PLAY = "guests"', 'PLAY = "exit:3"'))
+    played.good("deploy", "--no-trial")
+    ray_id, answer = traced_request(played, "find", {"game_modes": ["duel"]})
+    assert answer["code"] == "MATCHMAKER_LOBBY_START_FAILED"
+    until(lambda: (played.good("why", ray_id)["lobby"] or {}).get("exit_code") == 3)
+    lobby = played.good("why", ray_id)["lobby"]
+    assert (lobby["state"], lobby["failure"]) == ("failed", "EXITED")
+    lines = played.command("why", ray_id).output.splitlines()
+    assert f"Cause: {lobby['problem']}" in lines
+    assert "Exit code: 3" in lines
+    assert any(line.endswith(" std_out begins") for line in lines)
 
 
 def test_lobby_that_takes_no_new_players_is_closed(played: PlayedGame) -> None:

@@ -156,7 +156,11 @@ async def test_slow_join_ray_has_every_span(
     # Verification runs before the engine.
     assert milliseconds(spans["engine"]["start_ts"]) >= milliseconds(spans["webhook"]["finish_ts"])
     assert {span["req_id"] for span in one["spans"]} == {one["req_id"]}
-    assert [mark["label"] for mark in one["marks"]] == ["authorized", "answered OK"]
+    assert [mark["label"] for mark in one["marks"]] == [
+        "authorized",
+        f"lobby {lobby_id}",
+        "answered OK",
+    ]
     assert {mark["ray_id"] for mark in one["marks"]} == {ray_id}
 
     exported_spans = {span.name: span for span in await exported(collector, ray_id, 1)}

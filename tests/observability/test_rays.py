@@ -23,6 +23,7 @@ from pyservice.observability.rays import (
     Trace,
     current,
     note,
+    note_lobby,
     span_set,
 )
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as pb
@@ -91,6 +92,31 @@ def test_failed_slow_or_traced_requests_are_stored() -> None:
     assert end(rays, a_trace(PARENT))
     assert not end(rays, a_trace(took_s=0.09))
     assert not end(rays, a_trace(), CANCELLED)
+
+
+def test_lobby_is_named_only_in_kept_requests() -> None:
+    rays = make_rays()
+    named: list[str] = []
+
+    def name() -> str:
+        named.append("lobby-1")
+        return "lobby-1"
+
+    def placed_trace(traceparent: str | None = None) -> Trace:
+        token = current.set(trace := a_trace(traceparent))
+        note_lobby(name)
+        current.reset(token)
+        return trace
+
+    assert not end(rays, placed_trace())
+    assert named == []
+    rays.end(placed_trace(PARENT), "http", "find", OK, perf_counter())
+    (ended,) = rays.take_all()
+    assert named == ["lobby-1"]
+    # A waiting record does not keep the response.
+    assert ended.trace.name_lobby is None
+    labels = [mark.label for mark in span_set(ended, "data-plane").marks]
+    assert labels == ["lobby lobby-1", "answered OK"]
 
 
 def test_time_in_a_watch_does_not_count_as_slow() -> None:

@@ -19,6 +19,8 @@ _STREAMS: Final = ("std_out", "std_err", "service")
 _POLL_S: Final = 1.0
 _LAST_LINES: Final = 20
 _ENDED: Final = ("stopped", "failed", "destroyed")
+_LOBBY_MARK: Final = "lobby "
+"""Begin of the event with the lobby of a request's players."""
 _RAY: Final = re.compile(r"[0-9a-f]{32}")
 
 Record = Mapping[str, Any]
@@ -309,6 +311,7 @@ def _story_lines(story: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _explain_request(terminal: Terminal, game: Game, ray_id: str) -> None:
+    """Prints the events of a request, and the story of the lobby in which it placed its players."""
     answer = game.api.get(f"/cloud/rays/{ray_id}/perf")
     rows = [
         {
@@ -322,7 +325,23 @@ def _explain_request(terminal: Terminal, game: Game, ray_id: str) -> None:
     shown = table(rows, ("service", "ms", "event"))
     if not rows:
         shown = [str(answer.get("detail", "The service has kept nothing of this request."))]
-    terminal.finish({"kind": "request", "id": ray_id, **answer}, *shown)
+    labels = [str(row["event"]) for row in rows if str(row["event"]).startswith(_LOBBY_MARK)]
+    story = _story_of_placement(game, labels[-1].removeprefix(_LOBBY_MARK)) if labels else None
+    if story is not None:
+        shown += _story_lines(story)
+    terminal.finish({"kind": "request", "id": ray_id, **answer, "lobby": story}, *shown)
+
+
+def _story_of_placement(game: Game, lobby_id: str) -> dict[str, Any] | None:
+    """Returns the story of a lobby, or None if its record is removed or of another namespace."""
+    try:
+        record = game.api.get(f"{game.namespace_path}/logs/lobbies/{lobby_id}")["lobby"]
+        lines = last_lines(game, lobby_id)
+    except Refused as refused:
+        if refused.code != "MATCHMAKER_LOBBY_NOT_FOUND":
+            raise
+        return None
+    return {**_lobby_story(record), "last_lines": lines}
 
 
 def _timestamp(unix_ms: int) -> str:
