@@ -76,8 +76,9 @@ from tests.support.doc_pages import (
     settings_rows,
     table_of,
 )
+from tests.support.doc_shell import names_in, reader_beside, wait_until_open
+from tests.support.doc_shell import repository_shell as repository_shell
 from tests.support.doc_shell import shell as shell
-from tests.support.doc_shell import wait_until_open
 from tests.support.example_run import Run, StartRun
 from tests.support.example_run import start_run as start_run
 from tests.support.front_metrics import passed_besides_creation
@@ -118,14 +119,17 @@ def wait_for_players(run: Run, count: int) -> None:
     ids=["developers", "lobby servers", *TUTORIALS, *COMMAND_LINE_PAGES],
 )
 def test_page_examples_run_beside_make_run(
-    names: tuple[str, ...], start_run: StartRun, shell: Shell, tmp_path: Path
+    names: tuple[str, ...], start_run: StartRun, repository_shell: Shell
 ) -> None:
     run = start_run(bots=2)
-    reader = Reader(tmp_path, shell, wait_until_open(run))
+    reader = reader_beside(run, repository_shell)
+    repository = names_in(reader.folder)
     wait_for_players(run, 2)
     for name in names:
         reader.follow(name)
     assert sum(block.language == "sh" for block in reader.done) >= 2 + len(names) // 2
+    if len(names) == 1:  # The page creates a game, in a folder of its own.
+        assert names_in(reader.folder) == repository
     if names[0] in TUTORIALS:
         assert passed_besides_creation(httpx.get(run.metrics_url).text) == set()
     run.stop()
@@ -156,7 +160,7 @@ def test_readme_client_and_server_meet(start_run: StartRun, tmp_path: Path) -> N
 
 
 def test_tutorial_shows_the_server_of_the_template() -> None:
-    shown = file_of("tutorials/browser-game.md", "star-catcher/server/server.py")
+    shown = file_of("tutorials/browser-game.md", "../star-catcher/server/server.py")
     template = ROOT / "clients/cli/src/pyservice_cli/templates/ws-python/server/server.py"
     assert shown.strip() == template.read_text().strip()
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
 from websockets.sync.client import connect
 
-from tests.support.doc_pages import Reader, Shell
-from tests.support.doc_shell import shell as shell
-from tests.support.doc_shell import wait_until_open
+from tests.support.doc_pages import Shell
+from tests.support.doc_shell import reader_beside
+from tests.support.doc_shell import repository_shell as repository_shell
 from tests.support.example_run import StartRun
 from tests.support.example_run import start_run as start_run
 from tests.support.front_metrics import passed_besides_creation
@@ -24,11 +23,10 @@ _MESSAGES: Final = 200
 
 @pytest.mark.full
 def test_players_of_a_tutorial_need_python_only_for_the_lobby(
-    start_run: StartRun, shell: Shell, tmp_path: Path
+    start_run: StartRun, repository_shell: Shell
 ) -> None:
     run = start_run()
-    reader = Reader(tmp_path, shell, wait_until_open(run))
-    reader.follow("tutorials/browser-game.md")
+    reader_beside(run, repository_shell).follow("tutorials/browser-game.md")
     cdn = json.loads((run.data_dir / "ready.json").read_text())["cdn"]
     settings = httpx.get(f"http://{cdn}/star-catcher/prod/hosting.json").json()
     with ThreadPoolExecutor(8) as players:

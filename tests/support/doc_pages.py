@@ -135,7 +135,7 @@ def code(cell: str) -> str:
 
 class Shell:
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._count = 0
         environment = clean_environment()
         environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
@@ -156,7 +156,7 @@ class Shell:
         assert self._bash.stdin is not None
         assert self._bash.stdout is not None
         self._count += 1
-        files = [self._folder / f".{kind}-{self._count}" for kind in ("block", "out", "err")]
+        files = [self.folder / f".{kind}-{self._count}" for kind in ("block", "out", "err")]
         block, output, errors = files
         block.write_text(text)
         command = f"source {block} >{output} 2>{errors} </dev/null"

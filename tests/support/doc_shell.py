@@ -16,6 +16,7 @@ from tests.support.doc_pages import (
     METRICS,
     ROOM,
     ROOT,
+    Reader,
     Shell,
     free_port,
     help_of_curl,
@@ -26,6 +27,18 @@ from tests.support.example_run import Run
 
 @pytest.fixture
 def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    yield from _shell_in(tmp_path, tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def repository_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
+    """Returns a shell in a stand-in for the repository, beside which pages create folders."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    yield from _shell_in(repository, tmp_path, monkeypatch)
+
+
+def _shell_in(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     # The command line of a page finds only the service of its test.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
     if not help_of_curl():
@@ -33,12 +46,23 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Shell]:
     # The package of this system is too old as well, so CI cannot install a newer one.
     if b"--json" not in help_of_curl():
         pytest.skip("the curl of this system is older than 7.82, which the pages use")
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "clients").symlink_to(ROOT / "clients")
-    shell = Shell(tmp_path)
+    (folder / ".venv").symlink_to(sys.prefix)
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "clients").symlink_to(ROOT / "clients")
+    shell = Shell(folder)
     yield shell
     shell.close()
+
+
+def reader_beside(run: Run, shell: Shell) -> Reader:
+    """Returns the reader of a page that begins in the repository, beside `make run`."""
+    (shell.folder / "data").symlink_to(run.data_dir)
+    return Reader(shell.folder, shell, wait_until_open(run))
+
+
+def names_in(folder: Path) -> set[str]:
+    """Returns the names in a folder of a shell, without the shell's own files."""
+    return {path.name for path in folder.iterdir() if not path.name.startswith(".")}
 
 
 def wait_until_open(run: Run) -> dict[str, str]:
