@@ -149,7 +149,8 @@ def _bind_sentence(ports: Mapping[str, str]) -> str:
 
 
 def scratch_sentence(scratch_mb: int) -> str:
-    remedy = "write less, or set a larger `scratch_mb` in server.json or a tier with a larger disk"
+    setting = "`build.scratch_mb` in hosting.toml, `scratch_mb` in server.json"
+    remedy = f"write less, or set a larger value ({setting}) or a tier with a larger disk"
     return f"The scratch folder is full ({scratch_mb} MiB): {remedy}"
 
 

@@ -103,7 +103,8 @@ def program_problem(
     `name` is the path that the developer knows. `has_file` returns whether a game server sees a path.
     """
     if program is None:
-        remedy = "add this file, or correct `command` in server.json"
+        setting = "`build.command` in hosting.toml, or `command` in server.json"
+        remedy = f"add this file, or correct {setting}"
         place = "does not exist for game servers" if name.startswith("/") else "is not in the build"
         return RunProblem("program-not-found", f"{name} {place}: {remedy}")
     if not program.is_executable:

@@ -69,7 +69,8 @@ class Cause(NamedTuple):
 
 FAILED_STARTS: Final = {
     "program-not-found": Cause(
-        PROGRAM, None, "program-not-found", r"server\.py is not in the build: add this file, or .+"
+        *(PROGRAM, None, "program-not-found"),
+        r"server\.py is not in the build: add this file, or correct `build\.command` in .+",
     ),
     "not-executable": Cause(
         PROGRAM, "print('hello')\n", "not-executable", r".+ run `chmod \+x server\.py` before .+"
@@ -294,7 +295,9 @@ def test_server_with_a_full_scratch_folder_says_so_while_it_runs(
 ) -> None:
     game = BrokenGame(command, folder, full_service, Cause(PYTHON, READY + FULL, "", ""))
     lobby_id = game.call("find", "pub", game_modes=["duel"]).json()["lobby"]["lobby_id"]
-    sentence = game.why(lobby_id, r"The scratch folder is full \(16 MiB\): write less, or .+")
+    sentence = game.why(
+        lobby_id, r"The scratch folder is full \(16 MiB\): .+`build\.scratch_mb` in .+"
+    )
     assert game.service_lines(lobby_id) == [sentence]
 
 

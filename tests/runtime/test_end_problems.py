@@ -181,5 +181,8 @@ def test_lack_of_space_names_the_size_of_the_scratch_folder() -> None:
     problem = exit_problem(1, errors, None, scratch_mb=16)
     assert problem is not None
     assert problem.kind == "scratch-full"
-    assert problem.sentence.startswith("The scratch folder is full (16 MiB): write less, or ")
+    assert problem.sentence == (
+        "The scratch folder is full (16 MiB): write less, or set a larger value "
+        "(`build.scratch_mb` in hosting.toml, `scratch_mb` in server.json) or a tier with a larger disk"
+    )
     assert exit_problem(1, errors, None) is None, "it has no limit"

@@ -21,7 +21,10 @@ pytestmark = pytest.mark.anyio
 
 BUILD: Final = "0192f000-0000-7000-8000-000000000f00"
 HI: Final = b"#!/bin/sh\necho hi\n"
-NOT_THERE: Final = "run.sh is not in the build: add this file, or correct `command` in server.json"
+NOT_THERE: Final = (
+    "run.sh is not in the build: add this file, or correct `build.command` in hosting.toml, "
+    "or `command` in server.json"
+)
 NO_INTERPRETER: Final = (
     "run.sh names no interpreter: make `#!/bin/sh`, or another one, its first line"
 )
