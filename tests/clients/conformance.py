@@ -29,6 +29,10 @@ CASES: Final[dict[str, Json]] = {
 }
 
 
+class DriverExited(Exception):
+    """The driver has exited by itself, so the case says nothing about its helper."""
+
+
 class Driver:
     """The driver process of one helper."""
 
@@ -63,8 +67,16 @@ class Driver:
 
     async def result(self, name: str) -> Json:
         await until_met(lambda: name in self._results or self._reading.done())
-        assert name in self._results, "the driver has exited"
+        if name not in self._results:
+            await self._check_exit()
         return self._results[name]
+
+    async def _check_exit(self) -> None:
+        """Raises DriverExited, or AssertionError if the helper has caused the end of the output."""
+        assert not self._reading.exception(), "the driver has printed a line that is not JSON"
+        exit_code = await self._process.wait()
+        assert exit_code >= 0, f"{signal.Signals(-exit_code).name} has ended the driver"
+        raise DriverExited(f"exit code {exit_code}")
 
     def has_result(self, name: str) -> bool:
         return name in self._results

@@ -50,7 +50,7 @@ MUTATIONS: Final[dict[str, tuple[str, str]]] = {
     "list_pages": ('if not page.get("cursor")', "if True"),
     "tls": ('"wss" if target.is_tls else "ws"', '"ws"'),
     "port_range": ('(limits["min"], limits["max"]) if limits else None', "None"),
-    "environment": ('environ.get("HOSTING_LOBBY_ID", "")', '""'),
+    "environment": ('self.environ.get("HOSTING_LOBBY_ID", "")', '""'),
     "environment_check": ("if bool(api_url) != bool(token)", "if False"),
     "local_mode": ("self.is_local = not api_url", "self.is_local = False"),
     "signal": ("(signal.SIGTERM, signal.SIGINT):", "():"),

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tests.clients import conformance
-from tests.clients.conformance import CASES, run_case
-from tests.clients.python_mutations import write_mutation
+from tests.clients.conformance import CASES, DriverExited, run_case
+from tests.clients.python_mutations import MUTATIONS, write_mutation
 from tests.clients.service import developer as developer
 from tests.clients.service import full_service as full_service
 from tests.clients.service import game as game
@@ -85,3 +85,12 @@ async def test_each_case_fails_without_its_feature(
     driver = write_mutation(CASES[name]["feature"], tmp_path)
     with pytest.raises((AssertionError, TimeoutError)):
         await run_case(name, developer, game, (sys.executable, str(driver)), is_lossy=False)
+
+
+async def test_helper_that_cannot_start_is_not_a_failed_case(
+    developer: Developer, game: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MUTATIONS, "find", ("import asyncio\n", "import no_such_module\n"))
+    driver = write_mutation("find", tmp_path)
+    with pytest.raises(DriverExited, match="exit code 1"):
+        await run_case(SMOKE, developer, game, (sys.executable, str(driver)), is_lossy=False)
