@@ -27,6 +27,15 @@ BUILD: Final = "0192f000-0000-7000-8000-000000000d00"
 _numbers: Final = itertools.count()
 PYTHON: Final = "/usr/bin/python3"
 MEMORY_MB: Final = 320
+SETTINGS: Final = (
+    *("/etc/localtime", "/etc/timezone", "/etc/ssl/certs", "/etc/services", "/etc/protocols"),
+    *("/etc/fonts", "/etc/mono"),
+)
+"""Settings of the machine that its programs need."""
+CHECKSUMS: Final = """
+export LC_ALL=C
+for path; do echo "$path" $(find -L "$path" -type f -exec cksum {} + | sort | cksum); done
+"""
 JAVA: Final = """
 public class Game { public static void main(String[] a) throws Exception {
   java.io.File file = java.io.File.createTempFile("abc", "d");
@@ -94,6 +103,14 @@ if __name__ == "__main__":
 """
     lines = await programs.output(PYTHON, "game.py", files={"game.py": script.encode()})
     assert lines == ["1", "server server server server", "True", "443 17", "/tmp/"]
+
+
+async def test_programs_find_the_settings_of_the_machine(programs: Programs) -> None:
+    settings = [path for path in SETTINGS if Path(path).exists()]
+    assert len(settings) > 1
+    command = ("sh", "-c", CHECKSUMS, "sh", *settings)
+    machine = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert await programs.output(*command) == machine.splitlines()
 
 
 @needs_node
