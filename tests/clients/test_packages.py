@@ -96,6 +96,19 @@ def test_wheel_has_the_module_and_the_license(tmp_path: Path) -> None:
 
 
 @pytest.mark.full
+def test_wheel_of_the_command_line_has_its_readme_and_license(tmp_path: Path) -> None:
+    words = ("wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir")
+    package = copied("cli", tmp_path)
+    run(sys.executable, "-m", "pip", *words, str(tmp_path), ".", cwd=package)
+    [wheel] = tmp_path.glob("pyservice_cli-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (description,) = (name for name in names if name.endswith("/METADATA"))
+        assert (package / "README.md").read_text() in archive.read(description).decode()
+    assert any(name.endswith("/LICENSE") for name in names)
+
+
+@pytest.mark.full
 def test_npm_package_has_the_compiled_modules(tmp_path: Path) -> None:
     libraries = CLIENTS / "typescript/node_modules"
     if not libraries.exists():

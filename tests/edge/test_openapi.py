@@ -61,7 +61,11 @@ def test_no_example_is_for_an_unknown_operation() -> None:
 def test_every_version_is_that_of_the_cargo_workspace(document: dict[str, Any]) -> None:
     cargo = tomllib.loads(Path("Cargo.toml").read_text())["workspace"]["package"]["version"]
     assert [document["info"]["version"], _native.version] == [cargo] * 2
-    assert metadata.version("pyservice-cli") == cargo.replace("-dev", ".dev0")
+    of_python = cargo.replace("-dev", ".dev0")
+    assert metadata.version("pyservice-cli") == of_python
+    service = tomllib.loads(Path("pyproject.toml").read_text())["project"]
+    # The service imports modules of the command line.
+    assert f"pyservice-cli=={of_python}" in service["dependencies"]
 
 
 def test_document_is_openapi_3_1(document: dict[str, Any]) -> None:
