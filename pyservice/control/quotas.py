@@ -6,7 +6,7 @@ requests, also of several services on one database, never exceed a limit.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -172,11 +172,15 @@ class QuotaAdministration:
     ) -> control_admin_pb2.SetQuotasResponse:
         _require_group_quotas(request.limits, "limits")
 
-        async def change(tx: Transaction) -> None:
-            for name, limit in sorted(request.limits.items()):
-                await quotas.set_limit(tx, request.group_id, name, limit)
+        async def change(tx: Transaction) -> set[str]:
+            limits = sorted(request.limits.items())
+            return {
+                name
+                for name, limit in limits
+                if await quotas.set_limit(tx, request.group_id, name, limit)
+            }
 
-        await self._change(request, change, request.limits)
+        await self._change(request, change)
         return control_admin_pb2.SetQuotasResponse()
 
     async def reset(
@@ -184,28 +188,28 @@ class QuotaAdministration:
     ) -> control_admin_pb2.ResetQuotasResponse:
         _require_group_quotas(request.quotas, "quotas")
 
-        async def change(tx: Transaction) -> None:
-            for name in request.quotas or QUOTAS:
-                await quotas.reset_limit(tx, request.group_id, name)
+        async def change(tx: Transaction) -> set[str]:
+            names = request.quotas or QUOTAS
+            return {name for name in names if await quotas.reset_limit(tx, request.group_id, name)}
 
-        await self._change(request, change, request.quotas or QUOTAS)
+        await self._change(request, change)
         return control_admin_pb2.ResetQuotasResponse()
 
     async def _change(
         self,
         request: control_admin_pb2.SetQuotasRequest | control_admin_pb2.ResetQuotasRequest,
-        change: Callable[[Transaction], Awaitable[None]],
-        names: Collection[str],
+        change: Callable[[Transaction], Awaitable[Set[str]]],
     ) -> None:
+        """Runs `change`, which returns the names of the quotas with another limit than before."""
         group_id = request.group_id
 
         async def attempt() -> None:
             async with self.database.write() as tx:
                 await _require_known_group(tx, group_id)
                 await quotas.lock_group(tx, group_id)
-                await change(tx)
+                changed = await change(tx)
                 await self.audit.add_of_operator(tx, request)
-                if not set(quotas.OF_DATA_PLANE).isdisjoint(names):
+                if not changed.isdisjoint(quotas.OF_DATA_PLANE):
                     await self._feed_namespaces(tx, group_id)
 
         await retry_on_conflict(attempt)

@@ -212,6 +212,7 @@ _ADD_USE = (
 _ONE_LIMIT = (group_quotas.c.group_id == bindparam("id")) & (
     group_quotas.c.name == bindparam("quota")
 )
+_LIMIT = select(group_quotas.c.quota_limit).where(_ONE_LIMIT)
 _SET = update(group_quotas).where(_ONE_LIMIT).values(quota_limit=bindparam("most"))
 _RESET = delete(group_quotas).where(_ONE_LIMIT)
 
@@ -255,10 +256,17 @@ async def groups_of_runs(tx: Transaction, run_ids: Sequence[str]) -> dict[str, s
     }
 
 
-async def set_limit(tx: Transaction, group_id: str, name: str, limit: int) -> None:
-    if not await tx.run(_SET, {"id": group_id, "quota": name, "most": limit}):
+async def set_limit(tx: Transaction, group_id: str, name: str, limit: int) -> bool:
+    """Sets the group's own limit. Returns whether it had another one, or none."""
+    before = await tx.first(_LIMIT, {"id": group_id, "quota": name})
+    if before is not None and before.quota_limit == limit:
+        return False
+    if before is None:
         values = {"group_id": group_id, "name": name, "quota_limit": limit}
         await tx.run(insert(group_quotas), values)
+    else:
+        await tx.run(_SET, {"id": group_id, "quota": name, "most": limit})
+    return True
 
 
 async def reset_limit(tx: Transaction, group_id: str, name: str) -> bool:
