@@ -164,7 +164,8 @@ def test_ctrl_c_at_any_request(
         deployment.write(new)
         ended = interrupt(deployment, point, moment)
         assert ended.status == ExitStatus.INTERRUPTED, (point, ended)
-        assert ended.errors.startswith("pyservice: INTERRUPTED: Interrupted.\n"), (point, ended)
+        # On a busy machine, the lines of long waits come before.
+        assert "pyservice: INTERRUPTED: Interrupted.\n" in ended.errors, (point, ended)
         assert deployment.running_content() in (old, new), point
         until(deployment.have_trials_ended)
         again = deployment.folder.call("deploy")
