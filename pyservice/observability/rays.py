@@ -33,7 +33,7 @@ ONE_IN: Final = 100
 """Of this many ordinary requests, one is kept."""
 
 LOBBY_MARK: Final = "lobby "
-"""Begin of the mark with the lobby of the request's players."""
+"""Start of the label with the lobby of a request's players. The command `why` reads it."""
 
 _NS: Final = 1_000_000_000
 _SPAN_ID_DIGITS: Final = 16

@@ -21,11 +21,9 @@ from pyservice_cli.ignore_rules import IgnoreRules
 
 DESCRIPTION: Final = "server.json"
 _EXECUTABLE_MARKS: Final = (b"#!", b"\x7fELF")
+_BLOCK_BYTES: Final = 1 << 18
 _HAS_MODES = os.name == "posix"
 """Whether files of this system say that they are executable."""
-
-
-_BLOCK_BYTES: Final = 1 << 18
 
 Progress = Callable[[int], None]
 """Takes the number of further bytes that were read."""

@@ -20,7 +20,7 @@ _POLL_S: Final = 1.0
 _LAST_LINES: Final = 20
 _ENDED: Final = ("stopped", "failed", "destroyed")
 _LOBBY_MARK: Final = "lobby "
-"""Begin of the event with the lobby of a request's players."""
+"""Start of the label with the lobby of a request's players. `rays.LOBBY_MARK` of the service has the same."""
 _RAY: Final = re.compile(r"[0-9a-f]{32}")
 
 Record = Mapping[str, Any]
