@@ -144,6 +144,9 @@ def interrupt(deployment: Deployment, point: Point, moment: Moment) -> Ended:
     return ended
 
 
+INTERRUPTED = "pyservice: INTERRUPTED: Interrupted.\nRun the same command again to go on.\n"
+
+
 @pytest.mark.parametrize(
     "moment",
     [Moment.ARRIVED, pytest.param(Moment.ANSWERED, marks=pytest.mark.fast)],
@@ -165,7 +168,7 @@ def test_ctrl_c_at_any_request(
         ended = interrupt(deployment, point, moment)
         assert ended.status == ExitStatus.INTERRUPTED, (point, ended)
         # On a busy machine, the lines of long waits come before.
-        assert "pyservice: INTERRUPTED: Interrupted.\n" in ended.errors, (point, ended)
+        assert ended.errors.endswith(INTERRUPTED), (point, ended)
         assert deployment.running_content() in (old, new), point
         until(deployment.have_trials_ended)
         again = deployment.folder.call("deploy")
