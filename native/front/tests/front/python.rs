@@ -1,9 +1,11 @@
 //! A stand-in for a Python process: it records the requests of the front, and answers what the test says.
 
+use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -81,7 +83,10 @@ struct Shared {
     replying: Mutex<Replying>,
     requests: Sender<Request>,
     closed: Sender<()>,
-    connections: Mutex<Vec<UnixStream>>,
+    /// Number of connections that the front has opened.
+    opened: AtomicUsize,
+    /// Those that it has not closed, by their number.
+    connections: Mutex<HashMap<usize, UnixStream>>,
     listener: Mutex<Option<UnixListener>>,
 }
 
@@ -95,6 +100,7 @@ impl Python {
             replying: Mutex::new(Box::new(by_target)),
             requests,
             closed,
+            opened: AtomicUsize::new(0),
             connections: Mutex::default(),
             listener: Mutex::default(),
         });
@@ -114,10 +120,15 @@ impl Python {
                 if shared.listener.lock().unwrap().is_none() {
                     return;
                 }
-                connections.push(stream.try_clone().unwrap());
+                let number = shared.opened.fetch_add(1, Ordering::Relaxed);
+                connections.insert(number, stream.try_clone().unwrap());
                 drop(connections);
                 let shared = shared.clone();
-                thread::spawn(move || serve_connection(&shared, stream));
+                thread::spawn(move || {
+                    serve_connection(&shared, stream);
+                    shared.connections.lock().unwrap().remove(&number);
+                    let _ = shared.closed.send(());
+                });
             }
         });
     }
@@ -141,7 +152,7 @@ impl Python {
     }
 
     pub fn end_connections(&self) {
-        for connection in self.shared.connections.lock().unwrap().drain(..) {
+        for (_, connection) in self.shared.connections.lock().unwrap().drain() {
             let _ = connection.shutdown(Shutdown::Both);
         }
     }
@@ -189,7 +200,7 @@ impl Python {
 
     /// Returns the number of connections that the front has opened.
     pub fn connections(&self) -> usize {
-        self.shared.connections.lock().unwrap().len()
+        self.shared.opened.load(Ordering::Relaxed)
     }
 }
 
@@ -215,7 +226,6 @@ fn serve_connection(shared: &Shared, stream: UnixStream) {
         }
     }
     let _ = reader.get_ref().shutdown(Shutdown::Both);
-    let _ = shared.closed.send(());
 }
 
 /// Returns None at the end of the connection.

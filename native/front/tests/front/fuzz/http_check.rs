@@ -140,8 +140,8 @@ fn check_frames(connection: &mut TcpStream) {
     connection.set_read_timeout(Some(LIMIT)).unwrap();
     let _ = connection.shutdown(Shutdown::Write);
     read_until_end(connection, &mut received);
-    // The beginning of a preface may get an answer of either protocol.
-    if !received.starts_with(b"HTTP/1.1 ") {
+    // A request before the preface has an answer of HTTP/1, also of version 1.0. What follows depends on its reader.
+    if !received.starts_with(b"HTTP/1.") {
         ServerFrames::default().take(&received);
     }
 }
