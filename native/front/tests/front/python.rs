@@ -85,7 +85,7 @@ struct Shared {
     closed: Sender<()>,
     /// Number of connections that the front has opened.
     opened: AtomicUsize,
-    /// Those that it has not closed, by their number.
+    /// Open connections of the front, by number.
     connections: Mutex<HashMap<usize, UnixStream>>,
     listener: Mutex<Option<UnixListener>>,
 }

@@ -140,7 +140,7 @@ fn check_frames(connection: &mut TcpStream) {
     connection.set_read_timeout(Some(LIMIT)).unwrap();
     let _ = connection.shutdown(Shutdown::Write);
     read_until_end(connection, &mut received);
-    // A request before the preface has an answer of HTTP/1, also of version 1.0. What follows depends on its reader.
+    // A request before the preface is answered in HTTP/1.0 or HTTP/1.1.
     if !received.starts_with(b"HTTP/1.") {
         ServerFrames::default().take(&received);
     }
