@@ -78,6 +78,8 @@ impl StopSignals {
     pub fn signal_rest(&mut self, processes: RunProcesses) {
         let mut empty_rounds = 0;
         for _ in 0..ROUNDS_MAX {
+            // Before each round, because a process that dies after it can leave a child that the round did not see.
+            self.dying.retain(|&pid| Process::open(pid).is_ok_and(|process| process.is_alive()));
             let mut members = processes.members();
             members.retain(|one| !self.signalled.contains(&one.pid) && !self.handlers.contains(&one.parent));
             empty_rounds = if members.is_empty() { empty_rounds + 1 } else { 0 };
@@ -91,8 +93,8 @@ impl StopSignals {
                 }
             }
         }
-        self.dying.retain(|&pid| Process::open(pid).is_ok_and(|process| process.is_alive()));
-        self.repeat_at = (!self.dying.is_empty()).then(|| now() + REPEAT_INTERVAL);
+        let is_complete = empty_rounds == LAST_EMPTY_ROUNDS && self.dying.is_empty();
+        self.repeat_at = (!is_complete).then(|| now() + REPEAT_INTERVAL);
     }
 
     fn signal(&mut self, pid: i32, process: &Process) {

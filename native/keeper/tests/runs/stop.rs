@@ -96,3 +96,17 @@ fn processes_that_fork_during_a_stop_are_signalled() {
         assert_eq!(run.wait_ended()["exit_code"], "143", "{mode:?}");
     }
 }
+
+#[test]
+fn children_of_processes_that_die_during_a_stop_are_signalled() {
+    // Each process of the chain forks the next one and ends by SIGTERM, which it blocks until then.
+    let chain = "use POSIX; $| = 1; my $term = POSIX::SigSet->new(SIGTERM); sigprocmask(SIG_BLOCK, $term); \
+                 print qq(open\n); for (1..1000) { \
+                 if (fork) { sigprocmask(SIG_UNBLOCK, $term); exit } } sigprocmask(SIG_UNBLOCK, $term); sleep 3600";
+    for mode in available_modes() {
+        let run = Run::new(mode, &format!("perl -e '{chain}' & wait; exec sleep 3600"), &[]).started();
+        run.wait_for_line("o open");
+        run.send_command("stop 3600000");
+        assert_eq!(run.wait_ended()["reason"], "stopped", "{mode:?}");
+    }
+}
