@@ -459,6 +459,8 @@ class Engine:
         start_limit_ms: int = 300000,
         port_quarantine_ms: int = 60000,
         public_ports: tuple[int, int] = ...,
+        restored_keys: Sequence[int] = ...,
+        first_epoch: int = ...,
     ) -> Engine:
         """Recover the journal and start. None starts an empty engine without a journal, for measurements.
 

@@ -12,12 +12,14 @@ import stat
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pyservice.durable_files import remove_unfinished, write_file
 
 FILE: Final = "keys.json"
 _FORMAT: Final = 1
+_RESTORED_FORMAT: Final = 2
+"""A release that does not know restored keys refuses this format. It would accept all tokens of them."""
 _KEY_BYTES: Final = 32
 _LAST_NUMBER: Final = 65_535
 
@@ -37,6 +39,12 @@ class Keyring:
     mac_keys: tuple[tuple[int, bytes], ...] = field(repr=False)
     current_key: int
     hash_key: bytes = field(repr=False)
+    restored_keys: frozenset[int] = field(default=frozenset(), repr=False)
+    """Numbers of keys from before a restore. They verify only `pub_` and `dev_` tokens."""
+    first_epoch: int = field(default=1, repr=False)
+    """The epoch of the journal is at least this one, so that it is above those of a lost journal."""
+    facts_stream: str = field(default="", repr=False)
+    """Name of the stream of facts. A restore changes it. Empty for the name that the hash key gives."""
 
 
 def load_or_create(data_dir: Path) -> Keyring:
@@ -61,8 +69,8 @@ def load(data_dir: Path) -> Keyring:
     if mode & 0o077:
         raise KeyringError(f"{path} is open to others (mode {mode:04o}): chmod 600 it")
     try:
-        return _parse(json.loads(content))
-    except (ValueError, KeyError, TypeError, AttributeError):
+        return parse(content)
+    except ValueError:
         # The cause may quote a key.
         raise KeyringError(f"{path} is damaged: restore it from a backup") from None
 
@@ -89,13 +97,38 @@ def drop(data_dir: Path, numbers: Collection[int]) -> Keyring:
     mac_keys = tuple(
         key for key in ring.mac_keys if key[0] == ring.current_key or key[0] not in numbers
     )
-    new_ring = replace(ring, mac_keys=mac_keys)
+    kept = ring.restored_keys.intersection(number for number, _ in mac_keys)
+    new_ring = replace(ring, mac_keys=mac_keys, restored_keys=kept)
     _write(data_dir, new_ring)
     return new_ring
 
 
-def _parse(content: dict[str, object]) -> Keyring:
-    if content["format"] != _FORMAT:
+def restored(ring: Keyring, first_epoch: int) -> Keyring:
+    """Returns the keys of a service that continues without its journal.
+
+    A new key signs all tokens. Tokens of earlier lobbies and players never become valid.
+    """
+    number = max(number for number, _ in ring.mac_keys) + 1
+    return replace(
+        ring,
+        mac_keys=(*ring.mac_keys, (number, secrets.token_bytes(_KEY_BYTES))),
+        current_key=number,
+        restored_keys=frozenset(number for number, _ in ring.mac_keys),
+        first_epoch=first_epoch,
+        facts_stream=secrets.token_hex(16),
+    )
+
+
+def parse(content: bytes) -> Keyring:
+    """Reads the content of a key file. Raises ValueError."""
+    try:
+        return _parse(json.loads(content))
+    except (KeyError, TypeError, AttributeError):
+        raise ValueError from None
+
+
+def _parse(content: dict[str, Any]) -> Keyring:
+    if content["format"] not in (_FORMAT, _RESTORED_FORMAT):
         raise ValueError
     texts = content["mac_keys"]
     current = content["current_key"]
@@ -104,7 +137,14 @@ def _parse(content: dict[str, object]) -> Keyring:
     mac_keys = tuple((int(number), _key(text)) for number, text in texts.items())
     if current not in {number for number, _ in mac_keys}:
         raise ValueError
-    return Keyring(mac_keys, current, _key(content["hash_key"]))
+    return Keyring(
+        mac_keys,
+        current,
+        _key(content["hash_key"]),
+        frozenset(content.get("restored_keys", ())),
+        content.get("first_epoch", 1),
+        content.get("facts_stream", ""),
+    )
 
 
 def _key(text: object) -> bytes:
@@ -123,10 +163,19 @@ def _create(data_dir: Path) -> None:
 
 
 def _write(data_dir: Path, ring: Keyring) -> None:
-    content = {
-        "format": _FORMAT,
+    write_file(data_dir / FILE, text(ring), mode=0o600)
+
+
+def text(ring: Keyring) -> bytes:
+    """Returns the content of a key file."""
+    content: dict[str, object] = {
+        "format": _RESTORED_FORMAT if ring.facts_stream else _FORMAT,
         "current_key": ring.current_key,
         "mac_keys": {str(number): key.hex() for number, key in ring.mac_keys},
         "hash_key": ring.hash_key.hex(),
     }
-    write_file(data_dir / FILE, json.dumps(content, indent=1).encode() + b"\n", mode=0o600)
+    if ring.facts_stream:
+        content["restored_keys"] = sorted(ring.restored_keys)
+        content["first_epoch"] = ring.first_epoch
+        content["facts_stream"] = ring.facts_stream
+    return json.dumps(content, indent=1).encode() + b"\n"

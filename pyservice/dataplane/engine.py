@@ -73,9 +73,12 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
         start_limit_ms=limits.start_limit_ms,
         port_quarantine_ms=limits.port_quarantine_ms,
         public_ports=limits.public_ports,
+        restored_keys=sorted(keys.restored_keys),
+        first_epoch=keys.first_epoch,
     )
     warn_of_uncovered_block(native.uncovered_block())
-    stream = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
+    of_hash_key = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()
+    stream = keys.facts_stream or of_hash_key
     return Engine(native, limits, stream)
 
 

@@ -59,7 +59,7 @@ def test_lost_keys_beside_a_journal_are_not_replaced(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"format": 2},
+        {"format": 3},
         {"current_key": 9},
         {"current_key": "1"},
         {"hash_key": "00"},
@@ -117,3 +117,37 @@ def test_keyring_without_free_key_numbers_is_not_rotated(tmp_path: Path) -> None
     with pytest.raises(keyring.KeyringError, match="used up"):
         keyring.rotate(tmp_path)
     assert path.read_bytes() == before
+
+
+def test_restored_keys_stay_beside_a_new_one(tmp_path: Path) -> None:
+    before = keyring.load_or_create(tmp_path)
+    ring = keyring.restored(before, first_epoch=1_000)
+    (tmp_path / keyring.FILE).write_bytes(keyring.text(ring))
+    assert keyring.load(tmp_path) == ring
+    assert ring.mac_keys[:-1] == before.mac_keys
+    assert ring.hash_key == before.hash_key
+    assert ring.restored_keys == {before.current_key}
+    assert ring.current_key == ring.mac_keys[-1][0] != before.current_key
+    assert ring.facts_stream != before.facts_stream
+
+
+def test_second_restore_restores_the_keys_of_the_first(tmp_path: Path) -> None:
+    first = keyring.restored(keyring.load_or_create(tmp_path), first_epoch=1_000)
+    second = keyring.restored(first, first_epoch=2_000)
+    assert second.restored_keys == {number for number, _ in first.mac_keys}
+    assert second.facts_stream != first.facts_stream
+
+
+def test_restored_key_can_be_dropped(tmp_path: Path) -> None:
+    before = keyring.load_or_create(tmp_path)
+    (tmp_path / keyring.FILE).write_bytes(keyring.text(keyring.restored(before, first_epoch=9)))
+    ring = keyring.drop(tmp_path, [before.current_key])
+    assert [number for number, _ in ring.mac_keys] == [ring.current_key]
+    assert ring.restored_keys == frozenset()
+    assert keyring.load(tmp_path) == ring, "the epoch and the stream stay"
+
+
+def test_release_before_refuses_restored_keys(tmp_path: Path) -> None:
+    """It would accept all tokens of them."""
+    ring = keyring.restored(keyring.load_or_create(tmp_path), first_epoch=9)
+    assert json.loads(keyring.text(ring))["format"] == 2

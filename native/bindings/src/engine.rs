@@ -64,7 +64,8 @@ impl Engine {
     #[staticmethod]
     #[pyo3(signature = (journal_dir, *, mac_keys, current_key, hash_key,
         boot_id_path = "/proc/sys/kernel/random/boot_id", segment_bytes = 67_108_864, shard = 1,
-        start_limit_ms = 300_000, port_quarantine_ms = 60_000, public_ports = (26_000, 31_999)))]
+        start_limit_ms = 300_000, port_quarantine_ms = 60_000, public_ports = (26_000, 31_999),
+        restored_keys = vec![], first_epoch = 1))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn open(
         py: Python<'_>,
@@ -78,16 +79,18 @@ impl Engine {
         start_limit_ms: u64,
         port_quarantine_ms: u64,
         public_ports: (u16, u16),
+        restored_keys: Vec<u16>,
+        first_epoch: u64,
     ) -> PyResult<Engine> {
         let hash = Arc::new(HashKey::new(hash_key.0));
-        let usual = EngineConfig::new(shard, journal::key_ring(&mac_keys, current_key)?);
+        let usual = EngineConfig::new(shard, journal::key_ring(&mac_keys, current_key, &restored_keys)?);
         let ports = PortRange { first: public_ports.0, last: public_ports.1 };
         let config = EngineConfig { start_limit_ms, port_quarantine_ms, ports, ..usual };
         let engine = hosting_core::Engine::new(config);
         let started = Instant::now();
         let (opened, recovered) = py.detach(|| -> PyResult<_> {
             let Some(dir) = journal_dir else { return Ok((Shard::new(engine, None), None)) };
-            let options = journal::options(dir, boot_id_path, segment_bytes, shard);
+            let options = journal::options(dir, boot_id_path, segment_bytes, shard, first_epoch);
             let (opened, recovered) = Shard::open(engine, options).map_err(|error| journal::open_failed(&error))?;
             Ok((opened, Some(recovered)))
         })?;

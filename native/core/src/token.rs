@@ -62,6 +62,9 @@ pub enum TokenProblem {
 #[derive(Clone)]
 struct Key {
     id: u16,
+    /// Whether the key was in use before a restore. It then verifies only `pub_` and `dev_` tokens, because tokens of later
+    /// lobbies and players may have the same content.
+    is_restored: bool,
     player: [u8; 32],
     lobby: [u8; 32],
     public: [u8; 32],
@@ -73,6 +76,7 @@ impl Key {
     fn new(id: u16, secret: &[u8; 32]) -> Key {
         Key {
             id,
+            is_restored: false,
             player: blake3::derive_key("hosting player token v1", secret),
             lobby: blake3::derive_key("hosting lobby token v1", secret),
             public: blake3::derive_key("hosting public token v1", secret),
@@ -102,6 +106,13 @@ impl KeyRing {
         let seed_secret = blake3::derive_key("hosting table secret v1", &keys[position].1);
         let keys = keys.into_iter().map(|(id, secret)| Key::new(id, &secret));
         Ok(KeyRing { keys: keys.collect(), current: position, seed_secret })
+    }
+
+    /// Lets a key verify only `pub_` and `dev_` tokens. Returns false for an unknown id and for the current key.
+    pub fn mark_restored(&mut self, id: u16) -> bool {
+        let current_id = self.current_id();
+        let key = self.keys.iter_mut().find(|key| key.id == id && id != current_id);
+        key.map(|key| key.is_restored = true).is_some()
     }
 
     /// Adds a key, which becomes the current one.
@@ -154,7 +165,7 @@ impl KeyRing {
 
     /// Signs a `lobby_` token. Returns None for an unknown key id.
     pub fn sign_lobby(&self, key_id: u16, lobby: Id) -> Option<String> {
-        let key = self.key(key_id)?;
+        let key = self.lobby_key(key_id)?;
         let mut body = [0u8; LOBBY_BODY + MAC_LEN];
         start_body(&mut body, key.id, lobby);
         Some(sign(&key.lobby, &mut body, LOBBY_BODY, LOBBY_PREFIX))
@@ -163,13 +174,13 @@ impl KeyRing {
     /// Verifies a `lobby_` token. Returns the lobby id.
     pub fn verify_lobby(&self, token: &str) -> Option<Id> {
         let body: [u8; LOBBY_BODY + MAC_LEN] = open(token, LOBBY_PREFIX)?;
-        let key = self.key(key_id_of(&body))?;
+        let key = self.lobby_key(key_id_of(&body))?;
         is_authentic(&key.lobby, &body, LOBBY_BODY).then(|| id_at(&body, 3))
     }
 
     /// Signs a `player_` token. Returns None for an unknown key id.
     pub fn sign_player(&self, token: &PlayerToken) -> Option<String> {
-        let key = self.key(token.key_id)?;
+        let key = self.lobby_key(token.key_id)?;
         let mut body = [0u8; PLAYER_BODY + MAC_LEN];
         start_body(&mut body, key.id, token.lobby);
         body[19..22].copy_from_slice(&token.slot.to_le_bytes()[..3]);
@@ -185,7 +196,7 @@ impl KeyRing {
     /// Verifies the MAC of a `player_` token like [`KeyRing::verify_player`].
     pub fn check_player(&self, token: &str) -> Result<PlayerToken, TokenProblem> {
         let body: [u8; PLAYER_BODY + MAC_LEN] = open(token, PLAYER_PREFIX).ok_or(TokenProblem::Malformed)?;
-        let key = self.key(key_id_of(&body)).ok_or(TokenProblem::Forged)?;
+        let key = self.lobby_key(key_id_of(&body)).ok_or(TokenProblem::Forged)?;
         if !is_authentic(&key.player, &body, PLAYER_BODY) {
             return Err(TokenProblem::Forged);
         }
@@ -203,6 +214,11 @@ impl KeyRing {
 
     fn key(&self, id: u16) -> Option<&Key> {
         self.keys.iter().find(|key| key.id == id)
+    }
+
+    /// Returns a key for the tokens of lobbies and players.
+    fn lobby_key(&self, id: u16) -> Option<&Key> {
+        self.key(id).filter(|key| !key.is_restored)
     }
 }
 
@@ -241,7 +257,7 @@ impl KeyRing {
     /// Verifies a mock player token and returns `(hour of signing in service time, MAC)`, or None if it is invalid.
     pub(crate) fn verify_mock(&self, namespace: Id, token_id: Id, token: &str) -> Option<(u32, [u8; MAC_LEN])> {
         let body: [u8; MOCK_BODY + MAC_LEN] = open(token, PLAYER_PREFIX)?;
-        let key = self.key(key_id_of(&body))?;
+        let key = self.lobby_key(key_id_of(&body))?;
         let mut mac = [0u8; MAC_LEN];
         mac.copy_from_slice(&body[MOCK_BODY..]);
         let hour = u32::from_le_bytes([body[3], body[4], body[5], body[6]]);
@@ -400,6 +416,23 @@ mod tests {
         assert_eq!(old.verify_public(&newer), None, "a key that the ring does not have");
         assert_eq!(new.sign_player(&token()), old.sign_player(&token()), "signed with the key that the token names");
         assert_eq!(new.sign_lobby(3, Id([1; 16])), None);
+    }
+
+    #[test]
+    fn restored_key_verifies_only_public_and_development_tokens() {
+        let (before, mut ring) = (ring(&[1], 1), ring(&[1, 2], 2));
+        assert!(ring.mark_restored(1));
+        let (namespace, id, nonce) = (Id([3; 16]), Id([4; 16]), [5; 16]);
+        assert_eq!(ring.verify_public(&before.sign_public(namespace, id)), Some((namespace, id)));
+        let development = before.sign_development(namespace, id, 9);
+        assert_eq!(ring.verify_development(&development), Some((namespace, id, 9)));
+        let player = before.sign_player(&token()).expect("signed");
+        assert_eq!(ring.check_player(&player), Err(TokenProblem::Forged));
+        assert_eq!(ring.verify_lobby(&before.sign_lobby(1, id).expect("signed")), None);
+        assert_eq!(ring.verify_mock(namespace, id, &before.sign_mock(namespace, id, 1, &nonce)), None);
+        assert_eq!((ring.sign_lobby(1, id), ring.sign_player(&token())), (None, None));
+        assert!(!ring.mark_restored(2), "the current key signs");
+        assert!(!ring.mark_restored(3), "it is unknown");
     }
 
     #[test]

@@ -90,6 +90,12 @@ pub enum OpenError {
         first_lsn: Lsn,
         reason: String,
     },
+    /// The log was written before the restore that began with another epoch.
+    BeforeRestore {
+        path: PathBuf,
+        epoch: u64,
+        first_epoch: u64,
+    },
 }
 
 impl OpenError {
@@ -154,6 +160,11 @@ impl fmt::Display for OpenError {
             Self::Apply { segment, offset, first_lsn, reason } => {
                 write!(f, "segment {segment}, offset {offset}, events from {first_lsn}: {reason}")
             }
+            Self::BeforeRestore { path, epoch, first_epoch } => write!(
+                f,
+                "{} has epoch {epoch} and is older than the restore, which began with {first_epoch}: move it away",
+                path.display()
+            ),
         }
     }
 }

@@ -68,6 +68,10 @@ pub fn open_stepped(
     let folder_lock = folder.lock("lock")?;
     let listing = folder.list()?;
     let log = read_log(&folder, &options, &listing, state)?;
+    let (epoch, first_epoch) = (log.cursor.epoch, options.first_epoch);
+    if epoch != 0 && epoch < first_epoch {
+        return Err(OpenError::BeforeRestore { path: folder.path, epoch, first_epoch });
+    }
     settle(&folder, log.last_batch)?;
     let physical_block = folder.files.physical_block(&folder.path);
     let alignment = segment_format::batch_alignment(physical_block);
@@ -76,7 +80,7 @@ pub fn open_stepped(
     let pool = SegmentPool::restore(&folder, &new_segments, &listing, log.first_segment, log.tail, &mut queue)?;
     let clock = ServiceClock::resume(Arc::clone(&time_and_random), boot_id, log.cursor.clock.as_ref());
     let core = JournalCore {
-        epoch: log.cursor.epoch + 1,
+        epoch: (log.cursor.epoch + 1).max(options.first_epoch),
         shared: Mutex::new(Shared::new(queue, pool, Counters::new(), time_and_random.boot_ms())),
         writer_wake: Condvar::new(),
         pool_wake: Condvar::new(),

@@ -13,6 +13,8 @@ pub struct Options {
     /// Length of new segment files: a multiple of 4 KiB, at least 256 KiB. Files of another length are read, but not
     /// reused.
     pub segment_bytes: u64,
+    /// Smallest epoch of this run. A restored service begins above the epochs of the lost journal.
+    pub first_epoch: u64,
     /// Number and name of every event kind of this build. Each segment and image contains this table.
     pub kinds: &'static [(u8, &'static str)],
     /// Function that ends the process after a failed write or sync, or a panic in a thread of the journal. The events of
@@ -27,6 +29,7 @@ impl Options {
             boot_id_path: PathBuf::from("/proc/sys/kernel/random/boot_id"),
             shard,
             segment_bytes: 64 * 1024 * 1024,
+            first_epoch: 1,
             kinds,
             on_fatal: abort_process,
         }

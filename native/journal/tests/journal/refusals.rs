@@ -281,3 +281,22 @@ fn invalid_options_are_refused_with_the_reason() {
     let options = Options::new("/journal", 1, KINDS);
     assert_eq!(options.segment_bytes, 64 * 1024 * 1024);
 }
+
+#[test]
+fn log_from_before_a_restore_is_refused() {
+    let mut world = world_with_nine_events();
+    world.options.first_epoch = 1_000;
+    let error = refusal(&mut world);
+    let OpenError::BeforeRestore { epoch, first_epoch, .. } = error else { panic!("{error}") };
+    assert_eq!((epoch, first_epoch), (1, 1_000));
+}
+
+#[test]
+fn restored_service_begins_above_the_epochs_of_the_lost_log() {
+    let mut world = World::new(Disk::new(2));
+    world.options.first_epoch = 1_000;
+    for epoch in [1_000, 1_001] {
+        assert_eq!(world.open().unwrap().epoch, epoch);
+        world.drop_journal();
+    }
+}
