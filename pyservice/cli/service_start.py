@@ -9,6 +9,8 @@ from typing import Any, Final
 
 from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
 from pyservice.cli.options import fail, load_or_exit
+from pyservice.data_formats import FormatsRefused, require_formats
+from pyservice.process.directory_lock import DirectoryUnusable, make_folder
 from pyservice.process.launch import Launch
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.process.ready_report import SupervisorLink
@@ -27,6 +29,7 @@ _RUN: Final = {
     "cdn": run_cdn,
     "edge-guard": run_edge_guard,
 }
+_WITH_DATA: Final = ("all", "data", "control")
 
 
 def serve(
@@ -50,11 +53,28 @@ def serve(
 
     warning = readable_secrets(config) if parent is None else None
     configuration = load_or_exit(flags, config)
+    if parent is None and role in _WITH_DATA and not _may_change(configuration):
+        return 1
     inherited = _inherited_listeners(listeners, configuration)
     launch = Launch(configuration, reread, ready_file, parent, warning, words, inherited)
     if role == "cdn" and parent is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])
     return _RUN[role](launch)
+
+
+def _may_change(settings: Settings) -> bool:
+    """Returns whether this release may change the data directory. Logs why not."""
+    try:
+        make_folder(settings.data_dir)
+        require_formats(settings.data_dir)
+    except (FormatsRefused, DirectoryUnusable, OSError) as error:
+        # Loaded here, because a start loads it while its children start.
+        from pyservice.observability.logging import configure_logging, get_logger
+
+        configure_logging(level=settings.log_level, format=settings.log_format)
+        get_logger("serve").error("fatal error", error=str(error))
+        return False
+    return True
 
 
 def _inherited_listeners(pairs: Sequence[str], settings: Settings) -> dict[str, int]:

@@ -16,11 +16,11 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from pyservice.data_formats import FEED_FORMAT as FORMAT
 from pyservice.durable_files import write_files
 from pyservice.ids import is_uuid
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 
-FORMAT: Final = 1
 _MAGIC: Final = b"HOSTFEED"
 _HEAD = struct.Struct("<8sHHI32s")
 _CONFIGURATION: Final = 1

@@ -11,8 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from pyservice.cli.commands import app
+from pyservice.data_formats import RECORDS_REVISION
 from pyservice.storage.database import open_database
-from pyservice.storage.migrations import HEAD, current_revision, known_revisions, upgrade
+from pyservice.storage.migrations import current_revision, known_revisions, upgrade
 from tests.support.command_line import run
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService
@@ -28,7 +29,7 @@ def test_migrate_creates_the_tables_once(url: str | None, tmp_path: Path) -> Non
     environment = {} if url is None else {"PYSERVICE_DATABASE_URL": url}
     for _ in range(2):
         result = run(tmp_path, "migrate", **environment)
-        assert (result.returncode, result.stdout) == (0, f"{HEAD}\n"), result.stderr
+        assert (result.returncode, result.stdout) == (0, f"{RECORDS_REVISION}\n"), result.stderr
 
 
 @pytest.mark.full
@@ -41,7 +42,7 @@ def test_migrate_is_rejected_beside_a_running_service(tmp_path: Path) -> None:
         assert "in use by process" in result.stderr
     finally:
         full_service.close()
-    assert run(full_service.data_dir, "migrate").stdout == f"{HEAD}\n"
+    assert run(full_service.data_dir, "migrate").stdout == f"{RECORDS_REVISION}\n"
 
 
 def revision(url: str | None, folder: Path, new: str | None = None) -> str | None:
@@ -66,19 +67,19 @@ def test_start_without_migration_permission_rejects_an_older_database(
     full_service = FullService(tmp_path, url, migrate_at_start=False)
     folder, oldest = full_service.data_dir / "control", known_revisions()[0]
     folder.mkdir(parents=True, mode=0o700)
-    assert revision(url, folder, oldest) == oldest != HEAD
+    assert revision(url, folder, oldest) == oldest != RECORDS_REVISION
     try:
         assert full_service.spawn().wait(START_TIMEOUT_S) == 1
         assert not full_service.ready_file.exists()
         log = full_service.log()
-        assert f"the database is at revision {oldest}, this version needs {HEAD}" in log
+        assert f"the database is at revision {oldest}, this version needs {RECORDS_REVISION}" in log
         assert "pyservice migrate" in log
         assert revision(url, folder) == oldest
 
         result = run(
             full_service.data_dir, "migrate", **({"PYSERVICE_DATABASE_URL": url} if url else {})
         )
-        assert (result.returncode, result.stdout) == (0, f"{HEAD}\n"), result.stderr
+        assert (result.returncode, result.stdout) == (0, f"{RECORDS_REVISION}\n"), result.stderr
         full_service.start()
 
         async def create_game() -> None:

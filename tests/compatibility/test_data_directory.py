@@ -25,6 +25,7 @@ from uuid import uuid4
 import pytest
 
 from tests.compatibility.interface_list import FOLDER
+from tests.support.command_line import run
 from tests.support.fault_shim import compiled_library
 from tests.support.full_service import Developer, FullService, HttpClient, running
 from tests.support.killed_service import KilledService
@@ -61,9 +62,32 @@ def facts(folder: Path) -> Any:
     return facts
 
 
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_directory_stays_as_it_is_until_the_upgrade_is_committed(folder: Path, facts: Any) -> None:
+    assert facts
+    data = folder / "data"
+    before = contents(data)
+    refused = run(data, "serve")
+    assert refused.returncode == 1
+    assert f"was written by release {RELEASE}, which cannot read" in refused.stderr
+    assert "journal 2 (it reads 1)" in refused.stderr
+    assert f"run pyservice upgrade commit --data-dir {data}" in refused.stderr
+    assert run(data, "migrate").returncode == 1
+    assert "and nothing is lost" in run(data, "rollback-check").stdout
+    # A lock has the PID of its last holder.
+    assert contents(data) | {data / "control/LOCK": b""} == before
+
+
 @pytest.fixture
 def service(folder: Path, facts: Any) -> Iterator[FullService]:
     """The service of this code over that directory, beside the running game servers."""
+    assert run(folder / "data", "upgrade", "commit").returncode == 0
+    check = run(folder / "data", "rollback-check")
+    assert check.returncode == 1
+    assert f"release {RELEASE} cannot read journal 2 (it reads 1), records" in check.stdout
     keeper = folder / "hosting-keeper"
     keeper.write_bytes(lzma.decompress((FOLDER / f"keeper-{RELEASE}.xz").read_bytes()))
     keeper.chmod(0o755)

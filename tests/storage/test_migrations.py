@@ -14,9 +14,10 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, LargeBinary, MetaData, Table, func, insert, select, text
 
+from pyservice.data_formats import RECORDS_REVISION
 from pyservice.storage import migrations
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
-from pyservice.storage.migrations import HEAD, current_revision, known_revisions, migrate, upgrade
+from pyservice.storage.migrations import current_revision, known_revisions, migrate, upgrade
 from pyservice.storage.tables import metadata
 from tests.support.databases import KINDS, Databases
 from tests.support.stored_use import check_stored_use
@@ -88,8 +89,8 @@ def check_rows_kept(
 
 def test_last_script_is_the_current_revision() -> None:
     script = ScriptDirectory(str(VERSIONS.parent))
-    assert script.get_heads() == [HEAD]
-    assert known_revisions()[-1] == HEAD
+    assert script.get_heads() == [RECORDS_REVISION]
+    assert known_revisions()[-1] == RECORDS_REVISION
 
 
 async def test_migrated_tables_match_the_current_tables(database: Database) -> None:
@@ -115,9 +116,9 @@ async def test_data_of_every_revision_survives_the_upgrade(
     before = await database.run_sync(arrive)
     assert len(before) > 10
     assert all(len(rows) == ROWS for rows in before.values())
-    assert await migrate(database, is_allowed=True) == (revision != HEAD)
+    assert await migrate(database, is_allowed=True) == (revision != RECORDS_REVISION)
     check_rows_kept(before, await database.run_sync(contents))
-    assert await database.run_sync(current_revision) == HEAD
+    assert await database.run_sync(current_revision) == RECORDS_REVISION
 
 
 async def test_upgrade_stores_the_use_of_quotas(database: Database) -> None:
@@ -148,10 +149,10 @@ def upgrade():
 
 def a_later_version(folder: Path, monkeypatch: pytest.MonkeyPatch, trouble: str = "") -> None:
     shutil.copytree(VERSIONS, folder / "versions", ignore=shutil.ignore_patterns("__pycache__"))
-    content = NEXT.format(head=HEAD, trouble=trouble)
+    content = NEXT.format(head=RECORDS_REVISION, trouble=trouble)
     (folder / "versions" / "next_tables.py").write_text(content)
     monkeypatch.setattr(migrations, "_FOLDER", folder)
-    monkeypatch.setattr(migrations, "HEAD", "next")
+    monkeypatch.setattr(migrations, "RECORDS_REVISION", "next")
 
 
 async def filled(database: Database) -> dict[str, list[dict[str, Any]]]:
@@ -182,7 +183,7 @@ async def test_failed_upgrade_changes_nothing(
     with pytest.raises(RuntimeError, match="in the middle"):
         await migrate(database, is_allowed=True)
     assert await database.run_sync(contents) == before
-    assert await database.run_sync(current_revision) == HEAD
+    assert await database.run_sync(current_revision) == RECORDS_REVISION
 
 
 async def test_older_database_is_rejected_when_migration_is_not_allowed(
@@ -190,7 +191,9 @@ async def test_older_database_is_rejected_when_migration_is_not_allowed(
 ) -> None:
     before = await filled(database)
     a_later_version(tmp_path / "later", monkeypatch)
-    with pytest.raises(DatabaseUnusable, match=rf"revision {HEAD}.*needs next.*pyservice migrate"):
+    with pytest.raises(
+        DatabaseUnusable, match=rf"revision {RECORDS_REVISION}.*needs next.*pyservice migrate"
+    ):
         await migrate(database, is_allowed=False)
     assert await database.run_sync(contents) == before
 

@@ -11,9 +11,8 @@ from typing import Final
 
 from sqlalchemy import Connection, func, inspect, select, text
 
+from pyservice.data_formats import RECORDS_REVISION
 from pyservice.storage.database import Database, DatabaseUnusable
-
-HEAD: Final = "0015"
 
 _FOLDER: Final = Path(__file__).parent
 _LOCK: Final = 0x686F7374696E67
@@ -21,7 +20,7 @@ _LOCK: Final = 0x686F7374696E67
 
 
 async def migrate(database: Database, *, is_allowed: bool) -> bool:
-    """Migrates the database to the revision `HEAD` of this release. Returns whether the revision
+    """Migrates the database to the revision `RECORDS_REVISION` of this release. Returns whether the revision
     changed.
 
     Concurrent callers wait for the first one. Raises DatabaseUnusable if migration is not allowed,
@@ -40,14 +39,14 @@ async def migrate(database: Database, *, is_allowed: bool) -> bool:
 
 def _migrate(connection: Connection, *, is_allowed: bool) -> bool:
     current = current_revision(connection)
-    if current == HEAD:
+    if current == RECORDS_REVISION:
         return False
     if current is not None and not is_allowed and current in known_revisions():
         raise DatabaseUnusable(
-            f"the database is at revision {current}, this version needs {HEAD}: make a backup, then run "
+            f"the database is at revision {current}, this version needs {RECORDS_REVISION}: make a backup, then run "
             "pyservice migrate (or set migrate_at_start)"
         )
-    upgrade(connection, current, HEAD)
+    upgrade(connection, current, RECORDS_REVISION)
     return True
 
 

@@ -1,0 +1,149 @@
+"""Formats of the files in a data directory, and the releases that can read them.
+
+`formats.json` names the formats that may be written, and those of the release before. A release
+with other formats changes nothing until `pyservice upgrade commit` allows it. So until then, the
+release before can go on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from pyservice.durable_files import write_file
+
+FILE: Final = "formats.json"
+RECORDS_REVISION: Final = "0015"
+FEED_FORMAT: Final = 1
+
+_FORMATS: Final = {"journal": "2", "records": RECORDS_REVISION, "feed": "1", "runs": "1"}
+"""The journal's format is that of its segments. `runs` are the folders of game servers."""
+_KEYS: Final = ("keys.json", "control/keys.json")
+
+
+class FormatsRefused(Exception):
+    """This release must not change the data directory. The message says what to do."""
+
+
+class _Release(NamedTuple):
+    name: str
+    formats: dict[str, str]
+
+    def unreadable(self, formats: dict[str, str]) -> list[str]:
+        """Returns the `formats` that the release cannot read."""
+        return [
+            f"{part} {found} (it reads {self.formats.get(part, 'none')})"
+            for part, found in formats.items()
+            if self.formats.get(part) != found
+        ]
+
+
+_FIRST: Final = _Release("0.1.0", {"journal": "1", "records": "0003", "feed": "1", "runs": "1"})
+"""It wrote no `formats.json`."""
+
+
+class _Noted(NamedTuple):
+    release: _Release
+    before: _Release | None
+    committed_ms: int
+
+
+def require_formats(data_dir: Path) -> None:
+    """Lets this release change the directory. Notes its formats in a new directory.
+
+    Raises FormatsRefused and OSError.
+    """
+    noted, this = _noted(data_dir), _this_release()
+    if noted is None:
+        _note(data_dir, _Noted(this, None, 0))
+        return
+    found = noted.release
+    if found.name == this.name and found.formats == this.formats:
+        return
+    if any(text > this.formats.get(part, "") for part, text in found.formats.items()):
+        raise FormatsRefused(
+            f"{data_dir} was written by release {found.name}: use that release, or a newer one "
+            "(pyservice rollback-check of that release says what a rollback loses)"
+        )
+    unreadable = found.unreadable(this.formats)
+    if unreadable:
+        raise FormatsRefused(
+            f"{data_dir} was written by release {found.name}, which cannot read what this release "
+            f"writes: {', '.join(unreadable)}. Nothing was changed, and {found.name} can go on. To "
+            "upgrade without a way back, make a backup and run pyservice upgrade commit "
+            f"--data-dir {data_dir}"
+        )
+    _note(data_dir, _Noted(this, found, 0))
+
+
+def commit_upgrade(data_dir: Path) -> str:
+    """Allows the formats of this release. Returns what the operator should know. Raises OSError."""
+    noted, this = _noted(data_dir), _this_release()
+    if noted is None or noted.release.formats == this.formats:
+        return f"nothing to commit: {data_dir} has the formats of this release"
+    _note(data_dir, _Noted(this, noted.release, time.time_ns() // 1_000_000))
+    return f"committed: the next start upgrades {data_dir} from {noted.release.name} to {this.name}"
+
+
+def rollback_losses(data_dir: Path) -> tuple[bool, str]:
+    """Returns whether the release before can read the directory, and a text for the operator.
+
+    Raises OSError.
+    """
+    noted, this = _noted(data_dir), _this_release()
+    if noted is None:
+        return True, f"{data_dir} has no data"
+    release, before, committed_ms = noted
+    if release.name != this.name:
+        return True, f"nothing was changed: release {release.name} goes on, and nothing is lost"
+    if before is None:
+        return True, f"release {release.name} made {data_dir}: there is no release before"
+    unreadable = before.unreadable(release.formats)
+    if not unreadable:
+        return True, f"release {before.name} can read {data_dir}: a rollback loses nothing"
+    made = datetime.fromtimestamp(committed_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return False, (
+        f"release {before.name} cannot read {', '.join(unreadable)}. It needs a copy of {data_dir} "
+        f"from before the upgrade ({made}). All changes since then are lost: games, versions, "
+        "tokens, revocations, lobbies and players"
+    )
+
+
+def _this_release() -> _Release:
+    from importlib.metadata import version
+
+    return _Release(version("pyservice"), _FORMATS)
+
+
+def _noted(data_dir: Path) -> _Noted | None:
+    """Returns None for a directory without data. Raises OSError."""
+    # A new service writes the file before its keys.
+    has_keys = any((data_dir / name).exists() for name in _KEYS)
+    path = data_dir / FILE
+    try:
+        return _parse(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return _Noted(_FIRST, None, 0) if has_keys else None
+    except (ValueError, KeyError, TypeError):
+        raise OSError(f"{path} is damaged: restore it from a backup") from None
+
+
+def _parse(content: dict[str, Any]) -> _Noted:
+    before = content["before"]
+    return _Noted(
+        _Release(**content["release"]),
+        None if before is None else _Release(**before),
+        int(content["committed_ms"]),
+    )
+
+
+def _note(data_dir: Path, noted: _Noted) -> None:
+    content = {
+        "release": noted.release._asdict(),
+        "before": None if noted.before is None else noted.before._asdict(),
+        "committed_ms": noted.committed_ms,
+    }
+    write_file(data_dir / FILE, json.dumps(content, indent=1).encode() + b"\n")

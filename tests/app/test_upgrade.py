@@ -1,0 +1,74 @@
+"""Formats of a data directory: which release may write it, and which can go on after a rollback."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.data_formats import FILE
+from tests.support.command_line import run
+from tests.support.full_service import FullService
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[FullService]:
+    service = FullService(tmp_path)
+    yield service
+    service.close()
+
+
+def change(data_dir: Path, **fields: Any) -> None:
+    path = data_dir / FILE
+    content = json.loads(path.read_text())
+    content["release"] |= fields
+    path.write_text(json.dumps(content))
+
+
+def test_noted_formats_are_those_of_the_files(service: FullService) -> None:
+    service.start()
+    data = service.data_dir
+    formats = json.loads((data / FILE).read_text())["release"]["formats"]
+    [first, *_] = sorted((data / "journal").glob("seg-*.log"))
+    assert struct.unpack_from("<8sI", first.read_bytes()) == (b"HJSEGMNT", int(formats["journal"]))
+    assert service.stop() == 0
+    with closing(sqlite3.connect(data / "control/records.db")) as records:
+        [(revision,)] = records.execute("SELECT version_num FROM alembic_version")
+    assert formats["records"] == revision
+    check = run(data, "rollback-check")
+    assert (check.returncode, check.stdout.split(": ")[-1]) == (0, "there is no release before\n")
+
+
+def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) -> None:
+    service.start()
+    assert service.stop() == 0
+    change(service.data_dir, name="0.1.9")
+    assert "nothing was changed: release 0.1.9" in run(service.data_dir, "rollback-check").stdout
+    assert "nothing to commit" in run(service.data_dir, "upgrade", "commit").stdout
+    service.start()
+    assert service.stop() == 0
+    check = run(service.data_dir, "rollback-check")
+    assert (check.returncode, check.stdout) == (
+        0,
+        f"release 0.1.9 can read {service.data_dir}: a rollback loses nothing\n",
+    )
+
+
+def test_directory_of_a_newer_release_is_refused(service: FullService) -> None:
+    service.start()
+    assert service.stop() == 0
+    formats = json.loads((service.data_dir / FILE).read_text())["release"]["formats"]
+    change(service.data_dir, name="9.0.0", formats={**formats, "journal": "3"})
+    refused = run(service.data_dir, "serve")
+    assert refused.returncode == 1
+    assert "was written by release 9.0.0: use that release, or a newer one" in refused.stderr
+    (service.data_dir / FILE).write_text("{")
+    refused = run(service.data_dir, "serve")
+    assert refused.returncode == 1
+    assert "formats.json is damaged: restore it from a backup" in refused.stderr
