@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NoReturn
 
 from pyservice.app.object_storage import ObjectStorage
 from pyservice.app.public_servers import transport_settings
+from pyservice.backup.last_backup import last_backup_ms
 from pyservice.calls import Operation
 from pyservice.cdn.supervision import CdnProcess
 from pyservice.control import metrics
@@ -52,6 +54,7 @@ from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
+from pyservice.control.timestamps import now_ms
 from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.trials import TrialOperations
@@ -82,6 +85,7 @@ from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next
 from pyservice.settings import Settings
 from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
+from pyservice.storage.ownership import Instance, claim
 from pyservice.storage.quotas import CONFIGURATION_BYTES, LOG_BYTES
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
@@ -126,7 +130,7 @@ class ControlPlane:
             self._http_socket = listen(settings.control_http, settings.http_limits.backlog)
         url = settings.database_url
         self._database = open_database(url.get_secret_value() if url else None, self._folder)
-        self._database_watch = DatabaseHealthCheck(self._database)
+        self._database_watch = DatabaseHealthCheck(self._database, self._renew_ownership)
         self._metrics = RequestMetrics(inner_plane="control")
         self._topics = Topics()
         self._ids = RecordIds()
@@ -146,6 +150,7 @@ class ControlPlane:
         is_logged = False
         while not signals.stop.is_set():
             try:
+                await self._claim_database()
                 if await migrate(self._database, is_allowed=self._settings.migrate_at_start):
                     _log.info("database migrated", database=self._database.name)
                 owner = await ensure_owner(self._database, self._ids, self._folder)
@@ -169,6 +174,25 @@ class ControlPlane:
                 return True
         await self._database.close()
         return False
+
+    async def _claim_database(self) -> None:
+        instance = Instance.of_folder(self._settings.data_dir)
+        owned = self._ownership = await claim(
+            self._database, instance, now_ms(), self._leave_database
+        )
+        if owned.before is not None and owned.before.instance_id != instance.instance_id:
+            _log.warning("database taken over", before=str(owned.before))
+
+    async def _renew_ownership(self) -> None:
+        await self._ownership.renew(now_ms())
+
+    def _leave_database(self) -> NoReturn:
+        """Exits before anything is answered that is not in the database. The next start says why."""
+        place = self._database.location
+        _log.error(
+            "fatal error", error=f"the database {place} has another owner or an earlier state"
+        )
+        os._exit(1)
 
     def _wire(self, owner: ServiceOwner) -> None:
         settings = self._settings
@@ -417,12 +441,15 @@ class ControlPlane:
             self._usage,
         )
         problem = self._database_watch.problem
+        backup_ms = last_backup_ms(self._settings.data_dir)
         measured = metrics.render_metrics(
             self._feeder,
             self._topics.sequence,
             self._runtime.dropped_output,
             unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
             is_database_up=not problem,
+            owner_epoch=self._ownership.epoch,
+            backup_age_s=None if backup_ms is None else (now_ms() - backup_ms) / 1000,
         )
         return control_pb2.MetricsResponse(
             text=self._metrics.render(measured, self._usage.render(), await self._cdn.scrape()),

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import service_state
-from pyservice.storage.database import Conflict, Database, DatabaseUnusable
+from pyservice.storage.database import Database, DatabaseUnusable
 
 _POLL_INTERVAL_S: Final = 1.0
 _WRITE_INTERVAL_S: Final = 10.0
@@ -27,10 +25,13 @@ class DatabaseHealthCheck:
     def __init__(
         self,
         database: Database,
+        renew: Callable[[], Awaitable[None]],
         poll_s: float = _POLL_INTERVAL_S,
         write_s: float = _WRITE_INTERVAL_S,
     ) -> None:
+        """`renew` writes to the database."""
         self._database = database
+        self._renew = renew
         self._poll_s = poll_s
         self._write_s = write_s
         self._next_write_s = 0.0
@@ -58,7 +59,7 @@ class DatabaseHealthCheck:
         )
         if not problem and (self.problem or loop.time() >= self._next_write_s):
             problem = await self._problem(
-                self._write,
+                self._renew,
                 lambda: database.finished_writes,
                 "accepts reads but no changes: see the log",
             )
@@ -92,11 +93,6 @@ class DatabaseHealthCheck:
     async def _read(self) -> None:
         async with self._database.read() as tx:
             await service_state.get_int(tx, service_state.SOURCE_EPOCH)
-
-    async def _write(self) -> None:
-        with contextlib.suppress(Conflict):
-            async with self._database.write() as tx:
-                await service_state.put_int(tx, service_state.WRITTEN_MS, now_ms())
 
 
 async def _with_progress(step: Callable[[], Awaitable[None]], finished: Callable[[], int]) -> None:

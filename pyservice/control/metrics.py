@@ -15,7 +15,10 @@ def render_metrics(
     *,
     unexpected_errors: Mapping[str, int],
     is_database_up: bool,
+    owner_epoch: int,
+    backup_age_s: float | None,
 ) -> bytes:
+    """`backup_age_s` is None if no backup was made."""
     lines = [
         *gauge("feed_waiting", "Namespaces that the data plane has not stored yet.", feed.waiting),
         *gauge("feed_lag_seconds", "Age of the oldest waiting namespace.", feed.lag_s),
@@ -40,10 +43,13 @@ def render_metrics(
         *gauge(
             "database_up", "Whether the database accepts reads and changes.", int(is_database_up)
         ),
+        *gauge("owner_epoch", "Owner epoch of this service in its database.", owner_epoch),
         *counter(
             "unforeseen_errors", "Unexpected errors of background jobs.", unexpected_errors, "work"
         ),
     ]
+    if backup_age_s is not None:
+        lines += gauge("backup_age_seconds", "Time since the last backup began.", backup_age_s)
     return "".join(lines).encode()
 
 

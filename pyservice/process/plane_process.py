@@ -99,7 +99,7 @@ def run_plane(
 
 def _report_error(error: Exception) -> int:
     _log.error("fatal error", error=str(error))
-    return 1
+    return int(getattr(error, "exit_status", 1))
 
 
 async def _cancel_rest() -> list[str]:

@@ -13,7 +13,12 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from pyservice.concurrency.backoff import Backoff
-from pyservice.process.child_process import HEALTHY_MS, RESTART_DELAYS_S, ChildProcess
+from pyservice.process.child_process import (
+    HEALTHY_MS,
+    NO_RESTART,
+    RESTART_DELAYS_S,
+    ChildProcess,
+)
 from pyservice.process.directory_lock import holder_wait_ms
 from pyservice.process.launch import GUARD_LOCK, Launch, longest_end_ms, run_locked
 from pyservice.process.listening_sockets import (
@@ -190,7 +195,7 @@ class _Supervisor:
                 self._note_end(child, status)
                 return
             if self._is_fatal(child, status):
-                self._log.error("plane cannot start", role=child.role, status=status)
+                self._log.error("plane cannot start again", role=child.role, status=status)
                 self._status = 1
                 self._signals.stop.set()
                 return
@@ -218,7 +223,12 @@ class _Supervisor:
         return True
 
     def _is_fatal(self, child: ChildProcess, status: int) -> bool:
-        """Returns whether a required plane exited with an error before it was ever ready."""
+        """Returns whether the service ends with this plane.
+
+        It does if a required plane was never ready, or if another service replaces this one.
+        """
+        if status == NO_RESTART:
+            return True
         is_needed = child is self._data or self._needs_control
         # A restart would fail in the same way.
         return child.report is None and status > 0 and is_needed

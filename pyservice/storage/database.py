@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, NoReturn, Protocol, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -26,6 +26,7 @@ from pyservice.storage.database_errors import Conflict, DatabaseUnusable, retry_
 
 __all__ = [
     "DELETION_BATCH_ROWS",
+    "OWNER_LOCK",
     "CommitCallbacks",
     "Conflict",
     "Database",
@@ -42,7 +43,8 @@ __all__ = [
     "open_reader",
 ]
 DELETION_BATCH_ROWS: Final = 200
-
+OWNER_LOCK: Final = 0x686F73746F776E
+"""Key of the PostgreSQL advisory lock of the owner."""
 
 Record = Row[Any]
 """A row with columns as attributes. Rows of PostgreSQL have the same attributes (`postgres.Row`).
@@ -120,12 +122,23 @@ class Database(Protocol):
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def query(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
+    def fence(self, epoch: int, position: int, on_loss: Callable[[], NoReturn]) -> None:
+        """Lets each writing transaction first check the owner epoch and the position.
+
+        Calls `on_loss` if the database has another epoch or an earlier position.
+        Does nothing where a lock of a folder excludes other owners.
+        """
+        ...
+
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         """Runs `work` on an SQLAlchemy connection in one transaction without a time limit."""
         ...
 
     def check(self, connection: Connection) -> None:
-        """Raises DatabaseUnusable if committed data would not survive a crash of the machine."""
+        """Raises DatabaseUnusable if committed data would not survive a crash of the machine.
+
+        Checks the owner like a writing transaction.
+        """
         ...
 
     async def close(self) -> None: ...

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import (
@@ -28,10 +28,18 @@ from pyservice.storage.compiled_statements import (
     ListParameterCompiler,
     StatementCache,
 )
-from pyservice.storage.database import CommitCallbacks, Record, Result, Transaction, Values
+from pyservice.storage.database import (
+    OWNER_LOCK,
+    CommitCallbacks,
+    Record,
+    Result,
+    Transaction,
+    Values,
+)
 from pyservice.storage.database_errors import (
     DatabaseErrorTranslation,
     DatabaseUnusable,
+    database_unavailable,
     sqlstate,
     translate_database_errors,
 )
@@ -76,11 +84,8 @@ _CONNECTIONS_MAX: Final = 16
 _PREPARED_STATEMENTS_MAX: Final = 400
 _ROLL_BACK_S: Final = 2.0
 _CLOSE_S: Final = 2.0
-_SETTINGS: Final = {
-    "application_name": "pyservice",
-    "synchronous_commit": "on",
-    "timezone": "UTC",
-}
+_APPLICATION: Final = "pyservice"
+_SETTINGS: Final = {"application_name": _APPLICATION, "timezone": "UTC"}
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
@@ -118,6 +123,7 @@ def _address(url: str) -> str:
 class PostgresConnections:
     def __init__(self, url: str, translate_errors: DatabaseErrorTranslation) -> None:
         self._translate_errors = translate_errors
+        self.on_loss: Callable[[], NoReturn] = _unowned
         self._pool = asyncpg.create_pool(
             _address(url),
             min_size=0,
@@ -134,9 +140,10 @@ class PostgresConnections:
         self.finished_transactions = 0
 
     async def acquire(self, begin: str | None) -> Any:
-        """Returns a connection on which the statement `begin` has run, if `begin` is set.
+        """Returns a connection on which the statements `begin` have run, if `begin` is set.
 
-        Raises OVERLOADED if no connection becomes free in time.
+        Calls `on_loss` if the last of them finds no row. Raises OVERLOADED if no connection becomes
+        free in time.
         """
         is_full = self.in_use >= _CONNECTIONS_MAX
         self.in_use += 1
@@ -157,13 +164,15 @@ class PostgresConnections:
             if begin is None:
                 return connection
             try:
-                await connection.execute(begin)
+                command_tag = await connection.execute(begin)
             except BaseException as error:
                 await self._discard(connection)
                 if is_retry or not _is_lost(error):
                     raise
                 is_retry = True
             else:
+                if command_tag == "SELECT 0":
+                    self.on_loss()
                 return connection
 
     async def replace_lost(self, lost: Any) -> Any:
@@ -216,7 +225,12 @@ class PostgresConnections:
 
 async def connect_for_migrations(url: str) -> Any:
     """Returns a connection without a time limit for its statements."""
-    return await asyncpg.connect(_address(url), timeout=ANSWER_TIMEOUT_S, server_settings=_SETTINGS)
+    settings = {**_SETTINGS, "synchronous_commit": "on"}
+    return await asyncpg.connect(_address(url), timeout=ANSWER_TIMEOUT_S, server_settings=settings)
+
+
+def _unowned() -> NoReturn:
+    raise AssertionError("only a transaction of an owner reads its row")
 
 
 def is_closed(connection: Any) -> bool:
@@ -276,7 +290,27 @@ _READ: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 """Start of a transaction with one snapshot. At the default level, each statement would see another
 state.
 """
-_WRITE: Final = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
+_WRITE: Final = (
+    "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+    # An operator may ask for more durability, but not for less.
+    "SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
+)
+_NAME_TRANSACTION: Final = (
+    f"SELECT set_config('application_name', '{_APPLICATION} ' || pg_current_xact_id()::text, true)"
+)
+"""The server reports this setting to its client at once, and without another round trip."""
+_OUTCOME: Final = "SELECT pg_xact_status($1::text::xid8)"
+_END_SESSION: Final = "SELECT pg_terminate_backend($1)"
+_OUTCOME_PAUSE_S: Final = 0.1
+
+
+_REFUSED_COMMITS: Final = ("23", "40")
+"""Classes of SQLSTATEs that a COMMIT fails with: a violated constraint, and a rollback."""
+
+
+class CommitUnknown(Exception):
+    """The connection broke during a commit, or the server warned that a standby may not have it."""
 
 
 class PostgresDatabase:
@@ -288,6 +322,10 @@ class PostgresDatabase:
         self._translate_errors = DatabaseErrorTranslation(self.location)
         self._connections = PostgresConnections(url, self._translate_errors)
         self._statements = postgres_statements()
+        self._write = _WRITE
+        self._owner_check: tuple[str, str] | None = None
+        self._newest_commit = 0
+        """Newest transaction id of a commit. A database that assigns it again is in an earlier state."""
 
     @property
     def finished_reads(self) -> int:
@@ -304,10 +342,20 @@ class PostgresDatabase:
         return self._transaction(None)
 
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
-        return self._transaction(_WRITE)
+        return self._transaction(self._write)
+
+    def fence(self, epoch: int, position: int, on_loss: Callable[[], NoReturn]) -> None:
+        """The check is a part of the transaction's first round trip."""
+        # The second statement has a snapshot of its own, which follows the lock.
+        lock = f"SELECT pg_advisory_xact_lock_shared({OWNER_LOCK})"
+        read_epoch = f"SELECT 1 FROM service_owner WHERE epoch = {epoch} AND position >= {position}"
+        self._owner_check = lock, read_epoch
+        self._write = "; ".join((_WRITE, _NAME_TRANSACTION, lock, read_epoch))
+        self._connections.on_loss = on_loss
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, begin: str | None) -> AsyncIterator[Transaction]:
+    async def _transaction(self, begin: str | None) -> AsyncIterator[_PostgresTransaction]:
+        newest_commit = self._newest_commit
         connection = await self._connections.acquire(begin)
         if begin is None:
             tx: _PostgresTransaction = _AutocommitReads(
@@ -316,14 +364,56 @@ class PostgresDatabase:
         else:
             tx = _PostgresTransaction(connection, self._statements)
         try:
+            if tx.transaction_id and int(tx.transaction_id) <= newest_commit:
+                self._connections.on_loss()
             yield tx
             if begin is not None:
                 with translate_database_errors:
-                    await await_despite_cancel(tx.commit())
+                    await await_despite_cancel(self._commit(tx))
         except BaseException as error:
             await self._connections.give_up(tx.connection, error)
             raise
         await self._connections.give_back(tx.connection)
+
+    async def _commit(self, tx: _PostgresTransaction) -> None:
+        try:
+            await tx.commit()
+        except CommitUnknown as unknown:
+            if not tx.transaction_id:
+                raise (unknown.__cause__ or unknown) from None
+            if not await self._has_committed(tx):
+                raise database_unavailable() from unknown
+        else:
+            self._newest_commit = max(self._newest_commit, int(tx.transaction_id or 0))
+        finally:
+            tx.run_commit_callbacks()
+
+    async def _has_committed(self, tx: _PostgresTransaction) -> bool:
+        """Returns whether a transaction with an unknown outcome took effect. Raises TimeoutError
+        after 10 s.
+
+        A later commit proves that this service still owns its database. It also proves that a
+        synchronous standby has the earlier commit.
+        """
+        if not is_closed(tx.connection):
+            tx.connection.terminate()
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while True:
+                with contextlib.suppress(ServiceError):
+                    outcome = await self._outcome(tx.transaction_id, tx.session)
+                    if outcome != "in progress":
+                        return outcome == "committed"
+                await asyncio.sleep(_OUTCOME_PAUSE_S)
+
+    async def _outcome(self, transaction_id: str, session: int) -> str:
+        async with self._transaction(self._write) as tx:
+            connection = tx.connection
+            await connection.execute("UPDATE service_owner SET renewed_ms = renewed_ms")
+            outcome = str(await connection.fetchval(_OUTCOME, transaction_id))
+            if outcome == "in progress":
+                # The session waits for the standby, or does not know yet that its client is gone.
+                await connection.fetchval(_END_SESSION, session)
+        return outcome
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         # Migrations need an SQLAlchemy connection. Most starts only check the revision.
@@ -347,12 +437,16 @@ class PostgresDatabase:
                 await await_despite_cancel(connection.close())
 
     def check(self, connection: Connection) -> None:
-        for name in ("fsync", "synchronous_commit"):
-            if connection.exec_driver_sql(f"SHOW {name}").scalar() != "on":
-                raise DatabaseUnusable(
-                    f"the PostgreSQL server has {name} off, a crash would lose confirmed changes: "
-                    f"set {name} = on in its configuration"
-                )
+        if self._owner_check is not None:
+            lock, read_epoch = self._owner_check
+            connection.exec_driver_sql(lock)
+            if connection.exec_driver_sql(read_epoch).first() is None:
+                self._connections.on_loss()
+        if connection.exec_driver_sql("SHOW fsync").scalar() != "on":
+            raise DatabaseUnusable(
+                "the PostgreSQL server has fsync off, a crash would lose confirmed changes: "
+                "set fsync = on in its configuration"
+            )
 
     async def close(self) -> None:
         await self._connections.close()
@@ -363,16 +457,34 @@ class _PostgresTransaction(CommitCallbacks):
         super().__init__()
         self.connection = connection
         self._statements = statements
+        # The pool forgets a connection that breaks.
+        self.session: int = connection.get_server_pid()
+        name: str = connection.get_settings().application_name
+        self.transaction_id = name.partition(" ")[2]
+        """Id in the database. Empty for a transaction without an owner."""
 
     async def commit(self) -> None:
-        """Commits. If the connection is lost here, it is unknown whether the commit took effect."""
+        """Raises CommitUnknown if the connection breaks, or if a standby may not have the commit."""
+        warnings: list[Any] = []
+
+        def note(_connection: Any, message: Any) -> None:
+            warnings.append(message)
+
         try:
+            self.connection.add_log_listener(note)
             command_tag = await self.connection.execute("COMMIT")
+        except Exception as error:
+            if sqlstate(error)[:2] in _REFUSED_COMMITS:
+                raise
+            raise CommitUnknown(str(error)) from error
         finally:
-            self.run_commit_callbacks()
+            if not is_closed(self.connection):
+                self.connection.remove_log_listener(note)
         if command_tag != "COMMIT":
             # PostgreSQL answers a COMMIT with ROLLBACK after a failed statement.
             raise RuntimeError(f"a statement failed, so nothing was committed: {command_tag}")
+        if warnings:
+            raise CommitUnknown(str(warnings[0]))
 
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
         compiled = self._statements.compile(statement, values)

@@ -13,8 +13,6 @@ FACTS_STREAM = "facts_stream"
 """Name of the data directory from which the recorded facts were read."""
 FACTS_LSN = "facts_lsn"
 """Name of the LSN of the last recorded fact."""
-WRITTEN_MS = "written_ms"
-"""Name of the time of the last write check."""
 
 _STATE = select(service_state.c.value).where(service_state.c.name == bindparam("of"))
 _PUT_STATE = (

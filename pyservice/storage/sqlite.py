@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import orjson
 from sqlalchemy import (
@@ -441,6 +441,9 @@ class SqliteDatabase:
             self._connections.give_back(group.connection)
         else:
             self._connections.give_up(group.connection)
+
+    def fence(self, epoch: int, position: int, on_loss: Callable[[], NoReturn]) -> None:
+        pass
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:
         def run() -> Result:

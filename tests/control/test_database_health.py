@@ -10,6 +10,7 @@ import signal
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import httpx
 import pytest
@@ -20,6 +21,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage import service_state
 from pyservice.storage.database import Database, open_database
 from pyservice.storage.migrations import migrate
+from pyservice.storage.ownership import Instance, claim
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -44,9 +46,18 @@ async def is_well(watch: DatabaseHealthCheck) -> bool:
         return await check(watch) == ""
 
 
+def lose() -> NoReturn:
+    raise AssertionError("no other service owns the database")
+
+
+async def health_check(database: Database, folder: Path, **options: float) -> DatabaseHealthCheck:
+    owned = await claim(database, Instance("one", "host", "/data", folder / "one.json"), 0, lose)
+    return DatabaseHealthCheck(database, lambda: owned.renew(0), **options)
+
+
 @contextlib.contextmanager
 def hung(server: Server) -> Iterator[None]:
-    query = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
+    query = "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pyservice%';"
     serving = [int(word) for word in server.psql(query).split() if word.isdigit()]
     stalled = [server.pid, *serving]
     for pid in stalled:
@@ -87,12 +98,12 @@ async def on_server(server: Server, tmp_path: Path) -> AsyncIterator[Database]:
 
 
 async def test_healthy_database_is_written_periodically(local: Database, tmp_path: Path) -> None:
-    watch = DatabaseHealthCheck(local, write_s=3_600)
+    watch = await health_check(local, tmp_path, write_s=3_600)
     written = []
     with contextlib.closing(sqlite3.connect(tmp_path / "records.db")) as other:
         for _ in range(2):
             assert await is_well(watch)
-            query = "SELECT value FROM service_state WHERE name = 'written_ms'"
+            query = "SELECT position FROM service_owner"
             written += other.execute(query).fetchall()
     assert len(written) == 2
     assert written[0] == written[1]
@@ -100,9 +111,9 @@ async def test_healthy_database_is_written_periodically(local: Database, tmp_pat
 
 @pytest.mark.full
 async def test_stopped_server_is_reported_until_it_is_back(
-    server: Server, on_server: Database
+    server: Server, on_server: Database, tmp_path: Path
 ) -> None:
-    watch = DatabaseHealthCheck(on_server)
+    watch = await health_check(on_server, tmp_path)
     assert await is_well(watch)
     await asyncio.to_thread(server.stop)
     problem = f"{on_server.location} does not answer: see the log"
@@ -113,7 +124,7 @@ async def test_stopped_server_is_reported_until_it_is_back(
 
 
 async def test_locked_database_takes_no_changes(local: Database, tmp_path: Path) -> None:
-    watch = DatabaseHealthCheck(local)
+    watch = await health_check(local, tmp_path)
     path = tmp_path / "records.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -133,6 +144,7 @@ QUEUES = {"sqlite": 12, "postgresql": 16 * 12}
 @pytest.mark.parametrize("kind", KINDS)
 async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_path: Path) -> None:
     async with migrated(databases.url(kind), tmp_path) as database:
+        watch = await health_check(database, tmp_path)
 
         async def use() -> None:
             # Some users find the queue of the database full.
@@ -143,16 +155,16 @@ async def test_busy_database_is_healthy(kind: str, databases: Databases, tmp_pat
 
         users = [asyncio.create_task(use()) for _ in range(QUEUES[kind])]
         await asyncio.sleep(0)
-        assert await check(DatabaseHealthCheck(database)) == ""
+        assert await check(watch) == ""
         assert all(user.done() for user in users[: QUEUES[kind] * 3 // 4])
         await asyncio.gather(*users)
 
 
 @pytest.mark.full
 async def test_hung_database_is_reported_with_all_connections_in_use(
-    server: Server, on_server: Database
+    server: Server, on_server: Database, tmp_path: Path
 ) -> None:
-    watch, is_over = DatabaseHealthCheck(on_server), asyncio.Event()
+    watch, is_over = await health_check(on_server, tmp_path), asyncio.Event()
 
     async def use() -> None:
         while not is_over.is_set():
@@ -174,9 +186,12 @@ async def test_hung_database_is_reported_with_all_connections_in_use(
 
 @pytest.mark.full
 async def test_loss_and_recovery_are_logged_once(
-    server: Server, on_server: Database, capsys: pytest.CaptureFixture[str]
+    server: Server,
+    on_server: Database,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    watch = DatabaseHealthCheck(on_server)
+    watch = await health_check(on_server, tmp_path)
 
     def logged() -> list[str]:
         captured = capsys.readouterr()

@@ -12,14 +12,13 @@ import pytest
 from sqlalchemy import delete, insert, select, text
 
 from pyservice.calls import Call, Caller, TokenKind
-from pyservice.control.database_health import DatabaseHealthCheck
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
-from pyservice.storage import games, groups, quotas, service_state
+from pyservice.storage import games, groups, quotas
 from pyservice.storage import tokens as links
 from pyservice.storage.database import Database
 from pyservice.storage.database_errors import Conflict
@@ -127,17 +126,6 @@ async def test_member_change_survives_a_deadlock(owner: Developer, records: Reco
     assert await adding[-1] == ""
     async with database.read() as tx:
         assert await groups.is_member(tx, group_id, person)
-
-
-@on_postgresql
-async def test_concurrent_first_write_checks_both_succeed(database: Database) -> None:
-    watch = DatabaseHealthCheck(database)
-    async with database.write() as tx:
-        await service_state.add_int(tx, service_state.WRITTEN_MS, 1)
-        checking = asyncio.create_task(watch.check())
-        await wait_for_lock_wait(database)
-    await checking
-    assert watch.problem == ""
 
 
 async def test_version_with_a_site_locks_the_group_before_the_game(

@@ -89,18 +89,20 @@ async def test_sqlite_connections_sync_commits_and_overwrite_deleted_data(
     assert set(answers) == {("wal", 2, 1, 1)}
 
 
-@pytest.mark.parametrize("how", ["read", "write"])
-async def test_postgresql_connections_sync_each_commit(
-    on_server: Database, server: Server, how: str
+@pytest.mark.parametrize(
+    ("of_server", "of_service"),
+    [("off", "on"), ("local", "on"), ("remote_write", "on"), ("remote_apply", "remote_apply")],
+)
+async def test_postgresql_syncs_each_commit(
+    on_server: Database, server: Server, of_server: str, of_service: str
 ) -> None:
-    # The service sets durability itself and ignores the database's setting.
-    server.configure("synchronous_commit", "off")
+    server.configure("synchronous_commit", of_server)
 
     async def ask(tx: Transaction) -> tuple[Any, ...]:
         rows = [await tx.first(text(f"SHOW {name}")) for name in ("fsync", "synchronous_commit")]
         return tuple(row[0] for row in rows if row is not None)
 
-    assert set(await at_once(on_server, how, 16, ask)) == {("on", "on")}
+    assert set(await at_once(on_server, "write", 16, ask)) == {("on", of_service)}
 
 
 async def test_connection_that_is_lost_while_it_is_given_back_is_no_error(

@@ -115,5 +115,5 @@ async def test_long_log_is_truncated(database: Database, tmp_path: Path) -> None
     assert log.stat().st_size > 2 * LOG_BYTES
     # The first commit writes the long log back, and the second restarts the log.
     async with database.write() as tx:
-        await service_state.put_int(tx, service_state.WRITTEN_MS, 1)
+        await service_state.put_int(tx, service_state.FACTS_LSN, 1)
     assert log.stat().st_size <= LOG_BYTES

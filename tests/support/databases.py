@@ -6,6 +6,7 @@ A test that stops or stalls a PostgreSQL server uses a server of its own.
 from __future__ import annotations
 
 import shutil
+import subprocess
 import tempfile
 import time
 import warnings
@@ -137,6 +138,18 @@ class Server:
 
     def start(self) -> None:
         self._server.ensure_postgres_running()
+
+    def copy(self) -> None:
+        """Copies the files of the stopped server for `restore`."""
+        self._copy("postgresql", "copy")
+
+    def restore(self) -> None:
+        """Brings the stopped server back to the state of its copy."""
+        self._copy("copy", "postgresql")
+
+    def _copy(self, source: str, target: str) -> None:
+        shutil.rmtree(self.folder / target, ignore_errors=True)
+        subprocess.run(["cp", "-a", self.folder / source, self.folder / target], check=True)
 
     def configure(self, name: str, value: str) -> None:
         """Changes a setting of the running server, and waits until new connections have it."""

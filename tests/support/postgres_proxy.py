@@ -26,6 +26,8 @@ class PostgresProxy:
         """If a client message contains these bytes, the server receives the message and the client
         gets no response.
         """
+        self.cuts_max: int | None = None
+        """Number of messages that are cut."""
         self.cuts = 0
         self.waiting = 0
         self._may_commit = asyncio.Event()
@@ -71,6 +73,10 @@ class PostgresProxy:
         finally:
             self._may_commit.set()
 
+    def _is_cut(self, output: bytes) -> bool:
+        is_allowed = self.cuts_max is None or self.cuts < self.cuts_max
+        return is_allowed and self.cut_at is not None and self.cut_at in output
+
     async def _hold(self) -> None:
         self.waiting += 1
         try:
@@ -93,7 +99,7 @@ class PostgresProxy:
                     await self._hold()
                 if writer in self._unheard:
                     continue
-                if self.cut_at is not None and self.cut_at in output:
+                if self._is_cut(output):
                     answers.cancel()
                     await asyncio.wait({answers})
                     to_server.write(output)

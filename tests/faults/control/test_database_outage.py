@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
+from pyservice.storage.ownership import EarlierState, Instance, claim
 from tests.support.databases import Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -26,6 +28,7 @@ from tests.support.notes_table import (
     codes,
     count_up,
     in_use,
+    look_once,
     number,
     prepare,
     write_once,
@@ -92,7 +95,7 @@ async def test_postgres_is_used_after_its_sessions_are_killed(
         await at_once(on_server, "read", 8, number)
         server.psql(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE application_name = 'pyservice'"
+            "WHERE application_name LIKE 'pyservice%'"
         )
         await heals(on_server)
     assert in_use(on_server) == 0
@@ -126,7 +129,7 @@ async def test_hanging_postgres_is_reported_and_used_when_it_resumes(
 ) -> None:
     await write_once(on_server)
     backends = server.psql(
-        "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name = 'pyservice';"
+        "\\t on\nSELECT pid FROM pg_stat_activity WHERE application_name LIKE 'pyservice%';"
     )
     stalled = [server.pid, *(int(word) for word in backends.split() if word.isdigit())]
     for pid in stalled:
@@ -253,3 +256,32 @@ async def test_full_database_disk_is_reported_and_reads_continue(tmp_path: Path)
     finally:
         user.kill()
         user.communicate()
+
+
+class OwnerLost(Exception):
+    pass
+
+
+def lose() -> NoReturn:
+    raise OwnerLost
+
+
+async def test_database_that_lost_the_last_change_is_not_changed(
+    server: Server, on_server: Database, tmp_path: Path
+) -> None:
+    """An asynchronous standby can lose changes of the last seconds, which no position tells."""
+    (tmp_path / "control").mkdir()
+    await claim(on_server, Instance.of_folder(tmp_path), 0, lose)
+    await write_once(on_server)
+    server.stop("fast")
+    server.copy()
+    server.start()
+    await heals(on_server)
+    server.stop("fast")
+    server.restore()
+    server.start()
+    with pytest.raises(OwnerLost):
+        await write_once(on_server)
+    assert await look_once(on_server) == 1
+    with pytest.raises(EarlierState):
+        await claim(on_server, Instance.of_folder(tmp_path), 0, lose)

@@ -1,0 +1,294 @@
+"""Owner of a database: the one service that may change its records.
+
+On PostgreSQL, a writing transaction holds the owner's lock in shared mode and then reads the owner
+epoch (`postgres.PostgresDatabase`). A new owner takes the lock exclusively and raises the epoch. So
+a change of an earlier owner is committed before the epoch changes, or never. SQLite has only the
+row: the lock of the data directory excludes other owners.
+
+The row also has a position, which the owner raises every 10 s and notes in its data directory. So
+a database that was restored to an earlier time is refused, until an operator accepts it by a
+takeover. A running owner also knows its newest transaction id on PostgreSQL, which only an earlier
+state assigns again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple, NoReturn
+from uuid import uuid4
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import DBAPIError
+
+from pyservice.durable_files import write_file
+from pyservice.process.child_process import NO_RESTART
+from pyservice.storage.database import OWNER_LOCK, Database
+from pyservice.storage.database_errors import DatabaseUnusable, sqlstate
+
+INSTANCE_FILE: Final = "instance.json"
+OWNER_TABLE: Final = "service_owner"
+
+_HOLD_MAX_MS: Final = 1_000
+"""A new owner ends sessions that hold the lock for longer."""
+_LOCK_TIMEOUT: Final = "55P03"
+_COPY_RENEWED_MS: Final = 60_000
+"""The owner renews its row every 10 s. A row of another host that is younger than this has a running owner."""
+
+_owners: Final = Table(
+    OWNER_TABLE,
+    # The migrations do not know this table, because the owner is checked before them.
+    MetaData(),
+    Column("only_row", Integer, primary_key=True, autoincrement=False),
+    Column("instance_id", String(36), nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("host_name", Text, nullable=False),
+    Column("data_dir", Text, nullable=False),
+    Column("renewed_ms", BigInteger, nullable=False),
+)
+_RENEW: Final = update(_owners)
+_REMEDY: Final = "restore its newest state, or run pyservice takeover to go on with this one"
+
+
+class Instance(NamedTuple):
+    """The service of one data directory."""
+
+    instance_id: str
+    host_name: str
+    data_dir: str
+    file: Path
+    seen: tuple[int, int] = (0, 0)
+    """Newest epoch and position that the instance has noted in its file."""
+
+    @classmethod
+    def of_folder(cls, data_dir: Path) -> Instance:
+        """Returns the instance of a data directory, and creates its file at the first start.
+
+        Raises OSError.
+        """
+        file = data_dir / "control" / INSTANCE_FILE
+        identity = socket.gethostname(), str(data_dir.absolute()), file
+        try:
+            noted = json.loads(file.read_bytes())
+            seen = int(noted["epoch"]), int(noted["position"])
+            return cls(str(noted["instance_id"]), *identity, seen)
+        except FileNotFoundError:
+            instance = cls(str(uuid4()), *identity)
+            instance.note(*instance.seen)
+            return instance
+        except (ValueError, KeyError, TypeError):
+            raise OSError(f"{file} is damaged: restore it from a backup") from None
+
+    def note(self, epoch: int, position: int) -> None:
+        """Makes the epoch and position durable that the database has. Raises OSError."""
+        noted = {"instance_id": self.instance_id, "epoch": epoch, "position": position}
+        write_file(self.file, json.dumps(noted).encode() + b"\n")
+
+
+class Owner(NamedTuple):
+    instance_id: str
+    epoch: int
+    position: int
+    host_name: str
+    data_dir: str
+    renewed_ms: int
+
+    def __str__(self) -> str:
+        return f"the service on {self.host_name} with the data directory {self.data_dir}, last seen at {self.renewed}"
+
+    @property
+    def renewed(self) -> str:
+        time = datetime.fromtimestamp(self.renewed_ms // 1000, UTC)
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+class OwnedByAnother(DatabaseUnusable):
+    """Another service owns the database."""
+
+    exit_status: Final = NO_RESTART
+
+
+class EarlierState(DatabaseUnusable):
+    """The database lacks changes that this service has made."""
+
+
+class Claim(NamedTuple):
+    owner: Owner
+    before: Owner | None
+
+
+class Ownership:
+    """The database of this service, until another service takes it over."""
+
+    def __init__(
+        self,
+        database: Database,
+        instance: Instance,
+        claimed: Claim,
+        on_loss: Callable[[], NoReturn],
+    ) -> None:
+        self.epoch = claimed.owner.epoch
+        self.before = claimed.before
+        self._database = database
+        self._instance = instance
+        self._on_loss = on_loss
+        self._position = claimed.owner.position
+        self._require_position()
+
+    async def renew(self, now_ms: int) -> None:
+        """Writes the time and the next position into the owner's row.
+
+        Raises DatabaseUnusable if the position cannot be noted.
+        """
+        position = self._position + 1
+        async with self._database.write() as tx:
+            await tx.run(_RENEW, {"renewed_ms": now_ms, "position": position})
+        self._position = position
+        self._require_position()
+        try:
+            await asyncio.to_thread(self._instance.note, self.epoch, position)
+        except OSError as error:
+            raise DatabaseUnusable(
+                f"{self._instance.file} cannot be written: {error.strerror}"
+            ) from error
+
+    def _require_position(self) -> None:
+        self._database.fence(self.epoch, self._position, self._lose)
+
+    def _lose(self) -> NoReturn:
+        # The next claim of an earlier state is refused, even if its position is the last one.
+        with contextlib.suppress(OSError):
+            self._instance.note(self.epoch, self._position + 1)
+        self._on_loss()
+
+
+async def claim(
+    database: Database, instance: Instance, now_ms: int, on_loss: Callable[[], NoReturn]
+) -> Ownership:
+    """Makes the instance the owner. Afterwards, the database calls `on_loss` before a transaction of a lost owner.
+
+    Raises OwnedByAnother, EarlierState, OSError, or ServiceError if the database is unavailable.
+    """
+    claimed = await database.run_sync(
+        lambda connection: _claim(connection, database.location, instance, now_ms)
+    )
+    instance.note(claimed.owner.epoch, claimed.owner.position)
+    return Ownership(database, instance, claimed, on_loss)
+
+
+async def take_over(database: Database, instance: Instance, now_ms: int) -> Claim:
+    """Makes the instance the owner of the database, in any state and of any owner.
+
+    An earlier owner exits at its next change. Raises OSError and ServiceError.
+    """
+
+    def work(connection: Connection) -> Claim:
+        return _take(connection, instance, now_ms)
+
+    claimed = await database.run_sync(work)
+    instance.note(claimed.owner.epoch, claimed.owner.position)
+    return claimed
+
+
+def read_owner(connection: Connection) -> Owner | None:
+    if not inspect(connection).has_table(_owners.name):
+        return None
+    row = connection.execute(select(*list(_owners.c)[1:])).first()
+    return None if row is None else Owner(*row)
+
+
+def _claim(connection: Connection, location: str, instance: Instance, now_ms: int) -> Claim:
+    # A refusal needs no lock, and then ends no session of the owner.
+    _require_own(read_owner(connection), location, instance, now_ms)
+    claimed = _take(connection, instance, now_ms)
+    _require_own(claimed.before, location, instance, now_ms)
+    return claimed
+
+
+def _require_own(before: Owner | None, location: str, instance: Instance, now_ms: int) -> None:
+    if before is None:
+        if instance.seen > (0, 0):
+            raise EarlierState(f"the database {location} has no records of this service: {_REMEDY}")
+        return
+    if before.instance_id != instance.instance_id:
+        raise OwnedByAnother(
+            f"the database {location} belongs to {before}: give this service another database, or "
+            "run pyservice takeover if the other service is lost"
+        )
+    if before.host_name != instance.host_name and now_ms - before.renewed_ms < _COPY_RENEWED_MS:
+        raise OwnedByAnother(
+            f"the database {location} belongs to {before}, and this data directory is a copy of it: "
+            "stop the other service, or run pyservice takeover if it is lost"
+        )
+    if (before.epoch, before.position) < instance.seen:
+        raise EarlierState(
+            f"the database {location} was restored to an earlier time, {before.renewed}, and lacks "
+            f"later changes of this service: {_REMEDY}"
+        )
+
+
+def _take(connection: Connection, instance: Instance, now_ms: int) -> Claim:
+    if connection.dialect.name == "postgresql":
+        _lock_exclusively(connection)
+    _owners.create(connection, checkfirst=True)
+    before = read_owner(connection)
+    found = (0, 0) if before is None else (before.epoch, before.position)
+    epochs, positions = zip(instance.seen, found, strict=True)
+    owner = Owner(
+        instance.instance_id,
+        max(epochs) + 1,
+        max(positions) + 1,
+        instance.host_name,
+        instance.data_dir,
+        now_ms,
+    )
+    connection.execute(delete(_owners))
+    connection.execute(insert(_owners), {"only_row": 1, **owner._asdict()})
+    return Claim(owner, before)
+
+
+def _lock_exclusively(connection: Connection) -> None:
+    """Takes the owner's lock. Ends sessions that hold it for more than a second."""
+    while True:
+        try:
+            with connection.begin_nested():
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_HOLD_MAX_MS}")
+                connection.execute(select(func.pg_advisory_xact_lock(OWNER_LOCK)))
+        except DBAPIError as error:
+            if sqlstate(error) != _LOCK_TIMEOUT:
+                raise
+            connection.execute(_END_HOLDERS)
+        else:
+            return
+
+
+_END_HOLDERS: Final = text(
+    f"""
+    SELECT pg_terminate_backend(pid) FROM pg_locks
+    WHERE locktype = 'advisory' AND granted AND pid <> pg_backend_pid() AND objsubid = 1
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND classid::bigint = {OWNER_LOCK >> 32} AND objid::bigint = {OWNER_LOCK & 0xFFFFFFFF}
+    """
+)
