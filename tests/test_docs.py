@@ -443,6 +443,8 @@ def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
     # A family without samples has no labels to compare. This request adds the sample of a failed read.
     unsigned = httpx.get(f"http://{ready['cdn']}{PREFIX}missing", timeout=TIMEOUT_S)
     assert unsigned.status_code == 403
+    backup = [sys.executable, "-m", "pyservice", "backup", "create", str(run.data_dir / "backups")]
+    subprocess.run([*backup, "--data-dir", str(run.data_dir)], check=True)
     live = families_of(metrics_of_all(run.metrics_url))
     socket = str(run.data_dir / "edge" / "admin.sock")
     with httpx.Client(transport=httpx.HTTPTransport(uds=socket), timeout=TIMEOUT_S) as admin:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from obstore.store import LocalStore, S3Store
+
 from pyservice.settings import Settings
 from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.objects import Objects
@@ -33,6 +35,15 @@ class ObjectStorage:
     def close(self) -> None:
         if self.folder is not None:
             self.folder.close()
+
+
+def object_store(settings: Settings) -> LocalStore | S3Store:
+    """Returns the store of all objects by name, for backups."""
+    if settings.s3 is not None:
+        return _bucket(settings).store
+    folder = settings.data_dir / "control" / "objects"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return LocalStore(prefix=folder)
 
 
 def _bucket(settings: Settings) -> S3BlobStore:

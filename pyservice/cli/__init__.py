@@ -19,6 +19,7 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: Final = frozenset(
     {
         "audit",
+        "backup",
         "billing",
         "check-config",
         "group",
@@ -27,8 +28,12 @@ COMMANDS: Final = frozenset(
         "migrate",
         "namespace",
         "quota",
+        "restore",
+        "rollback-check",
         "serve",
+        "takeover",
         "token",
+        "upgrade",
     }
 )
 """Commands of the operator. They run on the machine of the service."""

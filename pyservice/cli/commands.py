@@ -9,7 +9,13 @@ from typing import Annotated
 
 import typer
 
-from pyservice.cli import admin_commands, audit_commands, quota_commands, token_commands
+from pyservice.cli import (
+    admin_commands,
+    audit_commands,
+    backup_commands,
+    quota_commands,
+    token_commands,
+)
 from pyservice.cli.options import (
     Cdn,
     Config,
@@ -37,11 +43,15 @@ app = typer.Typer(
 app.add_typer(token_commands.token_app, name="token")
 keys_app = typer.Typer(help="Keys of a running service.", no_args_is_help=True)
 app.add_typer(keys_app, name="keys")
+upgrade_app = typer.Typer(help="Upgrade to this release.", no_args_is_help=True)
+app.add_typer(upgrade_app, name="upgrade")
 app.add_typer(admin_commands.group_app, name="group")
 app.add_typer(admin_commands.identity_app, name="identity")
 app.add_typer(admin_commands.billing_app, name="billing")
 app.add_typer(admin_commands.namespace_app, name="namespace")
 app.add_typer(quota_commands.quota_app, name="quota")
+app.add_typer(backup_commands.backup_app, name="backup")
+app.command("restore")(backup_commands.restore)
 app.command("audit")(audit_commands.audit)
 
 
@@ -130,6 +140,33 @@ def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = Non
     from pyservice.cli import offline_commands
 
     sys.exit(offline_commands.migrate_database(loaded))
+
+
+@app.command()
+def takeover(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
+    """Make the service of this data directory the owner of the database, if the earlier one is lost."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    from pyservice.cli import offline_commands
+
+    sys.exit(offline_commands.take_over_database(loaded))
+
+
+@upgrade_app.command("commit")
+def commit_upgrade(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
+    """Allow this release to write what the release before cannot read."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    from pyservice.cli import offline_commands
+
+    sys.exit(offline_commands.commit_upgrade(loaded))
+
+
+@app.command("rollback-check")
+def rollback_check(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
+    """Say what a rollback to the release before loses. Exit with 1 if it cannot read the data directory."""
+    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    from pyservice.cli import offline_commands
+
+    sys.exit(offline_commands.check_rollback(loaded))
 
 
 @keys_app.command("rotate")

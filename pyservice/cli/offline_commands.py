@@ -1,13 +1,15 @@
-"""Commands `check-config` and `migrate`, which need no running service."""
+"""Commands that need no running service, such as `check-config` and `takeover`."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, NoReturn
 
+from pyservice import data_formats
+from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import static_feed
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -25,8 +27,9 @@ from pyservice.settings import (
     lobby_hosts_without_certificate,
 )
 from pyservice.settings.file_permissions import readable_secrets
-from pyservice.storage.database import DatabaseUnusable, open_database
-from pyservice.storage.migrations import HEAD, migrate
+from pyservice.storage.database import Database, DatabaseUnusable, open_database
+from pyservice.storage.migrations import migrate
+from pyservice.storage.ownership import Instance, claim, take_over
 
 _UNLIMITED: Final = (1 << 32) - 1
 _ALL_PORTS: Final = range(1, 1 << 16)
@@ -106,24 +109,82 @@ def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]
 
 def migrate_database(settings: Settings) -> int:
     """Migrates the database and prints its revision. Returns the exit status."""
+
+    async def work(database: Database) -> str:
+        data_formats.require_formats(settings.data_dir)
+        await claim(database, Instance.of_folder(settings.data_dir), now_ms(), _fail_without_owner)
+        await migrate(database, is_allowed=True)
+        return data_formats.RECORDS_REVISION
+
+    return _change_database("migrate", settings, work)
+
+
+def commit_upgrade(settings: Settings) -> int:
+    """Allows this release to write its formats, and prints so. Returns the exit status."""
+    try:
+        print(data_formats.commit_upgrade(settings.data_dir))
+    except OSError as error:
+        print(f"pyservice upgrade commit: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def check_rollback(settings: Settings) -> int:
+    """Prints what a rollback to the release before loses. Returns 1 if it is impossible."""
+    try:
+        is_possible, text = data_formats.rollback_losses(settings.data_dir)
+    except OSError as error:
+        print(f"pyservice rollback-check: {error}", file=sys.stderr)
+        return 1
+    print(text)
+    return 0 if is_possible else 1
+
+
+def take_over_database(settings: Settings) -> int:
+    """Makes the service of this data directory the owner of the database. Returns the exit status."""
+
+    async def work(database: Database) -> str:
+        instance = Instance.of_folder(settings.data_dir)
+        owner, before = await take_over(database, instance, now_ms())
+        earlier = "" if before is None else f"\nbefore: {before}; it exits at its next change"
+        return f"owner epoch {owner.epoch}: {owner}{earlier}"
+
+    return _change_database("takeover", settings, work)
+
+
+def _fail_without_owner() -> NoReturn:
+    raise DatabaseUnusable("another service owns the database now")
+
+
+def _change_database(
+    command: str, settings: Settings, work: Callable[[Database], Coroutine[Any, Any, str]]
+) -> int:
+    """Prints the result of `work` on the database of a stopped service. Returns the exit status."""
     folder = settings.data_dir / "control"
     try:
         lock = DirectoryLock.take(folder)
         try:
-            asyncio.run(_migrate(settings))
+            print(asyncio.run(_with_database(settings, folder, work)))
         finally:
             lock.release()
-    except (DirectoryUnusable, DatabaseUnusable, ServiceError, OSError) as error:
-        print(f"pyservice migrate: {error}", file=sys.stderr)
+    except (
+        DirectoryUnusable,
+        DatabaseUnusable,
+        data_formats.FormatsRefused,
+        ServiceError,
+        OSError,
+    ) as error:
+        print(f"pyservice {command}: {error}", file=sys.stderr)
         return 1
-    print(HEAD)
     return 0
 
 
-async def _migrate(settings: Settings) -> None:
+async def _with_database(
+    settings: Settings, folder: Path, work: Callable[[Database], Coroutine[Any, Any, str]]
+) -> str:
     url = settings.database_url
-    database = open_database(url.get_secret_value() if url else None, settings.data_dir / "control")
+    database = open_database(url.get_secret_value() if url else None, folder)
     try:
-        await migrate(database, is_allowed=True)
+        return await work(database)
     finally:
         await database.close()

@@ -12,6 +12,7 @@ from pyservice.settings.quotas import QuotaSettings
 from pyservice.settings.sections import (
     BASIC_TIERS,
     AuditSettings,
+    BackupSettings,
     CaptchaSettings,
     DatabaseUrl,
     Domains,
@@ -132,6 +133,7 @@ class Settings(BaseSettings):
     rays: RaySettings = RaySettings()
     audit: AuditSettings = AuditSettings()
     s3: S3Settings | None = None
+    backup: BackupSettings = BackupSettings()
     log_format: Literal["auto", "console", "json"] = "auto"
     """Format of log lines. `auto`: console on a terminal, else JSON."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

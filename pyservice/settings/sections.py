@@ -493,6 +493,17 @@ class S3Settings(_Section):
     prefix: str = ""
 
 
+class BackupSettings(_Section):
+    """Backups by `pyservice backup create`."""
+
+    keep: int = Field(default=14, ge=1, le=100_000)
+    """Number of backups that a target keeps. Older ones are removed after a new one."""
+    bytes_per_second: int = Field(default=32 << 20, ge=64 << 10)
+    """Limit of what a backup writes in a second."""
+    recipients: Annotated[tuple[str, ...], BeforeValidator(from_text)] = ()
+    """Public keys of age, such as `age1...`. Backups are encrypted for all of them."""
+
+
 class RuntimeSettings(_Section):
     kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
     isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"

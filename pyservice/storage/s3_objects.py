@@ -62,9 +62,9 @@ class S3BlobStore:
 
     def __init__(self, settings: BucketSettings) -> None:
         self._settings = settings
-        self._store = self._open(settings.endpoint)
+        self.store = self._open(settings.endpoint)
         self._public = (
-            self._open(settings.public_endpoint) if settings.public_endpoint else self._store
+            self._open(settings.public_endpoint) if settings.public_endpoint else self.store
         )
         self._permits = asyncio.Semaphore(_AT_ONCE)
 
@@ -103,7 +103,7 @@ class S3BlobStore:
         async def length(name: str) -> int | None:
             try:
                 with _translate_store_errors():
-                    return int((await obstore.head_async(self._store, name))["size"])
+                    return int((await obstore.head_async(self.store, name))["size"])
             except FileNotFoundError:
                 return None
 
@@ -113,10 +113,10 @@ class S3BlobStore:
         async def copy(pair: tuple[str, str]) -> None:
             try:
                 with _translate_store_errors():
-                    await obstore.copy_async(self._store, *pair)
+                    await obstore.copy_async(self.store, *pair)
             except FileNotFoundError:
                 with _translate_store_errors():
-                    await obstore.head_async(self._store, pair[1])
+                    await obstore.head_async(self.store, pair[1])
 
         await self._each(copy, names)
         await self.forget([before for before, _ in names])
@@ -125,7 +125,7 @@ class S3BlobStore:
         async def copy(pair: tuple[str, str]) -> bool:
             try:
                 with _translate_store_errors():
-                    await obstore.copy_async(self._store, *pair)
+                    await obstore.copy_async(self.store, *pair)
             except FileNotFoundError:
                 return False
             return True
@@ -135,20 +135,20 @@ class S3BlobStore:
     async def forget(self, names: Sequence[str]) -> None:
         for first in range(0, len(names), _BULK):
             with _translate_store_errors(), contextlib.suppress(FileNotFoundError):
-                await obstore.delete_async(self._store, list(names[first : first + _BULK]))
+                await obstore.delete_async(self.store, list(names[first : first + _BULK]))
 
     async def refuse_puts(self, prefix: str) -> None:
         await self.forget(await self.names(f"pending/{prefix}"))
 
     async def write(self, name: str, content: bytes) -> None:
         with _translate_store_errors():
-            await obstore.put_async(self._store, name, content, use_multipart=False)
+            await obstore.put_async(self.store, name, content, use_multipart=False)
 
     async def read(self, name: str, start: int, end: int) -> AsyncIterator[bytes]:
         if start >= end:
             return
         with _translate_store_errors():
-            response = await obstore.get_async(self._store, name, options={"range": (start, end)})
+            response = await obstore.get_async(self.store, name, options={"range": (start, end)})
             async for block in response.stream(min_chunk_size=READ_BYTES):
                 yield bytes(block)
 
@@ -162,13 +162,13 @@ class S3BlobStore:
     async def names(self, folder: str) -> list[str]:
         paths: list[str] = []
         with _translate_store_errors():
-            async for page in obstore.list(self._store, prefix=folder, chunk_size=_BULK):
+            async for page in obstore.list(self.store, prefix=folder, chunk_size=_BULK):
                 paths += [entry["path"] for entry in page]
         return paths
 
     async def pending(self) -> AsyncIterator[list[str]]:
         with _translate_store_errors():
-            async for page in obstore.list(self._store, prefix="pending", chunk_size=_BULK):
+            async for page in obstore.list(self.store, prefix="pending", chunk_size=_BULK):
                 yield [entry["path"] for entry in page]
 
     async def drop_empty_folders(self, older_than_s: float) -> None: ...

@@ -1,0 +1,1 @@
+"""Backup of a running service, its check, and the restore into an empty data directory."""

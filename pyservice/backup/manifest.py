@@ -1,0 +1,81 @@
+"""Manifest of a backup: what it has, and of which service and time. It is stored last."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from pyservice.backup.target import BackupFailed, StoredFile, Target
+
+FORMAT: Final = 1
+MANIFEST: Final = "manifest.json"
+OBJECT_LIST: Final = "objects.json"
+OBJECTS: Final = "objects"
+"""Folder of the objects of all backups of a target. An object never changes."""
+BACKUPS: Final = "backups"
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    name: str
+    """Time of the start, for example `20270115T080000.000Z`. The newest name is the largest."""
+    release: str
+    created_ms: int
+    revision: str
+    """Revision of the records."""
+    files: tuple[StoredFile, ...]
+    """Keys, configurations and records, with paths below the backup's folder."""
+    object_count: int
+    object_bytes: int
+
+    def encode(self) -> bytes:
+        files = [file._asdict() for file in self.files]
+        content = {"format": FORMAT, **asdict(self), "files": files}
+        return json.dumps(content, indent=1).encode() + b"\n"
+
+    @classmethod
+    def decode(cls, content: bytes, place: str) -> Manifest:
+        """Raises BackupFailed for a damaged manifest and for one of a newer release."""
+        try:
+            fields = json.loads(content)
+            number = fields.pop("format")
+            if number != FORMAT:
+                raise BackupFailed(
+                    f"{place} has the format {number}, this release reads {FORMAT}: use a newer release"
+                )
+            files = tuple(StoredFile(**one) for one in fields.pop("files"))
+            return cls(files=files, **fields)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise BackupFailed(f"{place} is damaged: use another backup") from None
+
+
+def folder_of(name: str) -> str:
+    return f"{BACKUPS}/{name}"
+
+
+def complete_backups(target: Target) -> list[str]:
+    """Returns the names of the complete backups of a target, oldest first."""
+    suffix = f"/{MANIFEST}"
+    paths = (path for path in target.names(BACKUPS) if path.endswith(suffix))
+    return sorted(path.removeprefix(f"{BACKUPS}/").removesuffix(suffix) for path in paths)
+
+
+def read_manifest(target: Target, name: str) -> Manifest:
+    path = f"{folder_of(name)}/{MANIFEST}"
+    return Manifest.decode(target.read_plain(path), f"{target.place}/{path}")
+
+
+def encode_objects(objects: Iterable[StoredFile]) -> bytes:
+    return json.dumps([list(one) for one in objects]).encode()
+
+
+def read_objects(target: Target, name: str) -> Mapping[str, StoredFile]:
+    """Returns the objects of a backup by path. Raises BackupFailed."""
+    path = f"{folder_of(name)}/{OBJECT_LIST}"
+    try:
+        rows: Any = json.loads(target.read_plain(path))
+        return {str(row[0]): StoredFile(*row) for row in rows}
+    except (ValueError, TypeError, IndexError, FileNotFoundError):
+        raise BackupFailed(f"{target.place}/{path} is damaged: use another backup") from None

@@ -1,0 +1,127 @@
+"""Restore of a backup into an empty data directory, and of a service without its journal."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import obstore
+
+from pyservice.auth import keyring
+from pyservice.auth.keyring import Keyring, restored
+from pyservice.backup.manifest import (
+    OBJECTS,
+    Manifest,
+    complete_backups,
+    folder_of,
+    read_manifest,
+    read_objects,
+)
+from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
+from pyservice.durable_files import sync_folder, write_file
+from pyservice.process.directory_lock import make_folder
+from pyservice.settings import Settings
+from pyservice.storage.database import Database
+from pyservice.storage.migrations import known_revisions
+from pyservice.storage.record_copy import RECORDS, load_records
+
+_JOURNAL: Final = "journal"
+_UNFINISHED: Final = b"unfinished restore\n"
+_EPOCH_STEP: Final = 1 << 20
+"""More than the restarts of a service before its next restore."""
+
+
+def newest_backup(target: Target, name: str | None) -> Manifest:
+    """Returns the manifest of a backup, by default of the newest one. Raises BackupFailed."""
+    names = complete_backups(target)
+    if not names:
+        raise BackupFailed(
+            f"{target.place} has no complete backup: name the target of pyservice backup create"
+        )
+    if name is not None and name not in names:
+        raise BackupFailed(f"{target.place} has no backup {name}: it has {', '.join(names)}")
+    return read_manifest(target, name or names[-1])
+
+
+def require_empty(data_dir: Path) -> None:
+    """Raises BackupFailed if the directory has files."""
+    if data_dir.exists() and any(data_dir.iterdir()):
+        raise BackupFailed(f"{data_dir} is not empty: choose a new --data-dir")
+
+
+def read_keys(target: Target, manifest: Manifest) -> Keyring:
+    """Returns the keys of a backup that this release can restore. Raises BackupFailed."""
+    if manifest.revision not in known_revisions():
+        raise BackupFailed(
+            f"the backup is of release {manifest.release}, and this release does not know its "
+            "records: restore it with that release, or with a newer one"
+        )
+    [file] = (file for file in manifest.files if file.path == keyring.FILE)
+    return keyring.parse(b"".join(target.read(_placed(manifest, file))))
+
+
+async def restore_backup(
+    settings: Settings,
+    database: Database,
+    objects: Store,
+    target: Target,
+    manifest: Manifest,
+    ring: Keyring,
+) -> None:
+    """Writes keys, configurations, records and objects of a backup.
+
+    Raises BackupFailed, and DatabaseUnusable if the database has records.
+
+    The key file is written last. Until then it is invalid, so no service starts with a part of a backup.
+    """
+    data_dir = settings.data_dir
+    files = {file.path: _placed(manifest, file) for file in manifest.files}
+    for folder in (data_dir, data_dir / "control", data_dir / "feed"):
+        make_folder(folder)
+    write_file(data_dir / keyring.FILE, _UNFINISHED)
+    for path, file in files.items():
+        if path.startswith(("control/", "feed/")):
+            write_file(data_dir / path, b"".join(target.read(file)), mode=0o600)
+    records = data_dir / "control" / RECORDS
+    _write_records(records, target.read(files[RECORDS]))
+    if database.name != "sqlite":
+        await database.run_sync(
+            lambda connection: load_records(connection, records, manifest.revision)
+        )
+        records.unlink()
+    for path, file in read_objects(target, manifest.name).items():
+        writer = obstore.open_writer(objects, path)
+        for block in target.read(file._replace(path=f"{OBJECTS}/{path}")):
+            writer.write(block)
+        writer.close()
+    os.sync()
+    write_file(data_dir / keyring.FILE, keyring.text(without_journal(ring)), mode=0o600)
+
+
+def _placed(manifest: Manifest, file: StoredFile) -> StoredFile:
+    return file._replace(path=f"{folder_of(manifest.name)}/{file.path}")
+
+
+def _write_records(path: Path, blocks: Iterator[bytes]) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        for block in blocks:
+            file.write(block)
+
+
+def drop_journal(data_dir: Path) -> Path:
+    """Lets a stopped service continue without its journal. Returns the folder that has it from now on."""
+    ring = keyring.load(data_dir)
+    kept = data_dir / f"{_JOURNAL}.{int(time.time())}"
+    # The keys come first: with them, the old journal is refused no more than a new one.
+    write_file(data_dir / keyring.FILE, keyring.text(without_journal(ring)), mode=0o600)
+    if (data_dir / _JOURNAL).exists():
+        (data_dir / _JOURNAL).rename(kept)
+        sync_folder(data_dir)
+    return kept
+
+
+def without_journal(ring: Keyring) -> Keyring:
+    return restored(ring, max(int(time.time()), ring.first_epoch + _EPOCH_STEP))

@@ -1,0 +1,95 @@
+"""Check of a stored backup: every digest, every reference, and the stored sums of the records."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from pyservice.auth import keyring
+from pyservice.backup.manifest import OBJECTS, Manifest, folder_of, read_objects
+from pyservice.backup.references import missing_objects
+from pyservice.backup.target import FileDamaged, StoredFile, Target
+from pyservice.storage.record_copy import RECORDS
+
+_SUMS: Final = """
+    SELECT group_id FROM groups WHERE
+      game_count <> (SELECT count(*) FROM games WHERE games.group_id = groups.group_id)
+      OR version_bytes <> (
+        SELECT coalesce(sum(length(config) + length(config_json)), 0)
+        FROM versions JOIN games USING (game_id) WHERE games.group_id = groups.group_id)
+"""
+_PROBLEMS_MAX: Final = 20
+
+
+def problems_of(target: Target, manifest: Manifest) -> list[str]:
+    """Returns a sentence for each problem of a backup, at most 20. Raises BackupFailed."""
+    problems: list[str] = []
+    folder = folder_of(manifest.name)
+    with tempfile.TemporaryDirectory(prefix="hosting-verify-") as empty:
+        records = Path(empty) / RECORDS
+        files = {file.path: file._replace(path=f"{folder}/{file.path}") for file in manifest.files}
+        for file in files.values():
+            problems += _differences(target, file)
+        objects = read_objects(target, manifest.name)
+        if len(objects) != manifest.object_count:
+            problems.append(
+                f"the list of objects has {len(objects)} instead of {manifest.object_count}"
+            )
+        for file in objects.values():
+            problems += _differences(target, file._replace(path=f"{OBJECTS}/{file.path}"))
+            if len(problems) >= _PROBLEMS_MAX:
+                return problems
+        if not problems and is_readable(target, manifest):
+            with records.open("wb") as written:
+                for block in target.read(files[RECORDS]):
+                    written.write(block)
+            problems += _key_problems(target, files[keyring.FILE]) + _record_problems(records)
+            problems += [
+                f"upload {upload_id}: the file {path} has no object"
+                for upload_id, path in missing_objects(records, objects)
+            ]
+    return problems[:_PROBLEMS_MAX]
+
+
+def is_readable(target: Target, manifest: Manifest) -> bool:
+    """Returns whether the content of the files can be read, too. An encrypted one needs the private key."""
+    is_encrypted = any(file.is_encrypted for file in manifest.files)
+    return target.encryption.can_decrypt or not is_encrypted
+
+
+def _differences(target: Target, file: StoredFile) -> list[str]:
+    try:
+        for _ in target.stored(file):
+            pass
+    except FileDamaged as damaged:
+        return [str(damaged)]
+    return []
+
+
+def _key_problems(target: Target, file: StoredFile) -> list[str]:
+    try:
+        keyring.parse(b"".join(target.read(file)))
+    except ValueError:
+        return [f"{keyring.FILE} has no keys"]
+    return []
+
+
+def _record_problems(records: Path) -> list[str]:
+    with closing(sqlite3.connect(records)) as connection:
+        problems = [
+            f"{RECORDS}: {row[0]}"
+            for row in connection.execute("PRAGMA integrity_check")
+            if row[0] != "ok"
+        ]
+        problems += [
+            f"{RECORDS}: a row of {row[0]} refers to a missing row of {row[2]}"
+            for row in connection.execute("PRAGMA foreign_key_check")
+        ]
+        problems += [
+            f"{RECORDS}: the stored use of the group {row[0]} is not that of its records"
+            for row in connection.execute(_SUMS)
+        ]
+    return problems

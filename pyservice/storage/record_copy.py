@@ -1,0 +1,101 @@
+"""Copies of the records: always a SQLite file, also of a PostgreSQL database."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import Boolean, Connection, MetaData, Table, create_engine, insert, select
+
+from pyservice.storage.database import Database
+from pyservice.storage.database_errors import DatabaseUnusable
+from pyservice.storage.migrations import current_revision, upgrade
+from pyservice.storage.ownership import OWNER_TABLE
+from pyservice.storage.sqlite import connect_to_read
+
+RECORDS: Final = "records.db"
+_PAGES: Final = 1024
+_ROWS: Final = 1_000
+_NOT_COPIED: Final = frozenset({"alembic_version", OWNER_TABLE})
+
+
+async def copy_records(database: Database, folder: Path, file: Path) -> str:
+    """Copies one snapshot of the records into a new SQLite file. Returns their revision.
+
+    The service can change the records meanwhile. `folder` has the file of a SQLite database.
+    Raises DatabaseUnusable if the database is empty.
+    """
+    if database.name == "sqlite":
+        return _copy_file(folder / RECORDS, file)
+    return await database.run_sync(lambda connection: _copy_rows(connection, file))
+
+
+def _copy_file(source: Path, file: Path) -> str:
+    with closing(connect_to_read(source)) as reading, closing(sqlite3.connect(file)) as written:
+        # The copy would begin again at each change, without this snapshot.
+        reading.execute("BEGIN")
+        reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+        reading.backup(written, pages=_PAGES)
+        reading.execute("ROLLBACK")
+        written.execute(f"DROP TABLE IF EXISTS {OWNER_TABLE}")
+        written.commit()
+        (revision,) = written.execute("SELECT version_num FROM alembic_version").fetchone()
+    return str(revision)
+
+
+def _copy_rows(connection: Connection, file: Path) -> str:
+    connection.execution_options(isolation_level="REPEATABLE READ")
+    revision = current_revision(connection)
+    if revision is None:
+        raise DatabaseUnusable("the database is empty: start the service first")
+    engine = create_engine(f"sqlite:///{file}")
+    with engine.begin() as written:
+        upgrade(written, None, revision)
+        for table in _tables(connection):
+            rows = connection.execution_options(yield_per=_ROWS).execute(select(table))
+            for part in rows.partitions():
+                written.execute(insert(table), [dict(row._mapping) for row in part])
+    engine.dispose()
+    return revision
+
+
+def load_records(connection: Connection, file: Path, revision: str) -> None:
+    """Creates the tables of a backup in an empty PostgreSQL database, and fills them.
+
+    Raises DatabaseUnusable if it is not empty.
+    """
+    if current_revision(connection) is not None:
+        raise DatabaseUnusable(
+            "the database is not empty: create a new one for the restored records"
+        )
+    upgrade(connection, None, revision)
+    engine = create_engine(f"sqlite:///{file}")
+    with engine.connect() as source:
+        for table in _tables(connection):
+            for rows in _rows(source, table):
+                connection.execute(insert(table), rows)
+    engine.dispose()
+
+
+def _rows(source: Connection, table: Table) -> Iterator[list[dict[str, object]]]:
+    booleans = [column.name for column in table.columns if isinstance(column.type, Boolean)]
+    names = ", ".join(f'"{column.name}"' for column in table.columns)
+    found = source.execution_options(yield_per=_ROWS).exec_driver_sql(
+        f'SELECT {names} FROM "{table.name}"'
+    )
+    for part in found.partitions():
+        rows = [dict(row._mapping) for row in part]
+        for row in rows:
+            for name in booleans:
+                row[name] = None if row[name] is None else bool(row[name])
+        yield rows
+
+
+def _tables(connection: Connection) -> list[Table]:
+    """Returns the tables of the records, referenced ones first."""
+    metadata = MetaData()
+    metadata.reflect(connection)
+    return [table for table in metadata.sorted_tables if table.name not in _NOT_COPIED]

@@ -1,0 +1,154 @@
+"""Backups of a service under load that end by SIGKILL at a random point, each with a restore after it.
+
+Each restored service is the next one that is backed up. In every one, the clients of the game go on, and no
+token of an earlier one is valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.databases import KINDS, Databases
+from tests.support.full_service import Developer, ServiceClient
+from tests.support.published_game import Machine, Machines, PublishedGame
+
+KILLS = 10
+STOPPING = "SHUTTING_DOWN"
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1_200)]
+
+
+class Players:
+    """Players who join a lobby, connect and leave, as fast as one connection allows."""
+
+    def __init__(self, game: PublishedGame, client: ServiceClient, lobby: dict[str, str]) -> None:
+        self._game, self._client, self._lobby = game, client, lobby
+        self.tokens: list[str] = []
+        self.connected = asyncio.Event()
+
+    async def run(self) -> None:
+        while True:
+            fields, public = {"lobby_id": self._lobby["lobby_id"]}, self._game.tokens["public"]
+            joined = await self._client.call("join", fields, token=public)
+            if joined.code == STOPPING:
+                return
+            assert joined.code == "OK"
+            token = joined.body["player"]["token"]
+            self.tokens.append(token)
+            if await self.call("connected", token, f"{token}1") == STOPPING:
+                return
+            assert await self.call("connected", token, f"{token}2") in (
+                STOPPING,
+                "PLAYER_TOKEN_CONSUMED",
+            )
+            assert await self.call("disconnected", token) in (STOPPING, "OK")
+            self.connected.set()
+
+    async def call(self, slug: str, player: str, key: str | None = None) -> str:
+        fields = {"player_token": player}
+        token = self._lobby["lobby_token"]
+        return (await self._client.call(slug, fields, token=token, key=key)).code
+
+
+@asynccontextmanager
+async def playing(machine: Machine, game: PublishedGame) -> AsyncIterator[Players]:
+    """Players, and a developer who changes records, until the service is killed or the block ends."""
+    async with machine.service.open_client("http") as client:
+        developer = Developer(machine.service, client, game.tokens["cloud"])
+        lobby = await developer.lobby(game.game_id, game.tokens["environment"], "hosted")
+        players = Players(game, client, lobby)
+        work = [
+            asyncio.create_task(one) for one in (players.run(), _change(developer, game.game_id))
+        ]
+        try:
+            await asyncio.wait_for(players.connected.wait(), 60)
+            yield players
+        finally:
+            for task in work:
+                task.cancel()
+            ended = await asyncio.gather(*work, return_exceptions=True)
+        allowed = (type(None), asyncio.CancelledError, httpx.TransportError)
+        assert all(isinstance(one, allowed) for one in ended), ended
+
+
+async def _change(developer: Developer, game_id: str) -> None:
+    for number in range(1_000_000):
+        answer = await developer.call(
+            "create_version", game_id=game_id, display_name=f"1.0.{number}", config={}
+        )
+        if answer.code in (STOPPING, "CONTROL_PLANE_UNAVAILABLE"):
+            return
+        assert answer.code == "OK"
+
+
+async def _kill_backup(machine: Machine, target: str, point: random.Random, usual_s: float) -> None:
+    """Kills the backup or the service at a random point of the backup."""
+    words = ("backup", "create", target, "--data-dir", str(machine.service.data_dir))
+    backup = subprocess.Popen(
+        [sys.executable, "-m", "pyservice", *words],
+        env=machine.environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    with suppress(subprocess.TimeoutExpired):
+        await asyncio.to_thread(backup.wait, point.uniform(0, usual_s))
+    victim = point.choice([backup, machine.service.process])
+    assert victim is not None
+    victim.kill()
+    await asyncio.to_thread(backup.wait)
+
+
+async def _require_new_tokens_only(
+    machine: Machine, game: PublishedGame, earlier: list[str]
+) -> None:
+    async with machine.service.open_client("http") as client:
+        assert await game.find(client)
+        assert (
+            await client.call("heartbeat", {}, token=game.tokens["lobby"])
+        ).code == "TOKEN_INVALID"
+        developer = Developer(machine.service, client, game.tokens["cloud"])
+        lobby = await developer.lobby(game.game_id, game.tokens["environment"], "hosted")
+        players = Players(game, client, lobby)
+        for token in earlier:
+            assert await players.call("connected", token) == "PLAYER_TOKEN_INVALID"
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [
+        *(pytest.param(seed, marks=pytest.mark.full) for seed in range(5)),
+        *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(5, 105)),
+    ],
+)
+async def test_clients_go_on_after_a_killed_backup(
+    databases: Databases, tmp_path: Path, seed: int
+) -> None:
+    point, target = random.Random(seed), str(tmp_path / "backups")
+    machines = Machines(tmp_path, databases, KINDS[seed % len(KINDS)])
+    try:
+        machine = machines.new()
+        game = await machine.publish()
+        began_s = time.monotonic()
+        machine.good("backup", "create", target)
+        usual_s = time.monotonic() - began_s
+        earlier = [game.tokens["player"]]
+        for _ in range(KILLS):
+            async with playing(machine, game) as players:
+                await _kill_backup(machine, target, point, usual_s)
+            earlier += players.tokens[-3:]
+            machine.service.close()
+            machine = machines.new()
+            machine.good("restore", target, "--yes")
+            await asyncio.to_thread(machine.service.start)
+            await _require_new_tokens_only(machine, game, earlier)
+    finally:
+        machines.close()
