@@ -42,6 +42,7 @@ from pyservice.control.lobby_records import (
 from pyservice.control.log_quota import LogQuota
 from pyservice.control.namespace_access import NamespaceAccessOperations
 from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
+from pyservice.control.object_store_health import ObjectStoreHealthCheck
 from pyservice.control.operations import Handlers, operation_table
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.quotas import QuotaAdministration, QuotaChecks, QuotaOperations
@@ -275,7 +276,8 @@ class ControlPlane:
         cdn_url = (settings.cdn_url or f"http://{cdn_address}").rstrip("/")
         self._keys = SigningKeyFile.load_or_create(self._folder)
         signer = url_signer(self._keys)
-        self._files = ObjectStorage(settings, signer, cdn_url, is_receiver=False)
+        files = self._files = ObjectStorage(settings, signer, cdn_url, is_receiver=False)
+        self._object_store_watch = ObjectStoreHealthCheck(files.objects.check, files.location)
         if settings.cdn_hosts:
             self._cdn_listeners["edge"] = listen_unix(settings.edge_cdn_socket)
         self._cdn_client = InternalClient(settings.cdn_socket)
@@ -434,6 +436,7 @@ class ControlPlane:
             self._refusals,
             self._tokens,
             self._database_watch,
+            self._object_store_watch,
             self._runtime.lobbies,
             self._runtime.servers,
             self._server_retention,
@@ -448,12 +451,18 @@ class ControlPlane:
             self._runtime.dropped_output,
             unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
             is_database_up=not problem,
+            is_object_store_up=not self._object_store_watch.problem,
             owner_epoch=self._ownership.epoch,
             backup_age_s=None if backup_ms is None else (now_ms() - backup_ms) / 1000,
         )
         return control_pb2.MetricsResponse(
-            text=self._metrics.render(measured, self._usage.render(), await self._cdn.scrape()),
+            text=self._metrics.render(
+                measured,
+                self._usage.render(),
+                await self._cdn.scrape(),
+            ),
             database_problem=problem,
+            object_store_problem=self._object_store_watch.problem,
         )
 
     async def start(self) -> dict[str, str]:
@@ -466,6 +475,7 @@ class ControlPlane:
         own = self._tasks.own
         own("cdn", self._cdn.run())
         own("database", self._database_watch.run())
+        own("object_store", self._object_store_watch.run())
         own("uploads", self._uploading.run_cleanup())
         own("deletions", self._deletions.run())
         own("answers", self._changes.run_cleanup())

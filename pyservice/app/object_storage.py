@@ -31,10 +31,18 @@ class ObjectStorage:
                 is_receiver=is_receiver,
             )
         self.objects = Objects(self.folder or _bucket(settings), signer, base_url)
+        self.location = _location(settings)
 
     def close(self) -> None:
         if self.folder is not None:
             self.folder.close()
+
+
+def _location(settings: Settings) -> str:
+    """Returns a name of the store for the operator."""
+    if settings.s3 is None:
+        return "control/objects"
+    return f"bucket {settings.s3.bucket} at {settings.s3.endpoint or 'AWS'}"
 
 
 def object_store(settings: Settings) -> LocalStore | S3Store:

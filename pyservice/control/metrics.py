@@ -15,6 +15,7 @@ def render_metrics(
     *,
     unexpected_errors: Mapping[str, int],
     is_database_up: bool,
+    is_object_store_up: bool,
     owner_epoch: int,
     backup_age_s: float | None,
 ) -> bytes:
@@ -43,19 +44,21 @@ def render_metrics(
         *gauge(
             "database_up", "Whether the database accepts reads and changes.", int(is_database_up)
         ),
+        *gauge("object_store_up", "Whether the object store can be used.", int(is_object_store_up)),
         *gauge("owner_epoch", "Owner epoch of this service in its database.", owner_epoch),
         *counter(
             "unforeseen_errors", "Unexpected errors of background jobs.", unexpected_errors, "work"
         ),
+        *gauge("backup_age_seconds", "Time since the last backup began.", backup_age_s),
     ]
-    if backup_age_s is not None:
-        lines += gauge("backup_age_seconds", "Time since the last backup began.", backup_age_s)
     return "".join(lines).encode()
 
 
-def gauge(name: str, text: str, value: float) -> Iterator[str]:
+def gauge(name: str, text: str, value: float | None) -> Iterator[str]:
+    """Yields a family, without a sample if `value` is None."""
     yield from _head(name, "gauge", text)
-    yield f"hosting_control_{name} {value}\n"
+    if value is not None:
+        yield f"hosting_control_{name} {value}\n"
 
 
 def counter(name: str, text: str, value: int | Mapping[str, int], label: str = "") -> Iterator[str]:

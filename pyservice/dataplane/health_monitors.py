@@ -143,6 +143,7 @@ class ControlPlaneMonitor:
         self._was_up = False
         self.is_up = False
         self.database_problem = ""
+        self.object_store_problem = ""
         self.is_stopping = False
         """True while this process stops. The control plane may then stop first."""
 
@@ -164,6 +165,7 @@ class ControlPlaneMonitor:
             response = await self._request(_POLL_TIMEOUT_S)
             self.is_up = response is not None
             self.database_problem = response.database_problem if response else ""
+            self.object_store_problem = response.object_store_problem if response else ""
             self._was_up |= self.is_up
             missed = 0 if self.is_up else missed + 1
             if self.is_up and not is_logged_up:

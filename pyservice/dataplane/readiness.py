@@ -79,6 +79,7 @@ class Readiness:
             "feed": Note(self._feed()),
             "control": self._control(),
             "database": self._database(),
+            "object_store": self._object_store(),
             "runtime": Note(self.runtime()),
             "edge_guard": Note(self.edge_guard()),
         }
@@ -98,6 +99,12 @@ class Readiness:
             where = f", which uses {location}," if location else ""
             return Note(f"not known, the control plane{where} is down")
         problem = self.monitors.control.database_problem
+        return Note(f"{problem}; players are served") if problem else None
+
+    def _object_store(self) -> str | None:
+        if not self.monitors.control.is_up:
+            return Note("not known, the control plane does not answer")
+        problem = self.monitors.control.object_store_problem
         return Note(f"{problem}; players are served") if problem else None
 
     @staticmethod

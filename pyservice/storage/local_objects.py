@@ -225,6 +225,7 @@ def _write_all(file: int, block: memoryview) -> None:
 
 
 READ_BYTES: Final = 256 << 10
+_FOLDERS: Final = ("incoming", "pending", "kept")
 _HASH_BYTES: Final = 1 << 20
 _STEP_BYTES: Final = 32 << 20
 _BATCH_SIZE: Final = 1000
@@ -262,7 +263,7 @@ class FolderBlobStore:
         # Slow syncs must not delay readers.
         self._readers = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects-read")
         self._writers = ThreadPoolExecutor(_THREADS, thread_name_prefix="objects-write")
-        for name in ("incoming", "pending", "kept"):
+        for name in _FOLDERS:
             (folder / name).mkdir(parents=True, exist_ok=True, mode=0o700)
         if is_receiver:
             for leftover in (folder / "incoming").iterdir():
@@ -272,6 +273,13 @@ class FolderBlobStore:
     def close(self) -> None:
         self._readers.shutdown()
         self._writers.shutdown()
+
+    async def check(self) -> None:
+        def unusable() -> list[str]:
+            return [name for name in _FOLDERS if not os.access(self._folder / name, os.W_OK)]
+
+        if names := await self._run(unusable):
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", f"cannot write to {', '.join(names)}")
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
         expires_at_s = int(time.time()) + expires_s

@@ -86,6 +86,9 @@ class BlobStore(Protocol):
     def takes_any_length(self) -> bool:
         """Whether a PUT can store a different length than the one for which its URL was signed."""
 
+    async def check(self) -> None:
+        """Raises CONTROL_PLANE_UNAVAILABLE with the reason if the store cannot be used."""
+
     async def put_url(self, key: str, part: Part, expires_s: int) -> str: ...
 
     async def lengths(self, names: Sequence[str]) -> list[int | None]:
@@ -227,6 +230,10 @@ class Objects:
     @property
     def largest_put_bytes(self) -> int:
         return self._blobs.largest_put_bytes
+
+    async def check(self) -> None:
+        """Raises CONTROL_PLANE_UNAVAILABLE with the reason if the store cannot be used."""
+        await self._blobs.check()
 
     def refuse_too_long(self, content_length: int) -> None:
         """Raises UPLOAD_TOO_LARGE if one PUT cannot send so many bytes."""

@@ -31,7 +31,7 @@ JOBS = (
         "deletions",
         "devices",
     ),
-    *("facts", "feeder", "rays", "server_retention", "tokens", "uploads", "usage"),
+    *("facts", "feeder", "object_store", "rays", "server_retention", "tokens", "uploads", "usage"),
 )
 
 

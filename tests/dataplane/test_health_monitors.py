@@ -21,13 +21,17 @@ class Other:
     def __init__(self) -> None:
         self.is_there = True
         self.delay_s = 0.0
-        self.database_problem = ""
+        self.database_problem = self.object_store_problem = ""
 
     async def metrics(self) -> pb.MetricsResponse:
         await asyncio.sleep(self.delay_s)
         if not self.is_there:
             raise ConnectionRefusedError
-        return pb.MetricsResponse(text=TEXT, database_problem=self.database_problem)
+        return pb.MetricsResponse(
+            text=TEXT,
+            database_problem=self.database_problem,
+            object_store_problem=self.object_store_problem,
+        )
 
 
 async def test_scrape_contains_control_plane_metrics() -> None:
@@ -71,17 +75,20 @@ async def test_control_plane_is_starting_until_its_first_response(
     await cancel(running)
 
 
-async def test_database_problem_is_reported_while_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["database_problem", "object_store_problem"])
+async def test_problem_of_a_part_is_reported_while_up(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("pyservice.dataplane.health_monitors._POLL_INTERVAL_S", 0.001)
     other = Other()
-    other.database_problem = "does not answer"
+    setattr(other, name, "does not answer")
     watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
     running = asyncio.create_task(watch.run())
-    await until_met(lambda: watch.database_problem == "does not answer")
+    await until_met(lambda: getattr(watch, name) == "does not answer")
     assert watch.is_up
     other.is_there = False
     await until_met(lambda: not watch.is_up)
-    assert watch.database_problem == ""
+    assert getattr(watch, name) == ""
     await cancel(running)
 
 

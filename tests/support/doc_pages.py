@@ -339,6 +339,7 @@ def metrics_of_all(url: str) -> str:
 
 LABELS_WITHOUT_SAMPLES: Final = {
     "hosting_certificate_end_timestamp_seconds": set(),
+    "hosting_control_backup_age_seconds": set(),
     "hosting_edge_certificate_end_timestamp_seconds": {"server_name"},
     "hosting_namespace_traffic_bytes_total": {"namespace", "way"},
     "hosting_namespace_traffic_packets_total": {"namespace", "way"},

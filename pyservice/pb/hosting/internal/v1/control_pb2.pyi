@@ -64,9 +64,11 @@ class MetricsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MetricsResponse(_message.Message):
-    __slots__ = ("text", "database_problem")
+    __slots__ = ("text", "database_problem", "object_store_problem")
     TEXT_FIELD_NUMBER: _ClassVar[int]
     DATABASE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    OBJECT_STORE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     text: bytes
     database_problem: str
-    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ...) -> None: ...
+    object_store_problem: str
+    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ...) -> None: ...
