@@ -459,6 +459,7 @@ class ControlPlane:
             text=self._metrics.render(
                 measured,
                 self._usage.render(),
+                self._runtime.render_metrics(self._usage.used),
                 await self._cdn.scrape(),
             ),
             database_problem=problem,

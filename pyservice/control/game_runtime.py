@@ -14,6 +14,8 @@ from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, TierSize
 from pyservice.control.process_logs import ProcessLogOperations
+from pyservice.control.resource_usage import UsedResources
+from pyservice.control.runtime_metrics import render_runtime_metrics
 from pyservice.control.server_runs import ServerRuns
 from pyservice.errors import ServiceError
 from pyservice.network.hosts import reachable_address
@@ -135,6 +137,9 @@ class GameRuntime:
                 return False
             case "owner":
                 return await self._group_of_build(build_id) == self._owner_group_id
+
+    def render_metrics(self, used: UsedResources) -> bytes:
+        return b"" if self._supervisor is None else render_runtime_metrics(self._supervisor, used)
 
     @property
     def dropped_output(self) -> DroppedOutput:

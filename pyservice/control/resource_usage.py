@@ -6,9 +6,10 @@ two seconds.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
@@ -52,12 +53,23 @@ class _Namespace:
     memory_bytes: int = 0
 
 
+class UsedResources(NamedTuple):
+    """Resources that all game servers use. None: no control group counts them."""
+
+    cores: float | None
+    memory_bytes: int | None
+
+
+_UNKNOWN_USE: Final = UsedResources(None, None)
+
+
 @dataclass(slots=True)
 class ResourceUsage:
     database: Database
     read_traffic: ReadTraffic
     read_usages: ReadUsages
     namespaces_max: int = NAMESPACES_MAX
+    monotonic_s: Callable[[], float] = time.monotonic
     job: RetryingJob = field(
         default_factory=lambda: RetryingJob("usage", "usage not read", pauses_s=_RETRIES_S)
     )
@@ -68,6 +80,8 @@ class ResourceUsage:
     """Sums by namespace. They stay after the last lobby, because counters never decrease."""
     _last: TrafficReading | None = None
     _has_usages: bool = False
+    _usages_read_s: float = 0.0
+    used: UsedResources = _UNKNOWN_USE
 
     async def run(self) -> None:
         await self.job.repeat_forever(self.step, every_s=_INTERVAL_S)
@@ -75,6 +89,7 @@ class ResourceUsage:
     async def step(self) -> None:
         reading = await self.read_traffic()
         usages = await self.read_usages()
+        self._measure_use(usages)
         self._apply_usages(usages)
         if reading is not None:
             self._apply_traffic(reading)
@@ -102,6 +117,24 @@ class ResourceUsage:
     def render(self) -> bytes:
         """Returns the metrics of namespaces as text."""
         return "".join(self._lines()).encode()
+
+    def _measure_use(self, usages: Mapping[str, GroupUsage]) -> None:
+        read_s = self.monotonic_s()
+        passed_s, self._usages_read_s = read_s - self._usages_read_s, read_s
+        is_counted, time_us = not usages, 0
+        for owner_id, usage in usages.items():
+            if usage.cpu_time_us is not None:
+                owner = self._owners.get(owner_id)
+                time_us += usage.cpu_time_us - (
+                    0 if owner is None else owner.usage.cpu_time_us or 0
+                )
+                is_counted = True
+        if not is_counted:
+            self.used = _UNKNOWN_USE
+            return
+        # The first reading has times from before the start of the control plane.
+        cores = time_us / _US_PER_S / passed_s if self._has_usages else None
+        self.used = UsedResources(cores, sum(usage.memory_bytes or 0 for usage in usages.values()))
 
     def _apply_usages(self, usages: Mapping[str, GroupUsage]) -> None:
         for owner_id, usage in usages.items():

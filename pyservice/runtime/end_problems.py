@@ -45,6 +45,27 @@ _DENIED: Final = re.compile(r"\bEPERM\b|\bEACCES\b|[Oo]peration not permitted|[P
 _NO_SPACE: Final = re.compile(r"No space left on device|\bENOSPC\b")
 
 
+FAILED_STARTS: Final = (
+    *("build_unusable", "capacity", "exec_failed", "exited", "killed", "lost", "no_ports"),
+    *("out_of_disk", "out_of_memory", "start_timeout", "tier_unknown"),
+)
+"""Reasons of failed starts, as labels of a metric."""
+
+
+def failed_start(end: RunEnd, progress: LobbyProgress | None) -> str | None:
+    """Returns why the start of a run failed, or None if it did not fail.
+
+    The start of a lobby also fails if its program ends before the lobby is ready.
+    """
+    if end.started_ms is None:
+        return None if end.reason == "stopped" else end.reason
+    if progress is None or progress.is_ready:
+        return None
+    if progress.start_timeout_s is not None:
+        return "start_timeout"
+    return None if end.reason == "stopped" else end.reason
+
+
 def end_problem(
     end: RunEnd,
     stored_run: StoredRun,

@@ -30,6 +30,7 @@ class NodeCapacity:
     """
 
     def __init__(self, capacity: Resources) -> None:
+        self.total: Final = capacity
         self._free = capacity
         self._unclaimed = capacity
         self._waiting: list[asyncio.Future[None]] = []
@@ -44,6 +45,11 @@ class NodeCapacity:
     def unclaimed(self) -> Resources:
         """Resources that no run has claimed or reserved. Negative if the claims exceed the node."""
         return self._unclaimed
+
+    @property
+    def requested(self) -> Resources:
+        """Resources that runs have claimed or reserved. Above `total` if runs wait."""
+        return self.total - self._unclaimed
 
     def reserve(self, run_id: str, resources: Resources) -> bool:
         """Reserves resources for a run that may begin later. Returns False if too few are
@@ -184,6 +190,14 @@ class PlacementAllocator:
         self._uids: set[int] = set()
         self._user_ids = user_ids
         self._next_uid = user_ids.start
+
+    def ports_by_state(self) -> dict[str, int]:
+        """Returns the number of ports behind edge-guard by state: free, leased or resting."""
+        self._end_quarantines()
+        leased = {number for number in self._numbers if number in self._all_numbers}
+        resting = len(self._quarantined_until_s.keys() - leased)
+        free = len(self._all_numbers) - len(leased) - resting
+        return {"free": free, "leased": len(leased), "resting": resting}
 
     def allocate(self, order: RunRequest) -> RunPlacement:
         self._end_quarantines()

@@ -17,7 +17,7 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_worker import NoDiskSpace
-from pyservice.runtime.end_problems import end_problem
+from pyservice.runtime.end_problems import end_problem, failed_start
 from pyservice.runtime.node_allocation import NoFreePort
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
@@ -449,6 +449,8 @@ class RunLifecycle:
         context, parameters = self._context, self.parameters
         read = context.reporter(parameters.owner).lobby_progress
         progress = None if read is None or end.started_ms is None else await read(self.id)
+        if (reason := failed_start(end, progress)) is not None:
+            context.failed_starts[reason] += 1
         problem = await context.in_thread(
             lambda: end_problem(
                 end,

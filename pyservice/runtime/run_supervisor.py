@@ -12,7 +12,7 @@ import itertools
 import os
 import shutil
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -22,6 +22,7 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.observability.logging import get_logger
 from pyservice.runtime import run_cleanup
 from pyservice.runtime.control_groups import GroupUsage
+from pyservice.runtime.end_problems import FAILED_STARTS
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, PlacementAllocator
@@ -174,6 +175,7 @@ class RunSupervisor:
         )
         self.runs: dict[str, RunLifecycle] = {}
         self._last_usages: deque[tuple[str, GroupUsage]] = deque(maxlen=_LAST_USAGES_MAX)
+        self.failed_starts = Counter(dict.fromkeys(FAILED_STARTS, 0))
         self._reporters = reporters
         self._is_disk_short = functools.partial(is_disk_short, folder, node.reserve_bytes)
         self._retention = RunRetention(folder, self._is_disk_short)

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.resource_usage import NAMESPACES_MAX, OTHER, ResourceUsage
+from pyservice.control.resource_usage import NAMESPACES_MAX, OTHER, ResourceUsage, UsedResources
 from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
 from pyservice.ids import RecordIds
 from pyservice.runtime.control_groups import GroupUsage
@@ -161,3 +161,24 @@ async def test_traffic_before_the_record_counts_for_its_namespace(database: Data
     assert counters.received() == {}
     await counters.after("a", {})
     assert counters.received() == {OTHER: 5}, "the owner never had a record"
+
+
+async def test_use_of_all_game_servers_is_measured_between_readings(database: Database) -> None:
+    one, other = await add_lobbies(database, "prod", "test")
+    counters, now_s = Counters(database), iter(range(100, 200, 2))
+    counters.usage.monotonic_s = lambda: float(next(now_s))
+    counters.usages = {one: GroupUsage(90 * SECOND_US, 500)}
+    await counters.usage.step()
+    assert counters.usage.used == UsedResources(None, 500), "the time before the start is unknown"
+    counters.usages = {one: GroupUsage(91 * SECOND_US, 400), other: GroupUsage(SECOND_US, 100)}
+    await counters.usage.step()
+    assert counters.usage.used == UsedResources(1.0, 500)
+    counters.usages = {other: GroupUsage(4 * SECOND_US, None)}
+    await counters.usage.step()
+    assert counters.usage.used == UsedResources(1.5, 0)
+    counters.usages = {}
+    await counters.usage.step()
+    assert counters.usage.used == UsedResources(0.0, 0)
+    counters.usages = {other: GroupUsage(None, None)}
+    await counters.usage.step()
+    assert counters.usage.used == UsedResources(None, None), "no control group counts"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -12,8 +14,8 @@ import pytest
 
 from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.control_groups import ControlGroups
-from pyservice.runtime.end_problems import exit_problem
-from pyservice.runtime.run_requests import LobbyProgress, PortRequest, Resources
+from pyservice.runtime.end_problems import FAILED_STARTS, exit_problem, failed_start
+from pyservice.runtime.run_requests import LobbyProgress, PortRequest, Resources, RunEnd
 from pyservice.runtime.start_problems import RunProblem
 from tests.support.runtime_host import RuntimeHost, until
 
@@ -186,3 +188,26 @@ def test_lack_of_space_names_the_size_of_the_scratch_folder() -> None:
         "(`build.scratch_mb` in hosting.toml, `scratch_mb` in server.json) or a tier with a larger disk"
     )
     assert exit_problem(1, errors, None) is None, "it has no limit"
+
+
+@pytest.mark.parametrize(
+    ("end", "progress", "reason"),
+    [
+        (RunEnd("build_unusable"), None, "build_unusable"),
+        (RunEnd("stopped"), None, None),
+        (RunEnd("exited", 1, started_ms=1), None, None),
+        (RunEnd("exited", 1, started_ms=1), READY, None),
+        (RunEnd("exited", 1, started_ms=1), STARTING, "exited"),
+        (RunEnd("stopped", started_ms=1), STARTING, None),
+        (RunEnd("stopped", started_ms=1), LobbyProgress(False, 60.0), "start_timeout"),
+    ],
+)
+def test_end_before_a_lobby_is_ready_is_a_failed_start(
+    end: RunEnd, progress: LobbyProgress | None, reason: str | None
+) -> None:
+    assert failed_start(end, progress) == reason
+
+
+def test_each_reason_of_a_failed_start_is_a_label() -> None:
+    named = re.findall(r"\w+", inspect.getsource(RunEnd).partition("One of: ")[2].partition(".")[0])
+    assert {*named, "start_timeout"} - {"stopped"} == set(FAILED_STARTS)

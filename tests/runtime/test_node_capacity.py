@@ -54,3 +54,13 @@ def test_changes_of_the_unreserved_amount_are_reported() -> None:
     capacity.end(HALF, was_occupied=True)
     capacity.end(HALF, was_occupied=False)
     assert result == [HALF, NOTHING, HALF, NODE]
+
+
+def test_requested_amount_counts_reservations_and_waiting_runs() -> None:
+    capacity = NodeCapacity(NODE)
+    assert (capacity.total, capacity.requested) == (NODE, NOTHING)
+    capacity.reserve("one", HALF)
+    capacity.claim("two", NODE)
+    assert capacity.requested == Resources(1_500, 1_536), "one of them waits"
+    capacity.end(NODE, was_occupied=False)
+    assert capacity.requested == HALF
