@@ -276,12 +276,38 @@ async def test_failing_disk_is_reported_until_it_works(faulty_service: KilledSer
 
 
 @pytest.mark.full
-async def test_service_reports_a_stopped_database_server(
-    databases: Databases, tmp_path: Path
+async def test_dead_database_and_dead_control_plane_look_different(
+    server: Server, tmp_path: Path
 ) -> None:
-    full_service = FullService(tmp_path / "s", databases.url("postgresql"))
+    full_service = FullService(tmp_path / "s", server.url())
+
+    async def shows(*lines: str, without: str = "no such line") -> None:
+        async def is_shown() -> bool:
+            readiness = await client.get("/readyz?verbose")
+            text = readiness.text + (await client.get("/metrics")).text
+            assert readiness.status_code == 200
+            return all(f"\n{line}\n" in text for line in lines) and without not in text
+
+        await eventually(is_shown)
+
     try:
         await asyncio.to_thread(full_service.start)
-        await page_has(full_service, "ok")
+        address = f"http://{full_service.ready['metrics']}"
+        async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client:
+            await shows("hosting_control_plane_up 1", "hosting_control_database_up 1")
+            await asyncio.to_thread(server.stop)
+            await shows("control: ok", "hosting_control_plane_up 1")
+            await shows("hosting_control_database_up 0", without="\ndatabase: ok\n")
+            await asyncio.to_thread(server.start)
+            await shows("database: ok", "hosting_control_database_up 1")
+            os.kill(full_service.control_pid(), signal.SIGSTOP)
+            try:
+                down = "control: down: its operations are refused, players are served"
+                await shows(
+                    down, "hosting_control_plane_up 0", without="hosting_control_database_up"
+                )
+            finally:
+                os.kill(full_service.control_pid(), signal.SIGCONT)
+            await shows("control: ok", "hosting_control_database_up 1")
     finally:
         full_service.close()
