@@ -55,7 +55,7 @@ class EdgeRoutes:
 
     def describe(self) -> str:
         if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
-            return "has stopped polling; serves its last routes"
+            return "has not asked for routes for 3 s: it is down, or serves its last routes"
         return f"serves {sum(map(len, self._served.values()))} ports"
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
