@@ -405,7 +405,3 @@ def free_port() -> str:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         return str(unused.getsockname()[1])
-
-
-def alerts() -> str:
-    return file_of("how-to/monitor.md", "alerts.yml")
