@@ -81,6 +81,7 @@ from pyservice.process.listening_sockets import (
     open_listeners,
 )
 from pyservice.process.plane_process import THREAD_SWITCH_S, reread_settings
+from pyservice.process.shared_sockets import share_with_group
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes
 from pyservice.settings import Settings
@@ -473,6 +474,14 @@ class ControlPlane:
         await self._runtime.start()
         await self._http.start()
         await self._rpc.start()
+        settings = self._settings
+        share_with_group(
+            settings.data_dir,
+            self._folder,
+            settings.control_http_socket,
+            settings.control_socket,
+            settings.edge_cdn_socket,
+        )
         own = self._tasks.own
         own("cdn", self._cdn.run())
         own("database", self._database_watch.run())

@@ -55,7 +55,7 @@ def serve(
     configuration = load_or_exit(flags, config)
     if parent is None and role in _WITH_DATA and not _may_change(configuration):
         return 1
-    inherited = _inherited_listeners(listeners, configuration)
+    inherited = _inherited_listeners(listeners, configuration, role)
     launch = Launch(configuration, reread, ready_file, parent, warning, words, inherited)
     if role == "cdn" and parent is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])
@@ -77,11 +77,11 @@ def _may_change(settings: Settings) -> bool:
     return True
 
 
-def _inherited_listeners(pairs: Sequence[str], settings: Settings) -> dict[str, int]:
+def _inherited_listeners(pairs: Sequence[str], settings: Settings, role: str) -> dict[str, int]:
     """Returns the sockets of the supervisor (`NAME:DESCRIPTOR`), or those of systemd."""
     if pairs:
         return {name: int(number) for name, _, number in (pair.partition(":") for pair in pairs)}
     try:
-        return activated_listeners(settings)
+        return activated_listeners(settings, has_edge_guard=role in ("all", "edge-guard"))
     except ActivationFailed as failed:
         fail(failed.problems)

@@ -93,10 +93,11 @@ def close_listeners(listeners: Mapping[str, socket.socket]) -> None:
         listener.close()
 
 
-def activated_listeners(settings: Settings) -> dict[str, int]:
+def activated_listeners(settings: Settings, *, has_edge_guard: bool = True) -> dict[str, int]:
     """Returns the descriptors of the sockets that systemd passed, by the name of their setting.
 
-    Raises ActivationFailed with all problems.
+    Leaves out those of edge-guard, if this process runs it. Another role has sockets of its own
+    under the same numbers. Raises ActivationFailed with all problems.
     """
     try:
         descriptors = passed_descriptors()
@@ -105,7 +106,8 @@ def activated_listeners(settings: Settings) -> dict[str, int]:
     listeners: dict[str, int] = {}
     problems = []
     for descriptor in descriptors:
-        if InheritedSocket(descriptor) in (settings.edge.http, settings.edge.https):
+        is_edge = InheritedSocket(descriptor) in (settings.edge.http, settings.edge.https)
+        if has_edge_guard and is_edge:
             continue
         try:
             name = _name_of(descriptor, settings)

@@ -64,6 +64,16 @@ def test_sockets_of_edge_guard_are_no_sockets_of_the_planes(
         assert activated_listeners(settings) == {"http": sockets["http"].fileno()}
 
 
+def test_role_without_edge_guard_has_a_socket_of_its_own_under_the_same_number(
+    tmp_path: Path, sockets: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = sockets["http"].fileno()
+    edge = {"http": f"fd:{number}"}
+    settings = load({"data_dir": tmp_path, "edge": edge, **_addresses(sockets)}, environ={})
+    _pass(monkeypatch, number)
+    assert activated_listeners(settings, has_edge_guard=False) == {"http": number}
+
+
 def test_every_unusable_socket_is_reported(
     tmp_path: Path, sockets: dict[str, socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
