@@ -12,7 +12,6 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -266,25 +265,6 @@ def test_roles_of_the_page_serve_together(tmp_path: Path) -> None:
         statuses = [process.wait(TIMEOUT_S) for process in processes]
         end_leftovers(tmp_path / "data")
     assert statuses == [0, 0, 0], log.read_text()
-
-
-def test_systemd_units_are_valid(tmp_path: Path) -> None:
-    for name in ("hosting.service", "hosting.socket"):
-        text = file_of("how-to/run-under-systemd.md", name)
-        unit = ConfigParser(strict=False, interpolation=None)
-        unit.read_string(text)
-        if "Service" in unit:
-            program, *words = unit["Service"]["ExecStart"].split()
-            assert program in page("how-to/install.md")
-            assert set(words) >= {"serve", "--config"}
-            text = text.replace(program, sys.executable)
-        (tmp_path / name).write_text(text)
-    if shutil.which("systemd-analyze") is not None:
-        # The command also reports units of the machine, and exits with 0 after a warning.
-        verify: list[str | Path] = ["systemd-analyze", "verify", *sorted(tmp_path.iterdir())]
-        result = subprocess.run(verify, capture_output=True, text=True, check=False)
-        assert "hosting." not in result.stderr, result.stderr
-        assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("name", PAGES)
