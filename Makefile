@@ -18,7 +18,7 @@ TEST_PROGRAMS := $(FAST_TEST_PROGRAMS) $(addprefix build/test_programs/,older_ma
 # The tests start hundreds of Python processes: each would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check missing-tools service run test test-programs client-drivers test-full proofs lint docs bench build wheel generate lock clean
+.PHONY: help check missing-tools service run test test-programs client-drivers test-full proofs lint docs bench build wheel release generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -71,6 +71,9 @@ wheel: ## The wheel for Python 3.11 and newer with both programs, and that of th
 	@rm -rf build/wheel
 	@scripts/step "wheel" build/wheel.log $(BIN)/maturin build --release --out build/wheel
 	@scripts/step "wheel of the command line" build/command-line-wheel.log $(BIN)/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir build/wheel clients/cli
+
+release: wheel ## The wheels with their list of parts (CycloneDX) and checksums, in build/wheel
+	@scripts/release-files build/wheel
 
 run: service ## Start the service with the arena in it, and say where to play (flags: make run ARGS=--help)
 	@exec $(BIN)/python -m examples.run $(ARGS)
