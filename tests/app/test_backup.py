@@ -13,13 +13,14 @@ import httpx
 import pyrage
 import pytest
 
+from tests.support.command_line import run
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer
 from tests.support.published_game import Machine, Machines, PublishedGame
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
 from tests.support.service_process import clean_environment
 from tests.support.small_disk import small_disk
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -72,6 +73,38 @@ async def test_restored_service_goes_on_with_the_clients_of_the_game(
         player = (await game.join(client, lobby["lobby_id"]))["player"]["token"]
         taken = await client.call("connected", {"player_token": player}, token=lobby["lobby_token"])
         assert taken.code == "OK"
+
+
+async def test_lost_machine_is_replaced_beside_its_living_database(
+    databases: Databases, tmp_path: Path
+) -> None:
+    machines, target = Machines(tmp_path, databases, "postgresql"), str(tmp_path / "backups")
+    old, new = machines.new(), machines.new()
+    try:
+        game = await old.publish()
+        old.good("backup", "create", target)
+        async with old.service.open_client("http") as client:
+            later = await PublishedGame.publish(old.service, client)
+        old.service.close()
+        # Without the database, the restore writes the records of the backup into a file.
+        assert run(new.service.data_dir, "restore", target, "--yes").returncode == 0
+        url = old.service.database_url
+        assert url is not None
+        took = run(new.service.data_dir, "takeover", PYSERVICE_DATABASE_URL=url)
+        assert took.returncode == 0, took.stderr
+        new.service.database_url = url
+        await asyncio.to_thread(new.service.start)
+        async with new.service.open_client("http") as client:
+            assert await game.find(client)
+
+            async def knows_later_game() -> bool:
+                return (await client.call("list", {}, token=later.tokens["public"])).code == "OK"
+
+            await eventually(knows_later_game)
+        assert await asyncio.to_thread(old.service.spawn().wait, PATIENCE_S) == 1
+        assert "belongs to the service on" in old.service.log()
+    finally:
+        machines.close()
 
 
 async def test_second_backup_stores_only_new_objects(machines: Machines, tmp_path: Path) -> None:

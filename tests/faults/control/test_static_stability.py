@@ -18,10 +18,12 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from tests.support import game_programs
 from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
 from tests.support.full_service import Developer, FullService, ServiceClient, eventually
+from tests.support.lobby_game import Game
 from tests.support.waiting import PATIENCE_S
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -228,6 +230,27 @@ async def test_database_outage_returns_503_and_players_continue(
         await eventually(is_well)
         assert full_service.control_pid() == pid
         assert full_service.stop() == 0
+    finally:
+        full_service.close()
+
+
+async def test_game_servers_start_while_only_the_database_is_down(
+    server: Server, tmp_path: Path
+) -> None:
+    full_service = FullService(tmp_path / "s", server.url(), runtime=game_programs.SETTINGS)
+    try:
+        await asyncio.to_thread(full_service.start)
+        async with full_service.open_client("http") as client:
+            developer = Developer(full_service, client)
+            game = Game(developer, await developer.game())
+            await game.deploy(hosted={"max_players": 1, "max_players_direct": 1})
+            first = await game.find_lobby("hosted")
+            await asyncio.to_thread(server.stop, "fast")
+            second = await game.find_lobby("hosted")
+            lobbies = [found["lobby"]["lobby_id"] for found in (first, second)]
+            assert lobbies[0] != lobbies[1]
+            await asyncio.to_thread(server.start)
+            await eventually(lambda: game.record(lobbies[1]))
     finally:
         full_service.close()
 
