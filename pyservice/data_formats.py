@@ -146,4 +146,5 @@ def _note(data_dir: Path, noted: _Noted) -> None:
         "before": None if noted.before is None else noted.before._asdict(),
         "committed_ms": noted.committed_ms,
     }
-    write_file(data_dir / FILE, json.dumps(content, indent=1).encode() + b"\n")
+    # The planes can be processes of different users.
+    write_file(data_dir / FILE, json.dumps(content, indent=1).encode() + b"\n", mode=0o644)

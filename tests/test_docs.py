@@ -47,6 +47,7 @@ from tests.support.doc_pages import (
     DOCS,
     GRPC,
     HTTP,
+    INCIDENTS,
     LOBBY_SERVERS,
     METRICS,
     OPERATORS,
@@ -166,8 +167,12 @@ def test_tutorial_shows_the_server_of_the_template() -> None:
 # Pages and how often they start the service.
 @pytest.mark.parametrize(
     ("names", "starts"),
-    [(("quickstart.md",), 1), pytest.param(OPERATORS, 2, marks=pytest.mark.full)],
-    ids=["quickstart", "operators"],
+    [
+        (("quickstart.md",), 1),
+        pytest.param(OPERATORS, 2, marks=pytest.mark.full),
+        pytest.param(INCIDENTS, 3, marks=pytest.mark.full),
+    ],
+    ids=["quickstart", "operators", "incidents"],
 )
 def test_page_examples_run_with_their_own_service(
     names: tuple[str, ...], starts: int, shell: Shell, tmp_path: Path

@@ -9,7 +9,7 @@ import sys
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import cyclonedx.schema
 import jsonschema_rs
@@ -39,9 +39,10 @@ def write_wheel(folder: Path, files: Iterable[tuple[str, bytes]]) -> None:
             wheel.writestr(name, content)
 
 
-def schema(uri: str) -> object:
+def schema(uri: str) -> dict[str, Any]:
     name = uri.rpartition("/")[2]
-    return json.loads((SCHEMAS / name).read_text())
+    document: dict[str, Any] = json.loads((SCHEMAS / name).read_text())
+    return document
 
 
 def test_release_names_each_part_that_it_ships(tmp_path: Path) -> None:

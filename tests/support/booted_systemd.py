@@ -89,7 +89,7 @@ class BootedSystemd:
             (self.folder / "units" / f"{target}.target").write_text("[Unit]\n")
         for name in names:
             text = (UNITS / name).read_text()
-            for old, new in (_PATHS | addresses).items():
+            for old, new in {**_PATHS, **addresses}.items():
                 text = text.replace(old, new)
             path = self.folder / "units" / name
             path.write_text(text)

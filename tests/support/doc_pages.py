@@ -64,6 +64,10 @@ OPERATORS = _how_to(
     "monitor "
     "handle-failures back-up restore use-a-feed-file"
 )
+INCIDENTS = (
+    *_how_to("run-the-service manage-developers"),
+    *(f"runbooks/{name}.md" for name in ("leaked-token", "leaked-key", "lost-key", "lost-machine")),
+)
 TUTORIALS = tuple(
     f"tutorials/{name}.md"
     for name in ("browser-game", "own-server", "udp-game", "godot-game", "deploy-with-curl")
@@ -77,6 +81,7 @@ SEQUENCES = (
     DEVELOPERS,
     LOBBY_SERVERS,
     OPERATORS,
+    INCIDENTS,
     *((one,) for one in (*TUTORIALS, *COMMAND_LINE_PAGES, *PAGES_BY_THEMSELVES)),
 )
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"
