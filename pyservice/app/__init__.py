@@ -56,9 +56,12 @@ def run_data(launch: Launch) -> int:
     from pyservice.process.plane_process import run_plane
 
     def make(settings: Settings) -> DataPlane:
-        return DataPlane(settings, launch.listeners, is_control_awaited=launch.parent is not None)
+        return DataPlane(settings, launch.listeners, is_supervised=launch.parent is not None)
 
-    return run_plane(make, launch, launch.settings.data_dir, START_FAILURES)
+    data_dir = launch.settings.data_dir
+    # A drain ends the game servers with the control plane, which needs the data plane for that.
+    drained_dir = data_dir / "control"
+    return run_plane(make, launch, data_dir, START_FAILURES, drained_dir=drained_dir)
 
 
 def run_edge_guard(launch: Launch) -> int:

@@ -73,6 +73,7 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.ray_export import CONTROL_SERVICE, STORE_SPANS, RayExport
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.process.background_tasks import BackgroundTaskDied, BackgroundTasks
+from pyservice.process.drain_file import DrainFile
 from pyservice.process.listening_sockets import (
     LISTENERS_OF_ROLE,
     bound_address,
@@ -402,6 +403,7 @@ class ControlPlane:
                     self._runtime.kinds,
                     settings.edge.node_address,
                     settings.runtime.host_ports.numbers,
+                    DrainFile.of(settings).refusal,
                 ),
                 self._runtime.problem,
                 self._usage.of_owner,
@@ -465,6 +467,8 @@ class ControlPlane:
             ),
             database_problem=problem,
             object_store_problem=self._object_store_watch.problem,
+            servers=self._runtime.server_states(),
+            owner_epoch=self._ownership.epoch,
         )
 
     async def start(self) -> dict[str, str]:

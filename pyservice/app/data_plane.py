@@ -24,6 +24,7 @@ from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.cloud_token_check import CloudTokenCheck
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.development_mocks import MockOperations
+from pyservice.dataplane.draining import Draining
 from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.facts_outbox import FactsOutbox
@@ -40,6 +41,7 @@ from pyservice.dataplane.lobby_quota import LobbyQuota
 from pyservice.dataplane.lobby_resources import LobbyResources, Resources
 from pyservice.dataplane.lobby_scaling import LobbyScaler
 from pyservice.dataplane.lobby_templates import LobbyTemplates
+from pyservice.dataplane.machine_status import MachineStatus
 from pyservice.dataplane.matchmaker import Matchmaker
 from pyservice.dataplane.namespace_index import NamespaceIndex
 from pyservice.dataplane.native import NativeMatchmaker, OpenFailed
@@ -48,6 +50,7 @@ from pyservice.dataplane.outbound_http import OutboundHttpClient
 from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.player_sessions import PlayerSessions
 from pyservice.dataplane.readiness import HealthMonitors, Phase, Readiness
+from pyservice.dataplane.resolved_namespace import ResolvedMode, ResolvedNamespace
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.dataplane.static_feed import FeedOverSocket, StaticFeed
 from pyservice.dataplane.token_signing import MacKeyRotation, TokenAdministration, TokenSigning
@@ -56,6 +59,8 @@ from pyservice.durable_files import is_disk_full
 from pyservice.edge.http_server import HttpServer, listen_unix
 from pyservice.edge.metrics_listener import Probes
 from pyservice.edge_guard.admin_socket import EdgeGuardMetrics
+from pyservice.edge_guard.liveness import EdgeGuardLiveness
+from pyservice.errors import ServiceError
 from pyservice.front.front_server import FrontConfig
 from pyservice.front.public_certificate import (
     CertificateUnusable,
@@ -67,8 +72,9 @@ from pyservice.observability.health import DescriptorMonitor
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import RequestMetrics
 from pyservice.observability.ray_export import DATA_SERVICE, RayExport, store_over_socket
-from pyservice.pb.hosting.internal.v1 import control_pb2, feed_pb2
+from pyservice.pb.hosting.internal.v1 import admin_pb2, control_pb2, feed_pb2
 from pyservice.process.background_tasks import BackgroundTasks
+from pyservice.process.drain_file import DrainFile
 from pyservice.process.listening_sockets import (
     LISTENERS_OF_ROLE,
     bound_address,
@@ -100,15 +106,18 @@ class DataPlane:
         settings: Settings,
         inherited: Mapping[str, int] = MappingProxyType({}),
         *,
-        is_control_awaited: bool = False,
+        is_supervised: bool = False,
     ) -> None:
         """Opens the public ports, so that clients wait for the end of `recover` instead of failing.
 
         `inherited` has descriptors of listening sockets that are already open.
 
-        If `is_control_awaited`, the control plane counts as starting until its first response.
+        If `is_supervised`, the control plane starts too, and counts as starting until its first
+        response.
         """
         self._settings = settings
+        self._is_supervised = is_supervised
+        self._drain_file = DrainFile.of(settings)
         self._certificate: PublicCertificate | None = None
         self._tiers = settings.tiers
         self._phase = Phase()
@@ -151,7 +160,7 @@ class DataPlane:
         self._static_feed = StaticFeed(path, over_socket, self._feed) if path else None
         self._control_client = InternalClient(settings.control_socket)
         self._cloud_tokens = CloudTokenCheck(self._control_client)
-        self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_control_awaited)
+        self._control = ControlPlaneMonitor(self._control_metrics, is_awaited=is_supervised)
         self._edge = EdgeGuardMetrics(settings.data_dir)
         probes = Probes(self._conditions, self._metrics, self._render, self._scrape)
         self._probes = HttpServer(probes, [self._probes_socket])
@@ -163,6 +172,8 @@ class DataPlane:
         While the disk is full, retries the recovery. Returns False if a stop signal arrived first.
         """
         await self._probes.start()
+        if not self._is_supervised:
+            self._drain_file.forget_ended()
         journal_dir = self._settings.data_dir / "journal"
         limits = _engine_limits(self._settings)
         while not signals.stop.is_set():
@@ -196,7 +207,9 @@ class DataPlane:
             AllowedDestinations(settings.verification_allowed_networks)
         )
         self._to_providers = OutboundHttpClient(allow_any, label="captcha")
-        self._processes = LobbyProcesses(settings, self._engine, self._namespaces)
+        self._processes = LobbyProcesses(
+            settings, self._engine, self._namespaces, self._count_servers
+        )
         self._processes.set_tiers(self._tiers)
         self._metrics.capacity_refusals = self._processes.lobby_templates.capacity_refusals.by_tier
         self._feed.on_namespace_changed = self._processes.lobby_scaler.namespace_changed
@@ -253,10 +266,34 @@ class DataPlane:
                 f"{_INTERNAL}.Trials.StartTrial": trials.start,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
                 f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
+                f"{_INTERNAL}.Admin.StartDrain": self._processes.draining.start,
+                f"{_INTERNAL}.Admin.CancelDrain": self._processes.draining.cancel,
+                f"{_INTERNAL}.Admin.ReadStatus": self._read_status,
                 **self._processes.handlers(),
             },
             settings.admin_socket,
         )
+
+    def _count_servers(self) -> int | None:
+        """Returns the number of dynamic servers, or None if it is not known."""
+        if self._settings.feed_file is not None and not self._is_supervised:
+            return 0
+        servers = self._control.servers
+        return None if servers is None else sum(servers.values())
+
+    async def _read_status(
+        self, request: admin_pb2.ReadStatusRequest
+    ) -> admin_pb2.ReadStatusResponse:
+        assert self._readiness is not None
+        status = MachineStatus(
+            self._readiness,
+            self._conditions,
+            lambda: self._engine.render_metrics(self._namespaces.labels()),
+            self._processes.runtime,
+            self._control,
+            self._processes.draining,
+        )
+        return await status.read(request)
 
     def _source_of(self, namespace_id: bytes, address: str) -> int:
         return self._matchmaker.source(namespace_id, True, bytes(4), address)
@@ -313,7 +350,7 @@ class DataPlane:
                 heartbeat_timeout_ms=settings.attached_heartbeat_timeout_ms,
                 heartbeat_grace_ms=settings.heartbeat_grace_ms,
                 can_access_game=self._cloud_tokens.reaches,
-                quota_refusal=processes.lobby_templates.quota_refusal,
+                quota_refusal=processes.attach_refusal,
             ),
         )
         table = operation_table(
@@ -351,6 +388,9 @@ class DataPlane:
             waiting_long_polls=lambda: self._servers.waiting_long_polls,
             runtime=self._processes.runtime.describe,
             edge_guard=self._processes.routes.describe,
+            is_edge_guard_dead=lambda: self._processes.routes.is_edge_guard_dead,
+            is_runtime_connected=lambda: self._processes.runtime.is_connected,
+            drain=self._processes.draining.describe,
             database_location=database_location(url.get_secret_value()) if url else None,
         )
         for monitor in monitors:
@@ -393,6 +433,7 @@ class DataPlane:
         warn_without_front(self._settings)
         # Clients that connected during the recovery may hold state from before the restart.
         self._processes.runtime.expect_runtime()
+        self._processes.routes.expect_edge_guard()
         grpc_port = await self._servers.start()
         http = self._http_address
         grpc = str(ListenAddress(self._settings.grpc.host, grpc_port))
@@ -449,6 +490,8 @@ class DataPlane:
         await signals.unless_hung(self._engine.close())
         await self._probes.stop(_PROBES_GRACE_S)
         close_listeners(self._public_listeners)
+        if not self._is_supervised:
+            self._drain_file.cancel_at_stop()
         _log.info("stopped")
 
 
@@ -464,7 +507,13 @@ def _engine_limits(settings: Settings) -> engine.EngineLimits:
 
 
 class LobbyProcesses:
-    def __init__(self, settings: Settings, engine: Engine, namespaces: NamespaceIndex) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        namespaces: NamespaceIndex,
+        count_servers: Callable[[], int | None],
+    ) -> None:
         job = settings.domains.job
         edge = settings.edge
         self.player_addresses = PlayerAddresses(
@@ -482,15 +531,35 @@ class LobbyProcesses:
             heartbeat_grace_ms=settings.heartbeat_grace_ms,
             availability=self.runtime,
             quota=self.quota,
+            prevented=self._start_refusal,
         )
-        self.routes = EdgeRoutes(engine, self.player_addresses, engine.status().epoch)
+        self._liveness = EdgeGuardLiveness(settings.data_dir)
+        self.routes = EdgeRoutes(
+            engine, self.player_addresses, engine.status().epoch, self._liveness
+        )
         regions = [region.name_id for region in settings.regions]
         grace_ms = settings.empty_lobby_grace_ms
-        self.lobby_scaler = LobbyScaler(engine, namespaces, self.lobby_templates, regions, grace_ms)
+        self.lobby_scaler = LobbyScaler(
+            engine,
+            namespaces,
+            self.lobby_templates,
+            regions,
+            grace_ms,
+            is_draining=lambda: self.draining.is_draining,
+        )
+        drain_file = DrainFile.of(settings)
+        self.draining = Draining(drain_file, engine, count_servers, self.lobby_scaler.all_changed)
         self.runtime.on_lobby_crashed = self.lobby_scaler.lobby_crashed
         namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.runtime.wait_server_served = self.routes.wait_server_served
         self.runtime.wait_lobby_served = self.routes.wait_lobby_served
+
+    def _start_refusal(self, mode: ResolvedMode) -> ServiceError | None:
+        return self.draining.refusal() or self.routes.start_refusal(mode)
+
+    def attach_refusal(self, namespace: ResolvedNamespace) -> ServiceError | None:
+        """Returns why the namespace may have no further attached lobby, or None."""
+        return self.draining.refusal() or self.lobby_templates.quota_refusal(namespace)
 
     def set_tiers(self, tiers: Iterable[Tier]) -> None:
         sizes = {tier.tier_name_id: Resources(tier.millicores, tier.memory) for tier in tiers}
@@ -516,3 +585,6 @@ class LobbyProcesses:
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         yield "LobbyScaling", self.lobby_scaler.run()
+        yield "Drain", self.draining.run()
+        yield "EdgeGuardLiveness", self._liveness.run()
+        yield "EdgeRoutes", self.routes.run()

@@ -7,6 +7,7 @@ import asyncio
 from pyservice.edge_guard.supervision import EdgeGuard
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.process.launch import GUARD_LOCK, Launch, run_locked
+from pyservice.process.plane_process import stop_after_drain
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
 
@@ -35,10 +36,13 @@ class _EdgeGuardRole:
             self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
         )
         report_task = asyncio.create_task(self._report_ready())
+        settings = self._launch.settings
+        drain_task = asyncio.create_task(stop_after_drain(settings, signals, settings.data_dir))
         await asyncio.wait({report_task})
         if report_task.exception() is None:
             await signals.stop.wait()
         signals.stop.set()
+        drain_task.cancel()
         await keep_task
         if not await self._guard.leave(signals.forced):
             self._status = 1

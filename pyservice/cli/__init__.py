@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Final
 from pyservice.process import blocked_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyservice.process.early_spawn import PendingFlags
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "is_operators", "main"]
 
 COMMANDS: Final = frozenset(
     {
@@ -22,6 +24,7 @@ COMMANDS: Final = frozenset(
         "backup",
         "billing",
         "check-config",
+        "drain",
         "group",
         "identity",
         "keys",
@@ -37,6 +40,17 @@ COMMANDS: Final = frozenset(
     }
 )
 """Commands of the operator. They run on the machine of the service."""
+_STATUS_OPTIONS: Final = ("--data-dir", "--config")
+
+
+def is_operators(words: Sequence[str]) -> bool:
+    """Returns whether the words of a command line are a command of the operator.
+
+    `status` without the data directory or settings of a service is the developer's command.
+    """
+    if words[:1] == ["status"]:
+        return any(word.partition("=")[0] in _STATUS_OPTIONS for word in words)
+    return bool(words) and words[0] in COMMANDS
 
 
 def main() -> None:

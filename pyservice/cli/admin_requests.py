@@ -21,7 +21,8 @@ from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.pb.hosting.v1 import groups_pb2
-from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid
+from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid, running_holder_pid
+from pyservice.process.launch import GUARD_LOCK
 from pyservice.process.supervisor import SUPERVISOR_LOCK_NAME as SERVE_LOCK
 from pyservice.rpc import InternalClient
 
@@ -53,16 +54,37 @@ async def _send(socket_path: Path, method: str, request: Message) -> Any:
 def _unreachable(data_dir: Path, error: str) -> str:
     """Returns why no service answers: a wrong folder, a stopped service, or another error."""
     try:
-        names = os.listdir(data_dir)
-    except (FileNotFoundError, NotADirectoryError):
-        names = []
+        is_of_service = is_data_dir(data_dir)
     except OSError as problem:
         return f"{data_dir} cannot be read: {problem.strerror}"
-    if _OF_A_SERVICE.isdisjoint(names):
+    if not is_of_service:
         return f"{data_dir} is no data directory of a service: give the --data-dir of `pyservice serve`"
     if has_control_plane(data_dir) or _is_running(lock_holder_pid(data_dir)):
         return f"the service of {data_dir} does not answer: {error}"
     return f"the service of {data_dir} is stopped: start it first"
+
+
+def is_data_dir(data_dir: Path) -> bool:
+    """Returns whether a service has used the folder. Raises OSError if it cannot be read."""
+    try:
+        names = os.listdir(data_dir)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return not _OF_A_SERVICE.isdisjoint(names)
+
+
+def running_pids(data_dir: Path) -> dict[str, int]:
+    """Returns the running processes of a service by role. In one service, edge-guard has the
+    supervisor of the planes.
+    """
+    locks = {
+        "supervisor": (data_dir, SERVE_LOCK),
+        "data": (data_dir, LOCK_FILE),
+        "control": (data_dir / "control", LOCK_FILE),
+        "edge_guard": (data_dir / "edge", GUARD_LOCK),
+    }
+    holders = {role: running_holder_pid(*lock) for role, lock in locks.items()}
+    return {role: pid for role, pid in holders.items() if pid is not None}
 
 
 def has_control_plane(data_dir: Path) -> bool:
@@ -327,7 +349,7 @@ _KINDS: Final = {
     "public": admin_pb2.TOKEN_KIND_PUBLIC,
     "environment": admin_pb2.TOKEN_KIND_ENVIRONMENT,
 }
-_DURATION: Final = re.compile(r"([1-9][0-9]{0,9})([smhd])")
+_DURATION: Final = re.compile(r"(0|[1-9][0-9]{0,9})([smhd])")
 _UNITS_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 
@@ -336,7 +358,7 @@ _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 def create_namespace_token(
     data_dir: Path, kind: str, namespace: str, expires_in: str | None, is_json: bool
 ) -> str:
-    expires_in_ms = _duration_ms(expires_in)
+    expires_in_ms = _lifetime_ms(expires_in)
     if has_control_plane(data_dir):
         control_request = pb.CreateNamespaceTokenRequest(
             kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
@@ -369,7 +391,7 @@ def create_cloud_token(
         request.game_id = game
     else:
         request.all_groups = True
-    if (expires_in_ms := _duration_ms(expires_in)) is not None:
+    if (expires_in_ms := _lifetime_ms(expires_in)) is not None:
         request.expires_in_ms = expires_in_ms
     return _token_text(_control_request(data_dir, "CreateCloudToken", request), is_json)
 
@@ -426,13 +448,17 @@ def revoke_tokens(data_dir: Path, ids: Sequence[str], cascade: bool, is_json: bo
     return _acknowledged(data_dir, "RevokeTokens", request, is_json)
 
 
-def _duration_ms(duration: str | None) -> int | None:
-    if duration is None:
-        return None
+def _lifetime_ms(duration: str | None) -> int | None:
+    return None if duration is None else duration_ms("expires-in", duration, "30d or 12h")
+
+
+def duration_ms(option: str, duration: str, example: str, *, least: int = 1) -> int:
+    """Returns a duration in ms. Raises RequestFailed if it is invalid."""
     match = _DURATION.fullmatch(duration)
-    if match is None:
+    if match is None or int(match[1]) < least:
         raise RequestFailed(
-            f"--expires-in {duration}: give a duration such as 30d or 12h: a whole number from 1 on, and s, m, h or d"
+            f"--{option} {duration}: give a duration such as {example}: a whole number from {least} on,"
+            " and s, m, h or d"
         )
     return int(match[1]) * _UNITS_MS[match[2]]
 

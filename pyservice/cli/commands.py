@@ -13,6 +13,7 @@ from pyservice.cli import (
     admin_commands,
     audit_commands,
     backup_commands,
+    machine_commands,
     quota_commands,
     token_commands,
 )
@@ -53,6 +54,8 @@ app.add_typer(quota_commands.quota_app, name="quota")
 app.add_typer(backup_commands.backup_app, name="backup")
 app.command("restore")(backup_commands.restore)
 app.command("audit")(audit_commands.audit)
+app.command("drain")(machine_commands.drain)
+app.command("status")(machine_commands.status)
 
 
 class Role(enum.StrEnum):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+from collections import Counter
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
+from pyservice.process.drain_file import ends_servers
 from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.full_scratch import FullScratch
@@ -42,6 +44,9 @@ from pyservice.watch import Topics
 _KNOWN_TIMEOUT_S: Final = 2.0
 _END_S: Final = 40.0
 """Timeout for the end of all game servers. Each of them has 30 s to end."""
+
+_STATES: Final = {"running": "running", "stopping": "stopping"}
+"""States of a dynamic server by state of its run. In all other states it is starting."""
 
 _log = get_logger("runtime")
 
@@ -160,7 +165,7 @@ class GameRuntime:
             await asyncio.wait_for(self.lobbies.has_synced.wait(), _KNOWN_TIMEOUT_S)
 
     async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
-        """Stops the runtime, and the game servers if `end_with_service` is set.
+        """Stops the runtime, and the game servers if `end_with_service` is set or a drain is over.
 
         `is_ordered` is False if the supervisor was killed. Game servers then keep running. If
         `forced` is set, stopping game servers are killed.
@@ -168,7 +173,7 @@ class GameRuntime:
         self.logs.close()
         if self._supervisor is None:
             return
-        if is_ordered and self._settings.runtime.end_with_service:
+        if is_ordered and ends_servers(self._settings):
             self._is_stopping = True
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_END_S):
@@ -217,6 +222,17 @@ class GameRuntime:
 
     async def usages(self) -> dict[str, GroupUsage]:
         return {} if self._supervisor is None else await self._supervisor.usages()
+
+    def server_states(self) -> Counter[str]:
+        """Returns the number of dynamic servers that have not ended, by state."""
+        runs = {} if self._supervisor is None else self._supervisor.runs
+        states = Counter(
+            _STATES.get(run.state, "starting")
+            for run in runs.values()
+            if run.parameters.owner == "server" and run.state != "ended"
+        )
+        states["starting"] += self.servers.creating_count
+        return +states
 
     def processes(self, run_ids: Iterable[str]) -> dict[str, LobbyProcess]:
         """Returns the tier and start time of each run that has not ended, by run id."""

@@ -73,6 +73,10 @@ class ServerRuns:
             pauses_s=_RETRIES_S,
         )
 
+    @property
+    def creating_count(self) -> int:
+        return len(self._creating)
+
     @contextlib.contextmanager
     def creating(self, server_id: str) -> Iterator[None]:
         """Protects the port lease of a new server until the server's record is stored.

@@ -66,6 +66,8 @@ class ServerNode:
     address: str
     """Host of `host_ports`, which players reach without edge-guard."""
     host_ports: range
+    refusal: Callable[[], ServiceError | None]
+    """Returns why this node starts no new server now, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,9 @@ class ServerOperations:
             await self.records.quotas.require(
                 tx, namespace.group_id, _added(request), is_exact=False
             )
+        refusal = self.node.refusal()
+        if refusal is not None:
+            raise refusal
         resources = Resources(request.resources.cpu, request.resources.memory)
         if not self.capacity.reserve(server_id, resources):
             raise ServiceError("CAPACITY_EXHAUSTED")

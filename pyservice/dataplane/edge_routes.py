@@ -16,7 +16,8 @@ from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import FetchLeasedPorts, LeasedPorts
 from pyservice.dataplane.native import LeasedPort, Route, RouteChanges
 from pyservice.dataplane.player_addresses import OwnerKind, PlayerAddresses
-from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.dataplane.resolved_namespace import ResolvedMode, raw_id
+from pyservice.edge_guard.liveness import EdgeGuardLiveness
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
@@ -30,6 +31,14 @@ SERVER_SERVED_TIMEOUT_S: Final = 5.0
 
 EDGE_TIMEOUT_S: Final = 3.0
 
+_EDGE_START_S: Final = 10.0
+"""Longest wait for the first poll of edge-guard after the start of the data plane."""
+
+_NOT_SERVED: Final = (
+    "No game server can start: edge-guard, which forwards players to game servers, does not respond."
+    " Try again after Retry-After. If the error persists, the operator has to restart edge-guard."
+)
+
 _POLL_INTERVAL_S: Final = 0.25
 
 _RETRYABLE_CODES: Final = frozenset({"PORTS_EXHAUSTED", "STORAGE_FULL"})
@@ -38,7 +47,16 @@ _log = get_logger("routes")
 
 
 class EdgeRoutes:
-    def __init__(self, source: Engine, player_addresses: PlayerAddresses, epoch: int) -> None:
+    def __init__(
+        self,
+        source: Engine,
+        player_addresses: PlayerAddresses,
+        epoch: int,
+        liveness: EdgeGuardLiveness | None = None,
+    ) -> None:
+        """Without `liveness`, edge-guard counts as dead only if it does not poll."""
+        self._liveness = liveness
+        self._expected_until_s = 0.0
         self._source = source
         self._processes = source.processes
         self._player_addresses = player_addresses
@@ -53,10 +71,43 @@ class EdgeRoutes:
         self._handed_out: set[bytes] = set()
         self._refused_ports: dict[bytes, dict[str, pb.Outcome]] = {}
 
+    def expect_edge_guard(self) -> None:
+        self._expected_until_s = _now_s() + _EDGE_START_S
+
+    @property
+    def is_edge_guard_dead(self) -> bool:
+        now_s = _now_s()
+        if self._open_requests:
+            return self._liveness is not None and self._liveness.is_hung
+        return now_s > max(self._last_request_s + EDGE_TIMEOUT_S, self._expected_until_s)
+
     def describe(self) -> str:
-        if _now_s() - self._last_request_s > EDGE_TIMEOUT_S and not self._open_requests:
-            return "has not asked for routes for 3 s: it is down, or serves its last routes"
-        return f"serves {sum(map(len, self._served.values()))} ports"
+        if not self.is_edge_guard_dead:
+            return f"serves {sum(map(len, self._served.values()))} ports"
+        return "dead" if self._liveness is None else self._liveness.describe_dead()
+
+    def start_refusal(self, mode: ResolvedMode) -> ServiceError | None:
+        """Returns OVERLOADED if a lobby of this mode needs edge-guard, which is dead."""
+        needs_edge_guard = any(port.port_range is None for port in mode.ports.values())
+        return _not_served() if needs_edge_guard and self.is_edge_guard_dead else None
+
+    async def run(self) -> None:
+        """Fails requests that wait for a starting lobby while edge-guard is dead, until cancelled."""
+        was_dead = False
+        while True:
+            is_dead = self.is_edge_guard_dead
+            if is_dead != was_dead:
+                was_dead = is_dead
+                log_event = _log.error if is_dead else _log.info
+                log_event("edge-guard", state=self.describe())
+            if is_dead:
+                self._source.fail_holds(self._hold_error)
+            await asyncio.sleep(_POLL_INTERVAL_S)
+
+    def _hold_error(self, lobby_id: bytes) -> ServiceError | None:
+        lobby = self._source.lobby(lobby_id)
+        ports = () if lobby is None else lobby.leased
+        return _not_served() if any(port.range is None for port in ports) else None
 
     async def follow(self, request: pb.FollowRequest) -> pb.FollowResponse:
         """Applies the outcomes of earlier route changes, then returns new route changes. Waits at
@@ -77,6 +128,7 @@ class EdgeRoutes:
         await self._apply_outcomes(request)
         after = 0 if is_new or request.epoch != self._epoch else request.version
         self._open_requests += 1
+        self._expected_until_s = 0.0
         try:
             return await self._next_response(request, after, is_new=is_new)
         finally:
@@ -119,6 +171,8 @@ class EdgeRoutes:
         If edge-guard refuses a port, another port replaces it. `leased` returns the current ports.
         Raises OVERLOADED after a timeout.
         """
+        if self.is_edge_guard_dead:
+            raise _not_served()
         detail = "Edge-guard does not serve the ports of the server yet; try again."
         ports = await self._wait_served(
             server, leased, self._are_bound, SERVER_SERVED_TIMEOUT_S, detail
@@ -281,6 +335,10 @@ class EdgeRoutes:
             counts_sessions=port.counts_sessions,
             requires_slot=port.requires_slot,
         )
+
+
+def _not_served() -> ServiceError:
+    return ServiceError("OVERLOADED", _NOT_SERVED, metadata={"reason": "edge_guard"})
 
 
 async def _wait_for(event: asyncio.Event, timeout_s: float | None) -> None:

@@ -133,6 +133,7 @@ class Engine:
         self.wait_durable = self._waiter.wait_durable
         self.wait_for_change = self._waiter.wait_for_change
         self.cancel_holds = self._waiter.cancel_holds
+        self.fail_holds = self._waiter.fail_holds
 
     @property
     def uncovered_block(self) -> tuple[int, int] | None:
@@ -192,7 +193,7 @@ class Engine:
         `lobby` is the starting lobby, if it is known.
         """
         try:
-            resolved = await self._waiter.wait_for_hold(hold, deadline)
+            resolved = await self._waiter.wait_for_hold(hold, deadline, lobby)
         except ServiceError as error:
             raise self._hold_error(error, lobby) from None
         if resolved.refusal is not None:

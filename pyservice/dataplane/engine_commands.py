@@ -40,6 +40,12 @@ class WakeSource(Protocol):
     def release_hold(self, hold: int) -> None: ...
 
 
+class HoldWaiters(NamedTuple):
+    lobby: bytes
+    """Id of the starting lobby. Empty if it is not known."""
+    futures: list[asyncio.Future[Resolved]]
+
+
 class DurabilityWaiter:
     """Wakes requests when their log sequence number (LSN) is durable or their hold ends.
 
@@ -58,7 +64,7 @@ class DurabilityWaiter:
         self._longest_hold_s = longest_hold_ms / 1000
         self._durable_waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._prune_at = _PRUNE_AT
-        self._hold_waiters: dict[int, list[asyncio.Future[Resolved]]] = {}
+        self._hold_waiters: dict[int, HoldWaiters] = {}
         self._change_waiters: list[asyncio.Future[None]] = []
         self._readers = {source.wake_fd(): self._on_durable, source.change_fd(): self._on_change}
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -106,7 +112,9 @@ class DurabilityWaiter:
             with contextlib.suppress(ValueError):
                 self._change_waiters.remove(future)
 
-    async def wait_for_hold(self, hold: int, deadline: float | None) -> Resolved:
+    async def wait_for_hold(
+        self, hold: int, deadline: float | None, lobby: bytes = b""
+    ) -> Resolved:
         """Waits for the end of a hold, and returns the reserved slots or an error. Raises
         DEADLINE_EXCEEDED.
 
@@ -115,15 +123,15 @@ class DurabilityWaiter:
         loop = self._running_loop()
         limit = loop.time() + self._longest_hold_s
         future: asyncio.Future[Resolved] = loop.create_future()
-        waiter = self._hold_waiters.setdefault(hold, [])
-        waiter.append(future)
+        waiter = self._hold_waiters.setdefault(hold, HoldWaiters(lobby, []))
+        waiter.futures.append(future)
         began = perf_counter()
         try:
             return await self._until(future, limit if deadline is None else min(limit, deadline))
         except BaseException:
             if self._hold_waiters.get(hold) is waiter:
-                waiter.remove(future)
-                if not waiter:
+                waiter.futures.remove(future)
+                if not waiter.futures:
                     del self._hold_waiters[hold]
                 self._source.release_hold(hold)
             raise
@@ -132,10 +140,15 @@ class DurabilityWaiter:
 
     def cancel_holds(self) -> None:
         """Fails all requests that wait for a hold, with SHUTTING_DOWN."""
-        for futures in self._hold_waiters.values():
-            for future in futures:
-                if not future.done():
-                    future.set_exception(ServiceError("SHUTTING_DOWN"))
+        self.fail_holds(lambda _: ServiceError("SHUTTING_DOWN"))
+
+    def fail_holds(self, error_of: Callable[[bytes], ServiceError | None]) -> None:
+        """Fails the requests that wait for a lobby for which `error_of` returns an error."""
+        for waiter in self._hold_waiters.values():
+            for future in waiter.futures:
+                error = error_of(waiter.lobby)
+                if error is not None and not future.done():
+                    future.set_exception(error)
 
     def _on_durable(self, descriptor: int) -> None:
         _clear(descriptor)
@@ -148,7 +161,8 @@ class DurabilityWaiter:
         for waiter in waiters:
             _finish(waiter)
         for outcome in self._source.take_resolved():
-            for future in self._hold_waiters.pop(outcome.hold, ()):
+            held = self._hold_waiters.pop(outcome.hold, None)
+            for future in () if held is None else held.futures:
                 if not future.done():
                     future.set_result(outcome)
         if self._on_changed is not None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -144,6 +144,9 @@ class ControlPlaneMonitor:
         self.is_up = False
         self.database_problem = ""
         self.object_store_problem = ""
+        self.servers: Mapping[str, int] | None = None
+        """Dynamic servers by state. None: the control plane does not respond."""
+        self.owner_epoch = 0
         self.is_stopping = False
         """True while this process stops. The control plane may then stop first."""
 
@@ -166,6 +169,8 @@ class ControlPlaneMonitor:
             self.is_up = response is not None
             self.database_problem = response.database_problem if response else ""
             self.object_store_problem = response.object_store_problem if response else ""
+            self.servers = dict(response.servers) if response else None
+            self.owner_epoch = response.owner_epoch if response else self.owner_epoch
             self._was_up |= self.is_up
             missed = 0 if self.is_up else missed + 1
             if self.is_up and not is_logged_up:

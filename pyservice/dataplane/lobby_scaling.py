@@ -150,8 +150,11 @@ class LobbyScaler:
         regions: Sequence[str],
         grace_ms: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        is_draining: Callable[[], bool] = lambda: False,
     ) -> None:
+        """While `is_draining` returns True, no group keeps idle lobbies."""
         self._wall_ms = wall_ms
+        self._is_draining = is_draining
         self._source = source
         self._processes = source.processes
         self._namespaces = namespaces
@@ -174,6 +177,12 @@ class LobbyScaler:
                     key = (namespace_id, namespace.version_id, mode.name, region)
                     self._due[key] = now_s
 
+    def all_changed(self) -> None:
+        for namespace in self._namespaces:
+            self.namespace_changed(raw_id(namespace.namespace_id))
+        for namespace_id in self._namespaces.removed_ids():
+            self.namespace_changed(namespace_id)
+
     def lobby_crashed(self, lobby: Lobby) -> None:
         if lobby.is_trial:
             return
@@ -187,10 +196,7 @@ class LobbyScaler:
 
     async def run(self) -> None:
         """Scales lobbies until it is cancelled. Retries failed commands."""
-        for namespace in self._namespaces:
-            self.namespace_changed(raw_id(namespace.namespace_id))
-        for namespace_id in self._namespaces.removed_ids():
-            self.namespace_changed(namespace_id)
+        self.all_changed()
         while True:
             if await self.step():
                 await asyncio.sleep(_STEP_INTERVAL_S)
@@ -224,7 +230,7 @@ class LobbyScaler:
         if self._namespaces.is_known(namespace_id):
             namespace = self._namespaces.resolved(namespace_id)
             mode = namespace.modes.get(mode_name) if namespace.version_id == version else None
-        is_known = region in self._regions
+        is_known = region in self._regions and not self._is_draining()
         plan = plan_group(group, mode, region, self._grace_ms, is_region_known=is_known)
         if plan.recheck_ms is not None:
             self._schedule(key, plan.recheck_ms / 1000)

@@ -82,7 +82,10 @@ class LobbyTemplates:
         heartbeat_grace_ms: int,
         availability: RuntimeConnection | None = None,
         quota: LobbyQuota | None = None,
+        prevented: Callable[[ResolvedMode], ServiceError | None] = lambda _: None,
     ) -> None:
+        """`prevented` returns the error if no lobby of a mode may start, whatever the capacity is."""
+        self._prevented = prevented
         self._quota = quota
         self._can_start = can_start
         self._availability = availability
@@ -109,15 +112,23 @@ class LobbyTemplates:
         """Returns `error` with the reason why no lobby of these modes can start. Counts the refusal
         if the reason is the capacity.
         """
-        tiers = [
-            mode.settings_in(region).tier
+        startable = [
+            (mode, region)
             for mode in modes
             if mode.runtime.image_id is not None
             for region in regions
             if mode.allows_region(region)
         ]
-        if not tiers:
+        if not startable:
             return ServiceError(error.code, metadata={"reason": "no_build"})
+        problems = [self._prevented(mode) for mode, _ in startable]
+        tiers = [
+            mode.settings_in(region).tier
+            for (mode, region), problem in zip(startable, problems, strict=True)
+            if problem is None
+        ]
+        if not tiers and problems[0] is not None:
+            return problems[0]
         if self._availability is None:
             return error
         # Another tier may have room again since the refusal. So the smallest tier is named.
@@ -209,7 +220,11 @@ class LobbyTemplates:
         return self._build(namespace, mode, region, LobbyOverrides(), trial_ms)
 
     def _can_start_mode(self, mode: ResolvedMode, region: str) -> bool:
-        return mode.runtime.image_id is not None and self._can_start(mode.settings_in(region).tier)
+        return (
+            mode.runtime.image_id is not None
+            and self._prevented(mode) is None
+            and self._can_start(mode.settings_in(region).tier)
+        )
 
     def _template(
         self,

@@ -54,6 +54,10 @@ class Readiness:
     waiting_long_polls: Callable[[], int]
     runtime: Callable[[], str]
     edge_guard: Callable[[], str]
+    is_edge_guard_dead: Callable[[], bool]
+    is_runtime_connected: Callable[[], bool]
+    drain: Callable[[], str | None]
+    """Returns what the machine waits for while it drains, or None."""
     database_location: str | None = None
     """`host:port/name` of a PostgreSQL database, if the settings of this process have one."""
 
@@ -66,7 +70,7 @@ class Readiness:
         stalled_ms = self.monitors.journal.stalled_ms
         lag_ms = self.monitors.loop.worst_ms
         is_stalled = stalled_ms > _STALL_MS
-        status = self.status()
+        status, drain = self.status(), self.drain()
         return {
             "process": None if self.phase.is_serving else self.phase.name,
             "journal": f"nothing became durable for {stalled_ms:.0f} ms" if is_stalled else None,
@@ -82,6 +86,18 @@ class Readiness:
             "object_store": self._object_store(),
             "runtime": Note(self.runtime()),
             "edge_guard": Note(self.edge_guard()),
+            **({} if drain is None else {"drain": Note(drain)}),
+        }
+
+    def parts(self) -> dict[str, bool]:
+        """Returns whether each part beside the data plane works, by the name of its condition."""
+        control = self.monitors.control
+        return {
+            "control": control.is_up,
+            "database": control.is_up and not control.database_problem,
+            "runtime": self.is_runtime_connected(),
+            "edge_guard": not self.is_edge_guard_dead(),
+            "storage": not self.monitors.storage.is_low,
         }
 
     def _control(self) -> str | None:
@@ -138,6 +154,7 @@ class Readiness:
             "hosting_event_loop_lag_seconds": self.monitors.loop.worst_ms / 1000,
             "hosting_journal_stalled_seconds": self.monitors.journal.stalled_ms / 1000,
             "hosting_watches_held": self.waiting_long_polls(),
+            "hosting_draining": int(self.drain() is not None),
         }
         return "".join(map(_metric_text, values, values.values())).encode()
 
@@ -151,6 +168,7 @@ _HELP: Final = {
     "hosting_event_loop_lag_seconds": "Worst delay of the event loop in the last ten seconds.",
     "hosting_journal_stalled_seconds": "Time without a durable event although events are pending.",
     "hosting_watches_held": "Requests that wait for a change.",
+    "hosting_draining": "Whether the machine drains.",
 }
 
 

@@ -162,6 +162,17 @@ class RuntimeConnection:
                 async with asyncio.timeout(self._expected_since_s + RUNTIME_TIMEOUT_S - _now_s()):
                     await self._first_request.wait()
 
+    def room(self) -> tuple[Resources, Resources] | None:
+        """Returns the processor and memory for game servers, and the unclaimed part of them.
+
+        Returns None without a connected runtime.
+        """
+        if not self._is_requesting:
+            return None
+        capacity = self.capacity
+        total = Resources(capacity.cpu_millicores, capacity.memory_mb)
+        return total, Resources(*self._free())
+
     def can_start(self, tier: str) -> bool:
         if not self.is_connected:
             return False

@@ -25,6 +25,7 @@ from pyservice.edge_guard.configuration import (
 )
 from pyservice.edge_guard.process import EDGE_GUARD_BINARY, EdgeGuardLock, exit_of, spawn
 from pyservice.observability.logging import get_logger
+from pyservice.process.drain_file import ends_servers
 from pyservice.settings import Settings, SettingsError
 from pyservice.settings.sections import InheritedSocket
 
@@ -51,7 +52,7 @@ class EdgeGuard:
         self._reread = reread
         self._reload_due = asyncio.Event()
         self._is_vital = is_alone or settings.domains.job is not None
-        self._survives_stop = not settings.runtime.end_with_service
+        self._settings = settings
         self.serves = asyncio.Event()
         self._pid = 0
         self._binary: list[int] = []
@@ -115,7 +116,7 @@ class EdgeGuard:
 
         Returns False if edge-guard did not stop and was killed.
         """
-        if self._survives_stop and await self._has_players(forced):
+        if not ends_servers(self._settings) and await self._has_players(forced):
             return True
         if self._process is not None and self._lock.holder() != self._process.pid:
             # The started process does not hold the lock, so it forwards no players yet.

@@ -116,6 +116,32 @@ def lock_holder_pid(folder: Path, name: str = LOCK_FILE) -> int | None:
         os.close(descriptor)
 
 
+def running_holder_pid(folder: Path, name: str = LOCK_FILE) -> int | None:
+    """Returns the PID of the running process that has locked the folder, or None.
+
+    The system may have given the PID in the file to another process.
+    """
+    pid = lock_holder_pid(folder, name)
+    if pid is None:
+        return None
+    process = Path("/proc") / str(pid)
+    try:
+        lock = (folder / name).stat()
+        with contextlib.suppress(FileNotFoundError):
+            for descriptor in (process / "fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(descriptor.stat(), lock):
+                        return pid
+    except PermissionError:
+        # A process of another user. Its state can be read.
+        with contextlib.suppress(OSError):
+            state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+            return None if state in "ZX" else pid
+    except OSError:
+        return None
+    return None
+
+
 def holder_wait_ms(folder: Path, timeout_ms: int) -> int:
     """Returns how long `DirectoryLock.take` would wait for the holder. 0 if the holder has ended."""
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Protocol
@@ -19,6 +20,7 @@ from pyservice.process.directory_lock import (
     lock_holder_pid,
     make_folder,
 )
+from pyservice.process.drain_file import DrainFile
 from pyservice.process.launch import Launch, longest_end_ms
 from pyservice.process.ready_report import remove_ready_file, report_ready
 from pyservice.process.stop_signals import StopSignals, wait_for_exit
@@ -26,6 +28,8 @@ from pyservice.settings import Settings, SettingsError
 from pyservice.settings.model import unapplied_changes
 
 _CANCEL_S: Final = 0.5
+_SERVERS_END_MS: Final = 40_000
+"""Longest time in which the control plane ends all game servers."""
 THREAD_SWITCH_S: Final = 0.000_5
 """Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 
@@ -61,12 +65,15 @@ def run_plane(
     failures: tuple[type[Exception], ...] = (),
     *,
     outlived_dir: Path | None = None,
+    drained_dir: Path | None = None,
 ) -> int:
     """Creates a plane with `make` and runs it until a stop signal or an error. Returns the exit
     status.
 
     Logs OSError, DirectoryUnusable and the errors in `failures` without a traceback. If the
     supervisor dies, this plane stops after the process that has locked `outlived_dir` has exited.
+    Without a supervisor, this plane stops at the end of a drain, after the process that has locked
+    `drained_dir`.
     """
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
@@ -85,7 +92,7 @@ def run_plane(
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 try:
-                    runner.run(_serve(make, launch, lock, outlived_dir))
+                    runner.run(_serve(make, launch, lock, outlived_dir, drained_dir))
                     status = 0
                 except expected as error:
                     status = _report_error(error)
@@ -137,6 +144,7 @@ async def _serve(
     launch: Launch,
     lock: DirectoryLock,
     outlived_dir: Path | None,
+    drained_dir: Path | None,
 ) -> None:
     signals = StopSignals()
     if launch.ready_file is not None:
@@ -144,6 +152,9 @@ async def _serve(
     plane = make(launch.settings)
     loop = asyncio.get_running_loop()
     signals.install(loop, lambda: plane.reload(launch.reread), lock.announce_stopping)
+    drain_task = None
+    if launch.parent is None:
+        drain_task = asyncio.create_task(stop_after_drain(launch.settings, signals, drained_dir))
     if not await plane.recover(signals):
         return
     if not signals.stop.is_set():
@@ -151,9 +162,21 @@ async def _serve(
         _log.info("ready", **addresses)
         await _report_ready(launch, addresses, signals)
         await signals.stop.wait()
+    if drain_task is not None:
+        drain_task.cancel()
     if outlived_dir is not None and launch.parent is not None and not launch.parent.is_alive:
         await _outlive(outlived_dir, signals, longest_end_ms(launch.settings))
     await plane.stop(signals)
+
+
+async def stop_after_drain(settings: Settings, signals: StopSignals, folder: Path | None) -> None:
+    """Waits for the end of a drain and of the process that has locked `folder`, and then stops this
+    process as SIGTERM does.
+    """
+    await DrainFile.of(settings).wait_until_over()
+    if folder is not None:
+        await _outlive(folder, signals, longest_end_ms(settings) + _SERVERS_END_MS)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 async def _outlive(folder: Path, signals: StopSignals, duration_ms: int) -> None:

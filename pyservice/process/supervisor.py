@@ -20,6 +20,7 @@ from pyservice.process.child_process import (
     ChildProcess,
 )
 from pyservice.process.directory_lock import holder_wait_ms
+from pyservice.process.drain_file import DrainFile, ends_servers
 from pyservice.process.launch import GUARD_LOCK, Launch, longest_end_ms, run_locked
 from pyservice.process.listening_sockets import (
     LISTENER_NAMES,
@@ -75,6 +76,7 @@ def _has_no_feed(data_dir: Path) -> bool:
 class _Supervisor:
     def __init__(self, launch: Launch, make_edge_guard: Callable[[], EdgeGuardSupervision]) -> None:
         self._launch = launch
+        self._drain = DrainFile.of(launch.settings)
         self._make_edge_guard = make_edge_guard
         self._signals = StopSignals()
         self._has_changed = asyncio.Event()
@@ -88,6 +90,7 @@ class _Supervisor:
 
     async def live(self) -> int:
         self._signals.install(asyncio.get_running_loop(), self._reload)
+        self._drain.forget_ended()
         await self._open_listeners()
         if self._signals.stop.is_set():
             return self._status
@@ -115,9 +118,11 @@ class _Supervisor:
         watch_tasks = [asyncio.create_task(self._watch(child)) for child in self._children]
         report_task = asyncio.create_task(self._report_ready())
         stop_wait = asyncio.create_task(self._signals.stop.wait())
+        drain_wait = asyncio.create_task(self._drain.wait_until_over())
         await asyncio.wait(
-            {report_task, stop_wait, *watch_tasks}, return_when=asyncio.FIRST_COMPLETED
+            {report_task, stop_wait, drain_wait, *watch_tasks}, return_when=asyncio.FIRST_COMPLETED
         )
+        drain_wait.cancel()
         self._signals.stop.set()
         if self._announcement is not None:
             self._announcement.withdraw()
@@ -129,6 +134,7 @@ class _Supervisor:
         if not await self._edge_guard.leave(self._signals.forced):
             self._status = 1
         await report_task
+        self._drain.cancel_at_stop()
         return self._status
 
     async def _open_listeners(self) -> None:
@@ -243,11 +249,11 @@ class _Supervisor:
         """Stops both planes. The data plane stops first, because its last responses need the
         control plane.
 
-        If `end_with_service` also stops the game servers, the control plane stops first. Players
-        are then never sent to a game server that has ended.
+        If the stop also ends the game servers, the control plane stops first. Players are then never
+        sent to a game server that has ended.
         """
         ends = list(zip(self._children, watch_tasks, strict=True))
-        if self._launch.settings.runtime.end_with_service:
+        if ends_servers(self._launch.settings):
             ends.reverse()
         for child, watch in ends:
             child.signal(signal.SIGTERM)

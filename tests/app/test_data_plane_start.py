@@ -37,7 +37,7 @@ async def _until(condition: Callable[[], Awaitable[bool]]) -> None:
 async def test_first_start_waits_for_the_control_plane(tmp_path: Path) -> None:
     settings = _settings(tmp_path)
     settings.control_socket.parent.mkdir()
-    plane = DataPlane(settings, is_control_awaited=True)
+    plane = DataPlane(settings, is_supervised=True)
     signals = StopSignals()
     assert await plane.recover(signals)
     addresses = await plane.start()

@@ -19,7 +19,7 @@ def main() -> None:
         from pyservice import cli as operator
 
         # The service starts its planes before it imports anything else.
-        if sys.argv[1:2] and sys.argv[1] in operator.COMMANDS:
+        if operator.is_operators(sys.argv[1:]):
             operator.main()
             return
     from pyservice_cli.failures import Interrupted

@@ -64,11 +64,22 @@ class MetricsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MetricsResponse(_message.Message):
-    __slots__ = ("text", "database_problem", "object_store_problem")
+    __slots__ = ("text", "database_problem", "object_store_problem", "servers", "owner_epoch")
+    class ServersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     TEXT_FIELD_NUMBER: _ClassVar[int]
     DATABASE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     OBJECT_STORE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     text: bytes
     database_problem: str
     object_store_problem: str
-    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ...) -> None: ...
+    servers: _containers.ScalarMap[str, int]
+    owner_epoch: int
+    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ..., servers: _Optional[_Mapping[str, int]] = ..., owner_epoch: _Optional[int] = ...) -> None: ...

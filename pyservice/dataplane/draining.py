@@ -1,0 +1,165 @@
+"""Drain of the machine: no new lobby or server starts, and the service exits when matches have ended."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, NamedTuple
+
+from pyservice.dataplane.engine import Engine
+from pyservice.durable_files import is_disk_full
+from pyservice.errors import ServiceError
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
+from pyservice.process.drain_file import Drain, DrainFile, drain_refusal
+from pyservice.schema.validation import require_valid
+
+_CHECK_INTERVAL_S: Final = 0.5
+_COUNT_AGE_S: Final = 3.0
+"""Longest age of the number of servers, which the control plane reports each second."""
+
+_log = get_logger("drain")
+
+
+class Remaining(NamedTuple):
+    """What a drain waits for."""
+
+    lobbies: int
+    """Lobbies whose game servers this machine runs."""
+    servers: int | None
+    """Dynamic servers. None: the control plane does not respond."""
+    players: int
+    """Players in all lobbies. Attached lobbies run elsewhere, and their players need the service."""
+
+    @property
+    def is_nothing(self) -> bool:
+        return not self.lobbies and self.servers == 0 and not self.players
+
+
+class Draining:
+    def __init__(
+        self,
+        file: DrainFile,
+        engine: Engine,
+        count_servers: Callable[[], int | None],
+        on_changed: Callable[[], None],
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """`count_servers` returns the number of dynamic servers, or None if it is not known.
+
+        `on_changed` is called at the beginning and at the end of a drain.
+        """
+        self._file = file
+        self._engine = engine
+        self._count_servers = count_servers
+        self._on_changed = on_changed
+        self._wall_ms = wall_ms
+        self._has_changed = asyncio.Event()
+        self.drain = file.read()
+
+    @property
+    def is_draining(self) -> bool:
+        return self.drain is not None
+
+    def refusal(self) -> ServiceError | None:
+        """Returns the error of a request for a new lobby, or None if the machine does not drain."""
+        return None if self.drain is None else drain_refusal()
+
+    def remaining(self) -> Remaining:
+        _, _, counts = self._engine.counts(0)
+        _, _, lobbies, _ = self._engine.processes.wanted_since(0)
+        players = sum(players for _, players, _ in counts)
+        return Remaining(len(lobbies), self._count_servers(), players)
+
+    async def start(self, request: pb.StartDrainRequest) -> pb.StartDrainResponse:
+        """Starts a drain, or changes the deadline of the running one.
+
+        Raises STORAGE_FULL, and IN_USE if the service is ending.
+        """
+        require_valid(request)
+        self._require_running()
+        drain = Drain(self._wall_ms() + request.within_ms)
+        self._store(drain)
+        _log.warning("machine drains", deadline_ms=drain.deadline_ms)
+        self._change(drain)
+        return pb.StartDrainResponse(deadline_ms=drain.deadline_ms)
+
+    async def cancel(self, request: pb.CancelDrainRequest) -> pb.CancelDrainResponse:
+        """Ends a drain. Raises IN_USE if the service is ending."""
+        self._require_running()
+        was_draining = self.is_draining
+        self._file.remove()
+        if was_draining:
+            _log.warning("drain cancelled")
+        self._change(None)
+        return pb.CancelDrainResponse(was_draining=was_draining)
+
+    def _require_running(self) -> None:
+        if self.drain is not None and self.drain.is_over:
+            raise ServiceError("IN_USE", "The drain is over, and the service is ending.")
+
+    def _store(self, drain: Drain) -> None:
+        try:
+            self._file.write(drain)
+        except OSError as error:
+            if is_disk_full(error):
+                raise ServiceError("STORAGE_FULL") from None
+            raise
+
+    def _change(self, drain: Drain | None) -> None:
+        self.drain = drain
+        self._has_changed.set()
+        self._on_changed()
+
+    async def run(self) -> None:
+        """Marks the drain as over when nothing is left or at the deadline, until cancelled."""
+        began_s = asyncio.get_running_loop().time()
+        while True:
+            self._has_changed.clear()
+            drain = self.drain
+            if drain is None or drain.is_over:
+                await self._has_changed.wait()
+                began_s = asyncio.get_running_loop().time()
+                continue
+            remaining = self.remaining()
+            is_counted = asyncio.get_running_loop().time() - began_s > _COUNT_AGE_S
+            is_done = remaining.is_nothing and is_counted
+            if is_done or self._wall_ms() >= drain.deadline_ms:
+                self._end(drain, remaining)
+            await asyncio.sleep(_CHECK_INTERVAL_S)
+
+    def _end(self, drain: Drain, remaining: Remaining) -> None:
+        try:
+            self._file.write(drain._replace(is_over=True))
+        except OSError as error:
+            _log.error("end of the drain is retried", error=str(error))
+            return
+        self.drain = drain._replace(is_over=True)
+        is_early = not remaining.is_nothing
+        log_event = _log.warning if is_early else _log.info
+        log_event("drain is over", at_deadline=is_early, **remaining._asdict())
+
+    def describe(self) -> str | None:
+        """Returns the deadline and what is left, or None if the machine does not drain."""
+        if self.drain is None:
+            return None
+        lobbies, servers, players = self.remaining()
+        if self.drain.is_over:
+            return "the service is ending"
+        known_servers = "unknown" if servers is None else servers
+        until = datetime.fromtimestamp(self.drain.deadline_ms / 1000, UTC).isoformat(
+            timespec="seconds"
+        )
+        left = f"lobbies: {lobbies}, servers: {known_servers}, players: {players}"
+        return f"until {until}, waits for {left}"
+
+    def status(self) -> pb.DrainStatus | None:
+        if self.drain is None:
+            return None
+        return pb.DrainStatus(
+            deadline_ms=self.drain.deadline_ms,
+            is_over=self.drain.is_over,
+            **self.remaining()._asdict(),
+        )

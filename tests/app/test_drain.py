@@ -1,0 +1,231 @@
+"""Drain of a machine: matches finish, nothing new starts, and the service exits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from tests.support import game_programs
+from tests.support.command_line import run
+from tests.support.data_plane_service import UNLIMITED
+from tests.support.drained_service import GUESTS, ONE_IDLE, Machine, open_machine
+from tests.support.edge_guard_service import EdgeGuardService, made_server
+from tests.support.full_service import eventually
+from tests.support.waiting import PATIENCE_S, until
+
+pytestmark = [pytest.mark.anyio, pytest.mark.full]
+
+
+@pytest.fixture
+async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+    boot_id = tmp_path / "boot_id"
+    boot_id.write_text(f"{uuid4()}\n")
+    journal = {"segment_bytes": 1 << 20, "boot_id_path": boot_id}
+    async with open_machine(tmp_path / "s", journal=journal) as machine:
+        yield machine
+
+
+async def drained_lobbies(machine: Machine) -> int:
+    drain = (await machine.status())["drain"]
+    assert drain is not None
+    return int(drain["lobbies"])
+
+
+@pytest.mark.fast
+async def test_matches_finish_and_then_the_service_exits(machine: Machine) -> None:
+    await machine.deploy(duel={**GUESTS, "max_players": 2}, idle=ONE_IDLE, new={})
+    first = await machine.find_lobby("duel")
+    await machine.join(first)
+    waiting = machine.waiting_drain()
+    await machine.until_draining()
+    refused = await machine.find("new")
+    assert (refused.code, refused.metadata) == ("SHUTTING_DOWN", {"reason": "draining"})
+    assert "This machine drains" in refused.detail
+    assert refused.headers["retry-after"] == "10"
+
+    async def only_the_match_is_left() -> bool:
+        return await drained_lobbies(machine) == 1
+
+    await eventually(only_the_match_is_left)
+    second = await machine.find_lobby("duel")
+    assert second["lobby"]["lobby_id"] == first["lobby"]["lobby_id"], "matches take players"
+    await machine.join(second)
+    text = (await machine.command("status")).stdout
+    assert "waits for lobbies: 1, servers: 0, players: 2" in text
+    await machine.leave()
+    assert await machine.exit_status() == 0
+    out, errors = await asyncio.to_thread(waiting.communicate, None, PATIENCE_S)
+    assert (waiting.returncode, errors) == (0, "")
+    assert "waits for lobbies: 1, servers: 0, players: 1\n" in out
+    assert out.endswith("The drain is over, and the service has exited.\n")
+
+    await machine.restart()
+    assert (await machine.status())["drain"] is None, "the exit ended the drain"
+    await machine.find_lobby("duel")
+
+
+async def test_deadline_ends_matches(machine: Machine) -> None:
+    await machine.deploy(duel=GUESTS)
+    found = await machine.find_lobby("duel")
+    await machine.join(found)
+    result = await machine.command("drain", "--deadline", "0s")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert await machine.exit_status() == 0
+    await machine.restart()
+    stopped = (await machine.over(found["lobby"]["lobby_id"]))["status"]["stopped"]
+    assert stopped["exit_code"] == 128 + signal.SIGTERM, "the game server was told to end"
+
+
+async def test_repeated_drain_changes_the_deadline_and_cancel_ends_it(machine: Machine) -> None:
+    await machine.deploy(duel=GUESTS, idle=ONE_IDLE)
+    await machine.join(await machine.find_lobby("duel"))
+    assert "The machine did not drain." in (await machine.command("drain", "--cancel")).stdout
+    await machine.drain("--deadline", "1h")
+    early = (await machine.status())["drain"]["deadline_ts"]
+    await machine.drain("--deadline", "3h")
+    assert (await machine.status())["drain"]["deadline_ts"] > early
+    wrong = await machine.failed("drain", "--deadline", "soon")
+    assert "--deadline soon: give a duration such as 2h or 0s" in wrong
+    assert (await machine.status())["drain"]["deadline_ts"] > early, "the mistake changed nothing"
+    await machine.failed("drain", "--deadline", "31d")
+    await machine.failed("drain", "--cancel", "--no-wait")
+
+    waiting = machine.waiting_drain()
+    until(lambda: waiting.stdout is not None and waiting.stdout.readline())
+    assert "The drain is cancelled." in (await machine.command("drain", "--cancel")).stdout
+    _, errors = await asyncio.to_thread(waiting.communicate, None, PATIENCE_S)
+    assert (waiting.returncode, "the drain was cancelled" in errors) == (1, True)
+    await machine.find_lobby("idle")
+    await machine.leave()
+
+
+async def test_drain_survives_a_kill_and_ends_with_the_boot(
+    machine: Machine, tmp_path: Path
+) -> None:
+    await machine.deploy(duel=GUESTS, idle={})
+    await machine.join(await machine.find_lobby("duel"))
+    waiting = machine.waiting_drain()
+    await machine.until_draining()
+    assert (await machine.find("idle")).code == "SHUTTING_DOWN"
+    deadline = (await machine.status())["drain"]["deadline_ts"]
+    await machine.kill()
+    _, errors = await asyncio.to_thread(waiting.communicate, None, PATIENCE_S)
+    assert (waiting.returncode, "start it, and it continues to drain" in errors) == (1, True)
+
+    await machine.restart()
+    assert (await machine.status())["drain"]["deadline_ts"] == deadline
+    assert (await machine.find("idle")).code == "SHUTTING_DOWN"
+    await machine.kill()
+    (tmp_path / "boot_id").write_text(f"{uuid4()}\n")
+    await machine.restart()
+    assert (await machine.status())["drain"] is None
+    await machine.find_lobby("idle")
+    await machine.leave()
+
+
+async def test_stop_ends_a_drain(machine: Machine) -> None:
+    await machine.deploy(duel=GUESTS, idle={})
+    await machine.join(await machine.find_lobby("duel"))
+    waiting = machine.waiting_drain()
+    await machine.until_draining()
+    assert await asyncio.to_thread(machine.service.stop) == 0
+    _, errors = await asyncio.to_thread(waiting.communicate, None, PATIENCE_S)
+    assert (waiting.returncode, "which ended the drain" in errors) == (1, True)
+    await machine.restart()
+    await machine.find_lobby("idle")
+
+
+async def test_drain_waits_for_a_control_plane_that_is_down(machine: Machine) -> None:
+    await machine.deploy(duel=GUESTS, idle={})
+    await machine.join(await machine.find_lobby("duel"))
+    control = machine.service.control_pid()
+    os.kill(control, signal.SIGSTOP)
+    try:
+        await machine.part("control", is_up=False)
+        await machine.drain()
+        assert (await machine.find("idle")).code == "SHUTTING_DOWN"
+        await machine.leave()
+
+        async def has_no_player() -> bool:
+            return bool((await machine.status())["players"] == 0)
+
+        await eventually(has_no_player)
+        drain = (await machine.status())["drain"]
+        assert (drain["servers"], drain["is_over"]) == (None, False)
+    finally:
+        os.kill(control, signal.SIGCONT)
+    assert await machine.exit_status() == 0
+
+
+async def test_drain_waits_for_dynamic_servers_and_starts_none(machine: Machine) -> None:
+    back_end = await machine.back_end()
+    server = await back_end.running()
+    await machine.drain()
+    refused = await back_end.try_create()
+    assert (refused.code, refused.metadata) == ("SHUTTING_DOWN", {"reason": "draining"})
+    assert "This machine drains" in refused.detail
+    assert (await machine.status())["servers"] == {"running": 1}
+    await back_end.good("destroy_server", server_id=server["id"])
+    assert await machine.exit_status() == 0
+
+
+async def test_no_lobby_is_attached_to_a_draining_machine(machine: Machine) -> None:
+    game_id = await machine.developer.arena()
+    token = await machine.developer.service_token(game_id)
+    await machine.developer.lobby(game_id, token)
+    await machine.drain("--deadline", "1h")
+    fields = {
+        "game_id": game_id,
+        "namespace_id": "prod",
+        "game_mode": "arena",
+        "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
+    }
+    answer = await machine.developer.client.call("attach", fields, token=token)
+    assert answer.code == "SHUTTING_DOWN"
+    assert await machine.exit_status() == 0, "an attached lobby without players does not count"
+
+
+def test_drain_of_a_stopped_service(tmp_path: Path) -> None:
+    result = run(tmp_path, "drain")
+    assert result.returncode == 1
+    assert "is no data directory of a service" in result.stderr
+
+
+@pytest.fixture
+def roles(tmp_path: Path) -> Iterator[dict[str, EdgeGuardService]]:
+    services = dict[str, EdgeGuardService]()
+    for role in ("data", "control", "edge-guard"):
+        folder = tmp_path / role
+        folder.mkdir()
+        settings = {**UNLIMITED, "runtime": game_programs.SETTINGS, "http": "127.0.0.1:0"}
+        services[role] = one = EdgeGuardService(folder, settings=settings)
+        one.data_dir = tmp_path / "data"
+        one.role = ("--role", role)
+    services["data"].listeners = ("http", "grpc", "metrics")
+    services["control"].listeners = ("cdn",)
+    services["edge-guard"].listeners = ()
+    yield services
+    for one in services.values():
+        one.close()
+
+
+def test_separate_roles_exit_at_the_end_of_a_drain(roles: dict[str, EdgeGuardService]) -> None:
+    for one in roles.values():
+        one.spawn()
+    for one in roles.values():
+        until(one.ready_file.exists)
+        one.addresses = {name: one.ready()[name] for name in one.listeners if name in one.ready()}
+    data = roles["data"]
+    made_server(data, roles["control"].ready())
+    result = data.command("drain", "--deadline", "0s")
+    assert (result.returncode, result.stderr) == (0, "")
+    for one in roles.values():
+        assert one.process is not None
+        assert one.process.wait(2 * PATIENCE_S) == 0, one.log()
+    assert data.command("status").returncode == 3
