@@ -512,7 +512,7 @@ class LobbyProcesses:
         settings: Settings,
         engine: Engine,
         namespaces: NamespaceIndex,
-        count_servers: Callable[[], int | None],
+        count_servers: Callable[[], int | None] = lambda: None,
     ) -> None:
         job = settings.domains.job
         edge = settings.edge

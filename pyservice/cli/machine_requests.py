@@ -103,7 +103,7 @@ def _drain_text(drain: pb.DrainStatus) -> str:
 
 
 class _Machine(NamedTuple):
-    """What `status` prints."""
+    """State of a machine, as `status` prints it."""
 
     status: pb.ReadStatusResponse | None
     problem: str

@@ -24,10 +24,10 @@ _log = get_logger("drain")
 
 
 class Remaining(NamedTuple):
-    """What a drain waits for."""
+    """Numbers of lobbies, servers and players that a drain waits for."""
 
     lobbies: int
-    """Lobbies whose game servers this machine runs."""
+    """Lobbies with a game server on this machine."""
     servers: int | None
     """Dynamic servers. None: the control plane does not respond."""
     players: int
@@ -57,6 +57,7 @@ class Draining:
         self._on_changed = on_changed
         self._wall_ms = wall_ms
         self._has_changed = asyncio.Event()
+        self._change_lock = asyncio.Lock()
         self.drain = file.read()
 
     @property
@@ -79,30 +80,32 @@ class Draining:
         Raises STORAGE_FULL, and IN_USE if the service is ending.
         """
         require_valid(request)
-        self._require_running()
-        drain = Drain(self._wall_ms() + request.within_ms)
-        self._store(drain)
-        _log.warning("machine drains", deadline_ms=drain.deadline_ms)
-        self._change(drain)
+        async with self._change_lock:
+            self._require_running()
+            drain = Drain(self._wall_ms() + request.within_ms)
+            await self._store(drain)
+            _log.warning("machine drains", deadline_ms=drain.deadline_ms)
+            self._change(drain)
         return pb.StartDrainResponse(deadline_ms=drain.deadline_ms)
 
     async def cancel(self, request: pb.CancelDrainRequest) -> pb.CancelDrainResponse:
         """Ends a drain. Raises IN_USE if the service is ending."""
-        self._require_running()
-        was_draining = self.is_draining
-        self._file.remove()
-        if was_draining:
-            _log.warning("drain cancelled")
-        self._change(None)
+        async with self._change_lock:
+            self._require_running()
+            was_draining = self.is_draining
+            await asyncio.to_thread(self._file.remove)
+            if was_draining:
+                _log.warning("drain cancelled")
+            self._change(None)
         return pb.CancelDrainResponse(was_draining=was_draining)
 
     def _require_running(self) -> None:
         if self.drain is not None and self.drain.is_over:
             raise ServiceError("IN_USE", "The drain is over, and the service is ending.")
 
-    def _store(self, drain: Drain) -> None:
+    async def _store(self, drain: Drain) -> None:
         try:
-            self._file.write(drain)
+            await asyncio.to_thread(self._file.write, drain)
         except OSError as error:
             if is_disk_full(error):
                 raise ServiceError("STORAGE_FULL") from None
@@ -127,16 +130,20 @@ class Draining:
             is_counted = asyncio.get_running_loop().time() - began_s > _COUNT_AGE_S
             is_done = remaining.is_nothing and is_counted
             if is_done or self._wall_ms() >= drain.deadline_ms:
-                self._end(drain, remaining)
+                await self._end(drain, remaining)
             await asyncio.sleep(_CHECK_INTERVAL_S)
 
-    def _end(self, drain: Drain, remaining: Remaining) -> None:
-        try:
-            self._file.write(drain._replace(is_over=True))
-        except OSError as error:
-            _log.error("end of the drain is retried", error=str(error))
-            return
-        self.drain = drain._replace(is_over=True)
+    async def _end(self, drain: Drain, remaining: Remaining) -> None:
+        ended = drain._replace(is_over=True)
+        async with self._change_lock:
+            if self.drain != drain:
+                return
+            try:
+                await asyncio.to_thread(self._file.write, ended)
+            except OSError as error:
+                _log.error("end of the drain is retried", error=str(error))
+                return
+            self.drain = ended
         is_early = not remaining.is_nothing
         log_event = _log.warning if is_early else _log.info
         log_event("drain is over", at_deadline=is_early, **remaining._asdict())

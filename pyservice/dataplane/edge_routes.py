@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Callable
 from typing import Final
 
@@ -56,7 +57,8 @@ class EdgeRoutes:
     ) -> None:
         """Without `liveness`, edge-guard counts as dead only if it does not poll."""
         self._liveness = liveness
-        self._expected_until_s = 0.0
+        self._expected_until_s = math.inf
+        """Until this time, edge-guard may not have started yet."""
         self._source = source
         self._processes = source.processes
         self._player_addresses = player_addresses

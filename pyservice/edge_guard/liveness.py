@@ -17,7 +17,7 @@ _EFFECT: Final = "no player can connect through it, and no game server starts"
 
 
 class EdgeGuardLiveness:
-    """Finds an edge-guard whose process exists and does not respond. Run `run` as a task.
+    """Finds an edge-guard process that exists and does not respond. Run `run` as a task.
 
     An ended process ends its poll for routes, so this check need not find it.
     """

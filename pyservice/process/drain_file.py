@@ -1,4 +1,4 @@
-"""File of a drain in the data directory. It tells all processes of the service when a drain is over."""
+"""File of a drain in the data directory. All processes of the service read there when it is over."""
 
 from __future__ import annotations
 

@@ -170,8 +170,9 @@ async def _serve(
 
 
 async def stop_after_drain(settings: Settings, signals: StopSignals, folder: Path | None) -> None:
-    """Waits for the end of a drain and of the process that has locked `folder`, and then stops this
-    process as SIGTERM does.
+    """Stops this process, as SIGTERM does, at the end of a drain.
+
+    Waits before that for the end of the process that has locked `folder`.
     """
     await DrainFile.of(settings).wait_until_over()
     if folder is not None:

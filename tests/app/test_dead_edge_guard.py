@@ -56,7 +56,7 @@ async def readiness(machine: Machine) -> str:
 
 
 async def waiting_find(machine: Machine) -> asyncio.Task[ServiceResponse]:
-    """Starts a find whose lobby is never ready."""
+    """Starts a find that waits for a lobby that is never ready."""
     waiting = asyncio.create_task(machine.find("mute"))
 
     async def is_starting() -> bool:

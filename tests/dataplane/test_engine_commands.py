@@ -14,6 +14,7 @@ from pyservice.dataplane import engine_commands
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import DurabilityWaiter
 from pyservice.dataplane.resolved_namespace import raw_id
+from pyservice.errors import ServiceError
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.waiting import PATIENCE_S, cancel
@@ -198,7 +199,7 @@ async def test_late_request_of_an_ended_hold_releases_nothing(
 ) -> None:
     task = scene.hold(7, asyncio.get_running_loop().time() + 60)
     await _turns()
-    [future] = scene.waiting._hold_waiters[7]
+    [future] = scene.waiting._hold_waiters[7].futures
     if is_expired:
         engine_commands._expire(future)
     scene.journal.advance(1, Ended(7, "placed"))
@@ -217,6 +218,18 @@ async def test_cancel_holds_releases_all(scene: Scene) -> None:
     for task in tasks:
         assert (await expect_error(task)).code == "SHUTTING_DOWN"
     assert sorted(scene.journal.released) == [7, 7, 8]
+
+
+async def test_fail_holds_fails_only_the_lobbies_with_an_error(scene: Scene) -> None:
+    failing, waiting = (
+        asyncio.create_task(scene.waiting.wait_for_hold(hold, None, lobby))
+        for hold, lobby in ((7, b"one"), (8, b"two"))
+    )
+    await _turns()
+    scene.waiting.fail_holds(lambda lobby: ServiceError("OVERLOADED") if lobby == b"one" else None)
+    assert (await expect_error(failing)).code == "OVERLOADED"
+    assert scene.journal.released == [7]
+    await cancel(waiting)
 
 
 NAMESPACE = raw_id(NAMESPACE_ID)

@@ -22,14 +22,14 @@ from tests.support.service_process import clean_environment
 from tests.support.waiting import PATIENCE_S
 
 GUESTS: Final = {"docker": {"env": {"PLAY": "guests"}}}
-"""Settings of a game mode whose players connect with their token."""
+"""Settings of a game mode in which players connect with their token."""
 MUTE: Final = {"docker": {"env": {"PLAY": "mute"}}}
-"""Settings of a game mode whose lobbies are never ready."""
+"""Settings of a game mode in which no lobby is ever ready."""
 ONE_IDLE: Final = {"idle_lobbies": {"min": 1, "max": 2}}
 
 
 class Machine(Game):
-    """A game on a service of its own, whose lobbies stop 200 ms after their last player."""
+    """A game on a service of its own. Its lobbies stop 200 ms after their last player."""
 
     def __init__(self, developer: Developer, game_id: str) -> None:
         super().__init__(developer, game_id)
