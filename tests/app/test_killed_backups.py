@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.timeout(1_200)]
 
 
 class Players:
-    """Players who join a lobby, connect and leave, as fast as one connection allows."""
+    """Players of one lobby: they join, connect and leave, as fast as one connection allows."""
 
     def __init__(self, game: PublishedGame, client: ServiceClient, lobby: dict[str, str]) -> None:
         self._game, self._client, self._lobby = game, client, lobby
@@ -61,7 +61,7 @@ class Players:
 
 @asynccontextmanager
 async def playing(machine: Machine, game: PublishedGame) -> AsyncIterator[Players]:
-    """Players, and a developer who changes records, until the service is killed or the block ends."""
+    """Players, and changes of a developer, until the service is killed or the block ends."""
     async with machine.service.open_client("http") as client:
         developer = Developer(machine.service, client, game.tokens["cloud"])
         lobby = await developer.lobby(game.game_id, game.tokens["environment"], "hosted")

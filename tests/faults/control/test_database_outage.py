@@ -269,7 +269,7 @@ def lose() -> NoReturn:
 async def test_database_that_lost_the_last_change_is_not_changed(
     server: Server, on_server: Database, tmp_path: Path
 ) -> None:
-    """An asynchronous standby can lose changes of the last seconds, which no position tells."""
+    """An asynchronous standby can lose changes that are newer than the last position."""
     (tmp_path / "control").mkdir()
     await claim(on_server, Instance.of_folder(tmp_path), 0, lose)
     await write_once(on_server)
