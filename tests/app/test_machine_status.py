@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from tests.support.command_line import run
 from tests.support.drained_service import GUESTS, Machine, open_machine
 from tests.support.full_service import eventually
+from tests.support.service_process import clean_environment
 
 SERVER_MEMORY_MB = 128
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
@@ -73,6 +76,18 @@ def test_status_of_a_wrong_folder(tmp_path: Path) -> None:
     assert "is no data directory of a service" in result.stderr
 
 
-def test_status_without_options_is_the_command_of_developers(tmp_path: Path) -> None:
-    result = run(tmp_path, "status", "--config", str(tmp_path / "missing.toml"))
-    assert "missing.toml" in result.stderr
+def test_status_without_options_is_the_command_of_developers() -> None:
+    words = [sys.executable, "-m", "pyservice", "status"]
+    developers, operators = (
+        subprocess.run(
+            [*words, *more, "--help"],
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for more in ([], ["--data-dir", "data"])
+    )
+    assert "--watch" in developers
+    assert "--watch" not in operators
+    assert "last backup of this machine" in operators

@@ -527,6 +527,10 @@ def hide_flag_types(command: Any, parent: typer.Context | None = None) -> None:
         hide_flag_types(inner, context)
 
 
+def _name(command: Any) -> str:
+    return command.name or getattr(command.callback, "__name__", "")
+
+
 def _with_operator_commands() -> typer.Typer:
     """Returns the commands for developers, and those of the operator if the service is installed."""
     import importlib.util
@@ -540,9 +544,11 @@ def _with_operator_commands() -> typer.Typer:
         command.rich_help_panel = OPERATOR_PANEL
     for group in operator.registered_groups:
         group.rich_help_panel = OPERATOR_PANEL
+    # `status` of the operator has options of its own, by which `main` has recognized it already.
+    own_names = {_name(command) for command in app.registered_commands}
     operator_commands = sorted(
-        operator.registered_commands,
-        key=lambda command: getattr(command.callback, "__name__", "") != "serve",
+        (command for command in operator.registered_commands if _name(command) not in own_names),
+        key=lambda command: _name(command) != "serve",
     )
     combined.registered_commands = [*app.registered_commands, *operator_commands]
     combined.registered_groups = [*app.registered_groups, *operator.registered_groups]
