@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
@@ -20,6 +23,10 @@ Result = TypeVar("Result")
 
 _PAUSES_S: Final = (0.0, *(min(0.005 * 2**number, 0.2) for number in range(11)))
 """Upper bounds of the random pauses before each retry, in seconds."""
+
+_FULL_LOG_PAUSES_S: Final = doubling(1.0, 300.0)
+_FULL_OVER_S: Final = 60.0
+"""Time without an error after which a full disk counts as a new event."""
 
 _log = get_logger("storage")
 
@@ -39,11 +46,15 @@ class DatabaseUnusable(Exception):
 class DatabaseErrorTranslation:
     """Context manager that raises errors of database drivers as Conflict or ServiceError."""
 
-    def __init__(self, location: str = "") -> None:
+    def __init__(self, location: str = "", now_s: Callable[[], float] = time.monotonic) -> None:
         """`location` names the database in the log."""
         self._log_fields = {"database": location} if location else {}
         self._last_error = ""
         self._repeats = 0
+        self._now_s = now_s
+        self._full_backoff = Backoff(_FULL_LOG_PAUSES_S)
+        self._last_full_s = self._next_full_s = -math.inf
+        self._full_repeats = 0
 
     def __enter__(self) -> None:
         return None
@@ -66,9 +77,7 @@ class DatabaseErrorTranslation:
                 "records.db is not a database: replace it with a backup"
             ) from error
         if _sqlite_code(error) == sqlite3.SQLITE_FULL or state == _FULL:
-            _log.error(
-                "database full", error=str(getattr(error, "orig", error)), **self._log_fields
-            )
+            self._log_full(str(getattr(error, "orig", error)))
             raise ServiceError("STORAGE_FULL") from error
         if _is_ours(error):
             return
@@ -77,6 +86,23 @@ class DatabaseErrorTranslation:
         ):
             self._log_unavailable(f"{type(error).__name__}: {error}".split("\n")[0])
             raise database_unavailable() from error
+
+    def _log_full(self, error: str) -> None:
+        """Logs the first error, and later ones after growing pauses. Several jobs retry their writes
+        all the time.
+        """
+        now_s = self._now_s()
+        if now_s - self._last_full_s >= _FULL_OVER_S:
+            self._full_backoff.reset()
+            self._next_full_s = now_s
+            self._full_repeats = 0
+        self._last_full_s = now_s
+        self._full_repeats += 1
+        if now_s < self._next_full_s:
+            return
+        self._next_full_s = now_s + self._full_backoff.next_s()
+        repeats = {"repeats": self._full_repeats} if self._full_repeats > 1 else {}
+        _log.error("database full", error=error, **repeats, **self._log_fields)
 
     def _log_unavailable(self, error: str) -> None:
         """Logs an error. If it is repeated without a success between, logs the 2nd, 4th, 8th and so
