@@ -105,6 +105,8 @@ class Caller:
     """The control plane sets it for the audit log."""
     share: Share | None = None
     """Set by an operation if other callers may share the response."""
+    name: str = ""
+    """Name of a caller of the control plane, for the audit log."""
 
 
 class InternalCalls(Protocol):

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from pyservice.durable_files import write_file
 
 FILE: Final = "formats.json"
-RECORDS_REVISION: Final = "0015"
+RECORDS_REVISION: Final = "0016"
 FEED_FORMAT: Final = 1
 
 _FORMATS: Final = {"journal": "2", "records": RECORDS_REVISION, "feed": "1", "runs": "1"}

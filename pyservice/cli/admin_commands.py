@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from pyservice.cli.options import Config, DataDir, Json, data_dir_of, fail
+from pyservice.cli.options import As, Config, DataDir, Json, data_dir_of, fail
 
 group_app = typer.Typer(help="Groups of developers of a running service.", no_args_is_help=True)
 identity_app = typer.Typer(
@@ -32,6 +32,7 @@ def create_group(
     owner: Annotated[
         str | None, typer.Option(help="Id of the owner. Default: the owner of the service.")
     ] = None,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -40,7 +41,7 @@ def create_group(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.create_group(folder, display_name, owner, json))
+    sys.exit(admin_requests.create_group(folder, as_, display_name, owner, json))
 
 
 @group_app.command("list")
@@ -65,6 +66,7 @@ def update_group(
     publicity: Annotated[
         str | None, typer.Option(metavar="open|closed", help="Whether new members can join.")
     ] = None,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -75,13 +77,14 @@ def update_group(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.update_group(folder, group, display_name, bio, publicity, json))
+    sys.exit(admin_requests.update_group(folder, as_, group, display_name, bio, publicity, json))
 
 
 @group_app.command("add-member")
 def add_member(
     group: Group,
     identity: Identity,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -90,13 +93,14 @@ def add_member(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.add_member(folder, group, identity, json))
+    sys.exit(admin_requests.add_member(folder, as_, group, identity, json))
 
 
 @group_app.command("remove-member")
 def remove_member(
     group: Group,
     identity: Identity,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -105,18 +109,22 @@ def remove_member(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.remove_member(folder, group, identity, json))
+    sys.exit(admin_requests.remove_member(folder, as_, group, identity, json))
 
 
 @identity_app.command("create")
 def create_identity(
-    display_name: DisplayName, config: Config = None, data_dir: DataDir = None, json: Json = False
+    display_name: DisplayName,
+    as_: As = "",
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
 ) -> None:
     """Create an identity and print its id."""
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.create_identity(folder, display_name, json))
+    sys.exit(admin_requests.create_identity(folder, as_, display_name, json))
 
 
 @identity_app.command("list")
@@ -130,24 +138,32 @@ def list_identities(config: Config = None, data_dir: DataDir = None, json: Json 
 
 @identity_app.command("disable")
 def disable_identity(
-    identity: IdentityArgument, config: Config = None, data_dir: DataDir = None, json: Json = False
+    identity: IdentityArgument,
+    as_: As = "",
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
 ) -> None:
     """Refuse every cloud_ token of an identity at once, until it is enabled. Repeating it changes nothing."""
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.disable_identity(folder, identity, json))
+    sys.exit(admin_requests.disable_identity(folder, as_, identity, json))
 
 
 @identity_app.command("enable")
 def enable_identity(
-    identity: IdentityArgument, config: Config = None, data_dir: DataDir = None, json: Json = False
+    identity: IdentityArgument,
+    as_: As = "",
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Json = False,
 ) -> None:
     """Accept the tokens of an identity again, except the expired and revoked ones."""
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.enable_identity(folder, identity, json))
+    sys.exit(admin_requests.enable_identity(folder, as_, identity, json))
 
 
 @billing_app.command("record")
@@ -157,6 +173,7 @@ def record_billing(
     payment_method_attached: Time = None,
     payment_method_valid: Time = None,
     payment_succeeded: Time = None,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -175,7 +192,7 @@ def record_billing(
     from pyservice.cli import admin_requests
 
     [(event, time)] = events
-    sys.exit(admin_requests.record_billing(folder, group, event, time, json))
+    sys.exit(admin_requests.record_billing(folder, as_, group, event, time, json))
 
 
 @namespace_app.command("orphans")
@@ -193,6 +210,7 @@ def remove_orphans(
         list[str] | None, typer.Argument(metavar="[ID...]", help="Ids, as `orphans` prints them.")
     ] = None,
     is_all: Annotated[bool, typer.Option("--all", help="Remove all orphans.")] = False,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -203,4 +221,4 @@ def remove_orphans(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.remove_orphans(folder, ids or [], is_all, json))
+    sys.exit(admin_requests.remove_orphans(folder, as_, ids or [], is_all, json))

@@ -167,8 +167,12 @@ def _plain(item: Any, field: str) -> Any:
 
 
 @_command("group")
-def create_group(data_dir: Path, display_name: str, owner: str | None, is_json: bool) -> str:
-    request = pb.AdminCreateGroupRequest(display_name=display_name, owner_identity_id=owner)
+def create_group(
+    data_dir: Path, operator: str, display_name: str, owner: str | None, is_json: bool
+) -> str:
+    request = pb.AdminCreateGroupRequest(
+        display_name=display_name, owner_identity_id=owner, operator=operator
+    )
     group_id: str = _control_request(data_dir, "AdminCreateGroup", request).group_id
     return json.dumps({"group_id": group_id}) if is_json else group_id
 
@@ -183,6 +187,7 @@ def list_groups(data_dir: Path, is_json: bool) -> str:
 @_command("group")
 def update_group(
     data_dir: Path,
+    operator: str,
     group: str,
     display_name: str | None,
     bio: str | None,
@@ -190,26 +195,26 @@ def update_group(
     is_json: bool,
 ) -> str:
     request = pb.UpdateGroupRequest(
-        group_id=group, display_name=display_name, bio=bio, publicity=publicity
+        group_id=group, display_name=display_name, bio=bio, publicity=publicity, operator=operator
     )
     return _acknowledged(data_dir, "UpdateGroup", request, is_json)
 
 
 @_command("group")
-def add_member(data_dir: Path, group: str, identity: str, is_json: bool) -> str:
-    request = pb.AddMemberRequest(group_id=group, identity_id=identity)
+def add_member(data_dir: Path, operator: str, group: str, identity: str, is_json: bool) -> str:
+    request = pb.AddMemberRequest(group_id=group, identity_id=identity, operator=operator)
     return _acknowledged(data_dir, "AddMember", request, is_json)
 
 
 @_command("group")
-def remove_member(data_dir: Path, group: str, identity: str, is_json: bool) -> str:
-    request = pb.RemoveMemberRequest(group_id=group, identity_id=identity)
+def remove_member(data_dir: Path, operator: str, group: str, identity: str, is_json: bool) -> str:
+    request = pb.RemoveMemberRequest(group_id=group, identity_id=identity, operator=operator)
     return _acknowledged(data_dir, "RemoveMember", request, is_json)
 
 
 @_command("identity")
-def create_identity(data_dir: Path, display_name: str, is_json: bool) -> str:
-    request = pb.CreateIdentityRequest(display_name=display_name)
+def create_identity(data_dir: Path, operator: str, display_name: str, is_json: bool) -> str:
+    request = pb.CreateIdentityRequest(display_name=display_name, operator=operator)
     identity_id: str = _control_request(data_dir, "CreateIdentity", request).identity_id
     return json.dumps({"identity_id": identity_id}) if is_json else identity_id
 
@@ -222,14 +227,14 @@ def list_identities(data_dir: Path, is_json: bool) -> str:
 
 
 @_command("identity")
-def disable_identity(data_dir: Path, identity: str, is_json: bool) -> str:
-    request = pb.DisableIdentityRequest(identity_id=identity)
+def disable_identity(data_dir: Path, operator: str, identity: str, is_json: bool) -> str:
+    request = pb.DisableIdentityRequest(identity_id=identity, operator=operator)
     return _acknowledged(data_dir, "DisableIdentity", request, is_json)
 
 
 @_command("identity")
-def enable_identity(data_dir: Path, identity: str, is_json: bool) -> str:
-    request = pb.EnableIdentityRequest(identity_id=identity)
+def enable_identity(data_dir: Path, operator: str, identity: str, is_json: bool) -> str:
+    request = pb.EnableIdentityRequest(identity_id=identity, operator=operator)
     return _acknowledged(data_dir, "EnableIdentity", request, is_json)
 
 
@@ -248,9 +253,11 @@ _RFC3339: Final = re.compile(
 
 
 @_command("billing")
-def record_billing(data_dir: Path, group: str, event: str, time: str, is_json: bool) -> str:
+def record_billing(
+    data_dir: Path, operator: str, group: str, event: str, time: str, is_json: bool
+) -> str:
     request = pb.RecordBillingRequest(
-        group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time)
+        group_id=group, event=BILLING_EVENTS[event], ts_ms=_unix_ms(event, time), operator=operator
     )
     return _acknowledged(data_dir, "RecordBilling", request, is_json)
 
@@ -281,14 +288,18 @@ def list_quotas(data_dir: Path, group: str, is_json: bool) -> str:
 
 
 @_command("quota")
-def set_quotas(data_dir: Path, group: str, limits: Mapping[str, int], is_json: bool) -> str:
-    request = pb.SetQuotasRequest(group_id=group, limits=limits)
+def set_quotas(
+    data_dir: Path, operator: str, group: str, limits: Mapping[str, int], is_json: bool
+) -> str:
+    request = pb.SetQuotasRequest(group_id=group, limits=limits, operator=operator)
     return _acknowledged(data_dir, "SetQuotas", request, is_json)
 
 
 @_command("quota")
-def reset_quotas(data_dir: Path, group: str, names: Sequence[str], is_json: bool) -> str:
-    request = pb.ResetQuotasRequest(group_id=group, quotas=names)
+def reset_quotas(
+    data_dir: Path, operator: str, group: str, names: Sequence[str], is_json: bool
+) -> str:
+    request = pb.ResetQuotasRequest(group_id=group, quotas=names, operator=operator)
     return _acknowledged(data_dir, "ResetQuotas", request, is_json)
 
 
@@ -323,7 +334,8 @@ def list_audit(
 def _audit_words(entry: groups_pb2.AuditEntry) -> Iterator[str]:
     for name in ("ts", "operation", "outcome"):
         yield getattr(entry, name)
-    yield entry.token_id or entry.actor
+    who = entry.token_id or entry.actor
+    yield f"{who} {entry.actor_name}" if entry.actor_name else who
     for name in ("address", "group_id"):
         yield getattr(entry, name) or "-"
     yield f"{entry.object_type}:{entry.object_id}" if entry.object_type else "-"
@@ -339,8 +351,10 @@ def list_orphans(data_dir: Path, is_json: bool) -> str:
 
 
 @_command("namespace")
-def remove_orphans(data_dir: Path, ids: Sequence[str], is_all: bool, is_json: bool) -> str:
-    request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all)
+def remove_orphans(
+    data_dir: Path, operator: str, ids: Sequence[str], is_all: bool, is_json: bool
+) -> str:
+    request = pb.RemoveOrphansRequest(namespace_ids=ids, all=is_all, operator=operator)
     response = _control_request(data_dir, "RemoveOrphans", request)
     return _render_list(response.removed, "removed", _ORPHAN_FIELDS, is_json)
 
@@ -356,12 +370,20 @@ _DATA: Final = "hosting.internal.v1.Admin.CreateToken"
 
 @_command("token")
 def create_namespace_token(
-    data_dir: Path, kind: str, namespace: str, expires_in: str | None, is_json: bool
+    data_dir: Path,
+    operator: str,
+    kind: str,
+    namespace: str,
+    expires_in: str | None,
+    is_json: bool,
 ) -> str:
     expires_in_ms = _lifetime_ms(expires_in)
     if has_control_plane(data_dir):
         control_request = pb.CreateNamespaceTokenRequest(
-            kind=_KINDS[kind], namespace=namespace, expires_in_ms=expires_in_ms
+            kind=_KINDS[kind],
+            namespace=namespace,
+            expires_in_ms=expires_in_ms,
+            operator=operator,
         )
         response = _control_request(data_dir, "CreateNamespaceToken", control_request)
         return _token_text(response, is_json)
@@ -375,6 +397,7 @@ def create_namespace_token(
 @_command("token")
 def create_cloud_token(
     data_dir: Path,
+    operator: str,
     group: str | None,
     game: str | None,
     identity: str | None,
@@ -384,7 +407,7 @@ def create_cloud_token(
     """Creates a `cloud_` token. Without `group` and `game`, the token covers all groups of the
     identity.
     """
-    request = pb.CreateCloudTokenRequest(identity_id=identity)
+    request = pb.CreateCloudTokenRequest(identity_id=identity, operator=operator)
     if group is not None:
         request.group_id = group
     elif game is not None:
@@ -443,8 +466,12 @@ def _token_line(token: pb.ListedToken) -> str:
 
 
 @_command("token")
-def revoke_tokens(data_dir: Path, ids: Sequence[str], cascade: bool, is_json: bool) -> str:
-    request = pb.RevokeTokensRequest(token_ids=dict.fromkeys(ids), cascade=cascade)
+def revoke_tokens(
+    data_dir: Path, operator: str, ids: Sequence[str], cascade: bool, is_json: bool
+) -> str:
+    request = pb.RevokeTokensRequest(
+        token_ids=dict.fromkeys(ids), cascade=cascade, operator=operator
+    )
     return _acknowledged(data_dir, "RevokeTokens", request, is_json)
 
 
@@ -473,19 +500,19 @@ def _token_text(response: Any, is_json: bool) -> str:
 
 
 @_command("keys")
-def rotate_keys(data_dir: Path, drop_unused: bool, is_json: bool) -> str:
+def rotate_keys(data_dir: Path, operator: str, drop_unused: bool, is_json: bool) -> str:
     # The control plane is first: if it is unavailable, no key has changed.
-    of_control = _rotate_control(data_dir, drop_unused)
+    of_control = _rotate_control(data_dir, operator, drop_unused)
     request = admin_pb2.RotateKeysRequest(drop_unused=drop_unused)
     method = "hosting.internal.v1.Admin.RotateKeys"
     response = send_request(admin_socket(data_dir), data_dir, method, request)
     return json.dumps(_numbers(response) | of_control) if is_json else str(response.current_key)
 
 
-def _rotate_control(data_dir: Path, drop_unused: bool) -> dict[str, Any]:
+def _rotate_control(data_dir: Path, operator: str, drop_unused: bool) -> dict[str, Any]:
     if not has_control_plane(data_dir):
         return {}
-    request = pb.RotateControlKeysRequest(drop_unused=drop_unused)
+    request = pb.RotateControlKeysRequest(drop_unused=drop_unused, operator=operator)
     return {"control": _numbers(_control_request(data_dir, "RotateControlKeys", request))}
 
 

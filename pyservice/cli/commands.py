@@ -18,6 +18,7 @@ from pyservice.cli import (
     token_commands,
 )
 from pyservice.cli.options import (
+    As,
     Cdn,
     Config,
     DataDir,
@@ -182,6 +183,7 @@ def rotate_keys(
             "and picture addresses of these keys: replace the tokens first.",
         ),
     ] = False,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Annotated[
@@ -192,4 +194,4 @@ def rotate_keys(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.rotate_keys(folder, drop_unused, json))
+    sys.exit(admin_requests.rotate_keys(folder, as_, drop_unused, json))

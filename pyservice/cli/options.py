@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+import getpass
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -46,6 +48,30 @@ FrontOption = Annotated[
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as journal.segment_bytes."),
+]
+
+
+def _or_login_name(name: str) -> str:
+    """Returns the given name, or that of the person at the terminal, also behind sudo."""
+    given = name or os.environ.get("SUDO_USER")
+    if given:
+        return given
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container may have no name for its user.
+        return f"user {os.getuid()}"
+
+
+As = Annotated[
+    str,
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        callback=_or_login_name,
+        show_default="your login name",
+        help="Your name in the audit log.",
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

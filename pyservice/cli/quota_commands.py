@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from pyservice.cli.options import Config, DataDir, Json, data_dir_of, fail
+from pyservice.cli.options import As, Config, DataDir, Json, data_dir_of, fail
 
 quota_app = typer.Typer(help="Quotas of groups of a running service.", no_args_is_help=True)
 
@@ -38,6 +38,7 @@ def set_quotas(
         ),
     ],
     group: Group,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -52,7 +53,7 @@ def set_quotas(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.set_quotas(folder, group, values, json))
+    sys.exit(admin_requests.set_quotas(folder, as_, group, values, json))
 
 
 @quota_app.command("reset")
@@ -61,6 +62,7 @@ def reset_quotas(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME...]", help="Quotas. Default: all.")
     ] = None,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -69,4 +71,4 @@ def reset_quotas(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.reset_quotas(folder, group, names or [], json))
+    sys.exit(admin_requests.reset_quotas(folder, as_, group, names or [], json))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pyservice.cli.options import Config, DataDir, Json, data_dir_of, fail
+from pyservice.cli.options import As, Config, DataDir, Json, data_dir_of, fail
 
 token_app = typer.Typer(help="Tokens of a running service.", no_args_is_help=True)
 
@@ -60,6 +60,7 @@ def create_token(
             "Not with --kind public.",
         ),
     ] = None,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Annotated[
@@ -81,9 +82,13 @@ def create_token(
 
     if kind is not None and namespace is not None:
         sys.exit(
-            admin_requests.create_namespace_token(folder, kind.value, namespace, expires_in, json)
+            admin_requests.create_namespace_token(
+                folder, as_, kind.value, namespace, expires_in, json
+            )
         )
-    sys.exit(admin_requests.create_cloud_token(folder, group, game, identity, expires_in, json))
+    sys.exit(
+        admin_requests.create_cloud_token(folder, as_, group, game, identity, expires_in, json)
+    )
 
 
 @token_app.command("list")
@@ -122,6 +127,7 @@ def revoke_tokens(
             help="Also revoke the tokens of namespaces that a cloud_ token created.",
         ),
     ] = False,
+    as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
     json: Json = False,
@@ -130,4 +136,4 @@ def revoke_tokens(
     folder = data_dir_of(data_dir, config)
     from pyservice.cli import admin_requests
 
-    sys.exit(admin_requests.revoke_tokens(folder, ids, cascade, json))
+    sys.exit(admin_requests.revoke_tokens(folder, as_, ids, cascade, json))

@@ -100,7 +100,8 @@ class AuditLog:
         """Adds the entry of a command to the transaction of its change."""
         if subject is None:
             subject = Subject(getattr(request, "group_id", ""))
-        await self._add(tx, self._entry(_Actor("operator"), subject, request, response))
+        actor = _Actor("operator", name=getattr(request, "operator", "") or None)
+        await self._add(tx, self._entry(actor, subject, request, response))
 
     async def add_switch_back(
         self, tx: Transaction, request: Message, subject: Subject, code: str
@@ -149,6 +150,7 @@ class AuditLog:
             or (object_id if object_type == "namespace" else None),
             object_type=object_type or None,
             object_id=storable_text(object_id[:_OBJECT_ID_MAX]) or None,
+            actor_name=None if actor.name is None else storable_text(actor.name),
         )
 
 
@@ -171,15 +173,17 @@ class _Actor(NamedTuple):
     identity_id: str | None = None
     token_id: str | None = None
     address: str | None = None
+    name: str | None = None
 
 
 def _actor_of(caller: Caller) -> _Actor:
     client = caller.call.client
     address = None if client is None else str(client)
     if caller.scope is not None:
-        return _Actor("cloud", caller.scope.identity_id, caller.scope.token_id, address)
+        scope = caller.scope
+        return _Actor("cloud", scope.identity_id, scope.token_id, address, caller.name)
     # The identity of a caller with an `env_` token ends with the token's id.
-    return _Actor("env", None, str(UUID(bytes=caller.identity[-16:])), address)
+    return _Actor("env", None, str(UUID(bytes=caller.identity[-16:])), address, caller.name)
 
 
 @cache
@@ -254,5 +258,5 @@ def entry_message(row: Record) -> pb.AuditEntry:
 
 _OPTIONAL: Final = (
     *("identity_id", "token_id", "address", "game_id", "namespace_id"),
-    *("object_type", "object_id"),
+    *("object_type", "object_id", "actor_name"),
 )

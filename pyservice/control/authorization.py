@@ -59,6 +59,7 @@ class CloudToken:
     is_disabled: bool
     """True if the operator has disabled the identity."""
     found_at: float
+    identity_name: str
 
 
 class CallAuthenticator:
@@ -111,7 +112,8 @@ class CallAuthenticator:
         token_id = UUID(found.token_id).bytes
         group = UUID(found.group_id).bytes
         identity = namespace_id + token_id
-        return Caller(TokenKind.SERVICE, namespace_id, b"", identity, call, None, group)
+        name = f"{found.game_name}/{found.namespace_name}"
+        return Caller(TokenKind.SERVICE, namespace_id, b"", identity, call, None, group, name=name)
 
     async def check(self, token: str) -> CloudToken:
         """Returns the scope and the expiry of a valid `cloud_` token. Raises TOKEN_INVALID,
@@ -157,9 +159,12 @@ class CallAuthenticator:
         return [tokens_by_hash.get(token_hash) for token_hash in hashes]
 
     async def _cloud(self, token: str, call: Call) -> Caller:
-        scope = (await self.check(token)).scope
-        identity = UUID(scope.token_id).bytes
-        return Caller(TokenKind.CLOUD, b"", b"", identity, call, scope, scope.rate_limit_key)
+        found = await self.check(token)
+        scope = found.scope
+        identity, key = UUID(scope.token_id).bytes, scope.rate_limit_key
+        return Caller(
+            TokenKind.CLOUD, b"", b"", identity, call, scope, key, name=found.identity_name
+        )
 
 
 class TokenEnds(Protocol):
@@ -192,7 +197,9 @@ def _token(
         expires_soon,
     )
     is_disabled = row.disable_ms is not None
-    return CloudToken(scope, row.expires_ms, row.revoke_ms, is_orphaned, is_disabled, now_s)
+    return CloudToken(
+        scope, row.expires_ms, row.revoke_ms, is_orphaned, is_disabled, now_s, row.display_name
+    )
 
 
 def _hash(token: str) -> bytes:

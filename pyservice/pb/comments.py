@@ -25,6 +25,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.AttachedPort.port": "Port number.",
     "hosting.v1.AuditEntry": "An entry of the audit log. It never contains a secret.",
     "hosting.v1.AuditEntry.actor": "Kind of the token, cloud or env. Otherwise operator or service.",
+    "hosting.v1.AuditEntry.actor_name": "Name of the identity of a cloud_ token, game/namespace of an env_ token, or name of the operator. It is the name at the time of the change. Absent for the service, and for entries of earlier versions.",
     "hosting.v1.AuditEntry.address": "Address of the client. Absent for the operator and the service.",
     "hosting.v1.AuditEntry.audit_id": "Id of the entry. Later entries have greater ids.",
     "hosting.v1.AuditEntry.game_id": "Game of the change.",

@@ -66,6 +66,7 @@ class Entry(NamedTuple):
     namespace_id: str | None
     object_type: str | None
     object_id: str | None
+    actor_name: str | None
 
 
 async def add(tx: Transaction, entries: Sequence[Entry]) -> None:

@@ -486,6 +486,7 @@ audit_log: Final = Table(
     _id("namespace_id", nullable=True),
     Column("object_type", String(16), nullable=True),
     _text("object_id", nullable=True),
+    Column("actor_name", String(128), nullable=True),
 )
 """`audit_id` is ordered by time. `group_id` is empty if a change belongs to no group. `outcome` is
 `OK` or an error code.

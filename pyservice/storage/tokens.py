@@ -48,7 +48,7 @@ from pyservice.storage.tables import (
 )
 
 _BY_HASHES = (
-    select(cloud_tokens, identities.c.disable_ms)
+    select(cloud_tokens, identities.c.disable_ms, identities.c.display_name)
     .join(identities, identities.c.identity_id == cloud_tokens.c.identity_id)
     .where(cloud_tokens.c.sha256.in_(bindparam("hashes", expanding=True)))
 )
@@ -57,7 +57,9 @@ _WITH_GROUP = (
     .join(namespaces, namespaces.c.namespace_id == namespace_tokens.c.namespace_id)
     .join(games, games.c.game_id == namespaces.c.game_id)
 )
-_SERVICE_TOKEN_BY_HASH = _WITH_GROUP.where(namespace_tokens.c.sha256 == bindparam("sha256"))
+_SERVICE_TOKEN_BY_HASH = _WITH_GROUP.add_columns(
+    games.c.name_id.label("game_name"), namespaces.c.name_id.label("namespace_name")
+).where(namespace_tokens.c.sha256 == bindparam("sha256"))
 _CREATORS = cloud_tokens.alias("creators")
 _OF_NAMESPACE = PagedList(
     select(namespace_tokens, _CREATORS.c.identity_id.label("creator_identity_id"))

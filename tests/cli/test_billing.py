@@ -23,7 +23,9 @@ WRONG_TIMES = (
 def test_non_rfc_3339_time_is_rejected(
     time: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert admin_requests.record_billing(tmp_path, "nobody", "payment-failed", time, False) == 1
+    assert (
+        admin_requests.record_billing(tmp_path, "me", "nobody", "payment-failed", time, False) == 1
+    )
     assert "such as 2030-01-31T12:00:00Z" in capsys.readouterr().err
 
 
@@ -31,5 +33,7 @@ def test_valid_time_is_sent_to_the_service(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = "2030-01-31T12:00:00Z"
-    assert admin_requests.record_billing(tmp_path, "nobody", "payment-failed", time, False) == 1
+    assert (
+        admin_requests.record_billing(tmp_path, "me", "nobody", "payment-failed", time, False) == 1
+    )
     assert "is no data directory" in capsys.readouterr().err

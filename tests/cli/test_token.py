@@ -87,12 +87,12 @@ def test_malformed_time_to_live_is_rejected(
 ) -> None:
     assert (
         admin_requests.create_namespace_token(
-            tmp_path, "environment", f"{GAME}/prod", duration, False
+            tmp_path, "me", "environment", f"{GAME}/prod", duration, False
         )
         == 1
     )
     assert "such as 30d or 12h" in capsys.readouterr().err
-    assert admin_requests.create_cloud_token(tmp_path, None, GAME, None, duration, False) == 1
+    assert admin_requests.create_cloud_token(tmp_path, "me", None, GAME, None, duration, False) == 1
     assert "such as 30d or 12h" in capsys.readouterr().err
 
 

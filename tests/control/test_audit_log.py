@@ -13,6 +13,7 @@ from pyservice.schema.methods import METHODS
 from tests.control.new_developers import new_developer
 from tests.support.authorization_results import OK, Row, expected
 from tests.support.authorization_rows import ROWS
+from tests.support.command_line import json_output
 from tests.support.full_service import Developer, ServiceClient
 from tests.support.namespace_scenario import Bearer, NamespaceScenario, Records
 from tests.support.tiers import one_of
@@ -31,7 +32,7 @@ CHANGES: Final = [
 ]
 FIELDS: Final = {
     *("audit_id", "ts", "actor", "operation", "outcome", "group_id", "identity_id", "token_id"),
-    *("address", "game_id", "namespace_id", "object_type", "object_id"),
+    *("address", "game_id", "namespace_id", "object_type", "object_id", "actor_name"),
 }
 
 
@@ -80,16 +81,28 @@ async def _assert_entry(
             caller["token_id"],
             caller["identity_id"],
         )
+        assert entry["actor_name"] == await _name_of(scenario, caller["identity_id"])
     else:
         target = {"game_id": scenario.game_id, "namespace_id": "prod"}
         listed = (await scenario.owner.good("list_namespace_tokens", **target))["tokens"]
         assert entry["token_id"] in {one["token_id"] for one in listed}
         assert "identity_id" not in entry
+        game = (await scenario.owner.good("get_game", game_id=scenario.game_id))["game"]
+        assert entry["actor_name"] == f"{game['name_id']}/prod"
     assert entry["actor"] == bearer.kind
     if row.slug != "complete_device_link":
         ids = scenario.game_id, scenario.namespace_id, scenario.sibling_id
         known = str({**fields, **answer.body, "ids": ids})
         assert entry["object_id"] in known
+
+
+async def _name_of(scenario: NamespaceScenario, identity_id: str) -> str:
+    data_dir = scenario.full_service.data_dir
+    listed = await json_output(data_dir, "identity", "list")
+    [name] = [
+        one["display_name"] for one in listed["identities"] if one["identity_id"] == identity_id
+    ]
+    return str(name)
 
 
 async def test_pages_go_from_the_newest_to_the_oldest_entry(

@@ -114,8 +114,11 @@ async def test_command_prints_the_entries_of_its_filters(
     caller = await member.good("inspect_token")
     data_dir = owner.full_service.data_dir
     lines = (await output(data_dir, "audit", "--group", group_id)).splitlines()
+    listed = await json_output(data_dir, "identity", "list")
+    names = {one["identity_id"]: one["display_name"] for one in listed["identities"]}
+    token = f"{caller['token_id']} {names[caller['identity_id']]}"
     assert [line.split("\t")[1:] for line in lines] == [
-        [name, "OK", caller["token_id"], "127.0.0.1", group_id, f"game:{game_id}"]
+        [name, "OK", token, "127.0.0.1", group_id, f"game:{game_id}"]
         for name in ("reserve_version_name", "create_game")
     ]
     of_identity = ("--identity", caller["identity_id"])
@@ -128,6 +131,39 @@ async def test_command_prints_the_entries_of_its_filters(
     later = ("audit", "--group", group_id, "--since")
     assert await output(data_dir, *later, "2100-01-01T00:00:00Z") == ""
     assert "--since yesterday" in await error_output(data_dir, *later, "yesterday")
+
+
+async def test_entries_distinguish_operators_by_name(
+    owner: Developer, records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, group_id = await new_developer(owner, records)
+    data_dir = owner.full_service.data_dir
+
+    async def newest_actor() -> str:
+        line = await output(data_dir, "audit", "--group", group_id, "--limit", "1")
+        return line.split("\t")[3]
+
+    change = ("quota", "set", "games=20", "--group", group_id)
+    await output(data_dir, *change, "--as", "Alice B.")
+    assert await newest_actor() == "operator Alice B."
+    monkeypatch.delenv("SUDO_USER", raising=False)
+    monkeypatch.setenv("LOGNAME", "bob")
+    await output(data_dir, *change)
+    assert await newest_actor() == "operator bob"
+    monkeypatch.setenv("SUDO_USER", "carol")
+    await output(data_dir, *change)
+    assert await newest_actor() == "operator carol"
+    [entry] = (await json_output(data_dir, "audit", "--group", group_id, "--limit", "1"))["entries"]
+    assert (entry["actor"], entry["actor_name"]) == ("operator", "carol")
+    # A line break would forge a line of the log.
+    assert "operator" in await error_output(data_dir, *change, "--as", "x\nforged")
+
+
+def test_every_request_of_an_operator_can_have_a_name() -> None:
+    for name, make in REQUESTS.items():
+        request = make(dict.fromkeys(("group", "identity", "game", "namespace", "token"), "x"))
+        assert "operator" in request.DESCRIPTOR.fields_by_name, name
+    assert "operator" in pb.RemoveOrphansRequest.DESCRIPTOR.fields_by_name
 
 
 class FailingDataPlane:
@@ -172,7 +208,7 @@ async def test_failed_removal_of_orphans_has_entries_for_the_removed_ones(
 def _entry(group_id: str, audit_id: str, create_ms: int) -> audit_log.Entry:
     return audit_log.Entry(
         *(group_id, audit_id, create_ms, "operator", None, None, None),
-        *("create_group", "OK", None, None, None, None),
+        *("create_group", "OK", None, None, None, None, None),
     )
 
 

@@ -87,7 +87,7 @@ class GetGroupAuditResponse(_message.Message):
     def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., cursor: _Optional[str] = ..., watch: _Optional[_Union[_envelope_pb2.Watch, _Mapping]] = ...) -> None: ...
 
 class AuditEntry(_message.Message):
-    __slots__ = ("audit_id", "ts", "actor", "operation", "outcome", "group_id", "identity_id", "token_id", "address", "game_id", "namespace_id", "object_type", "object_id")
+    __slots__ = ("audit_id", "ts", "actor", "operation", "outcome", "group_id", "identity_id", "token_id", "address", "game_id", "namespace_id", "object_type", "object_id", "actor_name")
     AUDIT_ID_FIELD_NUMBER: _ClassVar[int]
     TS_FIELD_NUMBER: _ClassVar[int]
     ACTOR_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class AuditEntry(_message.Message):
     NAMESPACE_ID_FIELD_NUMBER: _ClassVar[int]
     OBJECT_TYPE_FIELD_NUMBER: _ClassVar[int]
     OBJECT_ID_FIELD_NUMBER: _ClassVar[int]
+    ACTOR_NAME_FIELD_NUMBER: _ClassVar[int]
     audit_id: str
     ts: str
     actor: str
@@ -114,7 +115,8 @@ class AuditEntry(_message.Message):
     namespace_id: str
     object_type: str
     object_id: str
-    def __init__(self, audit_id: _Optional[str] = ..., ts: _Optional[str] = ..., actor: _Optional[str] = ..., operation: _Optional[str] = ..., outcome: _Optional[str] = ..., group_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., token_id: _Optional[str] = ..., address: _Optional[str] = ..., game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., object_type: _Optional[str] = ..., object_id: _Optional[str] = ...) -> None: ...
+    actor_name: str
+    def __init__(self, audit_id: _Optional[str] = ..., ts: _Optional[str] = ..., actor: _Optional[str] = ..., operation: _Optional[str] = ..., outcome: _Optional[str] = ..., group_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., token_id: _Optional[str] = ..., address: _Optional[str] = ..., game_id: _Optional[str] = ..., namespace_id: _Optional[str] = ..., object_type: _Optional[str] = ..., object_id: _Optional[str] = ..., actor_name: _Optional[str] = ...) -> None: ...
 
 class GetGroupBillingRequest(_message.Message):
     __slots__ = ("group_id", "watch_index")

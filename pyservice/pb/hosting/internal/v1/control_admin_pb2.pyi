@@ -24,10 +24,12 @@ BILLING_EVENT_PAYMENT_METHOD_VALID: BillingEvent
 BILLING_EVENT_PAYMENT_SUCCEEDED: BillingEvent
 
 class CreateIdentityRequest(_message.Message):
-    __slots__ = ("display_name",)
+    __slots__ = ("display_name", "operator")
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     display_name: str
-    def __init__(self, display_name: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, display_name: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class CreateIdentityResponse(_message.Message):
     __slots__ = ("identity_id",)
@@ -60,12 +62,14 @@ class IdentityRecord(_message.Message):
     def __init__(self, identity_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ms: _Optional[int] = ..., group_ids: _Optional[_Iterable[str]] = ..., disable_ms: _Optional[int] = ...) -> None: ...
 
 class AdminCreateGroupRequest(_message.Message):
-    __slots__ = ("display_name", "owner_identity_id")
+    __slots__ = ("display_name", "owner_identity_id", "operator")
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     display_name: str
     owner_identity_id: str
-    def __init__(self, display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class AdminCreateGroupResponse(_message.Message):
     __slots__ = ("group_id",)
@@ -74,16 +78,18 @@ class AdminCreateGroupResponse(_message.Message):
     def __init__(self, group_id: _Optional[str] = ...) -> None: ...
 
 class UpdateGroupRequest(_message.Message):
-    __slots__ = ("group_id", "display_name", "bio", "publicity")
+    __slots__ = ("group_id", "display_name", "bio", "publicity", "operator")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     BIO_FIELD_NUMBER: _ClassVar[int]
     PUBLICITY_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     display_name: str
     bio: str
     publicity: str
-    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., bio: _Optional[str] = ..., publicity: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., bio: _Optional[str] = ..., publicity: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class UpdateGroupResponse(_message.Message):
     __slots__ = ()
@@ -118,42 +124,48 @@ class GroupRecord(_message.Message):
     def __init__(self, group_id: _Optional[str] = ..., display_name: _Optional[str] = ..., owner_identity_id: _Optional[str] = ..., create_ms: _Optional[int] = ..., member_ids: _Optional[_Iterable[str]] = ..., bio: _Optional[str] = ..., publicity: _Optional[str] = ...) -> None: ...
 
 class AddMemberRequest(_message.Message):
-    __slots__ = ("group_id", "identity_id")
+    __slots__ = ("group_id", "identity_id", "operator")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     identity_id: str
-    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class AddMemberResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class RemoveMemberRequest(_message.Message):
-    __slots__ = ("group_id", "identity_id")
+    __slots__ = ("group_id", "identity_id", "operator")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     identity_id: str
-    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class RemoveMemberResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class CreateCloudTokenRequest(_message.Message):
-    __slots__ = ("group_id", "game_id", "all_groups", "identity_id", "expires_in_ms")
+    __slots__ = ("group_id", "game_id", "all_groups", "identity_id", "expires_in_ms", "operator")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     ALL_GROUPS_FIELD_NUMBER: _ClassVar[int]
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     game_id: str
     all_groups: bool
     identity_id: str
     expires_in_ms: int
-    def __init__(self, group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., all_groups: _Optional[bool] = ..., identity_id: _Optional[str] = ..., expires_in_ms: _Optional[int] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., all_groups: _Optional[bool] = ..., identity_id: _Optional[str] = ..., expires_in_ms: _Optional[int] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class CreateCloudTokenResponse(_message.Message):
     __slots__ = ("token", "token_id", "expires_ms")
@@ -166,14 +178,16 @@ class CreateCloudTokenResponse(_message.Message):
     def __init__(self, token: _Optional[str] = ..., token_id: _Optional[str] = ..., expires_ms: _Optional[int] = ...) -> None: ...
 
 class CreateNamespaceTokenRequest(_message.Message):
-    __slots__ = ("kind", "namespace", "expires_in_ms")
+    __slots__ = ("kind", "namespace", "expires_in_ms", "operator")
     KIND_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     EXPIRES_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     kind: _admin_pb2.TokenKind
     namespace: str
     expires_in_ms: int
-    def __init__(self, kind: _Optional[_Union[_admin_pb2.TokenKind, str]] = ..., namespace: _Optional[str] = ..., expires_in_ms: _Optional[int] = ...) -> None: ...
+    operator: str
+    def __init__(self, kind: _Optional[_Union[_admin_pb2.TokenKind, str]] = ..., namespace: _Optional[str] = ..., expires_in_ms: _Optional[int] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class CreateNamespaceTokenResponse(_message.Message):
     __slots__ = ("token", "token_id", "expires_ms")
@@ -234,56 +248,66 @@ class ListedToken(_message.Message):
     def __init__(self, token_id: _Optional[str] = ..., kind: _Optional[str] = ..., state: _Optional[str] = ..., identity_id: _Optional[str] = ..., display_name: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., namespace: _Optional[str] = ..., creator_token_id: _Optional[str] = ..., create_ms: _Optional[int] = ..., expires_ms: _Optional[int] = ..., revoke_ms: _Optional[int] = ...) -> None: ...
 
 class RevokeTokensRequest(_message.Message):
-    __slots__ = ("token_ids", "cascade")
+    __slots__ = ("token_ids", "cascade", "operator")
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     CASCADE_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     token_ids: _containers.RepeatedScalarFieldContainer[str]
     cascade: bool
-    def __init__(self, token_ids: _Optional[_Iterable[str]] = ..., cascade: _Optional[bool] = ...) -> None: ...
+    operator: str
+    def __init__(self, token_ids: _Optional[_Iterable[str]] = ..., cascade: _Optional[bool] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class RevokeTokensResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class DisableIdentityRequest(_message.Message):
-    __slots__ = ("identity_id",)
+    __slots__ = ("identity_id", "operator")
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     identity_id: str
-    def __init__(self, identity_id: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, identity_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class DisableIdentityResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class EnableIdentityRequest(_message.Message):
-    __slots__ = ("identity_id",)
+    __slots__ = ("identity_id", "operator")
     IDENTITY_ID_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     identity_id: str
-    def __init__(self, identity_id: _Optional[str] = ...) -> None: ...
+    operator: str
+    def __init__(self, identity_id: _Optional[str] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class EnableIdentityResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class RecordBillingRequest(_message.Message):
-    __slots__ = ("group_id", "event", "ts_ms")
+    __slots__ = ("group_id", "event", "ts_ms", "operator")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     EVENT_FIELD_NUMBER: _ClassVar[int]
     TS_MS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     event: BillingEvent
     ts_ms: int
-    def __init__(self, group_id: _Optional[str] = ..., event: _Optional[_Union[BillingEvent, str]] = ..., ts_ms: _Optional[int] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., event: _Optional[_Union[BillingEvent, str]] = ..., ts_ms: _Optional[int] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class RecordBillingResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class RotateControlKeysRequest(_message.Message):
-    __slots__ = ("drop_unused",)
+    __slots__ = ("drop_unused", "operator")
     DROP_UNUSED_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     drop_unused: bool
-    def __init__(self, drop_unused: _Optional[bool] = ...) -> None: ...
+    operator: str
+    def __init__(self, drop_unused: _Optional[bool] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class RotateControlKeysResponse(_message.Message):
     __slots__ = ("current_key", "kept_keys", "dropped_keys")
@@ -308,7 +332,7 @@ class ListQuotasResponse(_message.Message):
     def __init__(self, quotas: _Optional[_Iterable[_Union[_groups_pb2.GroupQuota, _Mapping]]] = ...) -> None: ...
 
 class SetQuotasRequest(_message.Message):
-    __slots__ = ("group_id", "limits")
+    __slots__ = ("group_id", "limits", "operator")
     class LimitsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -318,21 +342,25 @@ class SetQuotasRequest(_message.Message):
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     limits: _containers.ScalarMap[str, int]
-    def __init__(self, group_id: _Optional[str] = ..., limits: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., limits: _Optional[_Mapping[str, int]] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class SetQuotasResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class ResetQuotasRequest(_message.Message):
-    __slots__ = ("group_id", "quotas")
+    __slots__ = ("group_id", "quotas", "operator")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     quotas: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, group_id: _Optional[str] = ..., quotas: _Optional[_Iterable[str]] = ...) -> None: ...
+    operator: str
+    def __init__(self, group_id: _Optional[str] = ..., quotas: _Optional[_Iterable[str]] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class ResetQuotasResponse(_message.Message):
     __slots__ = ()
@@ -377,12 +405,14 @@ class Orphan(_message.Message):
     def __init__(self, namespace_id: _Optional[str] = ..., name: _Optional[str] = ..., source_epoch: _Optional[int] = ...) -> None: ...
 
 class RemoveOrphansRequest(_message.Message):
-    __slots__ = ("namespace_ids", "all")
+    __slots__ = ("namespace_ids", "all", "operator")
     NAMESPACE_IDS_FIELD_NUMBER: _ClassVar[int]
     ALL_FIELD_NUMBER: _ClassVar[int]
+    OPERATOR_FIELD_NUMBER: _ClassVar[int]
     namespace_ids: _containers.RepeatedScalarFieldContainer[str]
     all: bool
-    def __init__(self, namespace_ids: _Optional[_Iterable[str]] = ..., all: _Optional[bool] = ...) -> None: ...
+    operator: str
+    def __init__(self, namespace_ids: _Optional[_Iterable[str]] = ..., all: _Optional[bool] = ..., operator: _Optional[str] = ...) -> None: ...
 
 class RemoveOrphansResponse(_message.Message):
     __slots__ = ("removed",)
