@@ -927,6 +927,11 @@ class PublicCertificate:
     def read(cert: PathLike[str] | str, key: PathLike[str] | str) -> PublicCertificate:
         """Read PEM files with the chain and with the key. Raises ValueError, which names the file with the problem."""
     @staticmethod
+    def judge(
+        cert: PathLike[str] | str, key: PathLike[str] | str, server_names: Sequence[str]
+    ) -> tuple[list[str], list[str]]:
+        """Judge PEM files as clients of these names do now. Return problems and warnings, which name their file."""
+    @staticmethod
     def order(
         domains: Sequence[str],
         contact: str,

@@ -81,7 +81,8 @@ from pyservice.process.listening_sockets import (
     listen,
     open_listeners,
 )
-from pyservice.process.plane_process import THREAD_SWITCH_S, reread_settings
+from pyservice.process.plane_process import THREAD_SWITCH_S
+from pyservice.process.settings_reload import reread_settings
 from pyservice.process.shared_sockets import share_with_group
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import NEXT_CHANGES, Handler, InternalClient, RpcServer, next_changes

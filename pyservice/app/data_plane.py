@@ -81,10 +81,10 @@ from pyservice.process.listening_sockets import (
     close_listeners,
     open_listeners,
 )
-from pyservice.process.plane_process import reread_settings
+from pyservice.process.settings_reload import reread_settings
 from pyservice.process.stop_signals import StopSignals
 from pyservice.rpc import Handler, InternalClient, InternalServer
-from pyservice.settings import ListenAddress, Settings, Tier, configuration_memory_warning
+from pyservice.settings import ListenAddress, Settings, Tier
 from pyservice.settings.database_url import database_location
 from pyservice.transport.native import PublicCertificate
 from pyservice.transport.rate_limits import Limits
@@ -150,9 +150,6 @@ class DataPlane:
             self._metrics.feed,
             held_bytes_max=settings.data_plane_configuration_bytes,
         )
-        memory_warning = configuration_memory_warning(settings)
-        if memory_warning is not None:
-            _log.warning("configurations can fill the memory", problem=memory_warning)
         # The journal recovery needs the configuration.
         self._feed.load()
         self._client = InternalClient(settings.admin_socket)
@@ -452,10 +449,9 @@ class DataPlane:
         Also reads the certificate and the feed file (`--feed`) again.
         """
         settings = reread_settings(reread, self._settings, names_unapplied=True)
-        if settings is None:
+        if settings is None or not reload_certificate(self._certificate, settings):
             return
         self._limits.change(settings.rate_limits)
-        reload_certificate(self._certificate, settings)
         self._tiers = settings.tiers
         self._feed.group_bytes_max = settings.quotas.configuration_bytes
         if self._readiness is not None:

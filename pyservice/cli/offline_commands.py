@@ -6,26 +6,19 @@ import asyncio
 import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NoReturn
 
 from pyservice import data_formats
+from pyservice.cli.configuration_check import certificate_report, check_settings
 from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import static_feed
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
-from pyservice.edge_guard.configuration import edge_guard_problems
+from pyservice.edge_guard.configuration import edge_guard_report
 from pyservice.errors import ServiceError
-from pyservice.front.public_certificate import certificate_problems
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
-from pyservice.settings import (
-    Settings,
-    SettingsError,
-    configuration_memory_warning,
-    ephemeral_public_ports,
-    load,
-    lobby_hosts_without_certificate,
-)
+from pyservice.settings import ConfigurationReport, Settings, SettingsError, load
 from pyservice.settings.file_permissions import readable_secrets
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
@@ -35,16 +28,8 @@ _UNLIMITED: Final = (1 << 32) - 1
 _ALL_PORTS: Final = range(1, 1 << 16)
 
 
-class ConfigurationReport(NamedTuple):
-    problems: list[str]
-    """A line for each problem of settings, certificates and the file in setting `feed_file`."""
-    warnings: list[str]
-
-
 def check_configuration(flags: Mapping[str, object], config: Path | None) -> ConfigurationReport:
     """Checks the settings and the files that they name, and starts nothing."""
-    secrets = readable_secrets(config)
-    warnings = [] if secrets is None else [secrets]
     try:
         settings = load(flags, config)
     except SettingsError as error:
@@ -52,23 +37,15 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
         wrong = {problem.name.partition(".")[0] for problem in error.problems}
         if error.usable is not None:
             if wrong.isdisjoint(("edge", "domains", "data_dir")):
-                problems += edge_guard_problems(error.usable)
+                problems += edge_guard_report(error.usable).problems
             if "tls" not in wrong:
-                problems += certificate_problems(error.usable)
+                problems += certificate_report(error.usable).problems
             problems += _feed_problems(error.usable, wrong)
-        return ConfigurationReport(problems, warnings)
-    hosts = lobby_hosts_without_certificate(settings)
-    if hosts:
-        warnings.append(
-            f"no certificate for {', '.join(hosts)}: lobbies and servers with https or tcp_tls ports there do not "
-            "become ready"
-        )
-    for warning in (ephemeral_public_ports(settings), configuration_memory_warning(settings)):
-        if warning is not None:
-            warnings.append(warning)
-    problems = edge_guard_problems(settings) + certificate_problems(settings)
-    problems += _feed_problems(settings)
-    return ConfigurationReport(problems + _activation_problems(settings), warnings)
+        secrets = readable_secrets(config)
+        return ConfigurationReport(problems, [] if secrets is None else [secrets])
+    problems, warnings = check_settings(settings, config)
+    problems = problems + _feed_problems(settings) + _activation_problems(settings)
+    return ConfigurationReport(problems, warnings)
 
 
 def _activation_problems(settings: Settings) -> list[str]:

@@ -8,20 +8,21 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
+from pyservice.cli.configuration_check import check_settings
 from pyservice.cli.options import fail, load_or_exit
 from pyservice.data_formats import FormatsRefused, require_formats
 from pyservice.process.directory_lock import DirectoryUnusable, make_folder
 from pyservice.process.launch import Launch
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.process.ready_report import SupervisorLink
-from pyservice.settings import Settings, load
-from pyservice.settings.file_permissions import readable_secrets
+from pyservice.settings import ConfigurationReport, Problem, Settings, SettingsError, load
 
 _UMASK: Final = 0o022
 """File mode mask of the service. Game servers run as other users and must read unpacked builds.
 
 Private files have a mode of their own, or are in a private folder.
 """
+_UNCHECKED: Final = ConfigurationReport([], [])
 _RUN: Final = {
     "all": run_all,
     "data": run_data,
@@ -49,14 +50,22 @@ def serve(
     parent = None if child_of is None else SupervisorLink.parse(child_of)
 
     def reread() -> Settings:
-        return load(flags, config)
+        settings = load(flags, config)
+        # The supervisor has judged the files before its children read the settings.
+        report = check_settings(settings, config) if parent is None else _UNCHECKED
+        if report.problems:
+            raise SettingsError([Problem("", "", problem) for problem in report.problems])
+        return settings
 
-    warning = readable_secrets(config) if parent is None else None
     configuration = load_or_exit(flags, config)
+    # After a crash, a child starts again also with a certificate that has expired meanwhile.
+    report = check_settings(configuration, config) if parent is None else _UNCHECKED
+    if report.problems:
+        fail(report.problems)
     if parent is None and role in _WITH_DATA and not _may_change(configuration):
         return 1
     inherited = _inherited_listeners(listeners, configuration, role)
-    launch = Launch(configuration, reread, ready_file, parent, warning, words, inherited)
+    launch = Launch(configuration, reread, ready_file, parent, report.warnings, words, inherited)
     if role == "cdn" and parent is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])
     return _RUN[role](launch)

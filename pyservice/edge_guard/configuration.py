@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any, Final
 
-from pyservice.edge_guard.process import exit_of, spawn
-from pyservice.settings import Settings
+from pyservice.edge_guard.process import EDGE_GUARD_BINARY
+from pyservice.settings import ConfigurationReport, Settings
 
 _CHECK_S: Final = 10.0
+_WARNING: Final = "warning: "
 _TIMEOUTS: Final = ("first_byte_ms", "stream_idle_ms", "datagram_idle_ms")
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
 
@@ -59,32 +60,38 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
     return config
 
 
-def edge_guard_problems(settings: Settings) -> list[str]:
-    """Returns a line for each problem that edge-guard finds in its settings and certificates."""
+def edge_guard_report(settings: Settings) -> ConfigurationReport:
+    """Lets edge-guard judge its settings and certificates."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_bytes(config_text(edge_guard_config(settings, Path(folder))))
-        problems = asyncio.run(config_problems(path))
-    return [f"edge.{problem}" for problem in problems]
+        problems, warnings = check_config(path)
+    return ConfigurationReport(
+        [f"edge.{problem}" for problem in problems], [f"edge.{warning}" for warning in warnings]
+    )
 
 
 def config_text(config: dict[str, Any]) -> bytes:
     return json.dumps(config, indent=1).encode()
 
 
-async def config_problems(path: Path) -> list[str]:
-    """Returns a line for each problem of a configuration of edge-guard and its certificates."""
-    with tempfile.TemporaryFile() as output:
-        process = spawn(path, "--check", output)
-        try:
-            with exit_of(process.pid) as exited:
-                async with asyncio.timeout(_CHECK_S):
-                    await exited.wait()
-        finally:
-            process.kill()
-            process.wait()
-        if process.returncode == 0:
-            return []
-        output.seek(0)
-        lines = output.read().decode(errors="replace").splitlines()
-        return [line.removeprefix("edge-guard: ") for line in lines]
+def check_config(path: Path) -> ConfigurationReport:
+    """Lets edge-guard judge a configuration and its certificates. Blocks for some milliseconds."""
+    try:
+        checked = subprocess.run(
+            [str(EDGE_GUARD_BINARY), str(path), "--check"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            env={},
+            cwd="/",
+            timeout=_CHECK_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return ConfigurationReport([f"not checked within {_CHECK_S:g} s"], [])
+    lines = [line.removeprefix("edge-guard: ") for line in checked.stderr.splitlines()]
+    warnings = [line.removeprefix(_WARNING) for line in lines if line.startswith(_WARNING)]
+    problems = [line for line in lines if not line.startswith(_WARNING)]
+    return ConfigurationReport(problems if checked.returncode else [], warnings)

@@ -19,7 +19,7 @@ from pyservice.durable_files import write_file
 from pyservice.edge_guard.admin_socket import query_edge_guard
 from pyservice.edge_guard.configuration import (
     RELOADED_KEYS,
-    config_problems,
+    check_config,
     config_text,
     edge_guard_config,
 )
@@ -87,7 +87,7 @@ class EdgeGuard:
         backoff, is_first = Backoff(_RETRY_DELAYS_S), True
         while not stop.is_set():
             try:
-                await self._reload_if_due()
+                self._reload_if_due()
                 await self._ensure(stop)
                 backoff.reset()
                 is_first = False
@@ -177,12 +177,12 @@ class EdgeGuard:
             if isinstance(listener, InheritedSocket)
         }
 
-    async def _reload_if_due(self) -> None:
+    def _reload_if_due(self) -> None:
         if not self._reload_due.is_set():
             return
         self._reload_due.clear()
         try:
-            config = await self._reloaded_config(self._reread())
+            config = self._reloaded_config(self._reread())
             write_file(self._folder / "config.json", config_text(config))
             self._config = config
             # If this edge-guard was not found yet or is about to be replaced, its start settings
@@ -192,13 +192,13 @@ class EdgeGuard:
         except SettingsError as error:
             for problem in error.problems:
                 _log.error("settings of edge-guard not reloaded", problem=str(problem))
-        except (OSError, TimeoutError, EdgeGuardFailed) as error:
+        except (OSError, EdgeGuardFailed) as error:
             _log.error("settings of edge-guard not reloaded", problem=str(error))
         else:
             self._lock.signal(signal.SIGHUP)
             _log.info("settings of edge-guard reloaded")
 
-    async def _reloaded_config(self, settings: Settings) -> dict[str, Any]:
+    def _reloaded_config(self, settings: Settings) -> dict[str, Any]:
         new_config = edge_guard_config(settings, self._folder)
         config = {**self._config, **{name: new_config[name] for name in RELOADED_KEYS}}
         if bool(config["certificates"]) != bool(self._config["certificates"]):
@@ -208,7 +208,7 @@ class EdgeGuard:
         trial = self._folder / "config.new"
         try:
             write_file(trial, config_text(config))
-            problems = await config_problems(trial)
+            problems = check_config(trial).problems
         finally:
             trial.unlink(missing_ok=True)
         if problems:
@@ -284,7 +284,7 @@ class EdgeGuard:
         try:
             with exit_of(self._pid) as exited:
                 while not (exited.is_set() or stop.is_set()):
-                    await self._reload_if_due()
+                    self._reload_if_due()
                     await _either(exited, stop, self._reload_due)
         except OSError:
             return

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
 from pyservice.observability.logging import get_logger
-from pyservice.settings import Settings
+from pyservice.settings import ConfigurationReport, Settings
 from pyservice.transport.native import PublicCertificate
 
 _log = get_logger("service")
@@ -26,13 +29,29 @@ def open_certificate(settings: Settings) -> PublicCertificate | None:
     return _read_certificate(settings)
 
 
-def certificate_problems(settings: Settings) -> list[str]:
-    """Returns a line for a certificate file or key file that cannot be used."""
-    try:
-        _read_certificate(settings)
-    except CertificateUnusable as error:
-        return [str(error)]
-    return []
+def certificate_report(settings: Settings) -> ConfigurationReport:
+    """Judges the files `tls.cert` and `tls.key` as clients do now: validity, names and chain."""
+    tls = settings.tls
+    if tls.cert is None or tls.key is None:
+        return ConfigurationReport([], [])
+    hosts = sorted(set(_served_hosts(settings)))
+    problems, warnings = PublicCertificate.judge(tls.cert, tls.key, hosts)
+    return ConfigurationReport(
+        [f"tls: {problem}" for problem in problems], [f"tls: {warning}" for warning in warnings]
+    )
+
+
+def _served_hosts(settings: Settings) -> Iterator[str]:
+    """Yields the hosts of URLs that lead clients to this certificate."""
+    if settings.trusted_proxies and not settings.proxy_protocol:
+        # The proxy has a certificate of its own for the public URL.
+        return
+    edge = settings.edge
+    of_edge_guard = None if edge.http is edge.https is None else settings.domains.main
+    for url in (settings.public_base, settings.lobby_api_url):
+        parts = urlsplit(url or "")
+        if parts.scheme == "https" and parts.hostname and parts.hostname != of_edge_guard:
+            yield parts.hostname
 
 
 def _read_certificate(settings: Settings) -> PublicCertificate | None:
@@ -45,15 +64,20 @@ def _read_certificate(settings: Settings) -> PublicCertificate | None:
         raise CertificateUnusable(f"tls: {error}") from None
 
 
-def reload_certificate(certificate: PublicCertificate | None, settings: Settings) -> None:
-    """Reads the files again after SIGHUP. Logs a problem, and then the old certificate stays."""
+def reload_certificate(certificate: PublicCertificate | None, settings: Settings) -> bool:
+    """Reads the files again after SIGHUP. Otherwise the old certificate stays, and the result is False.
+
+    `certificate_report` has judged the files before, so only a change since then is a problem.
+    """
     tls = settings.tls
     if certificate is None or tls.cert is None or tls.key is None:
-        return
+        return True
     try:
         certificate.reload(tls.cert, tls.key)
     except ValueError as error:
-        _log.error("certificate not reloaded", problem=f"tls: {error}")
+        _log.error("settings not reloaded", problem=f"tls: {error}")
+        return False
+    return True
 
 
 def log_notices(certificate: PublicCertificate) -> None:

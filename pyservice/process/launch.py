@@ -25,8 +25,8 @@ class Launch:
     reread: Callable[[], Settings]
     ready_file: Path | None = None
     parent: SupervisorLink | None = None
-    warning: str | None = None
-    """A problem of the configuration that does not prevent the start. It is logged once."""
+    warnings: Sequence[str] = ()
+    """Findings in the configuration that do not prevent the start. Each is logged once."""
     flags: Sequence[str] = ()
     """Command-line flags of `pyservice serve`, without the role. Child processes receive them."""
     listeners: Mapping[str, int] = field(default_factory=dict)

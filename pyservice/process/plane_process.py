@@ -24,8 +24,7 @@ from pyservice.process.drain_file import DrainFile
 from pyservice.process.launch import Launch, longest_end_ms
 from pyservice.process.ready_report import remove_ready_file, report_ready
 from pyservice.process.stop_signals import StopSignals, wait_for_exit
-from pyservice.settings import Settings, SettingsError
-from pyservice.settings.model import unapplied_changes
+from pyservice.settings import Settings
 
 _CANCEL_S: Final = 0.5
 _SERVERS_END_MS: Final = 40_000
@@ -78,8 +77,8 @@ def run_plane(
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
     log_uncaught_errors()
-    if launch.warning is not None:
-        _log.warning("other users can read secrets", problem=launch.warning)
+    for warning in launch.warnings:
+        _log.warning("configuration warning", problem=warning)
     raise_descriptor_limit()
     expected: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
     try:
@@ -117,26 +116,6 @@ def _exit_if_running(running: Sequence[str], status: int) -> None:
     if running:
         _log.error("exit without waiting for tasks", tasks=list(running))
         os._exit(status)
-
-
-def reread_settings(
-    reread: Callable[[], Settings], started: Settings, *, names_unapplied: bool
-) -> Settings | None:
-    """Reads the settings again after SIGHUP. Logs problems and returns None if there are any.
-
-    With `names_unapplied`, also logs the changes since `started` that need a restart. One of the two
-    planes does so.
-    """
-    try:
-        settings = reread()
-    except SettingsError as error:
-        for problem in error.problems:
-            _log.error("settings not reloaded", problem=str(problem))
-        return None
-    names = unapplied_changes(started, settings) if names_unapplied else []
-    if names:
-        _log.warning("changed settings need a restart", names=names)
-    return settings
 
 
 async def _serve(

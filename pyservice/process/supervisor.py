@@ -108,8 +108,8 @@ class _Supervisor:
         configure_logging(level=settings.log_level, format=settings.log_format)
         log_uncaught_errors()
         self._log = get_logger("serve")
-        if self._launch.warning is not None:
-            self._log.warning("other users can read secrets", problem=self._launch.warning)
+        for warning in self._launch.warnings:
+            self._log.warning("configuration warning", problem=warning)
         self._edge_guard = self._make_edge_guard()
         self._serves_data = asyncio.Event()
         guard_task = asyncio.create_task(
@@ -187,6 +187,13 @@ class _Supervisor:
         self._signals.stop.set()
 
     def _reload(self) -> None:
+        """Passes SIGHUP on if all settings and certificates are right. Otherwise nothing changes."""
+        # Its imports are slow, as those of `live`.
+        from pyservice.process.settings_reload import reread_settings
+
+        launch = self._launch
+        if reread_settings(launch.reread, launch.settings, names_unapplied=False) is None:
+            return
         for child in self._children:
             child.reload()
         self._edge_guard.reload()

@@ -7,7 +7,6 @@ reads the environment.
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
 import os
 import tomllib
@@ -20,6 +19,8 @@ from urllib.parse import SplitResult, urlsplit
 from pydantic import ValidationError
 from pydantic_settings import EnvSettingsSource
 
+from pyservice.settings.configuration_report import ConfigurationReport
+from pyservice.settings.exposure import exposure_warnings, is_of_this_machine
 from pyservice.settings.model import PREFIX, Settings
 from pyservice.settings.sections import (
     BuildKind,
@@ -90,6 +91,16 @@ def lobby_hosts_without_certificate(settings: Settings) -> list[str]:
         host for domain in domains for host in (domain, f"*.lobby.{domain}", f"*.server.{domain}")
     ]
     return [host for host in hosts if not _has_certificate(settings, host)]
+
+
+def lobby_certificate_warning(settings: Settings) -> str | None:
+    hosts = lobby_hosts_without_certificate(settings)
+    if not hosts:
+        return None
+    return (
+        f"no certificate for {', '.join(hosts)}: lobbies and servers with https or tcp_tls ports there do not become "
+        "ready"
+    )
 
 
 def _has_certificate(settings: Settings, host: str) -> bool:
@@ -289,6 +300,7 @@ __all__ = [
     "PREFIX",
     "BuildKind",
     "CaptchaSettings",
+    "ConfigurationReport",
     "IpNetwork",
     "ListenAddress",
     "Problem",
@@ -300,7 +312,9 @@ __all__ = [
     "Tier",
     "configuration_memory_warning",
     "ephemeral_public_ports",
+    "exposure_warnings",
     "load",
+    "lobby_certificate_warning",
     "lobby_hosts_without_certificate",
 ]
 
@@ -313,12 +327,14 @@ _SOCKET_PATH_MAX: Final = 107
 @dataclass(frozen=True, slots=True)
 class Problem:
     source: str
+    """Where the setting has its value. Empty for a problem of a file that the settings name."""
     name: str
     message: str
 
     def __str__(self) -> str:
         where = f"{self.name}: " if self.name else ""
-        return f"{where}{self.message} ({self.source})"
+        source = f" ({self.source})" if self.source else ""
+        return f"{where}{self.message}{source}"
 
 
 class SettingsError(Exception):
@@ -476,23 +492,16 @@ def _unreachable_urls(settings: Settings, wrong: Set[str]) -> Iterator[tuple[lis
     domain = settings.domains.cdn
     if domain is None or settings.cdn_url is not None or settings.feed_file is not None:
         return
-    if not wrong.isdisjoint(("cdn", "cdn_url")) or _is_of_this_machine(domain):
+    if not wrong.isdisjoint(("cdn", "cdn_url")) or is_of_this_machine(domain):
         return
     host = settings.cdn.host
-    if host in ANY_HOST or _is_of_this_machine(host):
+    if host in ANY_HOST or is_of_this_machine(host):
         yield (
             ["cdn_url"],
             f"must be set beside domains.cdn ({domain}): URLs of uploads and pictures would have the address "
             f"{settings.cdn}, which only this machine reaches; set it to a URL that your proxy forwards there: "
             f"{SEPARATE_HOST_HINT}",
         )
-
-
-def _is_of_this_machine(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host.rpartition(".")[2] == "localhost"
 
 
 def _overlap(first: ListenAddress, second: ListenAddress) -> bool:

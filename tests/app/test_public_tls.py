@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import httpx
@@ -40,6 +42,21 @@ def service(
     service.start()
     yield service
     service.close()
+
+
+MakeSupervised = Callable[[Mapping[str, Any]], SupervisedService]
+
+
+@pytest.fixture
+def make_supervised(tmp_path: Path) -> Iterator[MakeSupervised]:
+    with contextlib.ExitStack() as stack:
+
+        def make(settings: Mapping[str, Any]) -> SupervisedService:
+            supervised = SupervisedService(tmp_path, settings)
+            stack.callback(supervised.close)
+            return supervised
+
+        yield make
 
 
 def https(service: SupervisedService, certificates: Certificates, token: str) -> httpx.Client:
@@ -147,19 +164,61 @@ def test_wrong_files_leave_the_old_certificate(
     old, key = served_certificate(address, context), certificates.key.read_text()
     try:
         certificates.key.write_text("no key")
-        service.signal(signal.SIGHUP)
-        until(lambda: service.events("certificate not reloaded"))
-        (event, *_) = service.events("certificate not reloaded")
-        assert str(certificates.key) in event["problem"]
+        assert str(certificates.key) in refused_reload(service)
         certificates.key.unlink()
-        service.signal(signal.SIGHUP)
-        until(lambda: service.events("settings not reloaded"))
+        assert f"{certificates.key} cannot be read" in refused_reload(service)
         assert served_certificate(address, context) == old
     finally:
         certificates.key.write_text(key)
     new = certificates.renew()
     service.signal(signal.SIGHUP)
     until(lambda: served_certificate(address, context) == new)
+
+
+def refused_reload(service: SupervisedService) -> str:
+    """Sends SIGHUP. Returns the problem that the log names."""
+    before = len(service.events("settings not reloaded"))
+    service.signal(signal.SIGHUP)
+    until(lambda: len(service.events("settings not reloaded")) > before)
+    [event] = service.events("settings not reloaded")[before:]
+    return str(event["problem"])
+
+
+def test_sighup_refuses_a_certificate_that_clients_reject(
+    tmp_path: Path, make_supervised: MakeSupervised
+) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    good = certificates.renew()
+    supervised = make_supervised({"tls": certificates.settings})
+    config = supervised.folder / "service.toml"
+    config.write_text(f'public_url = "https://{HOST}"\n')
+    supervised.start("--config", str(config))
+    context, address = certificates.trust(), supervised.addresses["http"]
+    for write, problem in (
+        (certificates.expire, "expired on 20"),
+        (lambda: certificates.renew("other.example"), f"has no name {HOST}; it has other.example"),
+    ):
+        write()
+        # The change of another setting is not taken either.
+        config.write_text(f'public_url = "https://{HOST}"\n[quotas]\ngames = 7\n')
+        assert problem in refused_reload(supervised)
+        assert served_certificate(address, context) == good
+    assert not supervised.events("reloaded")
+    new = certificates.renew()
+    supervised.signal(signal.SIGHUP)
+    until(lambda: served_certificate(address, context) == new)
+    until(lambda: len(supervised.events("reloaded")) == 2)
+
+
+@pytest.mark.parametrize("role", [(), ("--role", "data")], ids=["all", "data"])
+def test_start_refuses_an_expired_certificate(
+    tmp_path: Path, make_supervised: MakeSupervised, role: tuple[str, ...]
+) -> None:
+    certificates = Certificates(tmp_path / "certificates")
+    certificates.expire()
+    supervised = make_supervised({"tls": certificates.settings})
+    assert supervised.spawn(*role).wait(PATIENCE_S) == 1
+    assert f"tls: {certificates.cert} expired on 20" in supervised.log()
 
 
 @pytest.mark.parametrize("broken", ["cert", "key"])

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from pyservice.cli.commands import app
 from pyservice.edge_guard.process import EDGE_GUARD_BINARY
+from tests.support.certificates import Certificates
 from tests.support.command_line import run
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID, document, version
 
@@ -27,7 +28,8 @@ def _no_settings_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def _problems(*words: str, environ: dict[str, str] | None = None) -> list[str]:
     result = CliRunner().invoke(app, ["check-config", *words], env=environ)
     assert (result.exit_code, result.stdout) == (1, ""), result.output
-    return result.stderr.splitlines()
+    lines = result.stderr.splitlines()
+    return [line for line in lines if not line.startswith("pyservice: warning: ")]
 
 
 def _feed(folder: Path, *namespaces: object) -> str:
@@ -198,11 +200,80 @@ def test_names_of_certificates_are_compared_with_the_settings(tmp_path: Path) ->
     assert "has no name local.play.example; it has api.example, " in problem
     result = CliRunner().invoke(app, ["check-config", "--config", config(*names)])
     assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
-    [warning] = result.stderr.splitlines()
-    assert "warning: no certificate for local.play.example: lobbies and servers with" in warning
+    warnings = result.stderr.splitlines()
+    assert "warning: no certificate for local.play.example: lobbies and servers with" in warnings[0]
+    assert "warning: edge.certificates.0: " in warnings[1]
+    assert "server.pem has no chain: clients that do not have the certificate of " in warnings[1]
+    assert len(warnings) == 2
     (tmp_path / "certificates" / "server.key").write_text("none")
     [problem] = _problems("--config", config(*names, "local.play.example"))
     assert "edge.certificates.0: " in problem
+
+
+def _with_certificate(folder: Path, **values: object) -> tuple[str, ...]:
+    """Returns flags that let the API have the certificate of the folder."""
+    pair = {f"tls.{name}": path for name, path in Certificates(folder).settings.items()}
+    return tuple(
+        word for name, value in (pair | values).items() for word in ("--set", f"{name}={value}")
+    )
+
+
+def test_all_that_clients_reject_in_the_certificate_of_the_api_is_printed(tmp_path: Path) -> None:
+    Certificates(tmp_path).expire()
+    urls = {"public_url": "https://play.example", "lobby_api_url": "https://10.0.0.1:8080"}
+    problems = _problems(*_with_certificate(tmp_path, **urls))
+    cert = f"pyservice: tls: {tmp_path}/server.pem"
+    assert problems[0].startswith(f"{cert} expired on 20")
+    assert problems[1:] == [
+        f"{cert} has no name {host}; it has api.example.com"
+        for host in ("10.0.0.1", "play.example")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("values", "is_checked"),
+    [
+        ({"public_url": "https://other.example"}, True),
+        ({"domains.main": "other.example"}, True),
+        ({"public_url": "http://other.example"}, False),
+        # A proxy ends TLS with a certificate of its own, unless it only forwards connections.
+        ({"public_url": "https://other.example", "trusted_proxies": "10.0.0.1"}, False),
+        (
+            {
+                "public_url": "https://other.example",
+                "trusted_proxies": "10.0.0.1",
+                "proxy_protocol": "true",
+            },
+            True,
+        ),
+        # Edge-guard serves the domain.
+        ({"domains.main": "other.example", "edge.http": "127.0.0.1:80"}, False),
+        ({"public_url": "https://api.example.com"}, False),
+    ],
+)
+def test_certificate_needs_the_hosts_that_lead_clients_to_it(
+    values: dict[str, object], is_checked: bool, tmp_path: Path
+) -> None:
+    Certificates(tmp_path).renew()
+    result = CliRunner().invoke(app, ["check-config", *_with_certificate(tmp_path, **values)])
+    assert (result.exit_code == 1) == is_checked, result.output
+    assert ("has no name other.example; it has api.example.com" in result.stderr) == is_checked
+
+
+def test_expired_certificate_of_edge_guard_is_a_problem(tmp_path: Path) -> None:
+    certificates = Certificates(tmp_path)
+    certificates.expire("play.example")
+    entry = {"server_names": ["play.example"], **certificates.settings}
+    [problem] = _problems("--set", f"edge.certificates={json.dumps([entry])}")
+    assert problem.startswith(f"pyservice: edge.certificates.0: {tmp_path}/server.pem expired on")
+
+
+def test_settings_without_protection_are_warnings(tmp_path: Path) -> None:
+    flags = ("--http", "0.0.0.0:8080", "--metrics", "0.0.0.0:8090")
+    result = CliRunner().invoke(app, ["check-config", *flags, "--set", "runtime.isolation=none"])
+    assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
+    names = [line.split()[2] for line in result.stderr.splitlines()]
+    assert names == ["http", "metrics", "runtime.isolation"]
 
 
 def test_quotas_that_let_one_identity_fill_the_memory_are_a_warning(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.edge_guard.configuration import edge_guard_config, edge_guard_problems
+from pyservice.edge_guard.configuration import edge_guard_config, edge_guard_report
 from pyservice.settings import load
 
 
@@ -25,4 +25,4 @@ def test_edge_guard_is_given_its_proxies(
     settings = load({"data_dir": str(tmp_path), "edge": edge}, environ={})
     config = edge_guard_config(settings, tmp_path)
     assert (config["proxies"], config["proxy_header"]) == expected
-    assert edge_guard_problems(settings) == []
+    assert edge_guard_report(settings) == ([], [])

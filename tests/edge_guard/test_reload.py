@@ -20,6 +20,7 @@ import pytest
 from pyservice.edge_guard.process import EDGE_GUARD_BINARY
 from pyservice.settings import SettingsError, load
 from tests.support import game_programs
+from tests.support.certificates import Certificates
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.edge_guard_service import EdgeGuardService, is_reached, with_server
 from tests.support.waiting import PATIENCE_S, until
@@ -49,12 +50,11 @@ class ReloadedService(EdgeGuardService):
         self.signal(signal.SIGHUP)
         until(lambda: len(self.events("settings of edge-guard reloaded")) > before)
 
-    def failed_reload(self) -> str:
-        before = len(self.events("settings of edge-guard not reloaded"))
+    def failed_reload(self, event: str = "settings not reloaded") -> str:
+        before = len(self.events(event))
         self.signal(signal.SIGHUP)
-        until(lambda: len(self.events("settings of edge-guard not reloaded")) > before)
-        problems = self.events("settings of edge-guard not reloaded")[before:]
-        return "\n".join(event["problem"] for event in problems)
+        until(lambda: len(self.events(event)) > before)
+        return "\n".join(one["problem"] for one in self.events(event)[before:])
 
     def config(self) -> Any:
         return json.loads((self.data_dir / "edge" / "config.json").read_text())
@@ -164,8 +164,12 @@ def test_invalid_settings_are_logged_and_change_nothing(operated: ReloadedServic
     Path(broken["cert"]).write_text("no certificate")
     operated.write(good, broken, https="127.0.0.1:0", connections=2_000)
     assert "two.example/server.pem: has no certificate" in operated.failed_reload()
+    Certificates(Path(broken["cert"]).parent).expire("two.example")
+    operated.write(good, broken, https="127.0.0.1:0", connections=2_000)
+    assert "two.example/server.pem expired on " in operated.failed_reload()
+    assert not operated.events("reloaded"), "the planes took nothing either"
     operated.write(connections=2_000)
-    assert "edge.certificates: " in operated.failed_reload()
+    assert "edge.certificates: " in operated.failed_reload("settings of edge-guard not reloaded")
 
     assert operated.config() == before
     assert sorted(path.name for path in (operated.data_dir / "edge").glob("*config*")) == [

@@ -288,7 +288,7 @@ def test_start_warns_of_secrets_in_a_readable_file(make_supervised: MakeSupervis
     )
     config.chmod(0o644)
     supervised.start("--config", str(config))
-    [event] = supervised.events("other users can read secrets")
+    [event] = supervised.events("configuration warning")
     assert (event["level"], event["logger"]) == ("warning", "serve")
     assert "chmod 600" in event["problem"]
     assert "unguessable" not in supervised.log()

@@ -38,11 +38,30 @@ class Certificates:
     def settings(self) -> dict[str, str]:
         return {"cert": str(self.cert), "key": str(self.key)}
 
-    def renew(self) -> bytes:
-        """Writes a new certificate of the same authority. Returns it in DER."""
-        command = [str(EDGE_GUARD_BINARY), "ca", str(self.folder), HOST]
+    def renew(self, *hosts: str) -> bytes:
+        """Writes a new certificate of the same authority, for `HOST` by default. Returns it in DER."""
+        command = [str(EDGE_GUARD_BINARY), "ca", str(self.folder), *(hosts or [HOST])]
         subprocess.run(command, check=True)
         return ssl.PEM_cert_to_DER_cert(self.cert.read_text())
+
+    def expire(self, *hosts: str) -> None:
+        """Writes a certificate of the same authority that expired yesterday."""
+        self.renew(*hosts)
+        names = ",".join(f"DNS:{host}" for host in hosts or [HOST])
+        request = subprocess.run(
+            ["openssl", "req", "-new", "-key", self.key, "-subj", "/CN=expired"],
+            capture_output=True,
+            check=True,
+        ).stdout
+        (self.folder / "extensions").write_text(f"subjectAltName={names}")
+        authority = ["-CA", self.authority, "-CAkey", self.folder / "ca.key", "-CAcreateserial"]
+        extensions = ["-extfile", self.folder / "extensions"]
+        subprocess.run(
+            ["openssl", "x509", "-req", "-days", "-1", *authority, *extensions, "-out", self.cert],
+            input=request,
+            capture_output=True,
+            check=True,
+        )
 
     def trust(self, *protocols: str) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(self.authority))

@@ -22,6 +22,12 @@ impl PublicCertificate {
     }
 
     #[staticmethod]
+    fn judge(cert: PathBuf, key: PathBuf, server_names: Vec<String>) -> (Vec<String>, Vec<String>) {
+        let findings = hosting_tls::judge_files(&cert, &key, &server_names);
+        (findings.problems, findings.warnings)
+    }
+
+    #[staticmethod]
     fn order(
         domains: Vec<String>,
         contact: String,

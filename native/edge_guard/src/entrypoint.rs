@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use hosting_tls::Findings;
+
 use crate::config::Config;
 use crate::connection_limits::fit_descriptors;
 use crate::folder_lock::FolderLock;
@@ -50,12 +52,16 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
     }
 }
 
-/// Logs all problems of the settings file and its certificates.
+/// Logs all problems of the settings file and its certificates, and warnings with a prefix.
 #[must_use]
 pub fn check_config(path: &Path) -> ExitCode {
     let certificates = Config::read(path).and_then(|config| Certificates::read(&config));
-    let problems = certificates.map_or_else(|problems| problems, |certificates| certificates.missing_names());
+    let Findings { problems, warnings } = certificates.map_or_else(
+        |problems| Findings { problems, warnings: vec![] },
+        |certificates| certificates.findings(),
+    );
     problems.iter().for_each(|problem| operator_log::write_line(problem));
+    warnings.iter().for_each(|warning| operator_log::write_line(&format!("warning: {warning}")));
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INVALID_SETTINGS) }
 }
 
@@ -73,8 +79,8 @@ async fn serve(mut config: Config, path: PathBuf, is_replacing: bool) -> Result<
             return Ok(EXIT_INVALID_SETTINGS);
         }
     };
-    // Other names of the certificate may still serve players, so the start goes on.
-    certificates.missing_names().iter().for_each(|problem| operator_log::write_line(problem));
+    // After a crash, other certificates and plain ports still serve players, so the start goes on.
+    certificates.findings().problems.iter().for_each(|problem| operator_log::write_line(problem));
     let (limits, descriptors) = fit_descriptors(&config.limits);
     config.limits = limits;
     let context =

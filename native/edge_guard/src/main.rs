@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 const USAGE: &str = "hosting-edge-guard <config>             serves with the settings of a JSON file
 hosting-edge-guard <config> --replace   takes over from the process that has the folder
-hosting-edge-guard <config> --check     reports all problems of the settings
+hosting-edge-guard <config> --check     reports all problems and warnings of the settings
 hosting-edge-guard ca <folder> <name…>  makes a certificate authority and a certificate, for development";
 
 fn main() -> ExitCode {

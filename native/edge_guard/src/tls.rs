@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use hosting_tls::Pair;
+use hosting_tls::{Findings, Pair, unix_time_s};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
@@ -35,10 +35,10 @@ impl Certificates {
         Ok(Self { resolver, http, tcp })
     }
 
-    /// Returns a problem for each name of the settings that is not in its certificate. Clients reject such a certificate.
+    /// Returns what clients reject in each certificate, also because of the names in the settings.
     #[must_use]
-    pub fn missing_names(&self) -> Vec<String> {
-        self.resolver.names.read().unwrap_or_else(PoisonError::into_inner).missing.clone()
+    pub fn findings(&self) -> Findings {
+        self.resolver.names.read().unwrap_or_else(PoisonError::into_inner).findings.clone()
     }
 
     /// Returns the first server name of each certificate, and the end of its validity in seconds of Unix time.
@@ -105,7 +105,7 @@ impl ResolvesServerCert for CertificateResolver {
 struct CertificateNames {
     named: HashMap<String, Arc<CertifiedKey>>,
     unnamed: Option<Arc<CertifiedKey>>,
-    missing: Vec<String>,
+    findings: Findings,
     ends: BTreeMap<String, i64>,
 }
 
@@ -124,13 +124,13 @@ impl CertificateNames {
                     for name in &certificate.server_names {
                         names.named.insert(name.clone(), key.clone());
                     }
-                    names.missing.extend(content.missing(&certificate.server_names).map(|name| {
-                        format!(
-                            "{path}.server_names: {} has no name {name}; it has {}",
-                            certificate.cert.display(),
-                            if content.names.is_empty() { "no names".to_owned() } else { content.names.join(", ") }
-                        )
-                    }));
+                    let file = certificate.cert.display();
+                    let Findings { problems, warnings } = content.judge(unix_time_s());
+                    let of_file = |text: String| format!("{path}: {file} {text}");
+                    names.findings.problems.extend(problems.into_iter().map(of_file));
+                    names.findings.warnings.extend(warnings.into_iter().map(of_file));
+                    let missing = content.missing_names(&certificate.server_names);
+                    names.findings.problems.extend(missing.map(|text| format!("{path}.server_names: {file} {text}")));
                     names.ends.insert(certificate.server_names[0].clone(), content.end_s);
                 }
                 Err(problem) => problems.push(format!("{path}: {problem}")),

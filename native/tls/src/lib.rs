@@ -1,10 +1,11 @@
-//! Certificates of TLS servers: PEM files with a chain and a key, their names, and the end of their validity.
+//! Certificates of TLS servers: PEM files with a chain and a key, and what clients reject in them.
 
 #![allow(missing_docs)] // an internal crate: documented where a name does not say it
 
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, ring};
@@ -15,6 +16,10 @@ use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+mod chain;
+
+pub use chain::Findings;
+use chain::Chain;
 pub use tokio_rustls::{TlsAcceptor, rustls, server::TlsStream};
 
 /// A certificate with its chain and its key.
@@ -67,6 +72,7 @@ pub struct CertificateContent {
     /// Beginning and end of the validity, in seconds of Unix time.
     pub begin_s: i64,
     pub end_s: i64,
+    chain: Chain,
 }
 
 impl CertificateContent {
@@ -80,7 +86,20 @@ impl CertificateContent {
             names: names.collect(),
             begin_s: validity.not_before.timestamp(),
             end_s: validity.not_after.timestamp(),
+            chain: Chain::read(chain)?,
         })
+    }
+
+    /// Returns what clients reject at this time, in seconds of Unix time, or soon. Names are another matter: see `missing`.
+    #[must_use]
+    pub fn judge(&self, now_s: i64) -> Findings {
+        self.chain.judge(now_s)
+    }
+
+    /// Returns a sentence for each server name for which clients reject this certificate.
+    pub fn missing_names<'a>(&'a self, server_names: &'a [String]) -> impl Iterator<Item = String> + 'a {
+        let own = if self.names.is_empty() { "no names".to_owned() } else { self.names.join(", ") };
+        self.missing(server_names).map(move |name| format!("has no name {name}; it has {own}"))
     }
 
     /// Returns the server names for which clients reject this certificate.
@@ -92,6 +111,31 @@ impl CertificateContent {
         let is_covered = |parent: &str| self.names.iter().any(|own| own.strip_prefix("*.") == Some(parent));
         self.names.iter().any(|own| own == name) || name.split_once('.').is_some_and(|(_, parent)| is_covered(parent))
     }
+}
+
+/// Reads PEM files as [`Pair::read`], and judges the certificate as a client of one of the server names does now.
+///
+/// Each finding names its file.
+#[must_use]
+pub fn judge_files(certificate: &Path, key: &Path, server_names: &[String]) -> Findings {
+    let content = match Pair::read(certificate, key, &ring::default_provider()) {
+        Ok(pair) => pair.content,
+        Err(problem) => return Findings { problems: vec![problem], warnings: vec![] },
+    };
+    let Findings { mut problems, warnings } = content.judge(unix_time_s());
+    problems.extend(content.missing_names(server_names));
+    let of_file = |text: String| format!("{} {text}", certificate.display());
+    Findings {
+        problems: problems.into_iter().map(of_file).collect(),
+        warnings: warnings.into_iter().map(of_file).collect(),
+    }
+}
+
+/// Returns the time of the clock in seconds of Unix time.
+#[must_use]
+pub fn unix_time_s() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
 }
 
 fn name_of(name: &GeneralName<'_>) -> Option<String> {

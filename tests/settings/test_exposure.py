@@ -1,0 +1,76 @@
+"""Warnings of settings that are open to the network without protection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pyservice.settings import exposure_warnings, load
+
+OPEN = "0.0.0.0:8080"
+
+
+def warned(settings: dict[str, Any]) -> list[str]:
+    """Returns the first words of the warnings: the names of settings."""
+    return [warning.split()[0] for warning in exposure_warnings(load(settings, environ={}))]
+
+
+@pytest.mark.parametrize(
+    ("settings", "names"),
+    [
+        ({}, []),
+        ({"http": OPEN}, ["http"]),
+        ({"http": "[::]:8080", "grpc": "192.168.1.2:8081"}, ["http", "grpc"]),
+        ({"http": "games.example:8080"}, ["http"]),
+        ({"http": "localhost:8080", "grpc": "[::1]:8081"}, []),
+        ({"http": OPEN, "trusted_proxies": "10.0.0.1"}, []),
+        ({"http": OPEN, "front": "off", "trusted_proxies": "10.0.0.1"}, ["http"]),
+        ({"cdn": OPEN, "http": "127.0.0.1:1"}, ["cdn"]),
+        ({"cdn": OPEN, "http": "127.0.0.1:1", "cdn_url": "https://files.example"}, []),
+        ({"metrics": OPEN, "http": "127.0.0.1:1"}, ["metrics"]),
+        ({"metrics": "8.8.8.8:8090"}, ["metrics"]),
+        ({"metrics": "192.168.1.2:8090"}, []),
+        ({"domains": {"main": "api.example"}, "edge": {"http": "0.0.0.0:80"}}, ["edge.http"]),
+        (
+            {
+                "domains": {"main": "api.example"},
+                "edge": {"http": "0.0.0.0:80", "is_fronted": "true"},
+            },
+            [],
+        ),
+        ({"edge": {"address": "203.0.113.5"}}, ["edge.address"]),
+        ({"edge": {"address": "play.example"}}, ["edge.address"]),
+        ({"edge": {"address": "203.0.113.5", "bind": "0.0.0.0"}}, []),
+        ({"edge": {"address": "203.0.113.5", "proxies": "127.0.0.1"}}, []),
+        ({"runtime": {"isolation": "none"}}, ["runtime.isolation"]),
+        ({"runtime": {"egress": "any"}}, ["runtime.egress"]),
+        ({"runtime": {"allow_shared_network": "true"}}, ["runtime.allow_shared_network"]),
+        ({"runtime": {"host_network": "all"}}, ["runtime.host_network"]),
+        ({"runtime": {"egress_networks": "::/0"}}, ["runtime.egress_networks"]),
+        ({"edge": {"proxies": "0.0.0.0/0"}}, ["edge.proxies"]),
+        ({"trusted_proxies": "10.0.0.0/8,0.0.0.0/0"}, ["trusted_proxies"]),
+        ({"verification_allowed_networks": "0.0.0.0/0"}, ["verification_allowed_networks"]),
+        ({"rate_limits": {"client": {"per_second": 0}}}, []),
+        (
+            {
+                "http": OPEN,
+                "trusted_proxies": "10.0.0.1",
+                "rate_limits": {"client": {"per_second": 0}},
+            },
+            ["rate_limits"],
+        ),
+    ],
+)
+def test_warnings_name_the_settings(settings: dict[str, Any], names: list[str]) -> None:
+    assert warned(settings) == names
+
+
+def test_listener_with_tls_is_protected(tmp_path: Path) -> None:
+    for name in ("cert", "key"):
+        (tmp_path / name).touch()
+    tls = {name: str(tmp_path / name) for name in ("cert", "key")}
+    assert warned({"http": OPEN, "grpc": "0.0.0.0:8081", "tls": tls}) == []
+    acme = {"domains": "api.example", "contact": "ops@example.com"}
+    assert warned({"http": OPEN, "tls": {"acme": acme}}) == []
