@@ -49,15 +49,16 @@ class Certificates:
         self.renew(*hosts)
         names = ",".join(f"DNS:{host}" for host in hosts or [HOST])
         request = subprocess.run(
-            ["openssl", "req", "-new", "-key", self.key, "-subj", "/CN=expired"],
+            ["openssl", "req", "-new", "-key", str(self.key), "-subj", "/CN=expired"],
             capture_output=True,
             check=True,
         ).stdout
-        (self.folder / "extensions").write_text(f"subjectAltName={names}")
-        authority = ["-CA", self.authority, "-CAkey", self.folder / "ca.key", "-CAcreateserial"]
-        extensions = ["-extfile", self.folder / "extensions"]
+        extensions = self.folder / "extensions"
+        extensions.write_text(f"subjectAltName={names}")
+        authority = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", extensions)
         subprocess.run(
-            ["openssl", "x509", "-req", "-days", "-1", *authority, *extensions, "-out", self.cert],
+            ["openssl", "x509", "-req", "-days", "-1", *authority, "-out", self.cert],
+            cwd=self.folder,
             input=request,
             capture_output=True,
             check=True,

@@ -56,10 +56,8 @@ pub fn run(path: &Path, is_replacing: bool) -> ExitCode {
 #[must_use]
 pub fn check_config(path: &Path) -> ExitCode {
     let certificates = Config::read(path).and_then(|config| Certificates::read(&config));
-    let Findings { problems, warnings } = certificates.map_or_else(
-        |problems| Findings { problems, warnings: vec![] },
-        |certificates| certificates.findings(),
-    );
+    let Findings { problems, warnings } = certificates
+        .map_or_else(|problems| Findings { problems, warnings: vec![] }, |certificates| certificates.findings());
     problems.iter().for_each(|problem| operator_log::write_line(problem));
     warnings.iter().for_each(|warning| operator_log::write_line(&format!("warning: {warning}")));
     if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_INVALID_SETTINGS) }

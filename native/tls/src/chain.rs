@@ -70,10 +70,9 @@ impl Chain {
             return;
         }
         if above.is_empty() {
-            findings.warnings.push(format!(
-                "has no chain: clients that do not have the certificate of {} reject it",
-                leaf.issuer
-            ));
+            findings
+                .warnings
+                .push(format!("has no chain: clients that do not have the certificate of {} reject it", leaf.issuer));
         }
         for pair in self.0.windows(2) {
             let [link, next] = pair else { continue };

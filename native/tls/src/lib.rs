@@ -18,8 +18,8 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 
 mod chain;
 
-pub use chain::Findings;
 use chain::Chain;
+pub use chain::Findings;
 pub use tokio_rustls::{TlsAcceptor, rustls, server::TlsStream};
 
 /// A certificate with its chain and its key.
