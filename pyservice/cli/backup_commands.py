@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json as json_module
 import sys
 from collections.abc import Callable, Coroutine
@@ -169,6 +168,8 @@ def _open(settings: Settings, place: str, identity: Path | None = None) -> Targe
 def _run(
     settings: Settings, work: Callable[[Database, Store], Coroutine[Any, Any, Result]]
 ) -> Result:
+    import asyncio
+
     from pyservice.app.object_storage import object_store
     from pyservice.backup.target import BackupFailed
     from pyservice.errors import ServiceError

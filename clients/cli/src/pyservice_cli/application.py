@@ -528,7 +528,7 @@ def hide_flag_types(command: Any, parent: typer.Context | None = None) -> None:
 
 
 def _name(command: Any) -> str:
-    return command.name or getattr(command.callback, "__name__", "")
+    return str(command.name or getattr(command.callback, "__name__", ""))
 
 
 def _with_operator_commands() -> typer.Typer:
