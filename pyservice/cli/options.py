@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import getpass
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -52,15 +50,10 @@ Set = Annotated[
 
 
 def _or_login_name(name: str) -> str:
-    """Returns the given name, or that of the person at the terminal, also behind sudo."""
-    given = name or os.environ.get("SUDO_USER")
-    if given:
-        return given
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container may have no name for its user.
-        return f"user {os.getuid()}"
+    # Loaded on use, as the settings are.
+    from pyservice.settings.login_name import login_name
+
+    return name or login_name()
 
 
 As = Annotated[

@@ -56,7 +56,7 @@ def create_token(
         str | None,
         typer.Option(
             metavar="DURATION",
-            help="Lifetime, such as 30d or 12h. Default: no expiry. Not with --kind public.",
+            help="Lifetime of the token, such as 30d or 12h. Default: no expiry. Not with --kind public.",
         ),
     ] = None,
     as_: As = "",
