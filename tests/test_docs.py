@@ -82,6 +82,7 @@ from tests.support.example_run import start_run as start_run
 from tests.support.front_metrics import passed_besides_creation
 from tests.support.leftover_processes import end_leftovers
 from tests.support.service_process import clean_environment, wait_ready_file
+from tests.support.waiting import until
 
 
 def call(run: Run, method: str, path: str, kind: str, body: Any = None) -> Any:
@@ -428,6 +429,8 @@ def test_metrics_tables_match_the_metrics_pages(start_run: StartRun) -> None:
     assert unsigned.status_code == 403
     backup = [sys.executable, "-m", "pyservice", "backup", "create", str(run.data_dir / "backups")]
     subprocess.run([*backup, "--data-dir", str(run.data_dir)], check=True)
+    # The use of game servers has a sample after two readings.
+    until(lambda: "\nhosting_runtime_processor_used_cores " in httpx.get(run.metrics_url).text)
     live = families_of(metrics_of_all(run.metrics_url))
     socket = str(run.data_dir / "edge" / "admin.sock")
     with httpx.Client(transport=httpx.HTTPTransport(uds=socket), timeout=TIMEOUT_S) as admin:

@@ -184,6 +184,7 @@ async def use_commands(own_service: FullService, databases: Databases) -> None:
         assert await json_output(data_dir, "namespace", "orphans") == {"orphans": []}
     assert own_service.stop() == 0
     databases.empty(own_service.database_url, data_dir / "control")
+    await asyncio.to_thread(own_service.take_over)
     await asyncio.to_thread(own_service.start)
 
     async def metric() -> str | None:

@@ -33,11 +33,14 @@ def rules(file: str) -> list[dict[str, Any]]:
 
 ALERTS: Final = {rule["alert"]: rule for rule in rules("alerts.yml")}
 RECORDED: Final = {rule["record"]: rule["expr"] for rule in rules("recording.yml")}
-RUNBOOKS: Final = sorted(set((DOCS / "runbooks").glob("*.md")) - {DOCS / "runbooks" / "index.md"})
 
 
 def runbook(alert: str) -> Path:
     return ROOT / str(ALERTS[alert]["annotations"]["runbook_url"])
+
+
+RUNBOOKS: Final = sorted(set(map(runbook, ALERTS)))
+"""Pages of alerts. The other pages of the folder are about incidents."""
 
 
 @pytest.mark.parametrize("alert", ALERTS)
@@ -45,7 +48,7 @@ def test_alert_has_a_severity_a_summary_and_a_runbook(alert: str) -> None:
     rule = ALERTS[alert]
     assert rule["labels"]["severity"] in ("page", "ticket")
     assert set(rule["annotations"]) == {"summary", "runbook_url"}
-    assert runbook(alert) in RUNBOOKS
+    assert runbook(alert).parent == DOCS / "runbooks"
 
 
 @pytest.mark.parametrize("path", RUNBOOKS, ids=[path.stem for path in RUNBOOKS])

@@ -249,6 +249,13 @@ class FullService:
         self.ready = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
         return self
 
+    def take_over(self) -> None:
+        """Lets the stopped service accept a database that lacks its records."""
+        command = [*self.interpreter, "-m", "pyservice", "takeover"]
+        url = {} if self.database_url is None else {"PYSERVICE_DATABASE_URL": self.database_url}
+        environment = clean_environment(**url)
+        subprocess.run([*command, "--data-dir", str(self.data_dir)], env=environment, check=True)
+
     def control_pid(self) -> int:
         return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
 

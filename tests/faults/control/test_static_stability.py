@@ -185,6 +185,7 @@ async def test_new_database_does_not_affect_players_of_old_namespaces(
     game = await built(full_service)
     assert full_service.stop() == 0
     databases.empty(full_service.database_url, full_service.data_dir / "control")
+    await asyncio.to_thread(full_service.take_over)
     await asyncio.to_thread(full_service.start)
     await all_players_play(full_service, game)
     other = "https://other.example.com"
