@@ -472,6 +472,7 @@ class DataPlane:
         self._control.is_stopping = True
         _log.info("stopping", lame_duck_ms=self._settings.lame_duck_ms if was_serving else 0)
         if was_serving:
+            self._processes.routes.is_stopping = True
             self._servers.report_stopping()
             await signals.pause(self._settings.lame_duck_ms)
             self._engine.cancel_holds()

@@ -72,6 +72,8 @@ class EdgeRoutes:
         self._waiters: dict[bytes, list[asyncio.Event]] = {}
         self._handed_out: set[bytes] = set()
         self._refused_ports: dict[bytes, dict[str, pb.Outcome]] = {}
+        self.is_stopping = False
+        """True while this process stops. Edge-guard may then end first."""
 
     def expect_edge_guard(self) -> None:
         self._expected_until_s = _now_s() + _EDGE_START_S
@@ -98,7 +100,7 @@ class EdgeRoutes:
         was_dead = False
         while True:
             is_dead = self.is_edge_guard_dead
-            if is_dead != was_dead:
+            if is_dead != was_dead and not self.is_stopping:
                 was_dead = is_dead
                 log_event = _log.error if is_dead else _log.info
                 log_event("edge-guard", state=self.describe())
