@@ -19,7 +19,7 @@ FILE: Final = "formats.json"
 RECORDS_REVISION: Final = "0016"
 FEED_FORMAT: Final = 1
 
-_FORMATS: Final = {"journal": "2", "records": RECORDS_REVISION, "feed": "1", "runs": "1"}
+_FORMATS: Final = {"journal": 2, "records": int(RECORDS_REVISION), "feed": FEED_FORMAT, "runs": 1}
 """The journal's format is that of its segments. `runs` are the folders of game servers."""
 _KEYS: Final = ("keys.json", "control/keys.json")
 
@@ -30,9 +30,9 @@ class FormatsRefused(Exception):
 
 class _Release(NamedTuple):
     name: str
-    formats: dict[str, str]
+    formats: dict[str, int]
 
-    def unreadable(self, formats: dict[str, str]) -> list[str]:
+    def unreadable(self, formats: dict[str, int]) -> list[str]:
         """Returns the `formats` that the release cannot read."""
         return [
             f"{part} {found} (it reads {self.formats.get(part, 'none')})"
@@ -41,7 +41,7 @@ class _Release(NamedTuple):
         ]
 
 
-_FIRST: Final = _Release("0.1.0", {"journal": "1", "records": "0003", "feed": "1", "runs": "1"})
+_FIRST: Final = _Release("0.1.0", {"journal": 1, "records": 3, "feed": 1, "runs": 1})
 """It wrote no `formats.json`."""
 
 
@@ -63,7 +63,7 @@ def require_formats(data_dir: Path) -> None:
     found = noted.release
     if found.name == this.name and found.formats == this.formats:
         return
-    if any(text > this.formats.get(part, "") for part, text in found.formats.items()):
+    if any(number > this.formats.get(part, 0) for part, number in found.formats.items()):
         raise FormatsRefused(
             f"{data_dir} was written by release {found.name}: use that release, or a newer one "
             "(pyservice rollback-check of that release says what a rollback loses)"

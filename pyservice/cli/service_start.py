@@ -12,7 +12,7 @@ from pyservice.cli.configuration_check import check_settings
 from pyservice.cli.options import fail, load_or_exit
 from pyservice.data_formats import FormatsRefused, require_formats
 from pyservice.process.directory_lock import DirectoryUnusable, make_folder
-from pyservice.process.launch import Launch
+from pyservice.process.launch import Launch, report_failed_start
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.process.ready_report import SupervisorLink
 from pyservice.settings import ConfigurationReport, Problem, Settings, SettingsError, load
@@ -62,28 +62,17 @@ def serve(
     report = check_settings(configuration, config) if parent is None else _UNCHECKED
     if report.problems:
         fail(report.problems)
-    if parent is None and role in _WITH_DATA and not _may_change(configuration):
-        return 1
+    if parent is None and role in _WITH_DATA:
+        try:
+            make_folder(configuration.data_dir)
+            require_formats(configuration.data_dir)
+        except (FormatsRefused, DirectoryUnusable, OSError) as error:
+            return report_failed_start(configuration, error)
     inherited = _inherited_listeners(listeners, configuration, role)
     launch = Launch(configuration, reread, ready_file, parent, report.warnings, words, inherited)
     if role == "cdn" and parent is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])
     return _RUN[role](launch)
-
-
-def _may_change(settings: Settings) -> bool:
-    """Returns whether this release may change the data directory. Logs why not."""
-    try:
-        make_folder(settings.data_dir)
-        require_formats(settings.data_dir)
-    except (FormatsRefused, DirectoryUnusable, OSError) as error:
-        # Loaded here, because a start loads it while its children start.
-        from pyservice.observability.logging import configure_logging, get_logger
-
-        configure_logging(level=settings.log_level, format=settings.log_format)
-        get_logger("serve").error("fatal error", error=str(error))
-        return False
-    return True
 
 
 def _inherited_listeners(pairs: Sequence[str], settings: Settings, role: str) -> dict[str, int]:

@@ -22,7 +22,7 @@ from pyservice.errors import ServiceError
 from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
-from pyservice.process.drain_file import ends_servers
+from pyservice.process.drain_file import SERVERS_END_S, ends_servers
 from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.full_scratch import FullScratch
@@ -42,8 +42,6 @@ from pyservice.storage.objects import Objects
 from pyservice.watch import Topics
 
 _KNOWN_TIMEOUT_S: Final = 2.0
-_END_S: Final = 40.0
-"""Timeout for the end of all game servers. Each of them has 30 s to end."""
 
 _STATES: Final = {"running": "running", "stopping": "stopping"}
 """States of a dynamic server by state of its run. In all other states it is starting."""
@@ -176,7 +174,7 @@ class GameRuntime:
         if is_ordered and ends_servers(self._settings):
             self._is_stopping = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_END_S):
+                async with asyncio.timeout(SERVERS_END_S):
                     await self._supervisor.stop_all(forced)
         elif self._supervisor.runs:
             _log.info("game servers keep running", count=len(self._supervisor.runs))

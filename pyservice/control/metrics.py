@@ -56,22 +56,24 @@ def render_metrics(
 
 def gauge(name: str, text: str, value: float | None) -> Iterator[str]:
     """Yields a family, without a sample if `value` is None."""
-    yield from _head(name, "gauge", text)
-    if value is not None:
-        yield f"hosting_control_{name} {value}\n"
+    samples = {} if value is None else {"": value}
+    return family(f"hosting_control_{name}", "gauge", text, samples)
 
 
 def counter(name: str, text: str, value: int | Mapping[str, int], label: str = "") -> Iterator[str]:
-    name = f"{name}_total"
-    yield from _head(name, "counter", text)
-    if isinstance(value, int):
-        yield f"hosting_control_{name} {value}\n"
-        return
-    for labelled, count in sorted(value.items()):
-        yield f'hosting_control_{name}{{{label}="{labelled}"}} {count}\n'
+    labelled = {"": value} if isinstance(value, int) else labels(label, value)
+    return family(f"hosting_control_{name}_total", "counter", text, labelled)
 
 
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    # One scrape returns the metrics of both planes, so these have their own prefix.
-    yield f"# HELP hosting_control_{name} {text}\n"
-    yield f"# TYPE hosting_control_{name} {kind}\n"
+def labels(label: str, values: Mapping[str, int]) -> dict[str, int]:
+    """Returns the samples of a family with one label."""
+    return {f'{{{label}="{value}"}}': count for value, count in sorted(values.items())}
+
+
+def family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
+    """Yields a family. The keys of `samples` are labels in braces, or empty."""
+    # One scrape returns the metrics of both planes, so those of each have their own prefix.
+    yield f"# HELP {name} {text}\n"
+    yield f"# TYPE {name} {kind}\n"
+    for labelled, value in samples.items():
+        yield f"{name}{labelled} {value}\n"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from typing import Final
 
+from pyservice.control.metrics import family, labels
 from pyservice.control.resource_usage import UsedResources
 from pyservice.runtime.run_supervisor import RunSupervisor
 
+_PREFIX: Final = "hosting_runtime"
 _MILLICORES: Final = 1000
 
 
@@ -29,16 +30,10 @@ def render_runtime_metrics(runs: RunSupervisor, used: UsedResources) -> bytes:
     }
     lines: list[str] = []
     for name, (text, value) in gauges.items():
-        lines += _family(name, "gauge", text, {} if value is None else {"": value})
-    ports = {f'{{state="{state}"}}': n for state, n in runs.placements.ports_by_state().items()}
-    lines += _family("ports", "gauge", "Ports of processes behind edge-guard.", ports)
-    failures = {f'{{reason="{reason}"}}': n for reason, n in sorted(runs.failed_starts.items())}
-    lines += _family("failed_starts_total", "counter", "Failed starts of game servers.", failures)
+        lines += family(f"{_PREFIX}_{name}", "gauge", text, {} if value is None else {"": value})
+    ports = labels("state", runs.placements.ports_by_state())
+    lines += family(f"{_PREFIX}_ports", "gauge", "Ports of processes behind edge-guard.", ports)
+    failures = labels("reason", runs.failed_starts)
+    name = f"{_PREFIX}_failed_starts_total"
+    lines += family(name, "counter", "Failed starts of game servers.", failures)
     return "".join(lines).encode()
-
-
-def _family(name: str, kind: str, text: str, samples: Mapping[str, float]) -> Iterator[str]:
-    yield f"# HELP hosting_runtime_{name} {text}\n"
-    yield f"# TYPE hosting_runtime_{name} {kind}\n"
-    for labels, value in samples.items():
-        yield f"hosting_runtime_{name}{labels} {value}\n"

@@ -11,6 +11,9 @@ from pyservice.durable_files import sync_folder, write_file
 from pyservice.errors import ServiceError
 from pyservice.settings import Settings
 
+SERVERS_END_S: Final = 40.0
+"""Longest time in which the control plane ends all game servers. Each of them has 30 s."""
+
 _NAME: Final = "drain.json"
 _POLL_INTERVAL_S: Final = 0.25
 _RETRY_AFTER_S: Final = 10

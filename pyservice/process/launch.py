@@ -50,13 +50,17 @@ def run_locked(
                 remove_ready_file(launch.ready_file)
             return asyncio.run(live())
     except (DirectoryUnusable, OSError) as error:
-        # Loaded here, because `live` loads it while the planes start.
-        from pyservice.observability.logging import configure_logging, get_logger
+        return report_failed_start(launch.settings, error)
 
-        settings = launch.settings
-        configure_logging(level=settings.log_level, format=settings.log_format)
-        get_logger("serve").error("fatal error", error=str(error))
-        return 1
+
+def report_failed_start(settings: Settings, error: Exception) -> int:
+    """Logs why the service does not start. Returns the exit status."""
+    # Loaded here, because a start loads it while the planes start.
+    from pyservice.observability.logging import configure_logging, get_logger
+
+    configure_logging(level=settings.log_level, format=settings.log_format)
+    get_logger("serve").error("fatal error", error=str(error))
+    return 1
 
 
 def longest_end_ms(settings: Settings) -> int:

@@ -20,15 +20,13 @@ from pyservice.process.directory_lock import (
     lock_holder_pid,
     make_folder,
 )
-from pyservice.process.drain_file import DrainFile
+from pyservice.process.drain_file import SERVERS_END_S, DrainFile
 from pyservice.process.launch import Launch, longest_end_ms
 from pyservice.process.ready_report import remove_ready_file, report_ready
 from pyservice.process.stop_signals import StopSignals, wait_for_exit
 from pyservice.settings import Settings
 
 _CANCEL_S: Final = 0.5
-_SERVERS_END_MS: Final = 40_000
-"""Longest time in which the control plane ends all game servers."""
 THREAD_SWITCH_S: Final = 0.000_5
 """Thread switch interval in seconds. With Python's 5 ms, busy threads delay a request by 40 ms."""
 
@@ -155,7 +153,7 @@ async def stop_after_drain(settings: Settings, signals: StopSignals, folder: Pat
     """
     await DrainFile.of(settings).wait_until_over()
     if folder is not None:
-        await _outlive(folder, signals, longest_end_ms(settings) + _SERVERS_END_MS)
+        await _outlive(folder, signals, longest_end_ms(settings) + int(SERVERS_END_S * 1000))
     os.kill(os.getpid(), signal.SIGTERM)
 
 

@@ -36,11 +36,11 @@ def test_noted_formats_are_those_of_the_files(service: FullService) -> None:
     data = service.data_dir
     formats = json.loads((data / FILE).read_text())["release"]["formats"]
     [first, *_] = sorted((data / "journal").glob("seg-*.log"))
-    assert struct.unpack_from("<8sI", first.read_bytes()) == (b"HJSEGMNT", int(formats["journal"]))
+    assert struct.unpack_from("<8sI", first.read_bytes()) == (b"HJSEGMNT", formats["journal"])
     assert service.stop() == 0
     with closing(sqlite3.connect(data / "control/records.db")) as records:
         [(revision,)] = records.execute("SELECT version_num FROM alembic_version")
-    assert formats["records"] == revision
+    assert formats["records"] == int(revision)
     check = run(data, "rollback-check")
     assert (check.returncode, check.stdout.split(": ")[-1]) == (0, "there is no release before\n")
 
@@ -64,7 +64,7 @@ def test_directory_of_a_newer_release_is_refused(service: FullService) -> None:
     service.start()
     assert service.stop() == 0
     formats = json.loads((service.data_dir / FILE).read_text())["release"]["formats"]
-    change(service.data_dir, name="9.0.0", formats={**formats, "journal": "3"})
+    change(service.data_dir, name="9.0.0", formats={**formats, "journal": 10})
     refused = run(service.data_dir, "serve")
     assert refused.returncode == 1
     assert "was written by release 9.0.0: use that release, or a newer one" in refused.stderr
