@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pyservice._native import version
 from pyservice.durable_files import write_file
 
 FILE: Final = "formats.json"
@@ -113,9 +114,7 @@ def rollback_losses(data_dir: Path) -> tuple[bool, str]:
 
 
 def _this_release() -> _Release:
-    from importlib.metadata import version
-
-    return _Release(version("pyservice"), _FORMATS)
+    return _Release(version, _FORMATS)
 
 
 def _noted(data_dir: Path) -> _Noted | None:

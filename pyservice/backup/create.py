@@ -6,12 +6,12 @@ import os
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import obstore
 
+from pyservice._native import version
 from pyservice.auth import keyring
 from pyservice.backup.last_backup import write_last_backup
 from pyservice.backup.manifest import (
@@ -70,7 +70,7 @@ async def create_backup(
     files.append(_below(name, object_list))
     manifest = Manifest(
         name=name,
-        release=version("pyservice"),
+        release=version,
         created_ms=int(now.timestamp() * 1000),
         revision=revision,
         files=tuple(files),
