@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from pyservice._native import version
 from pyservice.durable_files import write_file
+from pyservice.transport.native import version
 
 FILE: Final = "formats.json"
 RECORDS_REVISION: Final = "0016"

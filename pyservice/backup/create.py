@@ -11,7 +11,6 @@ from typing import Final
 
 import obstore
 
-from pyservice._native import version
 from pyservice.auth import keyring
 from pyservice.backup.last_backup import write_last_backup
 from pyservice.backup.manifest import (
@@ -31,6 +30,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
 from pyservice.storage.record_copy import RECORDS, copy_records
+from pyservice.transport.native import version
 
 DATA_PLANE: Final = (keyring.FILE,)
 CONTROL_PLANE: Final = ("control/keys.json", "control/owner.token")
