@@ -263,6 +263,7 @@ class DataPlane:
                 f"{_INTERNAL}.Trials.StartTrial": trials.start,
                 f"{_INTERNAL}.Admin.CreateToken": administration.create_token,
                 f"{_INTERNAL}.Admin.RotateKeys": administration.rotate_keys,
+                f"{_INTERNAL}.Admin.DropKeys": administration.drop_keys,
                 f"{_INTERNAL}.Admin.StartDrain": self._processes.draining.start,
                 f"{_INTERNAL}.Admin.CancelDrain": self._processes.draining.cancel,
                 f"{_INTERNAL}.Admin.ReadStatus": self._read_status,

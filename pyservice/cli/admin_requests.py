@@ -509,6 +509,20 @@ def rotate_keys(data_dir: Path, operator: str, drop_unused: bool, is_json: bool)
     return json.dumps(_numbers(response) | of_control) if is_json else str(response.current_key)
 
 
+@_command("keys")
+def drop_keys(data_dir: Path, keys: Sequence[int], is_json: bool) -> str:
+    request = admin_pb2.DropKeysRequest(keys=dict.fromkeys(keys))
+    method = "hosting.internal.v1.Admin.DropKeys"
+    response = send_request(admin_socket(data_dir), data_dir, method, request)
+    if is_json:
+        return json.dumps(_numbers(response))
+    dropped, valid = (
+        ", ".join(map(str, keys))
+        for keys in (response.dropped_keys, [*response.kept_keys, response.current_key])
+    )
+    return f"Dropped: {dropped}\nStill valid: {valid}\nSigns new tokens: {response.current_key}"
+
+
 def _rotate_control(data_dir: Path, operator: str, drop_unused: bool) -> dict[str, Any]:
     if not has_control_plane(data_dir):
         return {}

@@ -195,3 +195,27 @@ def rotate_keys(
     from pyservice.cli import admin_requests
 
     sys.exit(admin_requests.rotate_keys(folder, as_, drop_unused, json))
+
+
+@keys_app.command("drop")
+def drop_keys(
+    keys: Annotated[
+        list[int],
+        typer.Argument(
+            metavar="NUMBER...", min=1, max=65_535, help="Numbers, as `rotate --json` prints them."
+        ),
+    ],
+    config: Config = None,
+    data_dir: DataDir = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the numbers of all keys as JSON.")
+    ] = False,
+) -> None:
+    """Drop exactly these keys of tokens, all or none, such as after a leak. Their tokens end at once.
+
+    Replace the tokens first, see `rotate`. Tokens of all other keys stay valid.
+    """
+    folder = data_dir_of(data_dir, config)
+    from pyservice.cli import admin_requests
+
+    sys.exit(admin_requests.drop_keys(folder, keys, json))

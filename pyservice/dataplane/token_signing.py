@@ -6,11 +6,12 @@ Implements `hosting.internal.v1.Admin` and `hosting.internal.v1.Signing`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import hashlib
 import secrets
 import time
 from base64 import urlsafe_b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
@@ -51,35 +52,77 @@ class MacKeyRotation:
         them. Only an administrator may delete keys. After STORAGE_FULL, the key file is unchanged,
         or has the new key and all old keys.
         """
-        # Shielded: a cancelled caller must not leave a stored key that does not sign.
-        self._running = asyncio.create_task(self._rotate(drop_unused))
+        return await self._change("keys rotated", functools.partial(self._rotate, drop_unused))
+
+    async def drop(self, numbers: Collection[int]) -> RotatedKeys:
+        """Deletes exactly the keys with these numbers, or none of them.
+
+        Tokens of other keys stay valid. Raises VALIDATION_FAILED for an unknown key, IN_USE for a
+        key that signs or that a stored token needs, and STORAGE_FULL.
+        """
+        return await self._change("keys dropped", functools.partial(self._drop, numbers))
+
+    async def _change(
+        self, event: str, change: Callable[[], Awaitable[tuple[int, list[int]]]]
+    ) -> RotatedKeys:
+        # Shielded: after a cancellation of the caller, the engine must not differ from the key file.
+        self._running = asyncio.create_task(self._change_alone(event, change))
         return await asyncio.shield(self._running)
 
-    async def _rotate(self, drop_unused: bool) -> RotatedKeys:
+    async def _change_alone(
+        self, event: str, change: Callable[[], Awaitable[tuple[int, list[int]]]]
+    ) -> RotatedKeys:
         async with self._turn:
-            return await self._rotate_alone(drop_unused)
+            try:
+                current, dropped_keys = await change()
+            except OSError as error:
+                if is_disk_full(error):
+                    raise ServiceError("STORAGE_FULL") from error
+                raise
+            kept_keys = sorted(set(self._signer.key_ids()) - {current})
+        _log.info(event, current_key=current, kept=kept_keys, dropped=dropped_keys)
+        return RotatedKeys(current, kept_keys, dropped_keys)
 
-    async def _rotate_alone(self, drop_unused: bool) -> RotatedKeys:
-        try:
-            ring = await asyncio.to_thread(keyring.rotate, self._data_dir)
-            self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
-            dropped_keys = await self._drop_unused() if drop_unused else []
-        except OSError as error:
-            if is_disk_full(error):
-                raise ServiceError("STORAGE_FULL") from error
-            raise
-        kept_keys = sorted(set(self._signer.key_ids()) - {ring.current_key})
-        _log.info(
-            "keys rotated", current_key=ring.current_key, kept=kept_keys, dropped=dropped_keys
-        )
-        return RotatedKeys(ring.current_key, kept_keys, dropped_keys)
-
-    async def _drop_unused(self) -> list[int]:
+    async def _rotate(self, drop_unused: bool) -> tuple[int, list[int]]:
+        ring = await asyncio.to_thread(keyring.rotate, self._data_dir)
+        self._signer.add_key(ring.current_key, dict(ring.mac_keys)[ring.current_key])
         # An old key signs nothing new, so a key that is unused now stays unused.
+        unused = await asyncio.to_thread(self._signer.unused_keys) if drop_unused else []
+        return ring.current_key, await self._remove(unused)
+
+    async def _drop(self, numbers: Collection[int]) -> tuple[int, list[int]]:
+        ring = await asyncio.to_thread(keyring.load, self._data_dir)
+        known_keys = self._signer.key_ids()
+        if unknown := set(numbers).difference(known_keys):
+            raise ServiceError(
+                "VALIDATION_FAILED",
+                f"There is no key {_listed(unknown)}. The keys are {_listed(known_keys)}. "
+                "No key was dropped.",
+            )
+        if ring.current_key in numbers:
+            raise ServiceError(
+                "IN_USE",
+                f"Key {ring.current_key} signs new tokens. No key was dropped. Run `pyservice keys rotate`, "
+                "replace the tokens of the key, and repeat this command.",
+            )
         unused = await asyncio.to_thread(self._signer.unused_keys)
+        if needed := set(numbers).difference(unused):
+            raise ServiceError(
+                "IN_USE",
+                f"A lobby or player token of the last 24 h needs key {_listed(needed)}. No key was dropped. "
+                "End the lobbies from before the last rotation, and repeat this command 24 h later.",
+            )
+        return ring.current_key, await self._remove(numbers)
+
+    async def _remove(self, unused: Collection[int]) -> list[int]:
+        """Deletes keys of the last search, first in the file, so that a restart does not bring them back."""
         if unused:
             await asyncio.to_thread(keyring.drop, self._data_dir, unused)
-        return [key_id for key_id in unused if self._signer.drop_key(key_id)]
+        return [number for number in sorted(unused) if self._signer.drop_key(number)]
+
+
+def _listed(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(numbers)))
 
 
 class TokenSigning:
@@ -162,4 +205,13 @@ class TokenAdministration:
             current_key=rotated.current,
             kept_keys=rotated.kept_keys,
             dropped_keys=rotated.dropped_keys,
+        )
+
+    async def drop_keys(self, request: admin_pb2.DropKeysRequest) -> admin_pb2.DropKeysResponse:
+        require_valid(request)
+        remaining = await self._rotation.drop(request.keys)
+        return admin_pb2.DropKeysResponse(
+            current_key=remaining.current,
+            kept_keys=remaining.kept_keys,
+            dropped_keys=remaining.dropped_keys,
         )

@@ -71,6 +71,45 @@ async def test_unused_keys_are_dropped_on_request(engine: Engine, tmp_path: Path
     assert await rotation.rotate(drop_unused=False) == RotatedKeys(4, [1, 3], [])
 
 
+async def test_dropped_key_ends_only_its_own_tokens(engine: Engine, tmp_path: Path) -> None:
+    scene = MatchmakerScene(engine)
+    lobby = await scene.attach("tagged")
+    rotation = MacKeyRotation(tmp_path, engine)
+    older = scene.client()
+    await rotation.rotate(drop_unused=False)
+    leaked = scene.client()
+    await rotation.rotate(drop_unused=False)
+    replacement = scene.client()
+    await scene.join(lobby.lobby_id, leaked)
+    assert await rotation.drop([2]) == RotatedKeys(3, [1], [2])
+    assert (await expect_error(scene.join(lobby.lobby_id, leaked))).code == "TOKEN_INVALID"
+    for client in (older, replacement):
+        await scene.join(lobby.lobby_id, client)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "code", "detail"),
+    [
+        ([2, 9], "VALIDATION_FAILED", "There is no key 9. The keys are 1, 2, 3."),
+        ([2, 3], "IN_USE", "Key 3 signs new tokens."),
+        ([2, 1], "IN_USE", "A lobby or player token of the last 24 h needs key 1."),
+    ],
+)
+async def test_refused_drop_drops_no_key(
+    engine: Engine, tmp_path: Path, numbers: list[int], code: str, detail: str
+) -> None:
+    await MatchmakerScene(engine).attach("tagged")
+    rotation = MacKeyRotation(tmp_path, engine)
+    for _ in range(2):
+        await rotation.rotate(drop_unused=False)
+    before = keyring.load(tmp_path)
+    error = await expect_error(rotation.drop(numbers))
+    assert (error.code, error.detail.partition(" No key was dropped.")[0]) == (code, detail)
+    assert keyring.load(tmp_path) == before
+    assert engine.key_ids() == [1, 2, 3]
+    assert await rotation.drop([2]) == RotatedKeys(3, [1], [2])
+
+
 async def test_key_is_stored_before_it_signs(
     engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +138,22 @@ async def test_full_disk_keeps_the_old_key(
         assert (await expect_error(rotating)).code == "STORAGE_FULL"
     assert engine.public_token(NAMESPACE, PUBLIC_ID) == before
     assert (await MacKeyRotation(tmp_path, engine).rotate(drop_unused=False)).current == 2
+
+
+async def test_full_disk_keeps_the_leaked_key(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path, content: bytes, mode: int) -> None:
+        raise OSError(errno.ENOSPC, "disk full")
+
+    rotation = MacKeyRotation(tmp_path, engine)
+    await rotation.rotate(drop_unused=False)
+    before = keyring.load(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(keyring, "write_file", fail)
+        assert (await expect_error(rotation.drop([1]))).code == "STORAGE_FULL"
+    assert (keyring.load(tmp_path), engine.key_ids()) == (before, [1, 2])
+    assert await rotation.drop([1]) == RotatedKeys(2, [], [1])
 
 
 async def test_concurrent_and_cancelled_rotations(engine: Engine, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Kills of the data plane during `pyservice keys rotate`, and messages of interrupted commands.
+"""Kills of the data plane during `pyservice keys rotate` and `keys drop`, and messages of interrupted commands.
 
 The ring afterwards is the old or the new one. Tokens stay valid while their key is in the ring.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -89,6 +90,17 @@ class SignedTokens:
             try:
                 answer: admin_pb2.RotateKeysResponse = await client.call(
                     "hosting.internal.v1.Admin.RotateKeys", request
+                )
+            except Unreachable:
+                return None
+        return answer
+
+    async def drop(self, key: int) -> admin_pb2.DropKeysResponse | None:
+        request = admin_pb2.DropKeysRequest(keys=[key])
+        async with InternalClient(admin_socket(self.full_service.data_dir)) as client:
+            try:
+                answer: admin_pb2.DropKeysResponse = await client.call(
+                    "hosting.internal.v1.Admin.DropKeys", request
                 )
             except Unreachable:
                 return None
@@ -189,6 +201,40 @@ async def test_kill_at_every_step_of_a_data_key_rotation(signed: SignedTokens) -
     for step, is_dropping in ALL:
         await signed.full_service.refresh()
         await kill_at(signed, step, is_dropping)
+
+
+async def kill_at_drop(signed: SignedTokens, step: Step) -> None:
+    await signed.unneeded_key()
+    leaked = signed.ring().current_key
+    await signed.unneeded_key()
+    player_token = await signed.player()
+    before = signed.ring()
+    answer = await kill_at_step(signed.full_service, step, lambda: signed.drop(leaked))
+    await signed.state_reader.wait_until_fed()
+    now = signed.ring()
+    without_leaked = tuple(key for key in before.mac_keys if key[0] != leaked)
+    assert now in (before, replace(before, mac_keys=without_leaked))
+    await signed.check(player_token)
+    if now == before:
+        assert answer is None
+        answer = await signed.drop(leaked)
+        assert answer is not None
+        assert list(answer.dropped_keys) == [leaked]
+    assert signed.ring() == replace(before, mac_keys=without_leaked)
+    await signed.check(await signed.player())
+
+
+@pytest.mark.parametrize("step", ROTATED[2:4], ids=lambda step: step.name)
+async def test_kill_during_a_drop_leaves_all_other_keys(signed: SignedTokens, step: Step) -> None:
+    await kill_at_drop(signed, step)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+async def test_kill_at_every_step_of_a_drop(signed: SignedTokens) -> None:
+    for step in STEPS:
+        await signed.full_service.refresh()
+        await kill_at_drop(signed, step)
 
 
 async def test_command_reports_a_plane_that_did_not_answer(signed: SignedTokens) -> None:

@@ -53,6 +53,22 @@ class RotateKeysResponse(_message.Message):
     dropped_keys: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, current_key: _Optional[int] = ..., kept_keys: _Optional[_Iterable[int]] = ..., dropped_keys: _Optional[_Iterable[int]] = ...) -> None: ...
 
+class DropKeysRequest(_message.Message):
+    __slots__ = ("keys",)
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    keys: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, keys: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DropKeysResponse(_message.Message):
+    __slots__ = ("current_key", "kept_keys", "dropped_keys")
+    CURRENT_KEY_FIELD_NUMBER: _ClassVar[int]
+    KEPT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_KEYS_FIELD_NUMBER: _ClassVar[int]
+    current_key: int
+    kept_keys: _containers.RepeatedScalarFieldContainer[int]
+    dropped_keys: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, current_key: _Optional[int] = ..., kept_keys: _Optional[_Iterable[int]] = ..., dropped_keys: _Optional[_Iterable[int]] = ...) -> None: ...
+
 class StartDrainRequest(_message.Message):
     __slots__ = ("within_ms",)
     WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
