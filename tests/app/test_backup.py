@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -18,6 +20,7 @@ from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer
 from tests.support.published_game import Machine, Machines, PublishedGame
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
+from tests.support.server_back_end import ServerBackEnd
 from tests.support.service_process import clean_environment
 from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S, eventually
@@ -119,6 +122,32 @@ async def test_second_backup_stores_only_new_objects(machines: Machines, tmp_pat
     assert len(list((target / "backups").iterdir())) == 2
     machine.good("backup", "create", str(target), "--set", "backup.keep=1")
     assert len(list((target / "backups").iterdir())) == 1
+
+
+def bytes_below(folder: Path) -> int:
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+async def test_backup_beside_running_servers_is_as_small_as_what_is_stored(
+    local: Machines, tmp_path: Path
+) -> None:
+    machine, target = local.new(), tmp_path / "backups"
+    game = await machine.publish()
+    async with machine.service.open_client("http") as client:
+        developer = Developer(machine.service, client)
+        back_end = ServerBackEnd(developer, game.game_id, game.tokens["environment"])
+        await back_end.prepare_build()
+        for _ in range(3):
+            await back_end.running()
+        machine.good("backup", "create", str(target))
+    data_dir = machine.service.data_dir
+    with closing(sqlite3.connect(data_dir / "control" / "records.db")) as records:
+        [[record_bytes]] = records.execute(
+            "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size"
+        )
+    stored = record_bytes + bytes_below(data_dir / "control" / "objects" / "kept")
+    assert 0.9 * stored < bytes_below(target) <= 1.2 * stored
+    assert bytes_below(data_dir / "servers") > stored, "the backup has no files of servers"
 
 
 async def test_damage_of_a_backup_is_named(machines: Machines, tmp_path: Path) -> None:
