@@ -53,7 +53,7 @@ def run(bench: Bench) -> Result:
 
 
 def _on(service: Service, database: str, bare: Any) -> dict[str, list[Run]]:
-    load = _ChangeLoad(service)
+    load = ChangeLoad(service)
     return interleaved(
         {
             f"{database} bare": bare,
@@ -65,7 +65,7 @@ def _on(service: Service, database: str, bare: Any) -> dict[str, list[Run]]:
 
 
 @dataclass
-class _ChangeLoad:
+class ChangeLoad:
     service: Service
     games: list[str] = field(default_factory=list)
     namespaces: list[str] = field(default_factory=list)

@@ -94,6 +94,10 @@ def _said(*command: str) -> str:
 class Bench:
     folder: Path
     seed: int = 1
+    size: float = 1.0
+    """Share of the full size, for a trial of `backup`."""
+    baseline: Path | None = None
+    """Checkout that `owner` compares with."""
     notes: list[str] = field(default_factory=list)
 
     @cached_property
@@ -136,5 +140,7 @@ def require_release() -> None:
             raise WrongAnswer(f"the {part} is a {profile} build; run `make build PROFILE=release`")
 
 
-def python(*words: str) -> Sequence[str]:
-    return (sys.executable, *words)
+def python(*words: str, checkout: Path = ROOT) -> Sequence[str]:
+    """Returns a command for the interpreter of a checkout, by default of this one."""
+    interpreter = sys.executable if checkout == ROOT else str(checkout / ".venv/bin/python")
+    return (interpreter, *words)

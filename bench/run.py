@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import (
+    backup,
     boundary,
     changes,
     core,
@@ -25,6 +26,7 @@ from bench import (
     lobbies,
     memory,
     neighbours,
+    owner,
     passing,
     ready,
     scrape,
@@ -55,7 +57,7 @@ _PLAYERS = (
     ),
     *(front, passing, neighbours, silence),
 )
-_CONTROL = (versions, changes, lists, watches, uploads, ready)
+_CONTROL = (versions, changes, owner, lists, watches, uploads, backup, ready)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1
 
@@ -64,7 +66,7 @@ def main() -> int:
     arguments = _arguments()
     console = Console(width=200 if not sys.stdout.isatty() else None)
     require_release()
-    bench = Bench(arguments.folder.resolve(), arguments.seed)
+    bench = Bench(arguments.folder.resolve(), arguments.seed, arguments.size, arguments.baseline)
     all_figures: list[Figure] = []
     is_wrong = False
     for name in arguments.names or BENCHMARKS:
@@ -98,6 +100,14 @@ def _arguments() -> argparse.Namespace:
         type=Path,
         default=ROOT / "bench" / "results" / "work",
         help="where journals are written: a real disk",
+    )
+    parser.add_argument(
+        "--size", type=float, default=1.0, help="share of the full size of `backup`, for a trial"
+    )
+    parser.add_argument(
+        "--baseline",
+        type=lambda word: Path(word).resolve(),
+        help="built checkout that `owner` compares with",
     )
     parser.add_argument("--results", type=Path, default=ROOT / "bench" / "results")
     arguments = parser.parse_args()

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar, cast
 from sqlalchemy import Table, func, insert, select
 
 from bench.http_load import Request, send_all, send_one
-from bench.machine import SERVER_CORE, cpu_seconds, loaded, on_core, python
+from bench.machine import ROOT, SERVER_CORE, cpu_seconds, loaded, on_core, python
 from bench.processes import end, family, memory_kib, wait_for
 from bench.results import WrongAnswer
 from pyservice.control.configuration_encoding import encode, json_of
@@ -306,12 +306,13 @@ def running(
     is_pinned: bool = True,
     limits: str = _NO_LIMITS,
     more: str = "",
+    checkout: Path = ROOT,
 ) -> Iterator[Service]:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     try:
         with started(
-            folder, database_url, is_pinned=is_pinned, limits=limits, more=more
+            folder, database_url, is_pinned=is_pinned, limits=limits, more=more, checkout=checkout
         ) as service:
             yield service
     finally:
@@ -326,6 +327,7 @@ def started(
     is_pinned: bool = True,
     limits: str = _NO_LIMITS,
     more: str = "",
+    checkout: Path = ROOT,
 ) -> Iterator[Service]:
     settings, ready, log = folder / "settings.toml", folder / "ready.json", folder / "log"
     database = "" if database_url is None else f'database_url = "{database_url}"\n'
@@ -335,10 +337,12 @@ def started(
         *("-m", "pyservice", "serve", "--config", str(settings), "--ready-file", str(ready)),
         *("--data-dir", str(folder / "data"), "--http", "127.0.0.1:0", "--grpc", "127.0.0.1:0"),
         *("--cdn", "127.0.0.1:0", "--metrics", "127.0.0.1:0"),
+        checkout=checkout,
     )
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
+            cwd=checkout,
             preexec_fn=on_core(SERVER_CORE) if is_pinned else None,
             stdin=subprocess.DEVNULL,
             stdout=output,
