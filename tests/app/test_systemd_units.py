@@ -1,9 +1,10 @@
-"""The shipped units under a real systemd: game servers are isolated, and outlive a restart of each unit."""
+"""The shipped units under a real systemd: isolation of game servers, restarts, stops and backups."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import socket
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,8 @@ import pytest
 
 from tests.app.hostile_server import runtime_status
 from tests.support import game_programs
-from tests.support.booted_systemd import UNITS, BootedSystemd, booted_systemd
+from tests.support.booted_systemd import BACKUPS, UNITS, BootedSystemd, booted_systemd
+from tests.support.doc_pages import table_of
 from tests.support.full_service import FullService
 from tests.support.loopback import OWN_ADDRESS
 from tests.support.server_back_end import ServerBackEnd, open_back_end, process_of, reached
@@ -35,6 +37,11 @@ CONTROLLERS: Final = {
 }
 """Limits that no service enforces on a machine without these controllers of version 2."""
 FIRST_GAME_USER: Final = 2_000_000
+BACKUP: Final = ("hosting-backup.service", "hosting-backup.timer")
+OFTEN: Final = {
+    "OnCalendar=hourly\n": "OnCalendar=*:*:0/5\nAccuracySec=1\n",
+    "RandomizedDelaySec=5min\n": "",
+}
 
 
 @pytest.fixture
@@ -71,9 +78,9 @@ class ServiceOfUnits(FullService):
         shipped = {f"127.0.0.1:{port}": self.ready[name] for name, port in DEFAULTS.items()}
         self.systemd.install({**shipped, **replaced}, *names)
         lines = ['data_dir = "data"', *(f'{name} = "{self.ready[name]}"' for name in DEFAULTS)]
-        (self.systemd.folder / "etc" / "service.toml").write_text(
-            "\n".join([*lines, *_toml(self.settings)]) + "\n"
-        )
+        folder = self.systemd.folder / "etc"
+        (folder / "service.toml").write_text("\n".join([*lines, *_toml(self.settings)]) + "\n")
+        (folder / "backup").write_text(f"BACKUP_TARGET={BACKUPS}\n")
 
     def wait_ready(self) -> None:
         try:
@@ -107,6 +114,36 @@ class ServiceOfUnits(FullService):
 
     def log(self) -> str:
         return self.systemd.log()
+
+    def pyservice(self, *words: str) -> str:
+        result = self.systemd.pyservice(*words)
+        assert result.returncode == 0, f"{result.stdout}{result.stderr}\n{self.log()}"
+        return result.stdout
+
+    def until_backup(self) -> None:
+        """Starts the timer, and waits until it has stored a whole backup."""
+        self.systemd.systemctl("start", "hosting-backup.timer")
+        until(lambda: list(self.systemd.folder.glob("backups/backups/*/manifest.json")))
+        self.systemd.systemctl("stop", "hosting-backup.timer")
+        assert "is complete" in self.pyservice("backup", "verify", str(BACKUPS))
+
+    def refuses_clients(self, *units: str) -> None:
+        """Asserts that a stopped service has no socket, so that no client starts it."""
+        for name in DEFAULTS:
+            with pytest.raises(httpx.ConnectError):
+                httpx.get(f"http://{self.ready[name]}/")
+        for unit in units:
+            assert not self.systemd.is_active(unit), unit
+
+
+def documented(layout: str) -> tuple[list[list[str]], list[list[str]]]:
+    """Returns the words of the commands that stop a layout, and of those that start it again."""
+    rows = {row[0]: row[1:] for row in table_of("how-to/run-under-systemd.md", "stop")}
+    stop, start = (
+        [shlex.split(command) for command in re.findall(r"`systemctl (.+?)`", cell)]
+        for cell in rows[layout]
+    )
+    return stop, start
 
 
 def _toml(values: Mapping[str, Any], section: str = "") -> Iterator[str]:
@@ -146,7 +183,7 @@ async def started_game_server(service: ServiceOfUnits, back_end: ServerBackEnd) 
 
 async def test_one_unit_isolates_game_servers_and_they_outlive_it(systemd: BootedSystemd) -> None:
     service = ServiceOfUnits(systemd)
-    service.install("hosting.service", "hosting.socket")
+    service.install("hosting.service", "hosting.socket", *BACKUP, replaced=OFTEN)
     systemd.boot()
     systemd.systemctl("start", "hosting.socket")
     systemd.systemctl("start", "hosting.service")
@@ -162,6 +199,15 @@ async def test_one_unit_isolates_game_servers_and_they_outlive_it(systemd: Boote
         service.wait_ready()
         assert systemd.status_of_main("hosting.service")["Pid"] != main["Pid"]
         assert await back_end.get(record["id"])
+        service.until_backup()
+        stop, start = documented("one unit")
+        for words in stop:
+            systemd.systemctl(*words)
+        service.refuses_clients("hosting.service", "hosting.socket", "hosting-backup.timer")
+        assert await reached(record), "the game server outlives a stop"
+        for words in start:
+            systemd.systemctl(*words)
+        service.wait_ready()
         other = await back_end.running()
         await eventually(lambda: reached(other))
 
@@ -173,7 +219,9 @@ async def test_roles_have_only_the_rights_that_they_need(systemd: BootedSystemd)
     # A second socket of edge-guard needs a certificate.
     service.install(
         *names,
+        *BACKUP,
         replaced={
+            **OFTEN,
             "ListenStream=80\n": f"ListenStream={service.public}\n",
             "ListenStream=443\n": "",
         },
@@ -199,15 +247,34 @@ async def test_roles_have_only_the_rights_that_they_need(systemd: BootedSystemd)
             systemd.systemctl("restart", f"hosting-{role}.service")
             assert await reached(record), f"the game server outlives a restart of {role}"
         service.wait_ready()
+        service.until_backup()
+        stop, start = documented("three roles")
+        for words in stop:
+            systemd.systemctl(*words)
+        service.refuses_clients(*(f"hosting-{role}.service" for role in ("data", "control")))
+        assert await reached(record), "players stay connected during a stop"
+        for words in start:
+            systemd.systemctl(*words)
+        service.wait_ready()
         other = await back_end.running()
         await eventually(lambda: reached(other))
+    systemd.systemctl("stop", *(f"hosting-{role}.socket" for role in roles))
+    service.pyservice("drain", "--deadline", "0s")
+    until(lambda: not any(systemd.is_active(f"hosting-{role}.service") for role in roles))
+    service.refuses_clients()
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"http://{service.public}/")
 
 
 async def test_unit_without_root_starts_game_servers(systemd: BootedSystemd) -> None:
     service = ServiceOfUnits(systemd)
-    service.install("hosting.service", "hosting.socket")
+    service.install("hosting.service", "hosting.socket", *BACKUP, replaced=OFTEN)
     systemd.add_drop_in("hosting.service", "without-root.conf")
-    os.chown(systemd.folder / "data", USER, USER)
+    (systemd.folder / "units/hosting-backup.service.d/user.conf").write_text(
+        "[Service]\nUser=hosting\n"
+    )
+    for folder in ("data", "backups"):
+        os.chown(systemd.folder / folder, USER, USER)
     systemd.boot()
     systemd.systemctl("start", "hosting.socket")
     systemd.systemctl("start", "hosting.service")
@@ -217,6 +284,7 @@ async def test_unit_without_root_starts_game_servers(systemd: BootedSystemd) -> 
     assert int(main["CapBnd"], 16) == 0
     runs, _ = await runtime_status(service)
     assert "isolation namespace" in runs or "isolation landlock" in runs, service.log()
+    service.until_backup()
     async with open_back_end(service, "http") as back_end:
         record = await back_end.running()
         await eventually(lambda: reached(record))

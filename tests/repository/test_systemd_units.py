@@ -51,7 +51,7 @@ def test_units_are_valid_and_run_the_installed_program(tmp_path: Path) -> None:
             [command] = re.findall(r"^ExecStart=(.+)$", text, re.M)
             program, *words = command.split()
             assert program == PROGRAM
-            assert words[0] == "serve"
+            assert words[0] == ("backup" if path.stem == "hosting-backup" else "serve")
             assert words[-2:] == ["--config", "/etc/hosting/service.toml"]
         folder = tmp_path / "hosting.service.d" if path.suffix == ".conf" else tmp_path
         folder.mkdir(exist_ok=True)

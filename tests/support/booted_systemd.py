@@ -26,12 +26,22 @@ from tests.support.waiting import until
 UNITS: Final = ROOT / "deploy" / "systemd"
 _SYSTEMD: Final = Path("/lib/systemd/systemd")
 _HOME: Final = Path("/srv/hosting")
+BACKUPS: Final = _HOME / "backups"
 _PATHS: Final = {
     "/opt/hosting": str(_HOME),
     "/etc/hosting": f"{_HOME}/etc",
     "/var/lib/hosting": f"{_HOME}/data",
+    "/var/backups/hosting": str(BACKUPS),
 }
-_TARGETS: Final = ("basic", "multi-user", "network-online", "shutdown", "sockets", "sysinit")
+_TARGETS: Final = [
+    "basic",
+    "multi-user",
+    "network-online",
+    "shutdown",
+    "sockets",
+    "sysinit",
+    "timers",
+]
 _PROGRAM: Final = f"""#!/bin/sh
 exec {sys.executable} -m pyservice "$@"
 """
@@ -49,9 +59,9 @@ mount -t proc proc /proc
 mount --bind -o ro /proc/sys /proc/sys
 mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t tmpfs tmpfs /srv
-mkdir -p "$home/.venv/bin" "$home/etc" "$home/data"
+mkdir -p "$home/.venv/bin" "$home/etc" "$home/data" "$home/backups"
 cp "$folder/pyservice" "$home/.venv/bin/pyservice"
-for name in etc data; do mount --bind "$folder/$name" "$home/$name"; done
+for name in etc data backups; do mount --bind "$folder/$name" "$home/$name"; done
 for name in passwd group; do mount --bind "$folder/$name" /etc/$name; done
 mount -t tmpfs tmpfs /run
 cp -r "$folder/units" /run/units
@@ -72,7 +82,7 @@ class BootedSystemd:
             "systemd": str(_SYSTEMD),
         }
         self._process: subprocess.Popen[bytes] | None = None
-        for name in ("data", "etc", "units"):
+        for name in ("backups", "data", "etc", "units"):
             (folder / name).mkdir(parents=True)
         program = folder / "pyservice"
         program.write_text(_PROGRAM)
@@ -136,6 +146,11 @@ class BootedSystemd:
     def _pid(self) -> int:
         assert self._process is not None
         return self._process.pid
+
+    def pyservice(self, *words: str) -> subprocess.CompletedProcess[str]:
+        config = ("--config", f"{_HOME}/etc/service.toml")
+        program = f"{_HOME}/.venv/bin/pyservice"
+        return self.run("env", f"--chdir={_HOME}/data", program, *words, *config)
 
     def systemctl(self, *words: str) -> str:
         result = self.run("systemctl", "--no-pager", *words)
