@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from tests.support.doc_pages import page, table_of
+from tests.support.doc_pages import DOCS, page, table_of
 from tests.support.tracked_files import ROOT
 
 UNITS: Final = ROOT / "deploy" / "systemd"
@@ -21,6 +22,9 @@ PROGRAM: Final = "/opt/hosting/.venv/bin/pyservice"
 WITH_RUNTIME: Final = {"hosting.service", "hosting-control.service"}
 EXPOSURE_MAX: Final = 4.0
 """Of all units but those that start game servers."""
+SOCKETS: Final = {path.name for path in UNITS.glob("*.socket")}
+STARTED: Final = {*SOCKETS, *SERVICES, "hosting-backup.timer"} - {"hosting-backup.service"}
+"""Units that run until an operator stops them."""
 
 pytestmark = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="no systemd: apt-get install systemd"
@@ -62,3 +66,44 @@ def test_units_are_valid_and_run_the_installed_program(tmp_path: Path) -> None:
     # The command also reports units of the machine, and exits with 0 after a warning.
     assert "hosting" not in result.stderr, result.stderr
     assert result.returncode == 0, result.stderr
+
+
+def commands_of(text: str, verb: str) -> list[set[str]]:
+    """Returns the units of each `systemctl` command that names one of the shipped units."""
+    found = []
+    for words in re.findall(rf"systemctl {verb} ([^`\n]+)", text):
+        names = {name if "." in name else f"{name}.service" for name in shlex.split(words)}
+        if names & STARTED:
+            found.append(names)
+    return found
+
+
+def test_stop_names_every_shipped_unit() -> None:
+    rows = {row[0]: row[1:] for row in table_of(PAGE, "stop")}
+    units: set[str] = set()
+    for stop, start in rows.values():
+        (stopped,) = commands_of(stop, "stop")
+        assert [stopped] == commands_of(start, "start")
+        units |= stopped
+    assert commands_of(rows["three roles"][1], "restart") == [{"hosting-edge-guard.service"}]
+    # Players stay connected through edge-guard, so its socket cannot start an old program either.
+    of_edge_guard = {"hosting-edge-guard.service", "hosting-edge-guard.socket"}
+    assert units == STARTED - of_edge_guard
+
+
+def test_drain_stops_every_socket() -> None:
+    stopped = commands_of(page("how-to/drain-a-machine.md"), "stop")
+    assert set().union(*stopped) == SOCKETS
+
+
+@pytest.mark.parametrize("verb", ["stop", "start"])
+def test_no_page_forgets_a_socket(verb: str) -> None:
+    """A stopped service starts again by its socket, and a started one without it refuses clients in a restart."""
+    seen = 0
+    for path in sorted(DOCS.rglob("*.md")):
+        for units in commands_of(path.read_text(), verb):
+            services = {name for name in units if name.endswith(".service")}
+            sockets = {name.replace(".service", ".socket") for name in services} & SOCKETS
+            assert sockets <= units, (path.name, units)
+            seen += bool(services)
+    assert seen >= 4
