@@ -2,7 +2,8 @@
 
 Run it once for each release with data directories that later code must open:
 `python -m tests.compatibility.make_directory FOLDER`. Then pack `data` and `facts.json` of that folder as
-`directory-<release>.tar.xz`, and store the keeper of that release beside it.
+`directory-<release>.tar.xz`, and store the keeper of that release beside it. `release-<release>.tar.xz` is its folder
+`pyservice` with a native module that is built for size, without symbols and without `bin`.
 """
 
 from __future__ import annotations

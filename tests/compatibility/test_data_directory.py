@@ -1,5 +1,7 @@
 """A data directory of the stored release, with live lobbies, tokens and running game servers, goes on with this code.
 
+Until the upgrade is committed, it also goes on with the stored release itself.
+
 `make_directory.py` wrote the directory with the code of that release and killed the service. A process cannot
 be stored, so the fixture starts the keepers of the game servers again, from the program of that release. The wall
 clock of the service starts at the time when the directory was written, so that its reservation is still valid.
@@ -14,6 +16,7 @@ import os
 import re
 import socket
 import subprocess
+import sys
 import tarfile
 import tempfile
 import time
@@ -30,7 +33,7 @@ from tests.support.fault_shim import compiled_library
 from tests.support.full_service import Developer, FullService, HttpClient, running
 from tests.support.killed_service import KilledService
 from tests.support.stored_openapi import RELEASE
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [
     pytest.mark.anyio,
@@ -66,6 +69,12 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def changed(before: dict[Path, bytes], after: dict[Path, bytes]) -> set[Path]:
+    """Returns the files with another content. A lock has the PID of its last holder."""
+    paths = {path for path in before.keys() | after.keys() if not path.name.endswith("LOCK")}
+    return {path for path in paths if before.get(path) != after.get(path)}
+
+
 def test_directory_stays_as_it_is_until_the_upgrade_is_committed(folder: Path, facts: Any) -> None:
     assert facts
     data = folder / "data"
@@ -77,26 +86,59 @@ def test_directory_stays_as_it_is_until_the_upgrade_is_committed(folder: Path, f
     assert f"run pyservice upgrade commit --data-dir {data}" in refused.stderr
     assert run(data, "migrate").returncode == 1
     assert "and nothing is lost" in run(data, "rollback-check").stdout
-    # A lock has the PID of its last holder.
-    lock = {data / "control/LOCK": b""}
-    assert contents(data) | lock == before | lock
+    assert changed(before, contents(data)) == set()
 
 
 @pytest.fixture
-def service(folder: Path, facts: Any) -> Iterator[FullService]:
-    """The service of this code over that directory, beside the running game servers."""
-    assert run(folder / "data", "upgrade", "commit").returncode == 0
-    check = run(folder / "data", "rollback-check")
-    assert check.returncode == 1
-    assert f"release {RELEASE} cannot read journal 2 (it reads 1), records" in check.stdout
+def keeper(folder: Path) -> Path:
+    """The keeper of the stored release."""
     keeper = folder / "hosting-keeper"
     keeper.write_bytes(lzma.decompress((FOLDER / f"keeper-{RELEASE}.xz").read_bytes()))
     keeper.chmod(0o755)
+    return keeper
+
+
+@pytest.fixture
+def release(folder: Path, keeper: Path) -> tuple[str, ...]:
+    """Command that runs Python with the stored release in place of this code.
+
+    The native module of that release is for Python 3.11 alone.
+    """
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip("no Python 3.11: `make build PYTHON=python3.11`")
+    with tarfile.open(FOLDER / f"release-{RELEASE}.tar.xz") as archive:
+        archive.extractall(folder / "release", filter="tar")
+    programs = folder / "release/pyservice/bin"
+    programs.mkdir()
+    os.link(keeper, programs / keeper.name)
+    return ("env", f"--chdir={folder / 'release'}", sys.executable)
+
+
+UPGRADED: Final = "upgraded"
+REFUSED: Final = "refused"
+
+
+@pytest.fixture(params=[UPGRADED, REFUSED])
+def service(
+    request: pytest.FixtureRequest, folder: Path, facts: Any, keeper: Path
+) -> Iterator[FullService]:
+    """A service over that directory, beside the running game servers.
+
+    Runs this code after a commit, or the stored release after this code was refused.
+    """
+    interpreter: tuple[str, ...] = (sys.executable,)
+    if request.param == UPGRADED:
+        commit(folder / "data")
+    else:
+        interpreter = request.getfixturevalue("release")
+        assert run(folder / "data", "serve").returncode == 1
     # After a reboot, service time continues by the wall clock. In the same boot, it follows the boot clock.
     boot_id = folder / "boot_id"
     boot_id.write_text(f"{uuid4()}\n")
     journal = {"segment_bytes": 1 << 20, "boot_id_path": str(boot_id)}
     service = KilledService(folder, compiled_library(), None, runtime=SETTINGS, journal=journal)
+    service.interpreter = interpreter
+    service.settings = {"runtime": SETTINGS, "journal": journal}
     service.shim.shift_wall_clock(facts["created_s"] - time.time())
     try:
         for spec in (folder / "data/servers").glob("*/spec"):
@@ -111,6 +153,13 @@ def service(folder: Path, facts: Any) -> Iterator[FullService]:
                 yield service
     finally:
         service.close()
+
+
+def commit(data_dir: Path) -> None:
+    assert run(data_dir, "upgrade", "commit").returncode == 0
+    check = run(data_dir, "rollback-check")
+    assert check.returncode == 1
+    assert f"release {RELEASE} cannot read journal 2 (it reads 1), records" in check.stdout
 
 
 def pid_of(service: FullService, run_id: str) -> int:
@@ -197,3 +246,22 @@ async def test_records_and_new_work_go_on(service: FullService, facts: Any) -> N
             "set_version", game_id=facts["game_id"], namespace_id="prod", version_id=version
         )
         assert await owner.lobby(facts["game_id"], facts["service_token"])
+
+
+@pytest.mark.usefixtures("facts")
+def test_stored_release_refuses_what_rollback_check_names(
+    folder: Path, release: tuple[str, ...]
+) -> None:
+    commit(folder / "data")
+    service = FullService(folder, runtime=SETTINGS)
+    with running(service):
+        assert service.stop() == 0
+    before = contents(service.data_dir)
+    old = FullService(folder, runtime=SETTINGS)
+    old.interpreter, old.settings = release, {"runtime": SETTINGS}
+    assert old.spawn().wait(PATIENCE_S) == 1
+    assert "has format version 2, this build reads 1" in old.log()
+    old.close()
+    assert changed(before, contents(old.data_dir)) == set()
+    with running(service):
+        assert service.stop() == 0
