@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import sys
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,10 +23,13 @@ from tests.support.full_service import Developer, FullService
 from tests.support.hosted_game import Hosted
 from tests.support.prometheus import Prometheus, running_prometheus
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
+from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S, within
 
 FIRES_WITHIN_S: Final = 120.0
 QUIET_WITHIN_S: Final = 120.0
+DISK_MIB: Final = 64
+RESERVE_BYTES: Final = 1 << 20
 GAUGES: Final = (
     'up{job="hosting"}',
     *("hosting_control_plane_up", "hosting_control_database_up", "hosting_edge_up"),
@@ -142,6 +146,33 @@ def test_each_outage_alerts_within_two_minutes(scene: Scene, tmp_path: Path) -> 
         readiness = httpx.get(f"http://{parts}/readyz?verbose", timeout=PATIENCE_S)
         assert readiness.status_code == 200
         assert "\nedge_guard: dead" in readiness.text
+
+
+class ServiceOnSmallDisk(FullService):
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, storage_reserve_bytes=RESERVE_BYTES)
+        folder.mkdir()
+        self.disk = small_disk(folder, DISK_MIB)
+        self.data_dir = self.disk.mount_point / "data"
+        self.interpreter = [*self.disk.command_prefix, sys.executable]
+
+
+@pytest.mark.timing
+@pytest.mark.timeout(600)
+def test_full_disk_alerts_within_two_minutes(tmp_path: Path) -> None:
+    service = ServiceOnSmallDisk(tmp_path / "s")
+    try:
+        service.start()
+        with running_prometheus(tmp_path / "prometheus", [address(service)]) as prometheus:
+            wait_for(lambda: is_quiet(prometheus, [service]), QUIET_WITHIN_S)
+            assert service.process is not None
+            full = (address(service), "HostingDiskFull")
+            with within(FIRES_WITHIN_S):
+                service.disk.fill(service.process.pid)
+                wait_for(lambda: full in prometheus.alerts("firing"), FIRES_WITHIN_S)
+            assert prometheus.alerts("firing") == {full}
+    finally:
+        service.close()
 
 
 class Load:
