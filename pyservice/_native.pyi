@@ -620,6 +620,8 @@ class Engine:
     def status(self) -> Status: ...
     def render_metrics(self, namespace_labels: Mapping[bytes, str]) -> bytes:
         """Return Prometheus text. Labels are `game/namespace`."""
+    def state_counts(self) -> tuple[dict[str, int], dict[str, int], dict[str, dict[str, int]]]:
+        """Return (lobbies by state, slots by state, ports by protocol and state) of all namespaces."""
 
     # Compaction, in a thread of the engine
     def failed_compactions(self) -> tuple[int, str, int]:

@@ -286,7 +286,7 @@ class DataPlane:
         status = MachineStatus(
             self._readiness,
             self._conditions,
-            lambda: self._engine.render_metrics(self._namespaces.labels()),
+            self._engine,
             self._processes.runtime,
             self._control,
             self._processes.draining,

@@ -127,6 +127,7 @@ class Engine:
         self.unused_keys = native.unused_keys
         self.failed_compactions = native.failed_compactions
         self.render_metrics = native.render_metrics
+        self.state_counts = native.state_counts
         self.read_facts = native.read_facts
         self.acknowledge_facts = native.acknowledge_facts
         self.counts = native.counts

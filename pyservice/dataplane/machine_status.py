@@ -1,23 +1,19 @@
-"""State of the whole machine for `pyservice status`, from what readiness and metrics collect."""
+"""State of the whole machine for `pyservice status`, from readiness and the engine."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from pyservice.dataplane.draining import Draining
+from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.health_monitors import ControlPlaneMonitor
 from pyservice.dataplane.readiness import Readiness
 from pyservice.dataplane.runtime_connection import RuntimeConnection
 from pyservice.observability.health import Conditions, failed_conditions
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 
-_SAMPLE: Final = re.compile(
-    rb'^hosting_(lobbies|slots|ports)\{\w+="([^"]*)",state="(\w+)"\} (\d+)$', re.M
-)
 _PLAYER_SLOTS: Final = ("held", "reserved", "connected", "kept")
 
 
@@ -26,23 +22,21 @@ class MachineStatus:
     readiness: Readiness
     conditions: Callable[[], Conditions]
     """Conditions of `/readyz`."""
-    metrics: Callable[[], bytes]
-    """Metrics of the engine."""
+    engine: Engine
     runtime: RuntimeConnection
     control: ControlPlaneMonitor
     draining: Draining
 
     async def read(self, request: pb.ReadStatusRequest) -> pb.ReadStatusResponse:
-        samples = _samples(self.metrics())
+        lobbies, slots, ports = self.engine.state_counts()
         servers = self.control.servers
-        slots = samples["slots"]
         return pb.ReadStatusResponse(
             parts=self._parts(),
-            lobbies=samples["lobbies"],
+            lobbies=lobbies,
             servers=None if servers is None else pb.ServerCounts(by_state=servers),
             players=sum(slots[state] for state in _PLAYER_SLOTS),
             room=self._room(),
-            ports=_ports(samples),
+            ports=_ports(ports),
             drain=self.draining.status(),
             owner_epoch=self.control.owner_epoch,
         )
@@ -68,18 +62,6 @@ class MachineStatus:
         )
 
 
-def _samples(text: bytes) -> dict[str, Counter[str]]:
-    """Returns the sums over all namespaces by state. States of ports begin with their protocol."""
-    sums: dict[str, Counter[str]] = {name: Counter() for name in ("lobbies", "slots", "ports")}
-    for family, label, state, value in _SAMPLE.findall(text):
-        name = family.decode()
-        key = f"{label.decode()} {state.decode()}" if name == "ports" else state.decode()
-        sums[name][key] += int(value)
-    return sums
-
-
-def _ports(samples: dict[str, Counter[str]]) -> Iterator[pb.PortRoom]:
-    ports = samples["ports"]
-    for protocol in sorted({key.partition(" ")[0] for key in ports}):
-        states = {state: ports[f"{protocol} {state}"] for state in ("free", "leased", "resting")}
-        yield pb.PortRoom(protocol=protocol, **states)
+def _ports(by_protocol: Mapping[str, Mapping[str, int]]) -> Iterator[pb.PortRoom]:
+    for protocol, by_state in by_protocol.items():
+        yield pb.PortRoom(protocol=protocol, **by_state)

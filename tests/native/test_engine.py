@@ -204,6 +204,23 @@ def test_metrics_label_a_thousand_namespaces_and_sum_the_rest(
         assert sum(value for name, value in page.items() if name.startswith(f"{family}{{")) == total
 
 
+def test_state_counts_are_sums_over_all_namespaces(
+    engine: _native.Engine, requests: Requests
+) -> None:
+    for slots, namespace in enumerate((b"a" * 16, b"b" * 16), 4):
+        requests.join(attach(engine, slots, namespace)[0], namespace)
+        attach(engine, 1, namespace)
+    lobbies, slots_by_state, ports = engine.state_counts()
+    assert lobbies == {"starting": 0, "ready": 4, "closed": 0, "silent": 0}
+    assert slots_by_state == {"free": 9, "held": 0, "reserved": 2, "connected": 0, "kept": 0}
+    page = samples(engine, {})
+    assert list(ports) == ["tcp", "udp"]
+    for protocol, by_state in ports.items():
+        assert by_state["free"] > 0
+        for state, count in by_state.items():
+            assert page[f'hosting_ports{{protocol="{protocol}",state="{state}"}}'] == count
+
+
 def test_metrics_count_lobby_ends_by_cause(engine: _native.Engine) -> None:
     engine.detach([NAMESPACE], attach(engine)[0])
     page = samples(engine, {NAMESPACE: "g/n"})

@@ -1,7 +1,7 @@
 //! `Engine` class: argument conversion for the commands of a `Shard`. Short commands keep the GIL, because releasing the
 //! GIL takes longer. Methods with work in proportion to the data release the GIL.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::convert::{
     self, IdBytes, IdempotencyBytes, KeyBytes, Lobby, Placed, Resolved, ids, resolve_lsn, resolve_outcome, tag_pairs,
 };
 use crate::facts::{self, Facts};
-use crate::metrics::RecoveryMetrics;
+use crate::metrics::{RecoveryMetrics, StateCounts};
 use crate::servers::{Creation, ProcessCommands};
 use crate::{journal, metrics};
 
@@ -403,6 +403,10 @@ impl Engine {
             namespace_labels.into_iter().map(|(namespace, label)| (Id(namespace), label)).collect();
         let text = py.detach(|| metrics::render(&self.shard, self.recovered.as_ref(), &labels));
         Ok(PyBytes::new(py, text.as_bytes()))
+    }
+
+    fn state_counts(&self) -> (StateCounts, StateCounts, BTreeMap<&'static str, StateCounts>) {
+        metrics::state_counts(&self.shard)
     }
 
     fn failed_compactions(&self) -> (u64, String, u64) {

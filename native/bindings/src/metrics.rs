@@ -64,6 +64,29 @@ pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashM
     page.0
 }
 
+/// Numbers by state.
+pub type StateCounts = BTreeMap<&'static str, u64>;
+
+/// Returns the sums over all namespaces: lobbies and slots by state, and ports by protocol and state.
+pub fn state_counts(shard: &Shard) -> (StateCounts, StateCounts, BTreeMap<&'static str, StateCounts>) {
+    let engine = shard.engine();
+    let (namespaces, ports) = (engine.namespace_counts(), engine.port_counts());
+    drop(engine);
+    let mut sum = NamespaceCounts::default();
+    for (_, counts) in &namespaces {
+        sum += counts;
+    }
+    let ports = PORT_PROTOCOLS.iter().zip(ports).map(|(protocol, counts)| {
+        let counts = counts.map(|count| count as u64);
+        (*protocol, by_state(&PORT_STATES, counts))
+    });
+    (by_state(&LOBBY_STATES, sum.lobbies), by_state(&SLOT_STATES, sum.slots), ports.collect())
+}
+
+fn by_state<const N: usize>(states: &[&'static str; N], counts: [u64; N]) -> StateCounts {
+    states.iter().copied().zip(counts).collect()
+}
+
 /// Adds up counts by label. `other` includes forgotten namespaces, so that the sum over all labels never decreases.
 fn by_label(
     counts: Vec<(Id, NamespaceCounts)>,
