@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyservice.control.retrying_job import RetryingJob
+from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
 _INTERVAL_S: Final = 10.0
@@ -45,12 +46,23 @@ class ObjectStoreHealthCheck:
     async def check(self) -> None:
         error = await self.job.attempt(self._request_in_time)
         before = self.problem
-        self.problem = "" if error is None else f"{self._location} cannot be used: see the log"
-        if error is not None and not before:
-            reason = str(error) or f"no answer in {self._timeout_s:g} s"
+        if error is None:
+            self.problem = ""
+            if before:
+                _log.info("object store healthy again", store=self._location)
+            return
+        reason = self._reason(error)
+        self.problem = f"{self._location} cannot be used: {reason}"
+        if not before:
             _log.warning("object store unhealthy", store=self._location, reason=reason)
-        elif error is None and before:
-            _log.info("object store healthy again", store=self._location)
+
+    def _reason(self, error: Exception) -> str:
+        match error:
+            case TimeoutError():
+                return f"no answer in {self._timeout_s:g} s"
+            case ServiceError():
+                return error.detail
+        return "see the log"
 
     async def _request_in_time(self) -> None:
         async with asyncio.timeout(self._timeout_s):

@@ -95,6 +95,7 @@ class Readiness:
         return {
             "control": control.is_up,
             "database": control.is_up and not control.database_problem,
+            "object_store": control.is_up and not control.object_store_problem,
             "runtime": self.is_runtime_connected(),
             "edge_guard": not self.is_edge_guard_dead(),
             "storage": not self.monitors.storage.is_low,

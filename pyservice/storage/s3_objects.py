@@ -95,7 +95,7 @@ class S3BlobStore:
             async for _ in obstore.list(self.store, prefix="kept/none"):
                 pass
         except (BaseError, OSError) as error:
-            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", str(error)[:500]) from error
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", _cause(error)) from error
 
     async def put_url(self, key: str, part: Part, expires_s: int) -> str:
         name = f"pending/{key}.{part.byte_offset}"
@@ -190,6 +190,12 @@ class S3BlobStore:
         except ExceptionGroup as failures:
             raise failures.exceptions[0] from None
         return [task.result() for task in tasks]
+
+
+def _cause(error: Exception) -> str:
+    """Returns the end of the first line. The request is before it, and debug output follows."""
+    line = str(error).partition("\n")[0]
+    return line.rpartition(" - ")[2][:500]
 
 
 @contextlib.contextmanager

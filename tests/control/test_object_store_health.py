@@ -14,6 +14,7 @@ from pyservice.storage.local_objects import FolderBlobStore
 from pyservice.storage.signed_urls import UrlSigner
 from tests.support.blob_stores import bucket_store
 from tests.support.cdn_listener import KEY
+from tests.support.command_line import run
 from tests.support.full_service import FullService, eventually
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 from tests.support.waiting import PATIENCE_S
@@ -42,7 +43,7 @@ async def test_removed_folder_is_reported_until_it_is_back(
     assert watch.problem == ""
     (tmp_path / "objects").rename(tmp_path / "aside")
     await watch.check()
-    assert watch.problem == "control/objects cannot be used: see the log"
+    assert watch.problem == "control/objects cannot be used: cannot write to incoming, pending, kept"
     (tmp_path / "aside").rename(tmp_path / "objects")
     await watch.check()
     assert (watch.problem, watch.job.unexpected_errors) == ("", 0)
@@ -58,12 +59,14 @@ async def test_stopped_server_and_missing_bucket_are_reported(s3: S3Server) -> N
     await eventually(lambda: has_problem(False))
     s3.kill()
     await watch.check()
-    assert watch.problem == "the bucket cannot be used: see the log"
+    assert watch.problem == "the bucket cannot be used: HTTP error: error sending request"
     s3.revive()
     await eventually(lambda: has_problem(False))
     (s3.folder / BUCKET).rename(s3.folder / "another")
     await watch.check()
-    assert watch.problem
+    assert "404 Not Found" in watch.problem
+    assert "NoSuchBucket" in watch.problem
+    assert "\n" not in watch.problem
     assert watch.job.unexpected_errors == 0
 
 
@@ -74,7 +77,7 @@ async def test_store_without_an_answer_has_a_timeout() -> None:
     watch = ObjectStoreHealthCheck(hang, "the bucket", timeout_s=0.01)
     async with asyncio.timeout(PATIENCE_S):
         await watch.check()
-    assert watch.problem == "the bucket cannot be used: see the log"
+    assert watch.problem == "the bucket cannot be used: no answer in 0.01 s"
 
 
 @pytest.mark.full
@@ -102,10 +105,18 @@ async def test_service_shows_a_stopped_s3_server(s3: S3Server, tmp_path: Path) -
 
             await eventually(lambda: shows("ok", 1))
             s3.kill()
-            problem = f"bucket {BUCKET} at {s3.endpoint} cannot be used: see the log"
-            await eventually(lambda: shows(f"{problem}; players are served", 0))
+            reason = "HTTP error: error sending request"
+            problem = f"bucket {BUCKET} at {s3.endpoint} cannot be used: {reason}"
+            shown = f"{problem}; players are served"
+            await eventually(lambda: shows(shown, 0))
+            status = await asyncio.to_thread(run, service.data_dir, "status")
+            assert status.returncode == 1
+            assert f"object_store: down, {shown}\n" in status.stdout
             s3.revive()
             await eventually(lambda: shows("ok", 1))
+            status = await asyncio.to_thread(run, service.data_dir, "status")
+            assert (status.returncode, status.stderr) == (0, "")
+            assert "object_store: up\n" in status.stdout
         assert '"event": "object store unhealthy"' in service.log()
     finally:
         service.close()
