@@ -5,7 +5,8 @@ Ids are 16 bytes. Times and durations are milliseconds. An LSN is the number of 
 
 The module calls no Python code, except the constructor of errors. These methods release the GIL: `open`,
 `Matchmaker.decide` with a large body, the methods of `Reply`, `live_versions`, `starts_of_version`,
-`lobbies_of_version`, `render_metrics`, `unused_keys`, `drop_key`, `close`, `change_files` and `Front.stop`.
+`lobbies_of_version` and `lobbies_to_drain`. So do `render_metrics`, `unused_keys`, `drop_key`, `close`, `change_files`
+and `Front.stop`.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -601,6 +602,11 @@ class Engine:
 
     # Queries without an LSN
     def lobby(self, lobby: bytes) -> Lobby | None: ...
+    def lobbies_to_drain(self, limit: int) -> tuple[list[Lobby], int]:
+        """Return the oldest lobbies that a drain waits for, and the number of all of them.
+
+        They are the lobbies of the service, and attached ones with connected players.
+        """
     def suspect_slots(
         self,
         lobby: bytes,

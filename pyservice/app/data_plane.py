@@ -545,8 +545,13 @@ class LobbyProcesses:
             grace_ms,
             is_draining=lambda: self.draining.is_draining,
         )
-        drain_file = DrainFile.of(settings)
-        self.draining = Draining(drain_file, engine, count_servers, self.lobby_scaler.all_changed)
+        self.draining = Draining(
+            DrainFile.of(settings),
+            engine,
+            namespaces.labels,
+            count_servers,
+            self.lobby_scaler.all_changed,
+        )
         self.runtime.on_lobby_crashed = self.lobby_scaler.lobby_crashed
         namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.runtime.wait_server_served = self.routes.wait_server_served

@@ -158,6 +158,16 @@ def _as_json(machine: _Machine) -> dict[str, Any]:
             "servers": status.drain.servers if status.drain.HasField("servers") else None,
             "players": status.drain.players,
             "is_over": status.drain.is_over,
+            "oldest_lobbies": [
+                {
+                    "lobby_id": lobby.lobby_id,
+                    "namespace": lobby.namespace,
+                    "players": lobby.players,
+                    "create_ts": rfc3339(lobby.create_ms),
+                }
+                for lobby in status.drain.oldest_lobbies
+            ],
+            "further_lobbies": status.drain.further_lobbies,
         }
     return {
         **content,
@@ -216,8 +226,17 @@ def _status_lines(status: pb.ReadStatusResponse) -> Iterator[str]:
     if status.HasField("drain"):
         until = rfc3339(status.drain.deadline_ms)
         yield f"drain: until {until}, {_drain_text(status.drain)}"
+        yield from _drained_lobbies(status.drain)
     else:
         yield "drain: none"
+
+
+def _drained_lobbies(drain: pb.DrainStatus) -> Iterator[str]:
+    for lobby in drain.oldest_lobbies:
+        since = rfc3339(lobby.create_ms)
+        yield f"lobby {lobby.lobby_id}: {lobby.namespace}, players: {lobby.players}, since {since}"
+    if drain.further_lobbies:
+        yield f"and {drain.further_lobbies} more"
 
 
 def _counts(by_state: Mapping[str, int]) -> str:

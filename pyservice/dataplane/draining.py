@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from pyservice.dataplane.engine import Engine
+from pyservice.dataplane.native import Lobby
 from pyservice.durable_files import is_disk_full
 from pyservice.errors import ServiceError
+from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 from pyservice.process.drain_file import Drain, DrainFile, drain_refusal
@@ -19,6 +21,8 @@ from pyservice.schema.validation import require_valid
 _CHECK_INTERVAL_S: Final = 0.5
 _COUNT_AGE_S: Final = 3.0
 """Longest age of the number of servers, which the control plane reports each second."""
+
+_LOBBIES_SHOWN_MAX: Final = 20
 
 _log = get_logger("drain")
 
@@ -43,16 +47,20 @@ class Draining:
         self,
         file: DrainFile,
         engine: Engine,
+        labels: Callable[[], Mapping[bytes, str]],
         count_servers: Callable[[], int | None],
         on_changed: Callable[[], None],
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`count_servers` returns the number of dynamic servers, or None if it is not known.
+        """`labels` returns `game/namespace` by the id of the namespace.
+
+        `count_servers` returns the number of dynamic servers, or None if it is not known.
 
         `on_changed` is called at the beginning and at the end of a drain.
         """
         self._file = file
         self._engine = engine
+        self._labels = labels
         self._count_servers = count_servers
         self._on_changed = on_changed
         self._wall_ms = wall_ms
@@ -165,8 +173,22 @@ class Draining:
     def status(self) -> pb.DrainStatus | None:
         if self.drain is None:
             return None
+        oldest, count = self._engine.lobbies_to_drain(_LOBBIES_SHOWN_MAX)
         return pb.DrainStatus(
             deadline_ms=self.drain.deadline_ms,
             is_over=self.drain.is_over,
             **self.remaining()._asdict(),
+            oldest_lobbies=self._drained(oldest),
+            further_lobbies=count - len(oldest),
         )
+
+    def _drained(self, lobbies: Sequence[Lobby]) -> Iterator[pb.DrainedLobby]:
+        labels = self._labels()
+        for lobby in lobbies:
+            _, _, connected, _ = lobby.players
+            yield pb.DrainedLobby(
+                lobby_id=format_uuid(lobby.id),
+                namespace=labels.get(lobby.namespace) or format_uuid(lobby.namespace),
+                players=connected,
+                create_ms=lobby.create_ts_ms,
+            )

@@ -115,6 +115,7 @@ class Engine:
         self.create_lobby = native.create
         self.attach_lobby = native.attach
         self.lobby = native.lobby
+        self.lobbies_to_drain = native.lobbies_to_drain
         self.suspect_slots = native.suspect_slots
         self.public_token = native.public_token
         self.development_token = native.development_token

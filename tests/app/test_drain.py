@@ -70,6 +70,42 @@ async def test_matches_finish_and_then_the_service_exits(machine: Machine) -> No
     await machine.find_lobby("duel")
 
 
+async def test_status_lists_the_oldest_lobbies_that_a_drain_waits_for(machine: Machine) -> None:
+    await machine.deploy(duel=GUESTS)
+    found = await machine.find_lobby("duel")
+    await machine.join(found)
+    hosted = found["lobby"]["lobby_id"]
+    developer = machine.developer
+    game_id = await developer.arena(name_id="elsewhere")
+    service_token = await developer.service_token(game_id)
+    public_token = await developer.public_token(game_id)
+    for _ in range(21):
+        lobby = await developer.lobby(game_id, service_token)
+        fields = {"lobby_id": lobby["lobby_id"]}
+        joined = await developer.client.call("join", fields, token=public_token)
+        connected = await developer.client.call(
+            "connected",
+            {"player_token": joined.body["player"]["token"]},
+            token=lobby["lobby_token"],
+        )
+        assert connected.code == "OK", connected
+    await developer.lobby(game_id, service_token)
+    await machine.drain("--deadline", "1h")
+
+    drain = (await machine.status())["drain"]
+    first, second = drain["oldest_lobbies"][:2]
+    assert (first["lobby_id"], first["players"]) == (hosted, 1)
+    assert first["namespace"].endswith("/prod")
+    assert (second["namespace"], second["players"]) == ("elsewhere/prod", 1)
+    times = [lobby["create_ts"] for lobby in drain["oldest_lobbies"]]
+    assert times == sorted(times)
+    assert (len(times), drain["further_lobbies"]) == (20, 2)
+    lines = (await machine.command("status")).stdout.splitlines()
+    assert f"lobby {hosted}: {first['namespace']}, players: 1, since {times[0]}" in lines
+    assert len([line for line in lines if line.startswith("lobby ")]) == 20
+    assert "and 2 more" in lines
+
+
 async def test_deadline_ends_matches(machine: Machine) -> None:
     await machine.deploy(duel=GUESTS)
     found = await machine.find_lobby("duel")

@@ -105,3 +105,28 @@ def _request(operation: str, token: str, fields: dict[str, Any]) -> EncodedReque
     if operation == "list":
         return EncodedRequest(operation, call, "target", path="/matchmaker/lobbies")
     return EncodedRequest(operation, call, "json", orjson.dumps(fields))
+
+
+def attach(
+    engine: _native.Engine,
+    slots: int = 4,
+    namespace: bytes = NAMESPACE,
+    player_token_ttl_ms: int = 120_000,
+) -> tuple[bytes, str]:
+    """Returns a ready lobby and its token."""
+    lobby, token, _ = engine.attach(
+        namespace,
+        VERSION,
+        "duel",
+        "local",
+        [("game", "127.0.0.1", 7777, False)],
+        max_players=(slots, slots, slots),
+        player_token_ttl_ms=player_token_ttl_ms,
+        heartbeat_timeout_ms=0,
+        heartbeat_grace_ms=10_000,
+        is_join_enabled=True,
+        create_ts_ms=0,
+        lobby_count_max=1_000_000,
+    )
+    Requests(engine).of_server("ready", token)
+    return lobby, token

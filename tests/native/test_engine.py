@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from pyservice import _native
-from tests.native.native_engine import NAMESPACE, VERSION, Requests, open_engine
+from tests.native.native_engine import NAMESPACE, Requests, attach, open_engine
 from tests.support.waiting import PATIENCE_S
 
 
@@ -30,31 +30,6 @@ def engine() -> Iterator[_native.Engine]:
 @pytest.fixture
 def requests(engine: _native.Engine) -> Requests:
     return Requests(engine)
-
-
-def attach(
-    engine: _native.Engine,
-    slots: int = 4,
-    namespace: bytes = NAMESPACE,
-    player_token_ttl_ms: int = 120_000,
-) -> tuple[bytes, str]:
-    """Returns a ready lobby and its token."""
-    lobby, token, _ = engine.attach(
-        namespace,
-        VERSION,
-        "duel",
-        "local",
-        [("game", "127.0.0.1", 7777, False)],
-        max_players=(slots, slots, slots),
-        player_token_ttl_ms=player_token_ttl_ms,
-        heartbeat_timeout_ms=0,
-        heartbeat_grace_ms=10_000,
-        is_join_enabled=True,
-        create_ts_ms=0,
-        lobby_count_max=1_000_000,
-    )
-    Requests(engine).of_server("ready", token)
-    return lobby, token
 
 
 def test_used_mock_players_of_a_group_are_limited(engine: _native.Engine) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from pyservice import _native
 from pyservice.calls import Call, EncodedRequest
-from tests.native.native_engine import NAMESPACE, VERSION, Requests, open_engine
+from tests.native.native_engine import NAMESPACE, VERSION, Requests, attach, open_engine
 from tests.support.waiting import until
 
 GAME = ("game", "udp", "number", 0, 0, False, "uncounted")
@@ -242,3 +242,21 @@ def test_quarantine_of_any_range_survives_compaction(tmp_path: Path) -> None:
 def test_unknown_words_are_rejected(port: tuple[str, str, str, int, int]) -> None:
     with pytest.raises(ValueError, match=r"sctp|anyhow"):
         template(ports=[port])
+
+
+def test_drain_waits_for_own_lobbies_and_for_others_with_players(
+    engine: _native.Engine, requests: Requests
+) -> None:
+    assert engine.lobbies_to_drain(9) == ([], 0)
+    attach(engine)
+    reserved, _ = attach(engine)
+    requests.join(reserved)
+    used, token = attach(engine)
+    for player_token in requests.join(used, party_size=2):
+        requests.of_server("connected", token, player_token=player_token)
+    own, _ = engine.servers().start_idle(NAMESPACE, VERSION, template())
+    lobbies, count = engine.lobbies_to_drain(9)
+    assert [(lobby.id, lobby.players[2]) for lobby in lobbies] == [(used, 2), (own, 0)]
+    assert count == 2
+    [oldest], count = engine.lobbies_to_drain(1)
+    assert (oldest.id, count) == (used, 2)

@@ -340,6 +340,11 @@ impl Engine {
         self.shard.engine().lobby(lobby.0).map(|inner| Lobby { inner })
     }
 
+    fn lobbies_to_drain(&self, py: Python<'_>, limit: usize) -> (Vec<Lobby>, usize) {
+        let (lobbies, count) = py.detach(|| self.shard.engine().lobbies_to_drain(limit));
+        (lobbies.into_iter().map(|inner| Lobby { inner }).collect(), count)
+    }
+
     fn suspect_slots(
         &self,
         lobby: IdBytes,

@@ -89,6 +89,16 @@ impl Engine {
         numbers.filter_map(|number| self.lobbies.live(*number))
     }
 
+    /// Returns the oldest lobbies that a drain waits for, and the number of all of them: lobbies of this machine, and
+    /// others with connected players.
+    pub fn lobbies_to_drain(&self, limit: usize) -> (Vec<LobbyView>, usize) {
+        let live = (0..self.lobbies.end_number()).filter_map(|number| self.lobbies.live(number));
+        let mut lobbies: Vec<&Lobby> =
+            live.filter(|lobby| lobby.managed.is_some() || lobby.counts.connected > 0).collect();
+        lobbies.sort_unstable_by_key(|lobby| (lobby.create_ts_ms, lobby.number));
+        (lobbies.iter().take(limit).map(|lobby| self.view(lobby)).collect(), lobbies.len())
+    }
+
     /// Returns the number of connected players of a namespace by mode and region, sorted by name.
     pub fn player_counts(&self, namespace: Id) -> Vec<PlayerCount> {
         let Some(namespace) = self.ledger.namespace_of(&self.seed, namespace) else { return Vec::new() };

@@ -170,15 +170,31 @@ class PortRoom(_message.Message):
     def __init__(self, protocol: _Optional[str] = ..., free: _Optional[int] = ..., leased: _Optional[int] = ..., resting: _Optional[int] = ...) -> None: ...
 
 class DrainStatus(_message.Message):
-    __slots__ = ("deadline_ms", "lobbies", "servers", "players", "is_over")
+    __slots__ = ("deadline_ms", "lobbies", "servers", "players", "is_over", "oldest_lobbies", "further_lobbies")
     DEADLINE_MS_FIELD_NUMBER: _ClassVar[int]
     LOBBIES_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     PLAYERS_FIELD_NUMBER: _ClassVar[int]
     IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    FURTHER_LOBBIES_FIELD_NUMBER: _ClassVar[int]
     deadline_ms: int
     lobbies: int
     servers: int
     players: int
     is_over: bool
-    def __init__(self, deadline_ms: _Optional[int] = ..., lobbies: _Optional[int] = ..., servers: _Optional[int] = ..., players: _Optional[int] = ..., is_over: _Optional[bool] = ...) -> None: ...
+    oldest_lobbies: _containers.RepeatedCompositeFieldContainer[DrainedLobby]
+    further_lobbies: int
+    def __init__(self, deadline_ms: _Optional[int] = ..., lobbies: _Optional[int] = ..., servers: _Optional[int] = ..., players: _Optional[int] = ..., is_over: _Optional[bool] = ..., oldest_lobbies: _Optional[_Iterable[_Union[DrainedLobby, _Mapping]]] = ..., further_lobbies: _Optional[int] = ...) -> None: ...
+
+class DrainedLobby(_message.Message):
+    __slots__ = ("lobby_id", "namespace", "players", "create_ms")
+    LOBBY_ID_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    PLAYERS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_MS_FIELD_NUMBER: _ClassVar[int]
+    lobby_id: str
+    namespace: str
+    players: int
+    create_ms: int
+    def __init__(self, lobby_id: _Optional[str] = ..., namespace: _Optional[str] = ..., players: _Optional[int] = ..., create_ms: _Optional[int] = ...) -> None: ...
