@@ -20,7 +20,7 @@ from bench.machine import Bench, loaded
 from bench.postgres import postgres, tidy
 from bench.results import Figure, Result, Run, WrongAnswer, interleaved, median
 from bench.service import Service, running
-from pyservice.control.timestamps import rfc3339
+from pyservice.timestamps import rfc3339
 
 NAME = "lists"
 SHORT, LONG = 100, 100_000

@@ -8,12 +8,11 @@ release before can go on.
 from __future__ import annotations
 
 import json
-import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from pyservice.durable_files import write_file
+from pyservice.timestamps import now_ms, rfc3339
 from pyservice.transport.native import version
 
 FILE: Final = "formats.json"
@@ -85,7 +84,7 @@ def commit_upgrade(data_dir: Path) -> str:
     noted, this = _noted(data_dir), _this_release()
     if noted is None or noted.release.formats == this.formats:
         return f"nothing to commit: {data_dir} has the formats of this release"
-    _note(data_dir, _Noted(this, noted.release, time.time_ns() // 1_000_000))
+    _note(data_dir, _Noted(this, noted.release, now_ms()))
     return f"committed: the next start upgrades {data_dir} from {noted.release.name} to {this.name}"
 
 
@@ -105,10 +104,9 @@ def rollback_losses(data_dir: Path) -> tuple[bool, str]:
     unreadable = before.unreadable(release.formats)
     if not unreadable:
         return True, f"release {before.name} can read {data_dir}: a rollback loses nothing"
-    made = datetime.fromtimestamp(committed_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     return False, (
         f"release {before.name} cannot read {', '.join(unreadable)}. It needs a copy of {data_dir} "
-        f"from before the upgrade ({made}). All changes since then are lost: games, versions, "
+        f"from before the upgrade ({rfc3339(committed_ms)}). All changes since then are lost: games, versions, "
         "tokens, revocations, lobbies and players"
     )
 

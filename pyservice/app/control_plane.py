@@ -55,7 +55,6 @@ from pyservice.control.servers import ServerNode, ServerOperations
 from pyservice.control.service_info import ServiceInfoOperations
 from pyservice.control.signing_keys import SigningKeyFile
 from pyservice.control.sites import SiteOperations
-from pyservice.control.timestamps import now_ms
 from pyservice.control.token_administration import TokenAdministration
 from pyservice.control.tokens import TokenOperations
 from pyservice.control.trials import TrialOperations
@@ -91,6 +90,7 @@ from pyservice.storage.database import DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.ownership import Instance, claim
 from pyservice.storage.quotas import CONFIGURATION_BYTES, LOG_BYTES
+from pyservice.timestamps import now_ms
 from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics

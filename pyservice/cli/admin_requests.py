@@ -16,7 +16,6 @@ from typing import Any, Final, ParamSpec
 from google.protobuf import json_format
 from google.protobuf.message import Message
 
-from pyservice.control.timestamps import rfc3339
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
@@ -25,6 +24,7 @@ from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid, running
 from pyservice.process.launch import GUARD_LOCK
 from pyservice.process.supervisor import SUPERVISOR_LOCK_NAME as SERVE_LOCK
 from pyservice.rpc import InternalClient
+from pyservice.timestamps import rfc3339
 
 _OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SERVE_LOCK})
 """Names of which each data directory has one."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json as json_module
 import sys
 from collections.abc import Callable, Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
 from pyservice.cli.options import Config, DataDir, Json, Set, fail, flags_of, load_or_exit
+from pyservice.timestamps import rfc3339
 
 if TYPE_CHECKING:
     from pyservice.backup.manifest import Manifest
@@ -116,7 +116,7 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
         ring = read_keys(target, manifest)
     except BackupFailed as failed:
         fail([str(failed)])
-    made = datetime.fromtimestamp(manifest.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    made = rfc3339(manifest.created_ms)
     _confirm(
         [
             f"This restores the backup {manifest.name} of {made}, made by release {manifest.release}.",

@@ -18,9 +18,9 @@ from pyservice.cli.admin_requests import (
     running_pids,
     send_request,
 )
-from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 from pyservice.process.drain_file import stored_drain
+from pyservice.timestamps import rfc3339
 
 NOT_RUNNING: Final = 3
 """Exit status of `status` if the service does not run."""

@@ -10,7 +10,6 @@ from typing import Any, Final, NoReturn
 
 from pyservice import data_formats
 from pyservice.cli.configuration_check import certificate_report, check_settings
-from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import static_feed
 from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
 from pyservice.dataplane.namespace_index import NamespaceIndex
@@ -23,6 +22,7 @@ from pyservice.settings.file_permissions import readable_secrets
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.ownership import Instance, claim, take_over
+from pyservice.timestamps import now_ms
 
 _UNLIMITED: Final = (1 << 32) - 1
 _ALL_PORTS: Final = range(1, 1 << 16)

@@ -18,7 +18,6 @@ from google.protobuf.message import Message
 from pyservice.calls import Caller, Subject, TokenKind, WaitForChange
 from pyservice.control import authorization
 from pyservice.control.authorization import rights_of, share_response
-from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.ids import RecordIds
 from pyservice.observability.metrics import OK
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
@@ -30,6 +29,7 @@ from pyservice.storage import audit_log
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.lobbies import storable_text
+from pyservice.timestamps import now_ms, rfc3339
 from pyservice.watch import Topics
 
 PAGE: Final = 100

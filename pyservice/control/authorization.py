@@ -15,10 +15,10 @@ from uuid import UUID
 from pyservice.auth.bearer_token import bearer_token
 from pyservice.calls import Call, Caller, Scope, Share, Subject, TokenKind
 from pyservice.control.batching import Batcher
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import games, groups, namespaces, token_lineage, tokens
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.timestamps import now_ms
 
 _CACHE_TTL_S: Final = 0.9
 """Cache time of a token. Revocations by other processes take effect within a second."""

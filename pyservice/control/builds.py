@@ -12,7 +12,6 @@ from pyservice.control import authorization
 from pyservice.control.deletions import Deletions, require_unused
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
-from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import content_type_problems, path_problems
 from pyservice.control.uploads import (
     Find,
@@ -34,6 +33,7 @@ from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.objects import Objects
 from pyservice.storage.uploads import NewFile
+from pyservice.timestamps import rfc3339
 
 BUILD_MAX_BYTES: Final = 8 << 30
 COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)

@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 from pyservice.control.configuration_encoding import decode, to_feed
 from pyservice.control.data_plane_memory import memory_error
 from pyservice.control.resource_summaries import PublicUrls
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.internal.v1 import configuration_pb2, feed_pb2
 from pyservice.pb.hosting.internal.v1 import configuration_pb2 as pb
 from pyservice.storage import namespaces, quotas, tokens
 from pyservice.storage.database import Record, Transaction
+from pyservice.timestamps import now_ms
 
 _VERSIONS_MAX: Final = 1_024
 _VERSION_BYTES_MAX: Final = 65_536

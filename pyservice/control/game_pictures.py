@@ -13,7 +13,6 @@ from pyservice.control.games import game_topic, group_topic
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import require_valid
 from pyservice.control.resource_summaries import PublicUrls
-from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import path_problems
 from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -23,6 +22,7 @@ from pyservice.storage.database import Record, Transaction
 from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.picture_validation import kind_of_name
 from pyservice.storage.uploads import NewFile
+from pyservice.timestamps import rfc3339
 
 PICTURE_MAX_BYTES: Final = 2 << 20
 _ANSWERS: Final[Mapping[str, tuple[Any, Any]]] = {

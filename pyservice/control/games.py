@@ -42,7 +42,6 @@ from pyservice.control.resource_summaries import (
     namespace_summary,
     version_summary,
 )
-from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import GAME_NAME_MAX
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
@@ -53,6 +52,7 @@ from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, groups, namespaces, quotas, uploads
 from pyservice.storage.database import Conflict, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import rfc3339
 
 FIRST_NAMESPACES: Final = (("prod", "Production"), ("staging", "Staging"))
 FIRST_VERSION: Final = "0.0.1"

@@ -20,7 +20,6 @@ from pyservice.control.authorization import (
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
 from pyservice.control.resource_summaries import PublicUrls, group_summary
-from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.control.tokens import new_secret
 from pyservice.durable_files import write_file
 from pyservice.ids import RecordIds
@@ -28,6 +27,7 @@ from pyservice.pb.hosting.v1 import envelope_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
 from pyservice.storage import groups, service_state, tokens
 from pyservice.storage.database import Conflict, Database, Transaction
+from pyservice.timestamps import now_ms, rfc3339
 
 
 def billing_topic(group_id: str) -> str:

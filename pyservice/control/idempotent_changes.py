@@ -22,12 +22,12 @@ from pyservice.calls import Caller, TokenKind
 from pyservice.control.audit_log import AuditLog
 from pyservice.control.quotas import QuotaChecks
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.storage import stored_responses
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 
 ResponseT = TypeVar("ResponseT", bound=Message)

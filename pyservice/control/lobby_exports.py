@@ -21,7 +21,6 @@ from pyservice.control.lobby_runs import LobbyProcess
 from pyservice.control.name_rules import require_valid
 from pyservice.control.quotas import QuotaChecks, Room
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import ServiceError, field_problem
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import logs_pb2 as pb
@@ -29,6 +28,7 @@ from pyservice.runtime.run_folder import LogLine, LogStream, RunFolder
 from pyservice.storage import lobbies, uploads
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.objects import Objects, ObjectWriter, RunStep
+from pyservice.timestamps import now_ms, rfc3339
 
 EXPORT_URL_EXPIRES_S: Final = 3_600
 _EXPORTS_AT_ONCE: Final = 4

@@ -15,7 +15,6 @@ from typing import Any, Final, Protocol, TypeVar
 from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms, query_milliseconds, rfc3339
 from pyservice.edge_guard.admin_socket import SessionReading
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
@@ -26,6 +25,7 @@ from pyservice.runtime.run_requests import LobbyProgress
 from pyservice.storage import lobbies, service_state
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import now_ms, query_milliseconds, rfc3339
 
 LOBBY_RETENTION_MS: Final = 7 * 24 * 3_600_000
 

@@ -15,7 +15,6 @@ from typing import Final, NamedTuple, Protocol
 
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.runtime.adapters import Adapter
@@ -32,6 +31,7 @@ from pyservice.runtime.run_requests import (
 from pyservice.storage import lobbies
 from pyservice.storage.database import Database
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.timestamps import now_ms
 
 WAIT_MS: Final = 10_000
 _RETRY_INTERVAL_MS: Final = 1_000

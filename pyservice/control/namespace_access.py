@@ -15,13 +15,13 @@ from pyservice.control import authorization
 from pyservice.control.fair_thread_pool import FairThreadPool
 from pyservice.control.name_rules import require_valid
 from pyservice.control.namespaces import NamespaceChange
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.network.hosts import is_host_name
 from pyservice.pb.hosting.v1 import namespaces_pb2 as pb
 from pyservice.schema.configuration_size import domain_bytes
 from pyservice.storage import namespaces
 from pyservice.storage.database import Database, Record, Transaction
+from pyservice.timestamps import now_ms
 
 _DOMAINS_MAX: Final = 1_024
 _USERS_MAX: Final = 1_024

@@ -29,7 +29,6 @@ from pyservice.control.name_rules import (
     require_valid,
 )
 from pyservice.control.resource_summaries import PublicUrls, namespace_summary
-from pyservice.control.timestamps import query_milliseconds, rfc3339
 from pyservice.errors import FieldProblem, ServiceError, field_problem
 from pyservice.ids import NAMESPACE_NAME_MAX
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
@@ -38,6 +37,7 @@ from pyservice.storage import deletions as stored_deletions
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import query_milliseconds, rfc3339
 
 ResponseT = TypeVar("ResponseT", bound=Message)
 

@@ -12,11 +12,11 @@ from typing import Final, cast
 from pyservice.calls import Call, Caller, WaitForChange
 from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.servers import find_server
-from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import logs_pb2, servers_pb2
 from pyservice.runtime.run_folder import LogLine, LogSelection
 from pyservice.runtime.run_logs import LogLines, LogReader
 from pyservice.storage.database import Database
+from pyservice.timestamps import rfc3339
 from pyservice.watch import WAIT_MS, Topics, wait_for_change
 
 _FOLLOW_MS: Final = WAIT_MS + 5_000

@@ -16,7 +16,6 @@ from pyservice.control import authorization
 from pyservice.control.audit_log import AuditLog
 from pyservice.control.data_plane_memory import DataPlaneMemory
 from pyservice.control.feeder import Feeder
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError, field_problem
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2
 from pyservice.pb.hosting.v1 import groups_pb2 as pb
@@ -24,6 +23,7 @@ from pyservice.settings.quotas import QUOTAS, QuotaSettings
 from pyservice.storage import groups, namespaces, quotas
 from pyservice.storage.database import Database, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.timestamps import now_ms
 
 
 class Room(NamedTuple):

@@ -12,7 +12,6 @@ from typing import Any, Final
 from pyservice.calls import Caller
 from pyservice.control.authorization import GrantedScope, scope_covers, scope_of
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms, rfc3339
 from pyservice.errors import ServiceError
 from pyservice.ids import GAME_NAME_MAX, is_name_id, is_uuid
 from pyservice.pb.hosting.internal.v1 import rays_pb2 as internal
@@ -20,6 +19,7 @@ from pyservice.pb.hosting.v1 import rays_pb2 as pb
 from pyservice.schema.validation import validate
 from pyservice.storage import groups, rays
 from pyservice.storage.database import Conflict, Database, Record, Transaction
+from pyservice.timestamps import now_ms, rfc3339
 
 RAY_RETENTION_MS: Final = 24 * 3_600_000
 _SHOWN_MAX: Final = 1_000

@@ -3,10 +3,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from pyservice.control.timestamps import rfc3339
 from pyservice.pb.hosting.v1 import games_pb2, groups_pb2
 from pyservice.settings.sections import Region
 from pyservice.storage.database import Record
+from pyservice.timestamps import rfc3339
 
 
 @dataclass(slots=True)

@@ -13,11 +13,11 @@ from typing import Final, NoReturn
 from pyservice.control.deletions import RemoveRun
 from pyservice.control.lobby_records import LOBBY_RETENTION_MS
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import Unreachable
 from pyservice.storage import servers
 from pyservice.storage.database import DELETION_BATCH_ROWS, Database
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import now_ms
 
 DESTROYED_SERVERS_MAX: Final = 1_000
 """Maximum of kept destroyed servers of a namespace."""

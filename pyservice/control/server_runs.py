@@ -15,7 +15,6 @@ from typing import Final, Protocol
 from pyservice.control.lobby_records import RUN_FAILURE_CODES
 from pyservice.control.lobby_runs import RunSupervisor, api_variables
 from pyservice.control.retrying_job import RetryingJob
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -30,6 +29,7 @@ from pyservice.runtime.run_requests import (
 from pyservice.storage import servers
 from pyservice.storage.database import Database, Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
+from pyservice.timestamps import now_ms
 
 COMPARE_INTERVAL_S: Final = 60.0
 

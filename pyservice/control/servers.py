@@ -25,7 +25,6 @@ from pyservice.control.configuration_validation import (
 from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import require_valid
 from pyservice.control.server_runs import ServerRuns
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import FieldProblem, ServiceError, Unreachable, field_problem
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -34,6 +33,7 @@ from pyservice.schema.findings import report_findings
 from pyservice.storage import builds, games, servers
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import now_ms
 
 PAGE: Final = 64
 LEASE_WAIT_S: Final = 2.0

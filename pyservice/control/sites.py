@@ -10,7 +10,6 @@ from pyservice.control import authorization
 from pyservice.control.deletions import Deletions, require_unused
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import display_name_problems, require_valid
-from pyservice.control.timestamps import rfc3339
 from pyservice.control.upload_validation import content_type_problems, path_problems
 from pyservice.control.uploads import UploadLifecycle, UploadPlan
 from pyservice.errors import FieldProblem, ServiceError, field_problem
@@ -20,6 +19,7 @@ from pyservice.storage import games, uploads
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.uploads import NewFile
+from pyservice.timestamps import rfc3339
 
 SITE_MAX_BYTES: Final = 1 << 30
 FILES_MAX: Final = 10_000

@@ -20,7 +20,6 @@ from pyservice.control.feed_lanes import Confirmation
 from pyservice.control.feeder import Feeder
 from pyservice.control.idempotent_changes import RecordContext
 from pyservice.control.name_rules import require_valid
-from pyservice.control.timestamps import rfc3339
 from pyservice.control.undelivered_secrets import (
     NewToken,
     NoteStored,
@@ -43,6 +42,7 @@ from pyservice.storage import token_lineage, tokens
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.database_errors import retry_on_conflict
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import rfc3339
 
 DEVELOPMENT_MS: Final = 30 * 24 * 3_600_000
 _SECRET_BYTES: Final = 32

@@ -25,13 +25,13 @@ from pyservice.control.games import game_topic, group_topic
 from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import display_name_problems, problem_messages, require_valid
 from pyservice.control.resource_summaries import version_summary
-from pyservice.control.timestamps import rfc3339
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
 from pyservice.storage import builds, games, quotas, uploads
 from pyservice.storage import deletions as stored_deletions
 from pyservice.storage.database import Transaction
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import rfc3339
 
 Input = pb.CreateVersionRequest | pb.ValidateVersionRequest
 

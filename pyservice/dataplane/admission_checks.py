@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, Literal
 from urllib.parse import urlencode
 
@@ -19,6 +18,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.v1 import matchmaker_pb2 as pb
+from pyservice.timestamps import rfc3339
 
 _captcha_log = get_logger("captcha")
 
@@ -215,11 +215,10 @@ def verification_body(mode: str, question: VerificationRequest) -> bytes:
 
 
 def _lobby(lobby: Lobby) -> dict[str, Any]:
-    created = datetime.fromtimestamp(lobby.create_ts_ms / 1000, UTC)
     return {
         "lobby_id": format_uuid(lobby.id),
         "region_id": lobby.region,
-        "create_ts": created.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        "create_ts": rfc3339(lobby.create_ts_ms),
         "is_closed": lobby.is_closed,
     }
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Final, NamedTuple
 
 from pyservice.dataplane.engine import Engine
@@ -17,6 +15,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 from pyservice.process.drain_file import Drain, DrainFile, drain_refusal
 from pyservice.schema.validation import require_valid
+from pyservice.timestamps import now_ms, rfc3339
 
 _CHECK_INTERVAL_S: Final = 0.5
 _COUNT_AGE_S: Final = 3.0
@@ -50,7 +49,7 @@ class Draining:
         labels: Callable[[], Mapping[bytes, str]],
         count_servers: Callable[[], int | None],
         on_changed: Callable[[], None],
-        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         """`labels` returns `game/namespace` by the id of the namespace.
 
@@ -164,11 +163,8 @@ class Draining:
         if self.drain.is_over:
             return "the service is ending"
         known_servers = "unknown" if servers is None else servers
-        until = datetime.fromtimestamp(self.drain.deadline_ms / 1000, UTC).isoformat(
-            timespec="seconds"
-        )
         left = f"lobbies: {lobbies}, servers: {known_servers}, players: {players}"
-        return f"until {until}, waits for {left}"
+        return f"until {rfc3339(self.drain.deadline_ms)}, waits for {left}"
 
     def status(self) -> pb.DrainStatus | None:
         if self.drain is None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
@@ -17,11 +16,11 @@ from google.protobuf.message import Message
 
 from pyservice.schema.json_decoding import enum_spellings
 from pyservice.schema.methods import form_of, is_map, map_value
+from pyservice.timestamps import rfc3339
 
 JsonEncoder = Callable[[Any], Any]
 
 _Put = Callable[[Any, dict[str, Any]], None]
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def compile_encoder(descriptor: Descriptor) -> JsonEncoder:
@@ -107,8 +106,7 @@ def _write_bytes(value: bytes) -> str:
 
 
 def _write_timestamp(message: Any) -> str:
-    moment = _EPOCH + timedelta(seconds=message.seconds, milliseconds=message.nanos // 1_000_000)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return rfc3339(message.seconds * 1000 + message.nanos // 1_000_000)
 
 
 class PrerenderedJson(Message):

@@ -18,7 +18,6 @@ import contextlib
 import json
 import socket
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 from uuid import uuid4
@@ -46,6 +45,7 @@ from pyservice.durable_files import write_file
 from pyservice.process.child_process import NO_RESTART
 from pyservice.storage.database import OWNER_LOCK, Database
 from pyservice.storage.database_errors import DatabaseUnusable, sqlstate
+from pyservice.timestamps import rfc3339
 
 INSTANCE_FILE: Final = "instance.json"
 OWNER_TABLE: Final = "service_owner"
@@ -120,8 +120,7 @@ class Owner(NamedTuple):
 
     @property
     def renewed(self) -> str:
-        time = datetime.fromtimestamp(self.renewed_ms // 1000, UTC)
-        return time.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return rfc3339(self.renewed_ms)
 
 
 class OwnedByAnother(DatabaseUnusable):

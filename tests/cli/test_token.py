@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.cli import admin_requests
-from pyservice.control.timestamps import rfc3339
+from pyservice.timestamps import rfc3339
 from tests.support.data_plane_service import GAME, MakeService, Service, document, version
 from tests.support.namespace_configurations import OTHER_NAMESPACE_ID
 from tests.support.waiting import until

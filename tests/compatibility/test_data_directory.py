@@ -160,6 +160,7 @@ def commit(data_dir: Path) -> None:
     check = run(data_dir, "rollback-check")
     assert check.returncode == 1
     assert f"release {RELEASE} cannot read journal 2 (it reads 1), records" in check.stdout
+    assert re.search(r"before the upgrade \(\d{4}-\d\d-\d\dT[\d:]{8}\.\d{3}Z\)", check.stdout)
 
 
 def pid_of(service: FullService, run_id: str) -> int:

@@ -7,11 +7,11 @@ from uuid import uuid4
 
 from sqlalchemy import insert
 
-from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.pb.hosting.internal.v1.configuration_pb2 import DevelopmentToken
 from pyservice.storage import namespaces
 from pyservice.storage.tables import auth_users, namespace_tokens, versions
+from pyservice.timestamps import now_ms
 from tests.support.namespace_scenario import IDS, Records
 
 

@@ -28,7 +28,6 @@ from pyservice.control.idempotent_changes import IdempotentChanges, RecordContex
 from pyservice.control.namespace_access import NamespaceAccessOperations
 from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.control.resource_summaries import PublicUrls
-from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import TokenOperations
 from pyservice.dataplane.configuration_feed import HELD_BYTES_MAX, ConfigurationFeed
 from pyservice.dataplane.feed_files import FeedFiles
@@ -44,6 +43,7 @@ from pyservice.rpc import Handler, InternalClient, InternalServer
 from pyservice.storage import games, groups, namespaces
 from pyservice.storage.database import Database, Transaction
 from pyservice.storage.tables import namespaces as namespaces_table
+from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 from tests.support.token_checks import is_revoked
 from tests.support.waiting import PATIENCE_S, eventually

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from uuid import uuid4
 
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import Unreachable
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
+from pyservice.timestamps import now_ms
 
 NAMESPACE = str(uuid4())
 VERSION = str(uuid4())

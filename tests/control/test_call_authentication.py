@@ -11,11 +11,11 @@ import pytest
 
 from pyservice.calls import Call, Caller, Share
 from pyservice.control.authorization import CallAuthenticator, share_response
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.storage import token_lineage
 from pyservice.storage.database import Database, Transaction, open_database
 from pyservice.storage.migrations import migrate
+from pyservice.timestamps import now_ms
 from tests.support.namespace_scenario import Records
 
 pytestmark = pytest.mark.anyio

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pyservice.control.timestamps import now_ms
 from pyservice.storage import groups
+from pyservice.timestamps import now_ms
 from tests.support.command_line import output
 from tests.support.full_service import Developer
 from tests.support.namespace_scenario import Records

@@ -6,9 +6,9 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.v1 import servers_pb2
 from pyservice.storage import builds, servers
+from pyservice.timestamps import now_ms
 from tests.control.site_files import FILES, file_fields
 from tests.support.full_service import Developer
 from tests.support.namespace_scenario import IDS, Records

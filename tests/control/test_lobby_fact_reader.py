@@ -17,7 +17,6 @@ from pyservice.control.lobby_records import (
     LobbyRecordLookup,
 )
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.internal.v1 import facts_pb2 as pb
@@ -26,6 +25,7 @@ from pyservice.storage import games, groups, lobbies, namespaces, service_state
 from pyservice.storage.database import Database, Record
 from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.tables import lobbies as lobbies_table
+from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 from tests.control.scripted_facts import NAMESPACE, ScriptedFacts, about, ended
 from tests.control.service_fixtures import each_database

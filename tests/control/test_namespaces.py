@@ -8,8 +8,8 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.timestamps import now_ms
 from pyservice.storage import namespaces
+from pyservice.timestamps import now_ms
 from tests.control.response_shapes import FLAG, ID, NAMESPACE_SUMMARY, NUMBER, TEXT, TIME, shape
 from tests.support.full_service import ARENA_MODES, Developer
 from tests.support.namespace_scenario import IDS, Records

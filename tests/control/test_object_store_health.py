@@ -43,7 +43,9 @@ async def test_removed_folder_is_reported_until_it_is_back(
     assert watch.problem == ""
     (tmp_path / "objects").rename(tmp_path / "aside")
     await watch.check()
-    assert watch.problem == "control/objects cannot be used: cannot write to incoming, pending, kept"
+    assert (
+        watch.problem == "control/objects cannot be used: cannot write to incoming, pending, kept"
+    )
     (tmp_path / "aside").rename(tmp_path / "objects")
     await watch.check()
     assert (watch.problem, watch.job.unexpected_errors) == ("", 0)

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.timestamps import milliseconds
+from pyservice.timestamps import milliseconds
 from tests.support.full_service import Developer, ServiceResponse, eventually
 
 pytestmark = pytest.mark.anyio

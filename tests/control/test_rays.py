@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 from sqlalchemy import select
 
-from pyservice.control.timestamps import milliseconds
 from pyservice.observability.rays import SLOW_S
 from pyservice.storage.tables import rays
+from pyservice.timestamps import milliseconds
 from tests.support.full_service import (
     ARENA_MODES,
     BY_SLUG,

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, select
 from pyservice.control import server_retention
 from pyservice.control.lobby_records import LOBBY_RETENTION_MS
 from pyservice.control.server_retention import DESTROYED_SERVERS_MAX, ServerRetention
-from pyservice.control.timestamps import now_ms
 from pyservice.errors import Unreachable
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.node_allocation import PORT_QUARANTINE_S
@@ -25,6 +24,7 @@ from pyservice.storage.list_pages import PageBounds
 from pyservice.storage.sqlite import SqliteDatabase
 from pyservice.storage.tables import server_tags
 from pyservice.storage.tables import servers as servers_table
+from pyservice.timestamps import now_ms
 from tests.control.feeder_setup import IDS, Source
 from tests.control.feeder_setup import source as source
 from tests.control.service_fixtures import each_database

@@ -13,12 +13,12 @@ import pytest
 from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.servers import server_message
-from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import RunEnd
 from pyservice.storage import servers
 from pyservice.storage.database import Database
+from pyservice.timestamps import now_ms
 from tests.control.feeder_setup import IDS, Source, wait_for
 from tests.control.feeder_setup import source as source
 from tests.control.service_fixtures import each_database

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.storage import token_listing
 from pyservice.storage.tables import cloud_tokens
+from pyservice.timestamps import now_ms
 from tests.control.new_developers import new_developer
 from tests.support.command_line import error_output, json_output, output
 from tests.support.full_service import Developer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.control.timestamps import now_ms, rfc3339
+from pyservice.timestamps import now_ms, rfc3339
 from tests.control.new_developers import new_developer
 from tests.support.full_service import Developer, eventually
 from tests.support.namespace_scenario import Records

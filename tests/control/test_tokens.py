@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.timestamps import now_ms
+from pyservice.timestamps import now_ms
 from tests.control.bulk_records import add_tokens
 from tests.control.new_developers import new_developer
 from tests.control.response_shapes import ID, TEXT, TIME, shape

@@ -15,7 +15,6 @@ from pyservice.calls import Call, Caller, TokenKind
 from pyservice.control.device_links import DeviceLinkKeys, DeviceLinkOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.signing_keys import SigningKeyFile
-from pyservice.control.timestamps import now_ms
 from pyservice.ids import RecordIds
 from pyservice.pb.hosting.v1 import devices_pb2 as pb
 from pyservice.storage import games, groups, quotas
@@ -23,6 +22,7 @@ from pyservice.storage import tokens as links
 from pyservice.storage.database import Database
 from pyservice.storage.database_errors import Conflict
 from pyservice.storage.tables import device_links, identities, members
+from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 from tests.control.feeder_setup import LINKS
 from tests.control.site_files import complete_site

@@ -17,7 +17,6 @@ from pyservice.control import undelivered_secrets
 from pyservice.control.authorization import GrantedScope
 from pyservice.control.data_plane_client import DataPlaneClient
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
-from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import TokenOperations
 from pyservice.errors import ServiceError
 from pyservice.ids import RecordIds
@@ -27,6 +26,7 @@ from pyservice.storage import games, groups
 from pyservice.storage import tokens as rows
 from pyservice.storage.database import Transaction, open_database
 from pyservice.storage.list_pages import PageBounds
+from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 from tests.control.feeder_setup import FedPlane, FeedScenario, Source, without_entry
 from tests.control.feeder_setup import plane as plane

@@ -15,13 +15,13 @@ from pyservice.control.games import GameDeletions, GameOperations
 from pyservice.control.idempotent_changes import IdempotentChanges, RecordContext
 from pyservice.control.lobby_records import LobbyFactReader
 from pyservice.control.namespaces import NamespaceOperations
-from pyservice.control.timestamps import now_ms
 from pyservice.control.versions import VersionOperations
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import feed_pb2
 from pyservice.pb.hosting.v1 import games_pb2, namespaces_pb2, versions_pb2
 from pyservice.storage import games, namespaces
 from pyservice.storage.database import Database
+from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 from tests.control.feeder_setup import EPOCH, IDS, Source
 from tests.control.scripted_facts import NAMESPACE, VERSION, ScriptedFacts, ended

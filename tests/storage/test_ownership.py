@@ -111,8 +111,8 @@ async def test_other_instance_is_refused_with_the_name_of_the_owner(
         await own(other, THERE, NOW_MS + 86_400_000)
     assert str(caught.value) == (
         f"the database {other.location} belongs to the service on host-a with the data directory /srv/a, last seen "
-        "at 2027-01-15T08:00:00Z: give this service another database, or run pyservice takeover if the other service "
-        "is lost"
+        "at 2027-01-15T08:00:00.000Z: give this service another database, or run pyservice takeover if the other "
+        "service is lost"
     )
     await write_once(database)
     assert await own(database) == 2
@@ -269,7 +269,7 @@ async def test_earlier_state_is_refused_until_a_takeover(state: State) -> None:
             await state.own()
         assert str(caught.value) == (
             f"the database {state.database.location} was restored to an earlier time, "
-            "2027-01-15T08:00:00Z, and lacks later changes of this service: restore its newest "
+            "2027-01-15T08:00:00.000Z, and lacks later changes of this service: restore its newest "
             "state, or run pyservice takeover to go on with this one"
         )
     await take_over(state.database, state.instance, NOW_MS)

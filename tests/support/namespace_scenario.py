@@ -12,13 +12,13 @@ from uuid import uuid4
 import httpx
 from sqlalchemy import Select, Table, delete, insert, select, update
 
-from pyservice.control.timestamps import now_ms
 from pyservice.control.tokens import new_secret
 from pyservice.ids import RecordIds
 from pyservice.storage import groups, namespaces, token_lineage, tokens
 from pyservice.storage.database import Database
 from pyservice.storage.tables import groups as groups_table
 from pyservice.storage.tables import lobbies, members, metadata
+from pyservice.timestamps import now_ms
 from tests.support.full_service import (
     ARENA_MODES,
     Developer,

@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 from uuid import UUID, uuid4
 
 from pyservice.auth import keyring
-from pyservice.control.timestamps import now_ms
 from pyservice.dataplane import engine
 from pyservice.storage.database import open_database
+from pyservice.timestamps import now_ms
 from tests.contract.areas.control_plane import game_token, public_token, service_token
 from tests.contract.scenario import Scenario, placeholder
 from tests.support.namespace_scenario import Records

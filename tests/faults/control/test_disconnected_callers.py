@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from pyservice.cli.admin_requests import control_socket
-from pyservice.control.timestamps import now_ms
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as admin
 from pyservice.rpc import InternalClient
+from pyservice.timestamps import now_ms
 from tests.faults.control.blocked_commits import BlockedCommitsService
 from tests.faults.control.blocked_commits import full_service as full_service
 from tests.support.full_service import Developer, GrpcClient, ServiceClient, eventually

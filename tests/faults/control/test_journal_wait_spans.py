@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.timestamps import milliseconds
+from pyservice.timestamps import milliseconds
 from tests.support.full_service import Developer, ServiceClient, eventually
 from tests.support.killed_service import KilledService
 from tests.support.waiting import until
