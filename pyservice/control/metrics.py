@@ -65,7 +65,7 @@ def counter(name: str, text: str, value: int | Mapping[str, int], label: str = "
     return family(f"hosting_control_{name}_total", "counter", text, labelled)
 
 
-def labels(label: str, values: Mapping[str, int]) -> dict[str, int]:
+def labels(label: str, values: Mapping[str, float]) -> dict[str, float]:
     """Returns the samples of a family with one label."""
     return {f'{{{label}="{value}"}}': count for value, count in sorted(values.items())}
 

@@ -7,10 +7,11 @@ two seconds.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from pyservice.control.metrics import family, labels
 from pyservice.control.retrying_job import RetryingJob
 from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -197,30 +198,35 @@ class ResourceUsage:
 
     def _lines(self) -> Iterator[str]:
         rows = sorted(self._namespaces.items())
-        yield from _head("traffic_bytes_total", "counter", "Bytes between game servers and players")
-        for label, namespace in rows:
-            yield from _both_ways("traffic_bytes_total", label, namespace.traffic[:2])
-        yield from _head(
-            "traffic_packets_total", "counter", "Datagrams between game servers and players"
+        yield from family(
+            "hosting_namespace_traffic_bytes_total",
+            "counter",
+            "Bytes between game servers and players.",
+            _both_ways((label, namespace.traffic[:2]) for label, namespace in rows),
         )
-        for label, namespace in rows:
-            yield from _both_ways("traffic_packets_total", label, namespace.traffic[2:])
-        yield from _head("server_cpu_seconds_total", "counter", "Processor time of game servers")
-        for label, namespace in rows:
-            seconds = namespace.cpu_time_us / _US_PER_S
-            yield f'hosting_namespace_server_cpu_seconds_total{{namespace="{label}"}} {seconds}\n'
-        yield from _head("server_memory_bytes", "gauge", "Memory of running game servers")
-        for label, namespace in rows:
-            value = namespace.memory_bytes
-            yield f'hosting_namespace_server_memory_bytes{{namespace="{label}"}} {value}\n'
+        yield from family(
+            "hosting_namespace_traffic_packets_total",
+            "counter",
+            "Datagrams between game servers and players.",
+            _both_ways((label, namespace.traffic[2:]) for label, namespace in rows),
+        )
+        yield from family(
+            "hosting_namespace_server_cpu_seconds_total",
+            "counter",
+            "Processor time of game servers.",
+            labels("namespace", {label: one.cpu_time_us / _US_PER_S for label, one in rows}),
+        )
+        yield from family(
+            "hosting_namespace_server_memory_bytes",
+            "gauge",
+            "Memory of running game servers.",
+            labels("namespace", {label: one.memory_bytes for label, one in rows}),
+        )
 
 
-def _head(name: str, kind: str, text: str) -> Iterator[str]:
-    yield f"# HELP hosting_namespace_{name} {text}.\n"
-    yield f"# TYPE hosting_namespace_{name} {kind}\n"
-
-
-def _both_ways(name: str, label: str, values: tuple[int, ...]) -> Iterator[str]:
-    for way, value in zip(("in", "out"), values, strict=True):
-        labels = f'namespace="{label}",way="{way}"'
-        yield f"hosting_namespace_{name}{{{labels}}} {value}\n"
+def _both_ways(rows: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, int]:
+    return {
+        f'{{namespace="{label}",way="{way}"}}': value
+        for label, values in rows
+        for way, value in zip(("in", "out"), values, strict=True)
+    }
