@@ -32,6 +32,7 @@ from tests.support.command_line import run
 from tests.support.fault_shim import compiled_library
 from tests.support.full_service import Developer, FullService, HttpClient, running
 from tests.support.killed_service import KilledService
+from tests.support.network_namespace import own_network
 from tests.support.stored_openapi import RELEASE
 from tests.support.waiting import PATIENCE_S, eventually
 
@@ -90,6 +91,13 @@ def test_directory_stays_as_it_is_until_the_upgrade_is_committed(folder: Path, f
 
 
 @pytest.fixture
+def network() -> Iterator[None]:
+    """The directory has port numbers that another program could use."""
+    with own_network():
+        yield
+
+
+@pytest.fixture
 def keeper(folder: Path) -> Path:
     """The keeper of the stored release."""
     keeper = folder / "hosting-keeper"
@@ -120,7 +128,7 @@ REFUSED: Final = "refused"
 
 @pytest.fixture(params=[UPGRADED, REFUSED])
 def service(
-    request: pytest.FixtureRequest, folder: Path, facts: Any, keeper: Path
+    request: pytest.FixtureRequest, folder: Path, facts: Any, keeper: Path, network: None
 ) -> Iterator[FullService]:
     """A service over that directory, beside the running game servers.
 
