@@ -125,6 +125,7 @@ class DataPlane:
         # If a background task dies, the data plane continues to serve players and reports that it
         # is not ready.
         self._tasks = BackgroundTasks()
+        self._reload_lock = asyncio.Lock()
         self._public_listeners = listeners = open_listeners(
             settings, LISTENERS_OF_ROLE["data"], inherited
         )
@@ -449,18 +450,25 @@ class DataPlane:
 
         Also reads the certificate and the feed file (`--feed`) again.
         """
-        settings = reread_settings(reread, self._settings, names_unapplied=True)
-        if settings is None or not reload_certificate(self._certificate, settings):
-            return
-        self._limits.change(settings.rate_limits)
-        self._tiers = settings.tiers
-        self._feed.group_bytes_max = settings.quotas.configuration_bytes
-        if self._readiness is not None:
-            self._processes.set_tiers(self._tiers)
-            self._processes.quota.defaults = settings.quotas
-        if self._static_feed is not None:
-            self._static_feed.reload()
-        _log.info("reloaded")
+        self._tasks.finish("reload", self._reload(reread))
+
+    async def _reload(self, reread: Callable[[], Settings]) -> None:
+        async with self._reload_lock:
+            # A thread, because the check of a large feed file takes a second.
+            settings = await asyncio.to_thread(
+                reread_settings, reread, self._settings, names_unapplied=True
+            )
+            if settings is None or not reload_certificate(self._certificate, settings):
+                return
+            self._limits.change(settings.rate_limits)
+            self._tiers = settings.tiers
+            self._feed.group_bytes_max = settings.quotas.configuration_bytes
+            if self._readiness is not None:
+                self._processes.set_tiers(self._tiers)
+                self._processes.quota.defaults = settings.quotas
+            if self._static_feed is not None:
+                self._static_feed.reload()
+            _log.info("reloaded")
 
     async def stop(self, signals: StopSignals) -> None:
         """Reports not ready, waits `lame_duck_ms`, finishes the requests and then syncs the

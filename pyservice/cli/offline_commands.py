@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 
 from pyservice import data_formats
-from pyservice.cli.configuration_check import certificate_report, check_settings
-from pyservice.dataplane import static_feed
-from pyservice.dataplane.feed_validation import OperatorLimits, configuration_problems
-from pyservice.dataplane.namespace_index import NamespaceIndex
+from pyservice.cli.configuration_check import certificate_report, check_settings, feed_problems
 from pyservice.edge_guard.configuration import edge_guard_report
 from pyservice.errors import ServiceError
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
@@ -23,9 +20,6 @@ from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.ownership import Instance, claim, take_over
 from pyservice.timestamps import now_ms
-
-_UNLIMITED: Final = (1 << 32) - 1
-_ALL_PORTS: Final = range(1, 1 << 16)
 
 
 def check_configuration(flags: Mapping[str, object], config: Path | None) -> ConfigurationReport:
@@ -40,11 +34,11 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
                 problems += edge_guard_report(error.usable).problems
             if "tls" not in wrong:
                 problems += certificate_report(error.usable).problems
-            problems += _feed_problems(error.usable, wrong)
+            problems += feed_problems(error.usable, wrong)
         secrets = readable_secrets(config)
         return ConfigurationReport(problems, [] if secrets is None else [secrets])
     problems, warnings = check_settings(settings, config)
-    problems = problems + _feed_problems(settings) + _activation_problems(settings)
+    problems = problems + feed_problems(settings) + _activation_problems(settings)
     return ConfigurationReport(problems, warnings)
 
 
@@ -54,34 +48,6 @@ def _activation_problems(settings: Settings) -> list[str]:
     except ActivationFailed as failed:
         return failed.problems
     return []
-
-
-def _feed_problems(settings: Settings, wrong: Collection[str] = ()) -> list[str]:
-    path = settings.feed_file
-    if path is None:
-        return []
-    try:
-        content = static_feed.read_feed_file(path)
-    except static_feed.FeedDocumentError as error:
-        return [f"{path}: {problem}" for problem in error.problems]
-    limits = OperatorLimits(
-        _UNLIMITED if "player_limit_max" in wrong else settings.player_limit_max,
-        None if "regions" in wrong else {region.name_id for region in settings.regions},
-        settings.verification_allowed_networks,
-        settings.captcha.endpoints,
-        _ALL_PORTS if "runtime" in wrong else settings.runtime.host_ports.numbers,
-    )
-    lines = []
-    namespaces = NamespaceIndex()
-    for configuration in content.configurations:
-        problems = configuration_problems(configuration, limits, namespaces)
-        name = f"{configuration.game.name_id}/{configuration.name_id}"
-        lines += [
-            f"{path}: {name}: {'.'.join(problem.path)}: {problem.reason}" for problem in problems
-        ]
-        if not problems:
-            namespaces.put(configuration)
-    return lines
 
 
 def migrate_database(settings: Settings) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
-from pyservice.cli.configuration_check import check_settings
+from pyservice.cli.configuration_check import check_settings, feed_problems
 from pyservice.cli.options import fail, load_or_exit
 from pyservice.data_formats import FormatsRefused, require_formats
 from pyservice.process.directory_lock import DirectoryUnusable, make_folder
@@ -52,9 +52,10 @@ def serve(
     def reread() -> Settings:
         settings = load(flags, config)
         # The supervisor has judged the files before its children read the settings.
-        report = check_settings(settings, config) if parent is None else _UNCHECKED
-        if report.problems:
-            raise SettingsError([Problem("", "", problem) for problem in report.problems])
+        if parent is None:
+            problems = check_settings(settings, config).problems + feed_problems(settings)
+            if problems:
+                raise SettingsError([Problem("", "", problem) for problem in problems])
         return settings
 
     configuration = load_or_exit(flags, config)

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import concurrent.futures
+import functools
 import json
 import os
 import signal
 import socket
 import stat
 from collections.abc import Iterator
+from uuid import uuid4
 
 import pytest
 
@@ -151,6 +153,43 @@ def test_sighup_reads_the_feed_again(service: Service) -> None:
     assert service.process is not None
     service.process.send_signal(signal.SIGHUP)
     until(lambda: service.find(public, "brawl").json()["code"] == "MATCHMAKER_NO_AVAILABLE_LOBBIES")
+
+
+def test_sighup_refuses_a_feed_file_that_check_config_refuses(make_service: MakeService) -> None:
+    service = make_service()
+    service.settings = {}
+    config = service.folder / "service.toml"
+    config.write_text("[rate_limits.client]\nper_second = 0\n")
+    service.start("--config", str(config))
+    assert service.process is not None
+    public = service.public_token()
+    [namespace] = json.loads(service.feed_file.read_text())["namespaces"]
+    namespace |= {"revision": namespace["revision"] + 1, "versions": [version(brawl={})]}
+    wrong = {**namespace, "namespace_id": str(uuid4()), "name_id": "Not A Name"}
+    config.write_text("[rate_limits.client]\nper_second = 0.001\nburst = 1\n")
+
+    for feed, problem in (
+        (json.dumps({"namespaces": [namespace, wrong]}), "name_id: must"),
+        ("nonsense", "is not JSON"),
+    ):
+        service.feed_file.write_text(feed)
+        checked = service.command("check-config", "--feed", str(service.feed_file))
+        assert checked.returncode == 1
+        assert problem in checked.stderr
+        service.process.send_signal(signal.SIGHUP)
+        until(functools.partial(is_refused, service, problem))
+        for _ in range(2):
+            answer = service.find(public, "brawl").json()
+            assert answer["code"] == "MATCHMAKER_GAME_MODE_NOT_FOUND"
+
+    service.feed_file.write_text(json.dumps({"namespaces": [namespace]}))
+    service.process.send_signal(signal.SIGHUP)
+    until(lambda: service.find(public, "brawl").status_code == 429)
+
+
+def is_refused(service: Service, problem: str) -> bool:
+    lines = [line for line in service.log().splitlines() if "settings not reloaded" in line]
+    return any(problem in line for line in lines)
 
 
 def test_rate_limits_apply_by_default(make_service: MakeService) -> None:
