@@ -16,6 +16,7 @@ from pyservice.settings import (
     lobby_certificate_warning,
 )
 from pyservice.settings.file_permissions import readable_secrets
+from pyservice.settings.machine_capacity import capacity_warnings
 
 _UNLIMITED: Final = (1 << 32) - 1
 _ALL_PORTS: Final = range(1, 1 << 16)
@@ -30,6 +31,7 @@ def check_settings(settings: Settings, config: Path | None) -> ConfigurationRepo
         ephemeral_public_ports(settings),
         configuration_memory_warning(settings),
         *exposure_warnings(settings),
+        *capacity_warnings(settings),
         *edge.warnings,
         *public.warnings,
     )

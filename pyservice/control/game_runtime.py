@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections import Counter
 from collections.abc import Coroutine, Iterable
 from pathlib import Path
@@ -34,6 +33,7 @@ from pyservice.runtime.run_supervisor import RunSupervisor
 from pyservice.runtime.unbound_ports import UnboundPorts
 from pyservice.runtime.unpacked_builds import UnpackedBuilds
 from pyservice.settings import Settings, Tier
+from pyservice.settings.machine_capacity import machine_capacity
 from pyservice.settings.user_ids import host_user_ids
 from pyservice.storage import builds
 from pyservice.storage.database import Database
@@ -276,6 +276,7 @@ class GameRuntime:
 
 def _capacity(settings: Settings) -> Resources:
     runtime = settings.runtime
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
-    cores = len(os.sched_getaffinity(0))
-    return Resources(runtime.cpu_millicores or cores * 1000, runtime.memory_mb or memory)
+    machine = machine_capacity()
+    return Resources(
+        runtime.cpu_millicores or machine.cpu_millicores, runtime.memory_mb or machine.memory_mb
+    )

@@ -268,12 +268,13 @@ def test_expired_certificate_of_edge_guard_is_a_problem(tmp_path: Path) -> None:
     assert problem.startswith(f"pyservice: edge.certificates.0: {tmp_path}/server.pem expired on")
 
 
-def test_settings_without_protection_are_warnings(tmp_path: Path) -> None:
+def test_unsafe_settings_are_warnings(tmp_path: Path) -> None:
     flags = ("--http", "0.0.0.0:8080", "--metrics", "0.0.0.0:8090")
-    result = CliRunner().invoke(app, ["check-config", *flags, "--set", "runtime.isolation=none"])
+    changes = ("--set", "runtime.isolation=none", "--set", "runtime.memory_mb=1000000000")
+    result = CliRunner().invoke(app, ["check-config", *flags, *changes])
     assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
     names = [line.split()[2] for line in result.stderr.splitlines()]
-    assert names == ["http", "metrics", "runtime.isolation"]
+    assert names == ["http", "metrics", "runtime.isolation", "runtime.memory_mb"]
 
 
 def test_quotas_that_let_one_identity_fill_the_memory_are_a_warning(tmp_path: Path) -> None:
