@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -27,13 +28,14 @@ from pyservice.backup.manifest import (
 from pyservice.backup.references import missing_objects
 from pyservice.backup.target import BUCKET, BackupFailed, Store, StoredFile, Target
 from pyservice.observability.logging import get_logger
+from pyservice.runtime.filesystem import is_disk_short
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
 from pyservice.storage.record_copy import RECORDS, copy_records
 from pyservice.transport.native import version
 
-DATA_PLANE: Final = (keyring.FILE,)
-CONTROL_PLANE: Final = ("control/keys.json", "control/owner.token")
+_KEYS: Final = (keyring.FILE, "control/keys.json")
+_OWNER_TOKEN: Final = "control/owner.token"
 _KEPT: Final = "kept"
 _ATTEMPTS: Final = 3
 _SCRATCH: Final = ".backup-"
@@ -49,8 +51,10 @@ async def create_backup(
 ) -> Manifest:
     """Stores a backup, and removes all but the newest `backup.keep` ones. Raises BackupFailed.
 
-    Objects that an earlier backup has are not stored again.
+    The caller has the lock `control/BACKUP.LOCK`. Objects that an earlier backup has are not stored
+    again.
     """
+    _remove_scratch(settings.data_dir)
     before = complete_backups(target)
     known = dict(read_objects(target, before[-1])) if before else {}
     now = datetime.now(UTC)
@@ -85,6 +89,12 @@ async def create_backup(
     return manifest
 
 
+def _remove_scratch(data_dir: Path) -> None:
+    """Removes the copies of the records that killed backups have left."""
+    for folder in (data_dir / "control").glob(f"{_SCRATCH}*"):
+        shutil.rmtree(folder)
+
+
 async def _copy_records(
     settings: Settings,
     database: Database,
@@ -95,11 +105,20 @@ async def _copy_records(
 ) -> tuple[str, StoredFile, Mapping[str, StoredFile]]:
     """Stores a snapshot of the records, and then the objects. Returns the revision, too."""
     control = settings.data_dir / "control"
+
+    def note_copied(length: int) -> None:
+        if is_disk_short(control, settings.storage_reserve_bytes):
+            raise BackupFailed(
+                f"the disk of {control} has no room for a copy of the records: free some, see "
+                "storage_reserve_bytes"
+            )
+        target.throttle.wait(length)
+
     with tempfile.TemporaryDirectory(dir=control, prefix=_SCRATCH) as folder:
         file = Path(folder) / RECORDS
         for _ in range(_ATTEMPTS):
             file.unlink(missing_ok=True)
-            revision = await copy_records(database, control, file)
+            revision = await copy_records(database, control, file, note_copied)
             known = _copy_objects(target, objects, known)
             # An object that was removed meanwhile is not in newer records either.
             missing = missing_objects(file, known)
@@ -114,17 +133,19 @@ async def _copy_records(
 
 def _files(data_dir: Path, target: Target, name: str) -> list[StoredFile]:
     """Stores keys and configurations."""
-    paths = [*DATA_PLANE, *CONTROL_PLANE]
+    paths = [*_KEYS, _OWNER_TOKEN]
     paths += [f"feed/{path.name}" for path in sorted((data_dir / "feed").glob("*.cfg"))]
     files = []
     for path in paths:
         try:
             content = (data_dir / path).read_bytes()
         except FileNotFoundError:
-            # A configuration can be removed meanwhile. The records decide about it.
-            if path.startswith("feed/"):
-                continue
-            raise BackupFailed(f"{data_dir / path} is missing: start the service first") from None
+            # Operators remove the token. A configuration can be removed meanwhile.
+            if path in _KEYS:
+                raise BackupFailed(
+                    f"{data_dir / path} is missing: start the service first"
+                ) from None
+            continue
         files.append(_below(name, target.put(f"{folder_of(name)}/{path}", iter([content]))))
     return files
 

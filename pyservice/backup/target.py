@@ -75,7 +75,7 @@ class Target:
         self.place = place
         self.encryption = encryption
         self._store = open_target(place)
-        self._throttle = Throttle(bytes_per_second)
+        self.throttle = Throttle(bytes_per_second)
 
     def put_plain(self, path: str, content: bytes) -> StoredFile:
         """Stores a file without secrets, which is read without a private key."""
@@ -97,7 +97,7 @@ class Target:
             for block in blocks:
                 digest.update(block)
                 length += len(block)
-                self._throttle.wait(len(block))
+                self.throttle.wait(len(block))
                 writer.write(block)
             # Without this call, the store has no file of this name.
             writer.close()

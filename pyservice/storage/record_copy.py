@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -22,23 +22,30 @@ _ROWS: Final = 1_000
 _NOT_COPIED: Final = frozenset({"alembic_version", OWNER_TABLE})
 
 
-async def copy_records(database: Database, folder: Path, file: Path) -> str:
+async def copy_records(
+    database: Database, folder: Path, file: Path, note_copied: Callable[[int], None]
+) -> str:
     """Copies one snapshot of the records into a new SQLite file. Returns their revision.
 
     The service can change the records meanwhile. `folder` has the file of a SQLite database.
-    Raises DatabaseUnusable if the database is empty.
+    Calls `note_copied` with the bytes that were written since the last call.
+    Raises DatabaseUnusable if the database is empty or damaged.
     """
     if database.name == "sqlite":
-        return _copy_file(folder / RECORDS, file)
-    return await database.run_sync(lambda connection: _copy_rows(connection, file))
+        try:
+            return _copy_file(folder / RECORDS, file, note_copied)
+        except sqlite3.Error as error:
+            raise DatabaseUnusable(f"{folder / RECORDS} cannot be copied: {error}") from error
+    return await database.run_sync(lambda connection: _copy_rows(connection, file, note_copied))
 
 
-def _copy_file(source: Path, file: Path) -> str:
+def _copy_file(source: Path, file: Path, note_copied: Callable[[int], None]) -> str:
+    growth = _Growth(file, note_copied)
     with closing(connect_to_read(source)) as reading, closing(sqlite3.connect(file)) as written:
         # The copy would begin again at each change, without this snapshot.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()
-        reading.backup(written, pages=_PAGES)
+        reading.backup(written, pages=_PAGES, progress=growth.note)
         reading.execute("ROLLBACK")
         written.execute(f"DROP TABLE IF EXISTS {OWNER_TABLE}")
         written.commit()
@@ -46,20 +53,35 @@ def _copy_file(source: Path, file: Path) -> str:
     return str(revision)
 
 
-def _copy_rows(connection: Connection, file: Path) -> str:
+def _copy_rows(connection: Connection, file: Path, note_copied: Callable[[int], None]) -> str:
     connection.execution_options(isolation_level="REPEATABLE READ")
     revision = current_revision(connection)
     if revision is None:
         raise DatabaseUnusable("the database is empty: start the service first")
-    engine = create_engine(f"sqlite:///{file}")
+    engine, growth = create_engine(f"sqlite:///{file}"), _Growth(file, note_copied)
     with engine.begin() as written:
         upgrade(written, None, revision)
         for table in _tables(connection):
             rows = connection.execution_options(yield_per=_ROWS).execute(select(table))
             for part in rows.partitions():
                 written.execute(insert(table), [dict(row._mapping) for row in part])
+                growth.note()
     engine.dispose()
     return revision
+
+
+class _Growth:
+    """Bytes that a file has grown."""
+
+    def __init__(self, file: Path, note_copied: Callable[[int], None]) -> None:
+        self._file = file
+        self._note_copied = note_copied
+        self._noted = 0
+
+    def note(self, *_progress: int) -> None:
+        size = self._file.stat().st_size
+        self._note_copied(size - self._noted)
+        self._noted = size
 
 
 def load_records(connection: Connection, file: Path, revision: str) -> None:

@@ -6,13 +6,12 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyrage
 import pytest
 
 from pyservice.backup.encryption import Encryption, KeyUnusable
 from pyservice.backup.target import BackupFailed, StoredFile, Target, Throttle
+from tests.support.backups import RATE, Operator
 
-RATE = 1 << 30
 CONTENT = b"records of the service " * 100_000
 
 
@@ -24,16 +23,6 @@ def blocks(content: bytes = CONTENT) -> Iterator[bytes]:
     middle = len(content) // 3
     yield content[:middle]
     yield content[middle:]
-
-
-class Operator:
-    """The private key that the operator keeps elsewhere."""
-
-    def __init__(self, file: Path) -> None:
-        identity = pyrage.x25519.Identity.generate()
-        self.public_key = str(identity.to_public())
-        self.file = file
-        file.write_text(f"# created by age-keygen\n{identity}\n")
 
 
 @pytest.fixture
@@ -69,7 +58,6 @@ def test_encrypted_file_needs_the_private_key(tmp_path: Path, operator: Operator
 
 
 def test_each_of_two_private_keys_reads_a_file(tmp_path: Path, operator: Operator) -> None:
-    """So a key can be rotated: backups are encrypted for both, until the earlier ones are gone."""
     other = Operator(tmp_path / "other.key")
     folder = tmp_path / "backups"
     both = Encryption([operator.public_key, other.public_key])
