@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -13,6 +13,7 @@ from typing import Final
 import obstore
 
 from pyservice.auth import keyring
+from pyservice.backup.backup_names import new_name, require_own, service_id, service_of
 from pyservice.backup.last_backup import write_last_backup
 from pyservice.backup.manifest import (
     BACKUPS,
@@ -23,6 +24,7 @@ from pyservice.backup.manifest import (
     complete_backups,
     encode_objects,
     folder_of,
+    read_manifest,
     read_objects,
 )
 from pyservice.backup.references import missing_objects
@@ -39,45 +41,52 @@ _OWNER_TOKEN: Final = "control/owner.token"
 _KEPT: Final = "kept"
 _ATTEMPTS: Final = 3
 _SCRATCH: Final = ".backup-"
-_NAME: Final = "%Y%m%dT%H%M%S.%f"
-_NAME_LENGTH: Final = 19
-"""Length of a name up to the millisecond."""
 
 _log = get_logger("backup")
 
 
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
 async def create_backup(
-    settings: Settings, database: Database, objects: Store, target: Target
+    settings: Settings,
+    database: Database,
+    objects: Store,
+    target: Target,
+    clock: Callable[[], datetime] = utc_now,
 ) -> Manifest:
     """Stores a backup, and removes all but the newest `backup.keep` ones. Raises BackupFailed.
 
-    The caller has the lock `control/BACKUP.LOCK`. Objects that an earlier backup has are not stored
-    again.
+    The caller has the lock `control/BACKUP.LOCK`. Objects that the last backup of this service has
+    are not stored again.
     """
     _remove_scratch(settings.data_dir)
-    before = complete_backups(target)
-    known = dict(read_objects(target, before[-1])) if before else {}
-    now = datetime.now(UTC)
-    name = now.strftime(_NAME)[:_NAME_LENGTH] + "Z"
-    if before and name <= before[-1]:
-        raise BackupFailed(
-            f"{target.place} has the backup {before[-1]}, which is later than now: correct the clock"
-        )
-    files = _files(settings.data_dir, target, name)
+    contents = _contents(settings.data_dir)
+    service = service_id(settings.data_dir)
+    names = complete_backups(target)
+    require_own(settings.data_dir, service, target.place, names)
+    own = [name for name in names if service_of(name) == service]
+    now = clock()
+    name = new_name(now, service, names)
+    files = [
+        target.put(f"{folder_of(name)}/{path}", iter([content]))
+        for path, content in contents.items()
+    ]
+    known = _known_objects(target, own)
     revision, records, stored = await _copy_records(
         settings, database, objects, target, name, known
     )
-    files.append(records)
-    object_list = target.put_plain(
-        f"{folder_of(name)}/{OBJECT_LIST}", encode_objects(stored.values())
-    )
-    files.append(_below(name, object_list))
+    object_list = encode_objects(stored.values())
+    files += [records, target.put_plain(f"{folder_of(name)}/{OBJECT_LIST}", object_list)]
     manifest = Manifest(
         name=name,
         release=version,
         created_ms=int(now.timestamp() * 1000),
         revision=revision,
-        files=tuple(files),
+        files=tuple(
+            file._replace(path=file.path.removeprefix(f"{folder_of(name)}/")) for file in files
+        ),
         object_count=len(stored),
         object_bytes=sum(one.bytes for one in stored.values()),
     )
@@ -85,7 +94,7 @@ async def create_backup(
     target.put_plain(f"{folder_of(name)}/{MANIFEST}", manifest.encode())
     _sync(target.place)
     write_last_backup(settings.data_dir, manifest.name, manifest.created_ms, target.place)
-    _remove_old(target, [*before, name], settings.backup.keep)
+    _remove_old(target, [*own, name], settings.backup.keep)
     return manifest
 
 
@@ -93,6 +102,33 @@ def _remove_scratch(data_dir: Path) -> None:
     """Removes the copies of the records that killed backups have left."""
     for folder in (data_dir / "control").glob(f"{_SCRATCH}*"):
         shutil.rmtree(folder)
+
+
+def _contents(data_dir: Path) -> dict[str, bytes]:
+    """Returns keys and configurations by path."""
+    configurations = [f"feed/{path.name}" for path in sorted((data_dir / "feed").glob("*.cfg"))]
+    contents = {}
+    for path in (*_KEYS, _OWNER_TOKEN, *configurations):
+        try:
+            contents[path] = (data_dir / path).read_bytes()
+        except FileNotFoundError:
+            # Operators remove the token. A configuration can be removed meanwhile.
+            if path in _KEYS:
+                raise BackupFailed(
+                    f"{data_dir / path} is missing: start the service first"
+                ) from None
+    return contents
+
+
+def _known_objects(target: Target, own: list[str]) -> Mapping[str, StoredFile]:
+    """Returns the objects of the last backup of this service. A damaged one has none."""
+    if not own:
+        return {}
+    try:
+        return read_objects(target, read_manifest(target, own[-1]))
+    except BackupFailed as failed:
+        _log.warning("all objects are stored again", error=str(failed))
+        return {}
 
 
 async def _copy_records(
@@ -119,7 +155,7 @@ async def _copy_records(
         for _ in range(_ATTEMPTS):
             file.unlink(missing_ok=True)
             revision = await copy_records(database, control, file, note_copied)
-            known = _copy_objects(target, objects, known)
+            known = _copy_objects(target, objects, name, known)
             # An object that was removed meanwhile is not in newer records either.
             missing = missing_objects(file, known)
             if not missing:
@@ -128,55 +164,30 @@ async def _copy_records(
             # A store that has lost an object must not prevent backups of the others.
             _log.error("objects are missing", files=[path for _, path in missing[:10]])
         records = target.put_file(f"{folder_of(name)}/{RECORDS}", file)
-    return revision, _below(name, records), known
-
-
-def _files(data_dir: Path, target: Target, name: str) -> list[StoredFile]:
-    """Stores keys and configurations."""
-    paths = [*_KEYS, _OWNER_TOKEN]
-    paths += [f"feed/{path.name}" for path in sorted((data_dir / "feed").glob("*.cfg"))]
-    files = []
-    for path in paths:
-        try:
-            content = (data_dir / path).read_bytes()
-        except FileNotFoundError:
-            # Operators remove the token. A configuration can be removed meanwhile.
-            if path in _KEYS:
-                raise BackupFailed(
-                    f"{data_dir / path} is missing: start the service first"
-                ) from None
-            continue
-        files.append(_below(name, target.put(f"{folder_of(name)}/{path}", iter([content]))))
-    return files
-
-
-def _below(name: str, file: StoredFile) -> StoredFile:
-    return file._replace(path=file.path.removeprefix(f"{folder_of(name)}/"))
+    return revision, records, known
 
 
 def _copy_objects(
-    target: Target, objects: Store, stored: Mapping[str, StoredFile]
+    target: Target, objects: Store, name: str, stored: Mapping[str, StoredFile]
 ) -> dict[str, StoredFile]:
-    """Stores the objects that `stored` does not have. Returns all."""
+    """Stores the objects that `stored` does not have for the same keys. Returns all."""
     found: dict[str, StoredFile] = {}
     for batch in obstore.list(objects, _KEPT):
         for one in batch:
             path = one["path"]
             try:
                 known = stored.get(path)
-                if known is None or known.is_encrypted != target.encryption.is_on:
-                    known = _copy_object(target, objects, path)
+                if known is None or known.recipients != target.encryption.fingerprint:
+                    blocks = obstore.get(objects, path).stream()
+                    # A path of its own for each backup: no file of an earlier one is overwritten.
+                    known = target.put(
+                        f"{OBJECTS}/{name}/{path}", (bytes(block) for block in blocks)
+                    )
                 found[path] = known
             except FileNotFoundError:
                 # It was removed after it was listed.
                 continue
     return found
-
-
-def _copy_object(target: Target, objects: Store, path: str) -> StoredFile:
-    blocks = obstore.get(objects, path).stream()
-    copied = target.put(f"{OBJECTS}/{path}", (bytes(block) for block in blocks))
-    return copied._replace(path=path)
 
 
 def _sync(place: str) -> None:
@@ -185,15 +196,29 @@ def _sync(place: str) -> None:
         os.sync()
 
 
-def _remove_old(target: Target, names: list[str], keep: int) -> None:
-    """Removes old backups, what interrupted ones have left, and the objects that none has."""
-    kept = set(names[-keep:])
+def _remove_old(target: Target, own: list[str], keep: int) -> None:
+    """Removes old backups of this service, and files of it that no complete backup needs."""
+    kept = own[-keep:]
     # A backup without its manifest is none, so it is removed first.
-    old = [name for name in names if name not in kept]
-    target.delete([f"{folder_of(name)}/{MANIFEST}" for name in old])
-    paths = [path for path in target.names(BACKUPS) if path.split("/")[1] not in kept]
-    needed = {path for name in kept for path in read_objects(target, name)}
-    paths += [
-        path for path in target.names(OBJECTS) if path.removeprefix(f"{OBJECTS}/") not in needed
-    ]
-    target.delete(paths)
+    target.delete([f"{folder_of(name)}/{MANIFEST}" for name in own[:-keep]])
+    needed = set()
+    for name in kept:
+        try:
+            manifest = read_manifest(target, name)
+            needed |= {file.path for file in read_objects(target, manifest).values()}
+        except BackupFailed as failed:
+            _log.warning("no objects are removed", error=str(failed))
+            return
+        needed |= {
+            f"{folder_of(name)}/{path}"
+            for path in (MANIFEST, *(file.path for file in manifest.files))
+        }
+    service = service_of(own[-1])
+    target.delete(
+        [
+            path
+            for folder in (BACKUPS, OBJECTS)
+            for path in target.names(folder)
+            if service_of(path.split("/")[1]) == service and path not in needed
+        ]
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import os
 import threading
@@ -31,10 +32,8 @@ class Encryption:
                 "backup.recipients has a value that is not a public key such as age1..."
             ) from None
         self._identities = [] if identity_file is None else _identities(identity_file)
-
-    @property
-    def is_on(self) -> bool:
-        return bool(self._recipients)
+        self.fingerprint = _fingerprint(self._recipients)
+        """Digest of all recipients. Empty without any."""
 
     @property
     def can_decrypt(self) -> bool:
@@ -61,6 +60,11 @@ class Encryption:
             raise KeyUnusable(
                 f"the backup cannot be decrypted: {error}: check --identity"
             ) from None
+
+
+def _fingerprint(recipients: Sequence[pyrage.x25519.Recipient]) -> str:
+    keys = sorted({str(one) for one in recipients})
+    return hashlib.sha256(" ".join(keys).encode()).hexdigest()[:16] if keys else ""
 
 
 def _identities(file: Path) -> list[Any]:

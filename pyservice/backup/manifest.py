@@ -1,4 +1,4 @@
-"""Manifest of a backup: what it has, and of which service and time. It is stored last."""
+"""Manifest of a backup: what it has, and of which time. It is stored last."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from pyservice.backup.target import BackupFailed, StoredFile, Target
+from pyservice.backup.target import BackupFailed, FileDamaged, StoredFile, Target
 
 FORMAT: Final = 1
 MANIFEST: Final = "manifest.json"
 OBJECT_LIST: Final = "objects.json"
 OBJECTS: Final = "objects"
-"""Folder of the objects of all backups of a target. An object never changes."""
+"""Folder of the objects of a target, each below the name of the backup that stored it."""
 BACKUPS: Final = "backups"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
     name: str
-    """Time of the start, for example `20270115T080000.000Z`. The newest name is the largest."""
+    """Time and service of the backup. The newest name is the largest."""
     release: str
     created_ms: int
     revision: str
@@ -31,8 +31,8 @@ class Manifest:
     object_bytes: int
 
     def encode(self) -> bytes:
-        files = [file._asdict() for file in self.files]
-        content = {"format": FORMAT, **asdict(self), "files": files}
+        content = {"format": FORMAT, **asdict(self)}
+        content["files"] = [file._asdict() for file in self.files]
         return json.dumps(content, indent=1).encode() + b"\n"
 
     @classmethod
@@ -40,15 +40,16 @@ class Manifest:
         """Raises BackupFailed for a damaged manifest and for one of a newer release."""
         try:
             fields = json.loads(content)
-            number = fields.pop("format")
-            if number != FORMAT:
+            if fields["format"] != FORMAT:
                 raise BackupFailed(
-                    f"{place} has the format {number}, this release reads {FORMAT}: use a newer release"
+                    f"{place} has the format {fields['format']}, this release reads {FORMAT}: "
+                    "use a newer release"
                 )
+            del fields["format"]
             files = tuple(StoredFile(**one) for one in fields.pop("files"))
             return cls(files=files, **fields)
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise BackupFailed(f"{place} is damaged: use another backup") from None
+            raise FileDamaged(f"{place} is damaged: use another backup") from None
 
 
 def folder_of(name: str) -> str:
@@ -71,11 +72,13 @@ def encode_objects(objects: Iterable[StoredFile]) -> bytes:
     return json.dumps([list(one) for one in objects]).encode()
 
 
-def read_objects(target: Target, name: str) -> Mapping[str, StoredFile]:
-    """Returns the objects of a backup by path. Raises BackupFailed."""
-    path = f"{folder_of(name)}/{OBJECT_LIST}"
+def read_objects(target: Target, manifest: Manifest) -> Mapping[str, StoredFile]:
+    """Returns the objects of a backup by their name in the object store. Raises BackupFailed."""
+    path = f"{folder_of(manifest.name)}/{OBJECT_LIST}"
     try:
-        rows: Any = json.loads(target.read_plain(path))
-        return {str(row[0]): StoredFile(*row) for row in rows}
-    except (ValueError, TypeError, IndexError, FileNotFoundError):
-        raise BackupFailed(f"{target.place}/{path} is damaged: use another backup") from None
+        [stored] = (file for file in manifest.files if file.path == OBJECT_LIST)
+        rows: Any = json.loads(b"".join(target.stored(stored._replace(path=path))))
+        files = [StoredFile(*row) for row in rows]
+        return {file.path.split("/", 2)[2]: file for file in files}
+    except (ValueError, TypeError, IndexError, FileDamaged):
+        raise FileDamaged(f"{target.place}/{path} is damaged: use another backup") from None

@@ -12,8 +12,8 @@ import obstore
 
 from pyservice.auth import keyring
 from pyservice.auth.keyring import Keyring, restored
+from pyservice.backup.backup_names import note_replaced
 from pyservice.backup.manifest import (
-    OBJECTS,
     Manifest,
     complete_backups,
     folder_of,
@@ -85,6 +85,7 @@ async def restore_backup(
     for path, file in files.items():
         if path.startswith(("control/", "feed/")):
             write_file(data_dir / path, b"".join(target.read(file)), mode=0o600)
+    note_replaced(data_dir, complete_backups(target))
     records = data_dir / "control" / RECORDS
     _write_records(records, target.read(files[RECORDS]))
     if database.name != "sqlite":
@@ -92,9 +93,9 @@ async def restore_backup(
             lambda connection: load_records(connection, records, manifest.revision)
         )
         records.unlink()
-    for path, file in read_objects(target, manifest.name).items():
+    for path, file in read_objects(target, manifest).items():
         writer = obstore.open_writer(objects, path)
-        for block in target.read(file._replace(path=f"{OBJECTS}/{path}")):
+        for block in target.read(file):
             writer.write(block)
         writer.close()
     os.sync()

@@ -33,7 +33,8 @@ class StoredFile(NamedTuple):
     path: str
     bytes: int
     sha256: str
-    is_encrypted: bool
+    recipients: str
+    """Fingerprint of the public keys for which the file is encrypted. Empty for a plain file."""
 
 
 Store = LocalStore | S3Store
@@ -79,18 +80,17 @@ class Target:
 
     def put_plain(self, path: str, content: bytes) -> StoredFile:
         """Stores a file without secrets, which is read without a private key."""
-        return self._put(path, iter([content]), is_encrypted=False)
+        return self._put(path, iter([content]), "")
 
     def put(self, path: str, blocks: Iterator[bytes]) -> StoredFile:
         """Stores a file under its final name when all of its blocks are there."""
-        blocks = self.encryption.encrypted(blocks)
-        return self._put(path, blocks, is_encrypted=self.encryption.is_on)
+        return self._put(path, self.encryption.encrypted(blocks), self.encryption.fingerprint)
 
     def put_file(self, path: str, file: Path) -> StoredFile:
         with file.open("rb") as opened:
             return self.put(path, _blocks(opened))
 
-    def _put(self, path: str, blocks: Iterator[bytes], *, is_encrypted: bool) -> StoredFile:
+    def _put(self, path: str, blocks: Iterator[bytes], recipients: str) -> StoredFile:
         digest, length = hashlib.sha256(), 0
         with self._failures():
             writer = obstore.open_writer(self._store, path, buffer_size=_BUFFER_BYTES)
@@ -101,7 +101,7 @@ class Target:
                 writer.write(block)
             # Without this call, the store has no file of this name.
             writer.close()
-        return StoredFile(path, length, digest.hexdigest(), is_encrypted)
+        return StoredFile(path, length, digest.hexdigest(), recipients)
 
     def read_plain(self, path: str) -> bytes:
         """Returns a file that `put_plain` has stored. Raises FileNotFoundError."""
@@ -112,7 +112,7 @@ class Target:
         """Streams the content of a file like `stored`. Raises BackupFailed without the right private key."""
         with self._failures():
             stored = self.stored(file)
-            yield from self.encryption.decrypted(stored) if file.is_encrypted else stored
+            yield from self.encryption.decrypted(stored) if file.recipients else stored
 
     def stored(self, file: StoredFile) -> Iterator[bytes]:
         """Streams the stored bytes of a file. Raises FileDamaged, at the latest after the last byte."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pyservice.auth import keyring
-from pyservice.backup.manifest import OBJECTS, Manifest, folder_of, read_objects
+from pyservice.backup.manifest import OBJECT_LIST, Manifest, folder_of, read_objects
 from pyservice.backup.references import missing_objects
 from pyservice.backup.target import FileDamaged, StoredFile, Target
 from pyservice.storage.record_copy import RECORDS
@@ -31,22 +31,21 @@ def problems_of(target: Target, manifest: Manifest) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="hosting-verify-") as empty:
         records = Path(empty) / RECORDS
         files = {file.path: file._replace(path=f"{folder}/{file.path}") for file in manifest.files}
-        for file in files.values():
-            problems += _differences(target, file)
-        objects = read_objects(target, manifest.name)
-        if len(objects) != manifest.object_count:
-            problems.append(
-                f"the list of objects has {len(objects)} instead of {manifest.object_count}"
-            )
-        for file in objects.values():
-            problems += _differences(target, file._replace(path=f"{OBJECTS}/{file.path}"))
+        try:
+            objects = read_objects(target, manifest)
+        except FileDamaged as damaged:
+            objects, problems = {}, [str(damaged)]
+        for file in [*files.values(), *objects.values()]:
+            if file.path != f"{folder}/{OBJECT_LIST}":
+                problems += _differences(target, file)
             if len(problems) >= _PROBLEMS_MAX:
                 return problems
         if not problems and is_readable(target, manifest):
             with records.open("wb") as written:
                 for block in target.read(files[RECORDS]):
                     written.write(block)
-            problems += _key_problems(target, files[keyring.FILE]) + _record_problems(records)
+            problems += _key_problems(target, files[keyring.FILE])
+            problems += _record_problems(records)
             problems += [
                 f"upload {upload_id}: the file {path} has no object"
                 for upload_id, path in missing_objects(records, objects)
@@ -56,13 +55,14 @@ def problems_of(target: Target, manifest: Manifest) -> list[str]:
 
 def is_readable(target: Target, manifest: Manifest) -> bool:
     """Returns whether the content of the files can be read, too. An encrypted one needs the private key."""
-    is_encrypted = any(file.is_encrypted for file in manifest.files)
+    is_encrypted = any(file.recipients for file in manifest.files)
     return target.encryption.can_decrypt or not is_encrypted
 
 
 def _differences(target: Target, file: StoredFile) -> list[str]:
+    can_read = target.encryption.can_decrypt or not file.recipients
     try:
-        for _ in target.stored(file):
+        for _ in target.read(file) if can_read else target.stored(file):
             pass
     except FileDamaged as damaged:
         return [str(damaged)]

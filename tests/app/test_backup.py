@@ -9,12 +9,14 @@ import sqlite3
 import subprocess
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 import pyrage
 import pytest
 
+from pyservice.backup.manifest import Manifest
 from tests.support.command_line import run
 from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer
@@ -250,11 +252,11 @@ async def test_backup_of_another_version_is_not_restored(local: Machines, tmp_pa
     await old.publish()
     old.good("backup", "create", str(target))
     [manifest] = (target / "backups").glob("*/manifest.json")
-    fields = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**fields, "revision": "9999", "release": "9.0.0"}))
+    stored = Manifest.decode(manifest.read_bytes(), "")
+    manifest.write_bytes(replace(stored, revision="9999", release="9.0.0").encode())
     refusal = new.refusal("restore", str(target), "--yes")
     assert "is of release 9.0.0, and this release does not know its records: restore it" in refusal
-    manifest.write_text(json.dumps({**fields, "format": 2}))
+    manifest.write_bytes(stored.encode().replace(b'"format": 1', b'"format": 2'))
     assert "has the format 2, this release reads 1: use a newer release" in new.refusal(
         "restore", str(target), "--yes"
     )

@@ -1,21 +1,34 @@
-"""Backups of a data directory: what they need of it, and what they leave in it."""
+"""Backups of one target, one after the other: no later one damages an earlier one."""
 
 from __future__ import annotations
 
+import filecmp
+import json
+import signal
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from pyservice.backup.target import BackupFailed
 from pyservice.storage.ownership import Instance
-from tests.support.backups import SLOW, back_up, names, problems, start_backup
+from tests.support.backups import (
+    SLOW,
+    Operator,
+    back_up,
+    names,
+    problems,
+    start_backup,
+    stored_objects,
+)
 from tests.support.command_line import run
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
 NewService = Callable[[str], Path]
+AGE = b"age-encryption.org"
 
 
 def restored(target: Path, data_dir: Path, *words: str) -> Path:
@@ -24,6 +37,58 @@ def restored(target: Path, data_dir: Path, *words: str) -> Path:
     # The first start does this.
     Instance.of_folder(data_dir)
     return data_dir
+
+
+def same_objects(one: Path, other: Path) -> bool:
+    left, right = one / "control/objects/kept", other / "control/objects/kept"
+    files = [str(path.relative_to(left)) for path in left.rglob("*") if path.is_file()]
+    equal, _, _ = filecmp.cmpfiles(left, right, files, shallow=False)
+    return bool(files) and sorted(equal) == sorted(files)
+
+
+async def test_change_of_encryption_keeps_the_earlier_backups(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    """The second backup is killed after it has encrypted an object."""
+    service, target = new_service("service"), tmp_path / "backups"
+    operator = Operator(tmp_path / "private.key")
+    plain = await back_up(service, target)
+    recipients = f"backup.recipients={json.dumps([operator.public_key])}"
+    process = start_backup(service, target, *SLOW, "--set", recipients)
+    until(lambda: any(path.read_bytes().startswith(AGE) for path in stored_objects(target)))
+    process.kill()
+    process.wait()
+    assert names(target) == [plain]
+    assert problems(target) == {plain: []}
+    assert same_objects(service, restored(target, tmp_path / "restored"))
+    await back_up(service, target, operator.public_key)
+    await back_up(service, target)
+    found = problems(target, operator.file)
+    assert [found[name] for name in names(target)] == [[], [], []]
+
+
+async def test_new_key_alone_reads_the_backups_after_a_rotation(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    before, after = Operator(tmp_path / "before.key"), Operator(tmp_path / "after.key")
+    await back_up(service, target, before.public_key)
+    await back_up(service, target, before.public_key, after.public_key)
+    name = await back_up(service, target, after.public_key, keep=1)
+    assert problems(target, after.file) == {name: []}
+    identity = ("--identity", str(after.file))
+    assert same_objects(service, restored(target, tmp_path / "restored", *identity))
+
+
+async def test_same_recipients_in_another_order_store_no_object_again(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    one, other = (Operator(tmp_path / name).public_key for name in ("one.key", "other.key"))
+    await back_up(service, target, one, other)
+    before = stored_objects(target)
+    await back_up(service, target, other, one)
+    assert stored_objects(target) == before
 
 
 async def test_service_without_its_owner_token_is_backed_up(
@@ -69,3 +134,97 @@ async def test_copy_of_the_records_leaves_the_storage_reserve(
     assert "has no room for a copy of the records" in ended.stderr
     assert names(target) == []
     assert not list((service / "control").glob(".backup-*"))
+
+
+async def test_full_backup_follows_a_damaged_list_of_objects(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    first = await back_up(service, target)
+    second = await back_up(service, target)
+    objects = stored_objects(target)
+    (target / "backups" / second / "objects.json").write_text("[")
+    third = await back_up(service, target)
+    found = problems(target)
+    assert (found[first], found[third]) == ([], [])
+    assert found[second] == [
+        f"{target}/backups/{second}/objects.json is damaged: use another backup"
+    ]
+    assert len(stored_objects(target)) == 2 * len(objects)
+    last = await back_up(service, target, keep=1)
+    assert problems(target) == {last: []}
+    assert len(stored_objects(target)) == len(objects)
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+async def test_backups_go_on_in_order_if_the_clock_was_an_hour_off(
+    new_service: NewService, tmp_path: Path, hours: int
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    now = datetime(2027, 1, 15, 8, tzinfo=UTC)
+    off = now + timedelta(hours=hours)
+    made = [await back_up(service, target, clock=lambda: off)]
+    made += [await back_up(service, target, clock=lambda: now, keep=2) for _ in range(2)]
+    assert made == sorted(set(made))
+    assert names(target) == made[1:]
+    assert not any(problems(target).values())
+    noted = json.loads((service / "control/last-backup.json").read_bytes())
+    assert noted["created_ms"] == now.timestamp() * 1000
+
+
+async def test_restored_service_goes_on_with_the_target_and_replaces_the_old_one(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    old, target = new_service("old"), tmp_path / "backups"
+    first = await back_up(old, target)
+    new = restored(target, tmp_path / "new")
+    second = await back_up(old, target)
+    third = await back_up(new, target, keep=1)
+    assert problems(target) == {first: [], second: [], third: []}
+    with pytest.raises(BackupFailed, match=f"newest backup of .*, {third}, is of another service"):
+        await back_up(old, target)
+    fourth = await back_up(new, target, keep=1)
+    assert problems(target) == {first: [], second: [], fourth: []}
+    # An older backup of the old service is restored because the new one was no good.
+    again = restored(target, tmp_path / "again", "--backup", first)
+    fifth = await back_up(again, target)
+    assert names(target) == [first, second, fourth, fifth]
+
+
+async def test_another_service_is_refused(new_service: NewService, tmp_path: Path) -> None:
+    one, other, target = new_service("one"), new_service("other"), tmp_path / "backups"
+    (other / "control/instance.json").unlink()
+    with pytest.raises(BackupFailed, match=r"instance\.json is missing: start the service first"):
+        await back_up(other, target)
+    Instance.of_folder(other)
+    name = await back_up(one, target)
+    with pytest.raises(BackupFailed, match="is of another service: choose another target"):
+        await back_up(other, target)
+    assert names(target) == [name]
+
+
+async def test_two_services_at_once_leave_each_other_complete_backups(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    """The lost machine is back, and its timer backs up into the target of its successor."""
+    old, target = new_service("old"), tmp_path / "backups"
+    first = await back_up(old, target)
+    new = restored(target, tmp_path / "new")
+    process = start_backup(old, target, *SLOW)
+
+    def unfinished() -> bool:
+        return len(list((target / "backups").iterdir())) == 2
+
+    until(unfinished)
+    process.send_signal(signal.SIGSTOP)
+    made = [await back_up(new, target, keep=1) for _ in range(2)]
+    process.send_signal(signal.SIGCONT)
+    assert process.wait() == 0
+    found = problems(target)
+    assert len(found) == 3
+    assert {first, made[-1]} < set(found)
+    assert not any(found.values())
+    await back_up(new, target)
+    ended = run(old, "backup", "create", str(target))
+    assert ended.returncode == 1
+    assert "is of another service: choose another target" in ended.stderr

@@ -37,7 +37,7 @@ def read(opened: Target, file: StoredFile) -> bytes:
 def test_file_is_read_back(tmp_path: Path) -> None:
     opened = target(tmp_path / "backups")
     stored = opened.put("a/b", blocks())
-    assert (stored.path, stored.bytes, stored.is_encrypted) == ("a/b", len(CONTENT), False)
+    assert (stored.path, stored.bytes, stored.recipients) == ("a/b", len(CONTENT), "")
     assert read(opened, stored) == CONTENT
     assert opened.names("a") == {"a/b": len(CONTENT)}
     opened.delete(["a/b"])
@@ -47,7 +47,7 @@ def test_file_is_read_back(tmp_path: Path) -> None:
 def test_encrypted_file_needs_the_private_key(tmp_path: Path, operator: Operator) -> None:
     folder = tmp_path / "backups"
     stored = target(folder, Encryption([operator.public_key])).put("file", blocks())
-    assert stored.is_encrypted
+    assert stored.recipients
     assert b"records" not in (folder / "file").read_bytes()
     assert read(target(folder, Encryption((), operator.file)), stored) == CONTENT
     with pytest.raises(BackupFailed, match="is encrypted: name the file of the private key with"):

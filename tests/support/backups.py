@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import pyrage
 
 from pyservice.app.object_storage import object_store
-from pyservice.backup.create import create_backup
+from pyservice.backup.create import create_backup, utc_now
 from pyservice.backup.encryption import Encryption
 from pyservice.backup.manifest import Manifest, complete_backups, read_manifest
 from pyservice.backup.target import Target
@@ -40,13 +42,14 @@ async def back_up(
     target: Path,
     *recipients: str,
     keep: int = 14,
+    clock: Callable[[], datetime] = utc_now,
 ) -> str:
     """Returns the name of the new backup."""
     settings = Settings(data_dir=data_dir, backup=BackupSettings(keep=keep))
     database = open_database(None, data_dir / "control")
     opened = Target(str(target), RATE, Encryption(recipients))
     try:
-        made = await create_backup(settings, database, object_store(settings), opened)
+        made = await create_backup(settings, database, object_store(settings), opened, clock)
     finally:
         await database.close()
     return made.name
@@ -77,3 +80,7 @@ def manifest_of(target: Path, name: str) -> Manifest:
 
 def plain_target(target: Path) -> Target:
     return Target(str(target), RATE, Encryption())
+
+
+def stored_objects(target: Path) -> set[Path]:
+    return {path for path in (target / "objects").rglob("*") if path.is_file()}
