@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -15,6 +16,7 @@ OBJECT_LIST: Final = "objects.json"
 OBJECTS: Final = "objects"
 """Folder of the objects of a target, each below the name of the backup that stored it."""
 BACKUPS: Final = "backups"
+_DIGEST: Final = "sha256"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Manifest:
     def encode(self) -> bytes:
         content = {"format": FORMAT, **asdict(self)}
         content["files"] = [file._asdict() for file in self.files]
-        return json.dumps(content, indent=1).encode() + b"\n"
+        return json.dumps({**content, _DIGEST: _digest(content)}, indent=1).encode() + b"\n"
 
     @classmethod
     def decode(cls, content: bytes, place: str) -> Manifest:
@@ -45,11 +47,24 @@ class Manifest:
                     f"{place} has the format {fields['format']}, this release reads {FORMAT}: "
                     "use a newer release"
                 )
+            if fields.pop(_DIGEST) != _digest(fields):
+                raise ValueError(_DIGEST)
             del fields["format"]
-            files = tuple(StoredFile(**one) for one in fields.pop("files"))
+            files = tuple(_checked(StoredFile(**one)) for one in fields.pop("files"))
             return cls(files=files, **fields)
         except (ValueError, KeyError, TypeError, AttributeError):
             raise FileDamaged(f"{place} is damaged: use another backup") from None
+
+
+def _digest(fields: Mapping[str, object]) -> str:
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _checked(file: StoredFile) -> StoredFile:
+    """Raises ValueError for a path that leaves its folder. A restore writes files as root."""
+    if any(part in ("", ".", "..") for part in file.path.split("/")):
+        raise ValueError(file.path)
+    return file
 
 
 def folder_of(name: str) -> str:
@@ -78,7 +93,7 @@ def read_objects(target: Target, manifest: Manifest) -> Mapping[str, StoredFile]
     try:
         [stored] = (file for file in manifest.files if file.path == OBJECT_LIST)
         rows: Any = json.loads(b"".join(target.stored(stored._replace(path=path))))
-        files = [StoredFile(*row) for row in rows]
+        files = [_checked(StoredFile(*row)) for row in rows]
         return {file.path.split("/", 2)[2]: file for file in files}
     except (ValueError, TypeError, IndexError, FileDamaged):
         raise FileDamaged(f"{target.place}/{path} is damaged: use another backup") from None

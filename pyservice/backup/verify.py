@@ -45,7 +45,7 @@ def problems_of(target: Target, manifest: Manifest) -> list[str]:
                 for block in target.read(files[RECORDS]):
                     written.write(block)
             problems += _key_problems(target, files[keyring.FILE])
-            problems += _record_problems(records)
+            problems += _record_problems(records, manifest.revision)
             problems += [
                 f"upload {upload_id}: the file {path} has no object"
                 for upload_id, path in missing_objects(records, objects)
@@ -77,13 +77,16 @@ def _key_problems(target: Target, file: StoredFile) -> list[str]:
     return []
 
 
-def _record_problems(records: Path) -> list[str]:
+def _record_problems(records: Path, revision: str) -> list[str]:
     with closing(sqlite3.connect(records)) as connection:
         problems = [
             f"{RECORDS}: {row[0]}"
             for row in connection.execute("PRAGMA integrity_check")
             if row[0] != "ok"
         ]
+        [(found,)] = connection.execute("SELECT version_num FROM alembic_version")
+        if found != revision:
+            problems.append(f"{RECORDS}: the revision is {found} instead of {revision}")
         problems += [
             f"{RECORDS}: a row of {row[0]} refers to a missing row of {row[2]}"
             for row in connection.execute("PRAGMA foreign_key_check")

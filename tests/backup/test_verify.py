@@ -1,0 +1,131 @@
+"""Check of backups: of records that contradict each other, and of a changed manifest."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyservice.backup.manifest import Manifest, encode_objects, read_objects
+from pyservice.backup.target import BackupFailed, StoredFile
+from tests.support.backups import back_up, manifest_of, plain_target, problems
+from tests.support.command_line import run
+
+pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
+
+NewService = Callable[[str], Path]
+
+_INDEX = "name = 'ix_uploads_complete_ms_create_ms'"
+_OLD_INDEX = (
+    f"CREATE TABLE saved AS SELECT * FROM sqlite_schema WHERE {_INDEX}",
+    f"DELETE FROM sqlite_schema WHERE {_INDEX}",
+    "UPDATE uploads SET create_ms = create_ms + 1",
+    "INSERT INTO sqlite_schema SELECT * FROM saved",
+)
+"""Changes rows while SQLite does not know the index."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        (
+            ("UPDATE versions SET game_id = 'none'",),
+            "a row of versions refers to a missing row of games",
+        ),
+        (("UPDATE groups SET game_count = 7",), "is not that of its records"),
+        (_OLD_INDEX, "missing from index ix_uploads_complete_ms_create_ms"),
+    ],
+)
+async def test_records_that_contradict_each_other_are_named(
+    new_service: NewService, tmp_path: Path, changes: tuple[str, ...], problem: str
+) -> None:
+    """The backup has what the service had, so all of its digests are right."""
+    service, target = new_service("service"), tmp_path / "backups"
+    good = await back_up(service, target)
+    for change in changes:
+        with closing(sqlite3.connect(service / "control/records.db")) as connection:
+            connection.execute("PRAGMA writable_schema = ON")
+            connection.execute(change)
+            connection.commit()
+    bad = await back_up(service, target)
+    found = problems(target)
+    assert found[good] == []
+    assert any(problem in one for one in found[bad]), found[bad]
+
+
+async def test_file_without_an_object_is_named(new_service: NewService, tmp_path: Path) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    good = await back_up(service, target)
+    [lost, *_] = (path for path in (service / "control/objects/kept").rglob("*") if path.is_file())
+    lost.unlink()
+    bad = await back_up(service, target)
+    found = problems(target)
+    assert found[good] == []
+    [problem] = found[bad]
+    assert problem.startswith(f"upload {lost.parent.name}: the file ")
+    assert problem.endswith(" has no object")
+
+
+async def test_revision_is_that_of_the_records(new_service: NewService, tmp_path: Path) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    manifest = manifest_of(target, name)
+    store(target, replace(manifest, revision="0015"))
+    assert problems(target)[name] == [
+        f"records.db: the revision is {manifest.revision} instead of 0015"
+    ]
+
+
+async def test_each_changed_byte_of_a_manifest_is_found(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    content = manifest_of(target, name).encode()
+    for position in range(len(content)):
+        changed = bytearray(content)
+        changed[position] ^= 1
+        with pytest.raises(BackupFailed, match=r"is damaged: use another|has the format 0"):
+            Manifest.decode(bytes(changed), "manifest.json")
+    store(target, manifest_of(target, name), content.replace(b'"0016"', b'"0015"'))
+    ended = run(tmp_path / "new", "restore", str(target), "--yes")
+    assert ended.returncode == 1
+    assert "manifest.json is damaged: use another backup" in ended.stderr
+
+
+async def test_changed_list_of_objects_is_not_restored(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    file = target / "backups" / name / "objects.json"
+    file.write_bytes(file.read_bytes().replace(b"kept/", b"kepT/"))
+    ended = run(tmp_path / "new", "restore", str(target), "--yes")
+    assert ended.returncode == 1
+    assert "objects.json is damaged: use another backup" in ended.stderr
+
+
+@pytest.mark.parametrize("path", ["control/../../outside", "/outside", "control//x", "./x", ""])
+async def test_path_outside_of_the_data_directory_is_refused(
+    new_service: NewService, tmp_path: Path, path: str
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    manifest = manifest_of(target, name)
+    outside = StoredFile(path, 1, "0", "")
+    with pytest.raises(BackupFailed, match=r"manifest\.json is damaged"):
+        Manifest.decode(replace(manifest, files=(outside,)).encode(), "manifest.json")
+    opened = plain_target(target)
+    listed = opened.put_plain(f"backups/{name}/objects.json", encode_objects([outside]))
+    files = [file for file in manifest.files if file.path != "objects.json"]
+    files.append(listed._replace(path="objects.json"))
+    with pytest.raises(BackupFailed, match=r"objects\.json is damaged"):
+        read_objects(opened, replace(manifest, files=tuple(files)))
+
+
+def store(target: Path, manifest: Manifest, content: bytes | None = None) -> None:
+    (target / "backups" / manifest.name / "manifest.json").write_bytes(content or manifest.encode())
