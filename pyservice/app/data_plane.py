@@ -206,7 +206,11 @@ class DataPlane:
         )
         self._to_providers = OutboundHttpClient(allow_any, label="captcha")
         self._processes = LobbyProcesses(
-            settings, self._engine, self._namespaces, self._count_servers
+            settings,
+            self._engine,
+            self._namespaces,
+            self._count_servers,
+            self._keyring.facts_stream,
         )
         self._processes.set_tiers(self._tiers)
         self._metrics.capacity_refusals = self._processes.lobby_templates.capacity_refusals.by_tier
@@ -519,6 +523,7 @@ class LobbyProcesses:
         engine: Engine,
         namespaces: NamespaceIndex,
         count_servers: Callable[[], int | None] = lambda: None,
+        restore_id: str = "",
     ) -> None:
         job = settings.domains.job
         edge = settings.edge
@@ -541,7 +546,11 @@ class LobbyProcesses:
         )
         self._liveness = EdgeGuardLiveness(settings.data_dir)
         self.routes = EdgeRoutes(
-            engine, self.player_addresses, engine.status().epoch, self._liveness
+            engine,
+            self.player_addresses,
+            engine.status().epoch,
+            self._liveness,
+            restore_id,
         )
         regions = [region.name_id for region in settings.regions]
         grace_ms = settings.empty_lobby_grace_ms

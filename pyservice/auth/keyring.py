@@ -44,7 +44,7 @@ class Keyring:
     first_epoch: int = field(default=1, repr=False)
     """The epoch of the journal is at least this one, so that it is above those of a lost journal."""
     facts_stream: str = field(default="", repr=False)
-    """Name of the stream of facts. A restore changes it. Empty for the name that the hash key gives."""
+    """Name of the stream of facts, and of the last restore. Empty for the name that the hash key gives."""
 
 
 def load_or_create(data_dir: Path) -> Keyring:

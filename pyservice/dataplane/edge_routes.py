@@ -54,15 +54,19 @@ class EdgeRoutes:
         player_addresses: PlayerAddresses,
         epoch: int,
         liveness: EdgeGuardLiveness | None = None,
+        restore_id: str = "",
     ) -> None:
-        """Without `liveness`, edge-guard counts as dead only if it does not poll."""
+        """Without `liveness`, edge-guard counts as dead only if it does not poll.
+
+        `restore_id` names the last restore of the service.
+        """
         self._liveness = liveness
         self._expected_until_s = math.inf
         """Until this time, edge-guard may not have started yet."""
         self._source = source
         self._processes = source.processes
         self._player_addresses = player_addresses
-        self._epoch = epoch
+        self._cursor = restore_id, epoch
         self._instance = ""
         self._served: dict[bytes, dict[tuple[str, int], int]] = {}
         """Backend port (0: none) of each bound port, by lease owner, port name and number."""
@@ -130,25 +134,24 @@ class EdgeRoutes:
             self._question = 0
         self._question = max(self._question, request.question)
         await self._apply_outcomes(request)
-        after = 0 if is_new or request.epoch != self._epoch else request.version
+        is_other_set = is_new or (request.restore_id, request.epoch) != self._cursor
+        after = 0 if is_other_set else request.version
         self._open_requests += 1
         self._expected_until_s = 0.0
         try:
-            return await self._next_response(request, after, is_new=is_new)
+            return await self._next_response(request, after, is_other_set=is_other_set)
         finally:
             self._open_requests -= 1
             self._last_request_s = _now_s()
 
     async def _next_response(
-        self, request: pb.FollowRequest, after: int, *, is_new: bool
+        self, request: pb.FollowRequest, after: int, *, is_other_set: bool
     ) -> pb.FollowResponse:
         end_s = _now_s() + request.wait_ms / 1000
         while True:
             routes = self._processes.routes_since(after)
             left_s = end_s - _now_s()
-            has_changes = (
-                bool(routes.changed or routes.removed) or is_new or request.epoch != self._epoch
-            )
+            has_changes = bool(routes.changed or routes.removed) or is_other_set
             if routes.is_complete:
                 await self._source.wait_durable(routes.lsn, _now_s() + EDGE_TIMEOUT_S)
             if has_changes or left_s <= 0:
@@ -310,8 +313,10 @@ class EdgeRoutes:
         return lease_owner in self._waiters and lease_owner not in self._handed_out
 
     def _response(self, routes: RouteChanges, *, is_complete: bool) -> pb.FollowResponse:
+        restore_id, epoch = self._cursor
         return pb.FollowResponse(
-            epoch=self._epoch,
+            restore_id=restore_id,
+            epoch=epoch,
             version=routes.lsn,
             is_complete=is_complete,
             routes=map(self._route, routes.changed),

@@ -108,6 +108,26 @@ async def test_outcomes_are_applied_together(
         assert others.isdisjoint(route.port for route in refused_ones)
 
 
+async def test_set_of_another_restore_is_replaced_by_a_complete_one(engine: Engine) -> None:
+    epoch = engine.status().epoch
+    routes = EdgeRoutes(engine, PlayerAddresses(), epoch, restore_id="second")
+    version = 0
+
+    async def is_complete(restore_id: str) -> bool:
+        request = routes_pb2.FollowRequest(
+            edge_id="edge", instance="one", epoch=epoch, version=version, restore_id=restore_id
+        )
+        answer = await routes.follow(request)
+        assert answer.restore_id == "second"
+        return bool(answer.is_complete)
+
+    assert await is_complete("second"), "the instance is new"
+    version = engine.processes.routes_since(0).lsn
+    assert not await is_complete("second")
+    assert await is_complete("first")
+    assert await is_complete("")
+
+
 async def test_new_edge_guard_instance_has_bound_nothing(connected: RuntimeScene) -> None:
     scene = connected
     async with scene.starting() as (lobby, _):

@@ -64,11 +64,11 @@ impl RouteClient {
         self.outcomes.push(outcome);
     }
 
-    /// Returns the next request, for routes that are newer than an epoch and version.
+    /// Returns the next request, for routes that are newer than a restore, epoch and version.
     ///
     /// The request reports removed routes only if the route set is saved (`is_saved`). Otherwise a restart could restore
     /// a route that was reported as removed.
-    pub fn next_call(&mut self, (epoch, version): (u64, u64), is_saved: bool) -> FollowCall {
+    pub fn next_call(&mut self, (restore_id, epoch, version): (&str, u64, u64), is_saved: bool) -> FollowCall {
         if !is_saved {
             // Removals sort last, and wait.
             self.outcomes.sort_by_key(|outcome| matches!(outcome, RouteOutcome::Removed(_)));
@@ -86,6 +86,7 @@ impl RouteClient {
             wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
             outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
             question: self.request_count,
+            restore_id: restore_id.to_owned(),
         };
         FollowCall { request, outcomes }
     }
@@ -165,10 +166,10 @@ mod tests {
         let mut source = source();
         let key = RouteKey { owner: "a".to_owned(), port_name: "game".to_owned() };
         source.report(RouteOutcome::Listening(key, 26_000, None));
-        let next_call = source.next_call((0, 0), true);
+        let next_call = source.next_call(("", 0, 0), true);
         assert!(source.send(&next_call).await.is_err(), "no server listens");
         source.failed();
-        let repeated_call = source.next_call((0, 0), true);
+        let repeated_call = source.next_call(("", 0, 0), true);
         assert_eq!(repeated_call.request.outcomes, next_call.request.outcomes);
         assert!(
             repeated_call.request.question > next_call.request.question,
@@ -187,7 +188,7 @@ mod tests {
     async fn retry_delay_is_bounded() {
         let mut source = source();
         (0..1_000).for_each(|_| source.failed());
-        let next_call = source.next_call((0, 0), true);
+        let next_call = source.next_call(("", 0, 0), true);
         let started = Instant::now();
         assert!(source.send(&next_call).await.is_err(), "no server listens");
         let waited = started.elapsed();
@@ -199,7 +200,7 @@ mod tests {
     async fn removal_is_reported_after_the_set_is_saved() {
         let mut source = source();
         source.report(RouteOutcome::Removed("b".to_owned()));
-        assert_eq!(source.next_call((0, 0), false).outcomes, 0);
-        assert_eq!(source.next_call((0, 0), true).outcomes, 1);
+        assert_eq!(source.next_call(("", 0, 0), false).outcomes, 0);
+        assert_eq!(source.next_call(("", 0, 0), true).outcomes, 1);
     }
 }

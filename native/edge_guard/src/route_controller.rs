@@ -99,7 +99,7 @@ impl RouteController {
         second.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let is_set_complete = self.has_response && self.set.is_complete();
-            let cursor = if is_set_complete { (self.set.epoch, self.set.version) } else { (0, 0) };
+            let cursor = if is_set_complete { self.set.cursor() } else { ("", 0, 0) };
             let call = self.client.next_call(cursor, self.is_saved);
             tokio::select! {
                 Some(command) = commands.recv() => return command,
@@ -134,10 +134,10 @@ impl RouteController {
             self.counters.failures.with_label(ControlFailure::Route).increment();
             self.client.report(RouteOutcome::Unserved(key.clone(), *port, problem.clone()));
         }
-        let before = (self.set.epoch, self.set.version, self.set.newest_epoch);
+        let before = (self.set.epoch, self.set.version, self.set.newest_epoch, self.set.restore_id.clone());
         let change = self.set.take(&response);
         self.route_listeners.apply(&change, &self.set);
-        if !self.is_connected || before.0 != response.epoch {
+        if !self.is_connected || before.0 != response.epoch || before.3 != response.restore_id {
             // The source may have lost the reported outcomes.
             self.is_connected = true;
             self.route_listeners.report_outcomes();
@@ -149,7 +149,7 @@ impl RouteController {
                 ));
             }
         }
-        let after = (self.set.epoch, self.set.version, self.set.newest_epoch);
+        let after = (self.set.epoch, self.set.version, self.set.newest_epoch, self.set.restore_id.clone());
         if before != after || change != RouteChange::default() {
             (self.is_saved, self.has_changed_since_save) = (false, true);
         }

@@ -8,7 +8,8 @@
 //!   removes all routes that it does not have.
 //! - A data plane of an older epoch than the newest one seen can remove only routes that it added itself.
 //!
-//! So a data plane that has lost its data ends no game.
+//! So a data plane that has lost its data ends no game. A restore by the operator ends all games. The first complete
+//! set after it replaces all routes, also if the set is empty or of an older epoch.
 
 pub mod route_file;
 
@@ -148,6 +149,8 @@ pub struct RouteUpdate {
     pub epoch: u64,
     pub version: u64,
     pub is_complete: bool,
+    /// Last restore of the data plane, or empty.
+    pub restore_id: String,
     pub routes: Vec<Route>,
     /// Key, port and error of each route that is invalid.
     pub unreadable: Vec<(RouteKey, u32, String)>,
@@ -161,6 +164,7 @@ impl RouteUpdate {
             epoch: sent.epoch,
             version: sent.version,
             is_complete: sent.is_complete,
+            restore_id: sent.restore_id,
             removed: sent.removed,
             ..Self::default()
         };
@@ -191,6 +195,12 @@ pub struct RouteSet {
     pub version: u64,
     /// Newest epoch of a data plane so far. A data plane of an older epoch can remove only routes that it added itself.
     pub newest_epoch: u64,
+    /// Restore of the data plane that last sent routes.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub restore_id: String,
+    /// All restores seen. An older copy of the data directory has one of them, and is no new restore.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    restore_ids: BTreeSet<String>,
     /// Epoch of the data plane that last sent a complete set of routes.
     #[serde(default)]
     whole_epoch: u64,
@@ -203,6 +213,11 @@ pub struct RouteSet {
 
 impl RouteSet {
     pub fn take(&mut self, answer: &RouteUpdate) -> RouteChange {
+        let is_restored =
+            answer.is_complete && !answer.restore_id.is_empty() && self.restore_ids.insert(answer.restore_id.clone());
+        if is_restored {
+            self.newest_epoch = 0;
+        }
         let is_from_older_epoch = answer.epoch < self.newest_epoch;
         if answer.is_complete {
             self.whole_epoch = answer.epoch;
@@ -211,7 +226,7 @@ impl RouteSet {
         let is_removable = |owner: &&String| may_remove || self.of_older.contains(*owner) || !self.has(owner);
         let removed = answer.removed.iter().filter(is_removable).cloned().collect();
         let mut change = RouteChange { removed, ..RouteChange::default() };
-        if answer.is_complete && !answer.routes.is_empty() && !is_from_older_epoch {
+        if answer.is_complete && (is_restored || !answer.routes.is_empty()) && !is_from_older_epoch {
             self.add_missing_owners(answer, &mut change);
         }
         for owner in &change.removed {
@@ -236,8 +251,15 @@ impl RouteSet {
         }
         self.epoch = answer.epoch;
         self.version = answer.version;
+        self.restore_id.clone_from(&answer.restore_id);
         self.newest_epoch = self.newest_epoch.max(answer.epoch);
         change
+    }
+
+    /// Returns restore, epoch and version of the set.
+    #[must_use]
+    pub fn cursor(&self) -> (&str, u64, u64) {
+        (&self.restore_id, self.epoch, self.version)
     }
 
     #[must_use]

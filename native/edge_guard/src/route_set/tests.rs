@@ -50,6 +50,39 @@ fn empty_complete_set_removes_nothing() {
     assert_eq!(held(&set), ["a", "b"]);
 }
 
+fn restored(restore_id: &str, answer: RouteUpdate) -> RouteUpdate {
+    RouteUpdate { restore_id: restore_id.to_owned(), ..answer }
+}
+
+#[test]
+fn first_complete_set_after_a_restore_replaces_all_routes() {
+    let mut set = two();
+    assert_eq!(set.take(&restored("x", removal(6, 1, &["a"]))).removed, [""; 0], "the complete set is missing");
+    assert_eq!(set.take(&restored("x", complete(6, &[]))).removed, ["a", "b"]);
+    set.take(&restored("x", complete(6, &[route("c", "game", 1)])));
+    assert_eq!(set.take(&restored("x", complete(7, &[]))), RouteChange::default(), "it has lost its data");
+    assert_eq!(held(&set), ["c"]);
+}
+
+#[test]
+fn set_of_a_new_restore_may_have_an_older_epoch() {
+    let mut set = two();
+    let change = set.take(&restored("x", complete(4, &[route("c", "game", 1)])));
+    assert_eq!((change.removed.len(), held(&set)), (2, vec!["c"]));
+    assert_eq!(set.take(&restored("x", removal(4, 11, &["c"]))).removed, ["c"], "it is the newest epoch now");
+}
+
+#[test]
+fn older_copy_of_a_service_is_no_new_restore() {
+    let mut set = two();
+    set.take(&restored("x", complete(6, &[])));
+    set.take(&restored("y", complete(8, &[route("c", "game", 1)])));
+    set.take(&restored("x", complete(7, &[])));
+    set.take(&complete(5, &[]));
+    assert_eq!(held(&set), ["c"]);
+    assert_eq!(set.cursor(), ("", 5, 10));
+}
+
 #[test]
 fn complete_set_of_an_older_epoch_only_adds() {
     let mut set = two();

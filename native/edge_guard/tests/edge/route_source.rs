@@ -105,6 +105,7 @@ impl RouteSource {
                 is_complete: false,
                 routes: routes.to_vec(),
                 removed: removed.iter().map(|owner| (*owner).to_owned()).collect(),
+                ..FollowResponse::default()
             };
             state.changes.push((state.version, change));
         }
@@ -204,6 +205,7 @@ impl RoutesService {
                 is_complete: true,
                 routes: state.routes.values().cloned().collect(),
                 removed: state.going.iter().cloned().collect(),
+                ..FollowResponse::default()
             });
         }
         if question.version == state.version {

@@ -94,13 +94,31 @@ fn empty_set_and_older_epoch_remove_nothing() {
         version: 1,
         is_complete: true,
         routes: vec![route("b", "tcp", other, Some(tcp_echo()))],
-        removed: Vec::new(),
+        ..FollowResponse::default()
     };
     guard.source.answer_next(older);
     guard.source.wait_for("b", OutcomeKind::Listening);
     echo(&mut player, "after");
     echo(&mut connect(port), "anew");
     assert!(!guard.source.has_outcome("a", OutcomeKind::Removed));
+}
+
+#[test]
+fn restore_closes_the_ports_of_before() {
+    let guard = EdgeProcess::start();
+    let port = free_port();
+    guard.source.serve_route(&route("a", "tcp", port, Some(tcp_echo())));
+    let mut player = connect(port);
+    echo(&mut player, "before");
+    let epoch = guard.source.with_state(|state| state.epoch);
+    let restore_id = "first restore".to_owned();
+    guard.source.lose("a");
+    let restored =
+        FollowResponse { epoch: epoch - 1, version: 1, is_complete: true, restore_id, ..FollowResponse::default() };
+    guard.source.answer_next(restored);
+    guard.source.wait_for("a", OutcomeKind::Removed);
+    assert!(is_closed(&mut player), "a session went on");
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "the port is still open");
 }
 
 #[test]

@@ -62,7 +62,7 @@ class LobbyAdmissions(_message.Message):
     def __init__(self, has_slot: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question")
+    __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question", "restore_id")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class FollowRequest(_message.Message):
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
     edge_id: str
     instance: str
     epoch: int
@@ -77,7 +78,8 @@ class FollowRequest(_message.Message):
     wait_ms: int
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
     question: int
-    def __init__(self, edge_id: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., question: _Optional[int] = ...) -> None: ...
+    restore_id: str
+    def __init__(self, edge_id: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., question: _Optional[int] = ..., restore_id: _Optional[str] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("owner_id", "port_name", "port", "kind", "reason", "backend_port")
@@ -96,18 +98,20 @@ class Outcome(_message.Message):
     def __init__(self, owner_id: _Optional[str] = ..., port_name: _Optional[str] = ..., port: _Optional[int] = ..., kind: _Optional[_Union[OutcomeKind, str]] = ..., reason: _Optional[str] = ..., backend_port: _Optional[int] = ...) -> None: ...
 
 class FollowResponse(_message.Message):
-    __slots__ = ("epoch", "version", "is_complete", "routes", "removed")
+    __slots__ = ("epoch", "version", "is_complete", "routes", "removed", "restore_id")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
     ROUTES_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     version: int
     is_complete: bool
     routes: _containers.RepeatedCompositeFieldContainer[Route]
     removed: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., is_complete: _Optional[bool] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+    restore_id: str
+    def __init__(self, epoch: _Optional[int] = ..., version: _Optional[int] = ..., is_complete: _Optional[bool] = ..., routes: _Optional[_Iterable[_Union[Route, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., restore_id: _Optional[str] = ...) -> None: ...
 
 class Route(_message.Message):
     __slots__ = ("owner_id", "port_name", "protocol", "port", "host", "is_tls", "backend_address", "backend_port", "server_name", "sends_proxy_header", "counts_sessions", "requires_slot")
