@@ -7,6 +7,7 @@ release before can go on.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -76,7 +77,10 @@ def require_formats(data_dir: Path) -> None:
             "upgrade without a way back, make a backup and run pyservice upgrade commit "
             f"--data-dir {data_dir}"
         )
-    _note(data_dir, _Noted(this, found, 0))
+    # With the formats unchanged, the name is for `rollback-check` only. A data plane of another user
+    # must not replace a file of the control plane, which notes the name at its own start.
+    with contextlib.suppress(PermissionError):
+        _note(data_dir, _Noted(this, found, 0))
 
 
 def commit_upgrade(data_dir: Path) -> str:

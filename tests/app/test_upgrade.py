@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -12,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from pyservice.data_formats import FILE
+from pyservice._native import version
+from pyservice.data_formats import FILE, require_formats
 from tests.support.command_line import run
 from tests.support.full_service import FullService
+from tests.support.unprivileged_python import USER, interpreter
 
 
 @pytest.fixture
@@ -58,6 +62,30 @@ def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) 
         0,
         f"release 0.1.9 can read {service.data_dir}: a rollback loses nothing\n",
     )
+
+
+def test_data_plane_of_another_user_starts_before_the_control_plane(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give files to another user")
+    # pytest's folders are private.
+    for parent in (tmp_path.parent, tmp_path.parent.parent):
+        parent.chmod(0o755)
+    user = interpreter(tmp_path)
+    data = tmp_path / "data"
+    data.mkdir()
+    require_formats(data)
+    change(data, name="0.1.9")
+    (data / "control").mkdir()
+    (data / "control/keys.json").write_text("")
+    os.chown(data, 0, USER)
+    data.chmod(0o1770)
+    script = f"from pathlib import Path; from {require_formats.__module__} import *"
+    start = f"{script}; require_formats(Path({str(data)!r}))"
+    ended = subprocess.run([*user, "-c", start], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert json.loads((data / FILE).read_text())["release"]["name"] == "0.1.9"
+    require_formats(data)
+    assert json.loads((data / FILE).read_text())["release"]["name"] == version
 
 
 def test_directory_of_a_newer_release_is_refused(service: FullService) -> None:
