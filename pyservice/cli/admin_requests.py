@@ -20,13 +20,17 @@ from pyservice.errors import ServiceError, Unreachable
 from pyservice.pb.hosting.internal.v1 import admin_pb2
 from pyservice.pb.hosting.internal.v1 import control_admin_pb2 as pb
 from pyservice.pb.hosting.v1 import groups_pb2
-from pyservice.process.directory_lock import LOCK_FILE, lock_holder_pid, running_holder_pid
+from pyservice.process.directory_lock import (
+    LOCK_FILE,
+    SUPERVISOR_LOCK_FILE,
+    lock_holder_pid,
+    running_holder_pid,
+)
 from pyservice.process.launch import GUARD_LOCK
-from pyservice.process.supervisor import SUPERVISOR_LOCK_NAME as SERVE_LOCK
 from pyservice.rpc import InternalClient
 from pyservice.timestamps import rfc3339
 
-_OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SERVE_LOCK})
+_OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SUPERVISOR_LOCK_FILE})
 """Names of which each data directory has one."""
 
 
@@ -78,7 +82,7 @@ def running_pids(data_dir: Path) -> dict[str, int]:
     supervisor of the planes.
     """
     locks = {
-        "supervisor": (data_dir, SERVE_LOCK),
+        "supervisor": (data_dir, SUPERVISOR_LOCK_FILE),
         "data": (data_dir, LOCK_FILE),
         "control": (data_dir / "control", LOCK_FILE),
         "edge_guard": (data_dir / "edge", GUARD_LOCK),
@@ -88,7 +92,10 @@ def running_pids(data_dir: Path) -> dict[str, int]:
 
 
 def has_control_plane(data_dir: Path) -> bool:
-    holders = (lock_holder_pid(data_dir / "control"), lock_holder_pid(data_dir, SERVE_LOCK))
+    holders = (
+        lock_holder_pid(data_dir / "control"),
+        lock_holder_pid(data_dir, SUPERVISOR_LOCK_FILE),
+    )
     return any(map(_is_running, holders))
 
 

@@ -12,7 +12,7 @@ from pyservice import data_formats
 from pyservice.cli.configuration_check import certificate_report, check_settings, feed_problems
 from pyservice.edge_guard.configuration import edge_guard_report
 from pyservice.errors import ServiceError
-from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
+from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable, stopped_service
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.settings import ConfigurationReport, Settings, SettingsError, load
 from pyservice.settings.file_permissions import readable_secrets
@@ -65,8 +65,9 @@ def migrate_database(settings: Settings) -> int:
 def commit_upgrade(settings: Settings) -> int:
     """Allows this release to write its formats, and prints so. Returns the exit status."""
     try:
-        print(data_formats.commit_upgrade(settings.data_dir))
-    except OSError as error:
+        with stopped_service(settings.data_dir):
+            print(data_formats.commit_upgrade(settings.data_dir))
+    except (DirectoryUnusable, OSError) as error:
         print(f"pyservice upgrade commit: {error}", file=sys.stderr)
         return 1
     return 0

@@ -4,10 +4,12 @@ import contextlib
 import fcntl
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 LOCK_FILE: Final = "LOCK"
+SUPERVISOR_LOCK_FILE: Final = "SERVE.LOCK"
 _POLL_INTERVAL_MS: Final = 20
 _UNANNOUNCED_EXIT_GRACE_MS: Final = 2_000
 """Time that a killed holder has to announce that it is stopping."""
@@ -44,8 +46,7 @@ class DirectoryLock:
         """
         make_folder(folder)
         try:
-            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(folder / name, flags, 0o600)
+            descriptor = _open(folder / name)
         except OSError as error:
             raise DirectoryUnusable(f"{folder} cannot be used: {error.strerror}") from None
         try:
@@ -79,6 +80,28 @@ class DirectoryLock:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+@contextlib.contextmanager
+def stopped_service(data_dir: Path) -> Iterator[None]:
+    """Holds the locks of all planes, so that no service starts meanwhile.
+
+    Raises DirectoryUnusable if one of them runs.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in (SUPERVISOR_LOCK_FILE, LOCK_FILE):
+            stack.callback(DirectoryLock.take(data_dir, name).release)
+        stack.callback(DirectoryLock.take(data_dir / "control").release)
+        yield
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        # With `fs.protected_regular=2`, O_CREAT fails for a file of another user in a sticky folder.
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def _wait_for_lock(descriptor: int, timeout_ms: int) -> None:

@@ -19,7 +19,7 @@ from pyservice.process.child_process import (
     RESTART_DELAYS_S,
     ChildProcess,
 )
-from pyservice.process.directory_lock import holder_wait_ms
+from pyservice.process.directory_lock import SUPERVISOR_LOCK_FILE, holder_wait_ms
 from pyservice.process.drain_file import DrainFile, ends_servers
 from pyservice.process.launch import GUARD_LOCK, Launch, longest_end_ms, run_locked
 from pyservice.process.listening_sockets import (
@@ -32,8 +32,6 @@ from pyservice.process.listening_sockets import (
 from pyservice.process.ready_report import report_ready
 from pyservice.process.stop_signals import StopSignals
 from pyservice_cli.local_services import Announcement, local_url
-
-SUPERVISOR_LOCK_NAME: Final = "SERVE.LOCK"
 
 _READY_KEYS: Final = (
     "http",
@@ -65,7 +63,7 @@ class EdgeGuardSupervision(Protocol):
 def run(launch: Launch, make_edge_guard: Callable[[], EdgeGuardSupervision]) -> int:
     """Starts both planes and edge-guard, and supervises them until a stop signal."""
     data_dir = launch.settings.data_dir
-    locks = [(data_dir, SUPERVISOR_LOCK_NAME), (data_dir / "edge", GUARD_LOCK)]
+    locks = [(data_dir, SUPERVISOR_LOCK_FILE), (data_dir / "edge", GUARD_LOCK)]
     return run_locked(launch, locks, lambda: _Supervisor(launch, make_edge_guard).live())
 
 

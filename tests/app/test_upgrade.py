@@ -64,6 +64,20 @@ def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) 
     )
 
 
+def test_upgrade_is_committed_only_while_the_service_is_stopped(service: FullService) -> None:
+    service.start()
+    formats = json.loads((service.data_dir / FILE).read_text())["release"]["formats"]
+    change(service.data_dir, name="0.1.9", formats={**formats, "journal": 1})
+    before = (service.data_dir / FILE).read_bytes()
+    refused = run(service.data_dir, "upgrade", "commit")
+    assert refused.returncode == 1
+    assert "is in use by process" in refused.stderr
+    assert (service.data_dir / FILE).read_bytes() == before
+    assert service.stop() == 0
+    assert "committed: the next start upgrades" in run(service.data_dir, "upgrade", "commit").stdout
+    service.start()
+
+
 def test_data_plane_of_another_user_starts_before_the_control_plane(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files to another user")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from pyservice.process.directory_lock import DirectoryLock
-from pyservice.process.supervisor import SUPERVISOR_LOCK_NAME
+from pyservice.process.directory_lock import SUPERVISOR_LOCK_FILE, DirectoryLock
 from tests.support.command_line import run
 
 pytestmark = pytest.mark.full
@@ -59,7 +58,7 @@ def file_for_folder(folder: Path) -> Iterator[tuple[dict[str, str], str]]:
         ("all", lambda _: taken_port("http")),
         ("all", lambda _: taken_port("grpc")),
         ("all", lambda _: taken_port("cdn")),
-        ("all", lambda folder: locked(folder, SUPERVISOR_LOCK_NAME)),
+        ("all", lambda folder: locked(folder, SUPERVISOR_LOCK_FILE)),
         ("all", wrong_database),
         ("all", file_for_folder),
         ("data", lambda _: taken_port("metrics")),
