@@ -17,6 +17,8 @@ from pyservice.timestamps import now_ms, rfc3339
 from pyservice.transport.native import version
 
 FILE: Final = "formats.json"
+UNFINISHED_RESTORE: Final = "unfinished-restore"
+"""File that a directory has while `pyservice restore` writes it."""
 RECORDS_REVISION: Final = "0016"
 FEED_FORMAT: Final = 1
 
@@ -52,14 +54,26 @@ class _Noted(NamedTuple):
     committed_ms: int
 
 
+def require_restored(data_dir: Path) -> None:
+    """Raises FormatsRefused if the directory has only a part of a backup."""
+    if (data_dir / UNFINISHED_RESTORE).exists():
+        raise FormatsRefused(f"{data_dir} has an unfinished restore: run pyservice restore again")
+
+
+def note_formats(data_dir: Path) -> None:
+    """Notes the formats of this release in a directory without data. Raises OSError."""
+    _note(data_dir, _Noted(_this_release(), None, 0))
+
+
 def require_formats(data_dir: Path) -> None:
     """Lets this release change the directory. Notes its formats in a new directory.
 
     Raises FormatsRefused and OSError.
     """
+    require_restored(data_dir)
     noted, this = _noted(data_dir), _this_release()
     if noted is None:
-        _note(data_dir, _Noted(this, None, 0))
+        note_formats(data_dir)
         return
     found = noted.release
     if found.name == this.name and found.formats == this.formats:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,15 +23,23 @@ from pyservice.backup.manifest import (
     read_objects,
 )
 from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
-from pyservice.durable_files import sync_folder, write_file
-from pyservice.process.directory_lock import make_folder
+from pyservice.data_formats import UNFINISHED_RESTORE, note_formats
+from pyservice.durable_files import remove_unfinished, sync_folder, write_file
+from pyservice.process.directory_lock import (
+    LOCK_FILE,
+    SUPERVISOR_LOCK_FILE,
+    make_folder,
+    stopped_service,
+)
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
 from pyservice.storage.migrations import known_revisions
 from pyservice.storage.record_copy import RECORDS, load_records
 
+BACKUP_LOCK_FILE: Final = "BACKUP.LOCK"
 _JOURNAL: Final = "journal"
-_UNFINISHED: Final = b"unfinished restore\n"
+_KEPT: Final = frozenset({SUPERVISOR_LOCK_FILE, LOCK_FILE, BACKUP_LOCK_FILE, "edge"})
+"""Files of a directory without data: locks, and the routes of an edge-guard that still runs."""
 _EPOCH_STEP: Final = 1 << 20
 """More than the restarts of a service before its next restore."""
 
@@ -46,10 +56,45 @@ def newest_backup(target: Target, name: str | None) -> Manifest:
     return read_manifest(target, name or names[-1])
 
 
+def is_unfinished(data_dir: Path) -> bool:
+    return (data_dir / UNFINISHED_RESTORE).exists()
+
+
 def require_empty(data_dir: Path) -> None:
-    """Raises BackupFailed if the directory has files."""
-    if data_dir.exists() and any(data_dir.iterdir()):
+    """Raises BackupFailed if the directory has data. That of an unfinished restore does not count."""
+    if not is_unfinished(data_dir) and _contents(data_dir):
         raise BackupFailed(f"{data_dir} is not empty: choose a new --data-dir")
+
+
+def _contents(data_dir: Path) -> list[Path]:
+    control = data_dir / "control"
+    folders = [folder for folder in (data_dir, control) if folder.is_dir()]
+    paths = [path for folder in folders for path in folder.iterdir() if path.name not in _KEPT]
+    marker = f".{UNFINISHED_RESTORE}."
+    return [path for path in paths if path != control and not path.name.startswith(marker)]
+
+
+@contextlib.contextmanager
+def restoring(data_dir: Path) -> Iterator[None]:
+    """Marks the directory until the restore is complete, so that no role starts with a part of a backup.
+
+    Removes the files of an unfinished restore. Raises BackupFailed, DirectoryUnusable and OSError.
+    """
+    marker = data_dir / UNFINISHED_RESTORE
+    with stopped_service(data_dir):
+        require_empty(data_dir)
+        remove_unfinished(marker)
+        if not marker.exists():
+            write_file(marker, b"")
+        for path in _contents(data_dir):
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != marker:
+                path.unlink()
+        yield
+        os.sync()
+        marker.unlink()
+        sync_folder(data_dir)
 
 
 def read_keys(target: Target, manifest: Manifest) -> Keyring:
@@ -73,15 +118,14 @@ async def restore_backup(
 ) -> None:
     """Writes keys, configurations, records and objects of a backup.
 
-    Raises BackupFailed, and DatabaseUnusable if the database has records.
-
-    The key file is written last. Until then it is invalid, so no service starts with a part of a backup.
+    Call it in `restoring`. Raises BackupFailed, and DatabaseUnusable if the database has records.
     """
     data_dir = settings.data_dir
     files = {file.path: _placed(manifest, file) for file in manifest.files}
     for folder in (data_dir, data_dir / "control", data_dir / "feed"):
         make_folder(folder)
-    write_file(data_dir / keyring.FILE, _UNFINISHED)
+    note_formats(data_dir)
+    write_file(data_dir / keyring.FILE, keyring.text(without_journal(ring)), mode=0o600)
     for path, file in files.items():
         if path.startswith(("control/", "feed/")):
             write_file(data_dir / path, b"".join(target.read(file)), mode=0o600)
@@ -98,8 +142,6 @@ async def restore_backup(
         for block in target.read(file):
             writer.write(block)
         writer.close()
-    os.sync()
-    write_file(data_dir / keyring.FILE, keyring.text(without_journal(ring)), mode=0o600)
 
 
 def _placed(manifest: Manifest, file: StoredFile) -> StoredFile:

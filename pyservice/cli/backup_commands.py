@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
 import sys
 from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -106,9 +108,15 @@ def restore(
 
 
 def _restore(settings: Settings, target: Target, name: str | None, is_confirmed: bool) -> None:
-    from pyservice.backup.restore import newest_backup, read_keys, require_empty, restore_backup
+    from pyservice.backup.restore import (
+        is_unfinished,
+        newest_backup,
+        read_keys,
+        require_empty,
+        restore_backup,
+        restoring,
+    )
     from pyservice.backup.target import BackupFailed
-    from pyservice.data_formats import require_formats
 
     try:
         require_empty(settings.data_dir)
@@ -117,8 +125,10 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
     except BackupFailed as failed:
         fail([str(failed)])
     made = rfc3339(manifest.created_ms)
+    replaced = ["The unfinished restore in the data directory is removed."]
     _confirm(
         [
+            *(replaced if is_unfinished(settings.data_dir) else []),
             f"This restores the backup {manifest.name} of {made}, made by release {manifest.release}.",
             "Everything since then is lost: games, versions, tokens, and revocations of tokens.",
             "Revoke those tokens again. Players and lobbies of now are lost, too.",
@@ -127,10 +137,9 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
     )
 
     async def work(database: Database, objects: Store) -> None:
-        require_formats(settings.data_dir)
         await restore_backup(settings, database, objects, target, manifest, ring)
 
-    _run(settings, work)
+    _run(settings, work, restoring(settings.data_dir))
     print(f"Restored the backup {manifest.name}. Start the service with this data directory.")
 
 
@@ -166,11 +175,15 @@ def _open(settings: Settings, place: str, identity: Path | None = None) -> Targe
 
 
 def _run(
-    settings: Settings, work: Callable[[Database, Store], Coroutine[Any, Any, Result]]
+    settings: Settings,
+    work: Callable[[Database, Store], Coroutine[Any, Any, Result]],
+    around: AbstractContextManager[None] | None = None,
 ) -> Result:
+    """Runs `work` within `around`, which begins before the database and the objects are opened."""
     import asyncio
 
     from pyservice.app.object_storage import object_store
+    from pyservice.backup.restore import BACKUP_LOCK_FILE
     from pyservice.backup.target import BackupFailed
     from pyservice.errors import ServiceError
     from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
@@ -187,11 +200,12 @@ def _run(
             await database.close()
 
     try:
-        lock = DirectoryLock.take(settings.data_dir / "control", "BACKUP.LOCK")
-        try:
-            return asyncio.run(run())
-        finally:
-            lock.release()
+        with around or contextlib.nullcontext():
+            lock = DirectoryLock.take(settings.data_dir / "control", BACKUP_LOCK_FILE)
+            try:
+                return asyncio.run(run())
+            finally:
+                lock.release()
     except (BackupFailed, DirectoryUnusable, DatabaseUnusable, ServiceError, OSError) as error:
         fail([str(error)])
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
 from pyservice.cli.configuration_check import check_settings, feed_problems
 from pyservice.cli.options import fail, load_or_exit
-from pyservice.data_formats import FormatsRefused, require_formats
+from pyservice.data_formats import FormatsRefused, require_formats, require_restored
 from pyservice.process.directory_lock import DirectoryUnusable, make_folder
 from pyservice.process.launch import Launch, report_failed_start
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
@@ -63,10 +63,11 @@ def serve(
     report = check_settings(configuration, config) if parent is None else _UNCHECKED
     if report.problems:
         fail(report.problems)
-    if parent is None and role in _WITH_DATA:
+    if parent is None:
         try:
             make_folder(configuration.data_dir)
-            require_formats(configuration.data_dir)
+            require = require_formats if role in _WITH_DATA else require_restored
+            require(configuration.data_dir)
         except (FormatsRefused, DirectoryUnusable, OSError) as error:
             return report_failed_start(configuration, error)
     inherited = _inherited_listeners(listeners, configuration, role)

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 
 import uvloop
 
+from pyservice.data_formats import FormatsRefused, require_restored
 from pyservice.observability.health import raise_descriptor_limit
 from pyservice.observability.logging import configure_logging, get_logger, log_uncaught_errors
 from pyservice.process.background_tasks import cancel_tasks
@@ -67,7 +68,7 @@ def run_plane(
     """Creates a plane with `make` and runs it until a stop signal or an error. Returns the exit
     status.
 
-    Logs OSError, DirectoryUnusable and the errors in `failures` without a traceback. If the
+    Logs OSError, DirectoryUnusable, FormatsRefused and the errors in `failures` without a traceback. If the
     supervisor dies, this plane stops after the process that has locked `outlived_dir` has exited.
     Without a supervisor, this plane stops at the end of a drain, after the process that has locked
     `drained_dir`.
@@ -78,7 +79,7 @@ def run_plane(
     for warning in launch.warnings:
         _log.warning("configuration warning", problem=warning)
     raise_descriptor_limit()
-    expected: tuple[type[Exception], ...] = (DirectoryUnusable, OSError, *failures)
+    expected: tuple[type[Exception], ...] = (DirectoryUnusable, FormatsRefused, OSError, *failures)
     try:
         if launch.parent is not None and not launch.parent.stop_on_supervisor_exit():
             return 1
@@ -87,6 +88,8 @@ def run_plane(
         make_folder(settings.data_dir)
         lock = DirectoryLock.take(lock_dir, timeout_ms=timeout_ms)
         try:
+            # A restore holds this lock. It may have begun after the first check.
+            require_restored(settings.data_dir)
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 try:
                     runner.run(_serve(make, launch, lock, outlived_dir, drained_dir))

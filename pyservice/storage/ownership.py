@@ -218,6 +218,16 @@ def read_owner(connection: Connection) -> Owner | None:
     return None if row is None else Owner(*row)
 
 
+def mark_unused(connection: Connection) -> None:
+    """Notes that no service has owned the database since its tables were created."""
+    _owners.create(connection, checkfirst=True)
+
+
+def is_unused(connection: Connection) -> bool:
+    """Returns whether the database is marked with `mark_unused`, and has had no owner since then."""
+    return inspect(connection).has_table(_owners.name) and read_owner(connection) is None
+
+
 def _claim(connection: Connection, location: str, instance: Instance, now_ms: int) -> Claim:
     # A refusal needs no lock, and then ends no session of the owner.
     _require_own(read_owner(connection), location, instance, now_ms)

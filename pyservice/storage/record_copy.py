@@ -13,7 +13,7 @@ from sqlalchemy import Boolean, Connection, MetaData, Table, create_engine, inse
 from pyservice.storage.database import Database
 from pyservice.storage.database_errors import DatabaseUnusable
 from pyservice.storage.migrations import current_revision, upgrade
-from pyservice.storage.ownership import OWNER_TABLE
+from pyservice.storage.ownership import OWNER_TABLE, is_unused, mark_unused
 from pyservice.storage.sqlite import connect_to_read
 
 RECORDS: Final = "records.db"
@@ -87,13 +87,19 @@ class _Growth:
 def load_records(connection: Connection, file: Path, revision: str) -> None:
     """Creates the tables of a backup in an empty PostgreSQL database, and fills them.
 
-    Raises DatabaseUnusable if it is not empty.
+    Replaces tables of an earlier call if no service has used them since. Raises DatabaseUnusable if
+    the database has others.
     """
     if current_revision(connection) is not None:
-        raise DatabaseUnusable(
-            "the database is not empty: create a new one for the restored records"
-        )
+        if not is_unused(connection):
+            raise DatabaseUnusable(
+                "the database is not empty: create a new one for the restored records"
+            )
+        unused = MetaData()
+        unused.reflect(connection)
+        unused.drop_all(connection)
     upgrade(connection, None, revision)
+    mark_unused(connection)
     engine = create_engine(f"sqlite:///{file}")
     with engine.connect() as source:
         for table in _tables(connection):
