@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import obstore
 
@@ -31,10 +31,13 @@ from pyservice.process.directory_lock import (
     make_folder,
     stopped_service,
 )
+from pyservice.runtime.run_cleanup import end_all_runs
 from pyservice.settings import Settings
-from pyservice.storage.database import Database
+from pyservice.storage.database import Database, DatabaseUnusable
 from pyservice.storage.migrations import known_revisions
-from pyservice.storage.record_copy import RECORDS, load_records
+from pyservice.storage.ownership import Instance, claim
+from pyservice.storage.record_copy import RECORDS, drop_stored_responses, load_records
+from pyservice.storage.stored_responses import remove_all
 
 BACKUP_LOCK_FILE: Final = "BACKUP.LOCK"
 _JOURNAL: Final = "journal"
@@ -132,6 +135,8 @@ async def restore_backup(
     note_replaced(data_dir, complete_backups(target))
     records = data_dir / "control" / RECORDS
     _write_records(records, target.read(files[RECORDS]))
+    # They name lobbies and servers that no longer exist.
+    drop_stored_responses(records)
     if database.name != "sqlite":
         await database.run_sync(
             lambda connection: load_records(connection, records, manifest.revision)
@@ -154,17 +159,31 @@ def _write_records(path: Path, blocks: Iterator[bytes]) -> None:
             file.write(block)
 
 
-def drop_journal(data_dir: Path) -> Path:
-    """Lets a stopped service continue without its journal. Returns the folder that has it from now on."""
+async def drop_journal(data_dir: Path, database: Database) -> Path:
+    """Lets a stopped service continue without its journal. Returns the folder that has it from now on.
+
+    Ends the game servers, because their lobbies and ports are lost. Call it in `stopped_service`.
+    If it is interrupted, call it again. Raises KeyringError, DatabaseUnusable, ServiceError and OSError.
+    """
     ring = keyring.load(data_dir)
-    kept = data_dir / f"{_JOURNAL}.{int(time.time())}"
-    # The keys come first: with them, the old journal is refused no more than a new one.
-    write_file(data_dir / keyring.FILE, keyring.text(without_journal(ring)), mode=0o600)
+    if database.name != "sqlite" or (data_dir / "control" / RECORDS).exists():
+        await claim(database, Instance.of_folder(data_dir), time.time_ns() // 1_000_000, _lost)
+        await remove_all(database)
+    end_all_runs(data_dir / "servers")
+    ring = without_journal(ring)
+    # The start refuses the old journal with the new keys.
+    write_file(data_dir / keyring.FILE, keyring.text(ring), mode=0o600)
+    kept = data_dir / f"{_JOURNAL}.{ring.first_epoch}"
     if (data_dir / _JOURNAL).exists():
         (data_dir / _JOURNAL).rename(kept)
         sync_folder(data_dir)
     return kept
 
 
+def _lost() -> NoReturn:
+    raise DatabaseUnusable("another service owns the database now")
+
+
 def without_journal(ring: Keyring) -> Keyring:
+    """Returns keys with a higher first epoch. Two restores of one backup can have the same, with a wrong clock."""
     return restored(ring, max(int(time.time()), ring.first_epoch + _EPOCH_STEP))

@@ -102,7 +102,7 @@ def restore(
     if (target is None) != journal_only:
         fail(["name the target of the backup, or use --journal-only without one"])
     if target is None:
-        _drop_journal(loaded.data_dir, yes)
+        _drop_journal(loaded, yes)
     else:
         _restore(loaded, _open(loaded, target, identity), name, yes)
 
@@ -143,22 +143,27 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
     print(f"Restored the backup {manifest.name}. Start the service with this data directory.")
 
 
-def _drop_journal(data_dir: Path, is_confirmed: bool) -> None:
+def _drop_journal(settings: Settings, is_confirmed: bool) -> None:
     from pyservice.auth.keyring import KeyringError
     from pyservice.backup.restore import drop_journal
-    from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
+    from pyservice.data_formats import FormatsRefused, require_formats
+    from pyservice.process.directory_lock import stopped_service
 
     _confirm(
-        ["All lobbies and players of now are lost. Published games continue with their tokens."],
+        [
+            "All lobbies and players of now are lost, and all game servers end.",
+            "Published games continue with their tokens.",
+        ],
         is_confirmed,
     )
+
+    async def work(database: Database, _: Store) -> Path:
+        require_formats(settings.data_dir)
+        return await drop_journal(settings.data_dir, database)
+
     try:
-        lock = DirectoryLock.take(data_dir)
-        try:
-            kept = drop_journal(data_dir)
-        finally:
-            lock.release()
-    except (DirectoryUnusable, KeyringError, OSError) as error:
+        kept = _run(settings, work, stopped_service(settings.data_dir))
+    except (KeyringError, FormatsRefused) as error:
         fail([str(error)])
     print(f"The service starts without its journal, which is in {kept}.")
 

@@ -15,6 +15,7 @@ from pyservice.storage.database_errors import DatabaseUnusable
 from pyservice.storage.migrations import current_revision, upgrade
 from pyservice.storage.ownership import OWNER_TABLE, is_unused, mark_unused
 from pyservice.storage.sqlite import connect_to_read
+from pyservice.storage.tables import idempotent_answers
 
 RECORDS: Final = "records.db"
 _PAGES: Final = 1024
@@ -106,6 +107,13 @@ def load_records(connection: Connection, file: Path, revision: str) -> None:
             for rows in _rows(source, table):
                 connection.execute(insert(table), rows)
     engine.dispose()
+
+
+def drop_stored_responses(file: Path) -> None:
+    """Removes the responses to `Idempotency-Key`s from a SQLite file."""
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(f"DELETE FROM {idempotent_answers.name}")
+        connection.commit()
 
 
 def _rows(source: Connection, table: Table) -> Iterator[list[dict[str, object]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import bindparam, delete, func, insert, select
+from sqlalchemy import Connection, bindparam, delete, func, insert, inspect, select
 
 from pyservice.storage.database import (
     Database,
@@ -46,6 +46,16 @@ async def add(
 
 async def remove(tx: Transaction, caller_key: bytes) -> None:
     await tx.run(delete(idempotent_answers).where(idempotent_answers.c.caller_key == caller_key))
+
+
+async def remove_all(database: Database) -> None:
+    """Removes all responses of a stopped service. Does nothing in a database without tables."""
+
+    def work(connection: Connection) -> None:
+        if inspect(connection).has_table(idempotent_answers.name):
+            connection.execute(delete(idempotent_answers))
+
+    await database.run_sync(work)
 
 
 async def trim_anonymous(database: Database, kept_max: int, most: int | None = None) -> int:

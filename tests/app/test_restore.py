@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import pty
 import random
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from pyservice.data_formats import UNFINISHED_RESTORE
+from pyservice.runtime.run_folder import RunFolder
 from tests.support.command_line import run
 from tests.support.databases import KINDS, Databases
 from tests.support.fault_shim import Shim, compiled_library
+from tests.support.full_service import Developer
+from tests.support.hosted_game import Hosted
 from tests.support.published_game import Machine, Machines, PublishedGame
-from tests.support.waiting import eventually
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.full]
 
@@ -53,6 +59,14 @@ async def backed_up(machine: Machine, target: str) -> PublishedGame:
     machine.good("backup", "create", target)
     machine.service.close()
     return game
+
+
+async def starts_a_lobby(machine: Machine, game: PublishedGame) -> str:
+    """Creates a lobby with a game server. Returns its id."""
+    async with machine.service.open_client("http") as client:
+        created = await client.call("create", {"game_mode": "hosted"}, token=game.tokens["public"])
+        assert created.code == "OK", created
+        return str(created.body["lobby"]["lobby_id"])
 
 
 def shim_of(machine: Machine) -> Shim:
@@ -211,3 +225,121 @@ async def test_second_restore_waits_for_no_first_one(local: Machines, tmp_path: 
     await first
     await asyncio.to_thread(new.service.start)
     assert await finds_a_lobby(new, game)
+
+
+async def test_repeated_idempotency_key_acts_again_after_a_restore(
+    machines: Machines, tmp_path: Path
+) -> None:
+    old, new, target = machines.new(), machines.new(), str(tmp_path / "t")
+    game, key = await old.publish(), uuid4().hex
+
+    async def create_version(machine: Machine) -> str:
+        fields = {"game_id": game.game_id, "display_name": "2.0.0", "config": {}}
+        async with machine.service.open_client("http") as client:
+            developer = Developer(machine.service, client, game.tokens["cloud"])
+            return str((await developer.good("create_version", key, **fields))["version_id"])
+
+    first = await create_version(old)
+    assert await create_version(old) == first
+    old.good("backup", "create", target)
+    assert old.service.stop() == 0
+    old.good("restore", "--journal-only", "--yes")
+    new.good("restore", target, "--yes")
+    for machine in (old, new):
+        await asyncio.to_thread(machine.service.start)
+        second = await create_version(machine)
+        assert second != first
+        assert await create_version(machine) == second
+
+
+def routes_of(machine: Machine) -> dict[str, int]:
+    """Returns the public port of each lobby and server, as edge-guard has saved it."""
+    saved = json.loads((machine.service.data_dir / "edge" / "routes").read_text())
+    return {route["owner"]: route["port"] for route in saved["routes"]}
+
+
+async def require_routes_of_now(machine: Machine, game: PublishedGame, before: str) -> None:
+    """The edge-guard of before serves a new lobby, and no route of the lobby of before."""
+
+    async def is_gone() -> bool:
+        return before not in routes_of(machine)
+
+    await eventually(is_gone)
+    lobby_id = await starts_a_lobby(machine, game)
+
+    async def is_served() -> bool:
+        return lobby_id in routes_of(machine)
+
+    await eventually(is_served)
+    socket.create_connection(("127.0.0.1", routes_of(machine)[lobby_id]), PATIENCE_S).close()
+
+
+def edge_guard_pid(machine: Machine) -> int:
+    return int((machine.service.data_dir / "edge" / "LOCK").read_text())
+
+
+def run_of(machine: Machine, run_id: str) -> RunFolder:
+    return RunFolder(machine.service.data_dir / "servers" / run_id)
+
+
+async def test_lost_journal_ends_game_servers_and_routes(machines: Machines) -> None:
+    machine = machines.new()
+    game = await machine.publish()
+    lobby_id = await starts_a_lobby(machine, game)
+    async with machine.service.open_client("http") as client:
+        hosted = Hosted(Developer(machine.service, client), game.game_id)
+        await hosted.upload()
+        server_id = await hosted.server()
+
+        async def is_running() -> bool:
+            return run_of(machine, server_id).is_kept()
+
+        await eventually(is_running)
+    pid = edge_guard_pid(machine)
+    assert machine.service.stop() == 0
+    assert run_of(machine, lobby_id).is_kept()
+    assert lobby_id in routes_of(machine)
+    machine.good("restore", "--journal-only", "--yes")
+    assert not run_of(machine, lobby_id).is_kept()
+    assert not run_of(machine, server_id).is_kept()
+    await asyncio.to_thread(machine.service.start)
+    await require_routes_of_now(machine, game, lobby_id)
+    assert edge_guard_pid(machine) == pid
+    async with machine.service.open_client("http") as client:
+        developer = Developer(machine.service, client)
+        of_server = {"game_id": game.game_id, "environment_id": "prod", "server_id": server_id}
+
+        async def is_destroyed() -> bool:
+            server = (await developer.good("get_server", **of_server))["server"]
+            return bool(server.get("destroyed_at"))
+
+        await eventually(is_destroyed)
+
+
+async def test_edge_guard_of_before_takes_the_routes_of_a_restore_with_an_earlier_clock(
+    local: Machines, tmp_path: Path
+) -> None:
+    old, new, target = local.new(), local.new(), str(tmp_path / "t")
+    game = await backed_up(old, target)
+    shim = shim_of(new)
+    shim.shift_wall_clock(HOUR_S)
+    new.good("restore", target, "--yes", **shim.environment())
+    await asyncio.to_thread(new.service.start)
+    lobby_id, pid = await starts_a_lobby(new, game), edge_guard_pid(new)
+    first_epoch = epoch_of(new)
+    assert new.service.stop() == 0
+    run_of(new, lobby_id).stop(0)
+    data_dir = new.service.data_dir
+    (aside := tmp_path / "aside").mkdir()
+    for path in data_dir.iterdir():
+        if path.name != "edge":
+            path.rename(aside / path.name)
+    new.good("restore", target, "--yes")
+    assert epoch_of(new) < first_epoch - HOUR_S / 2
+    await asyncio.to_thread(new.service.start)
+    await require_routes_of_now(new, game, lobby_id)
+    assert edge_guard_pid(new) == pid
+
+
+def epoch_of(machine: Machine) -> int:
+    return int(json.loads((machine.service.data_dir / "keys.json").read_text())["first_epoch"])
