@@ -49,7 +49,6 @@ class Draining:
         labels: Callable[[], Mapping[bytes, str]],
         count_servers: Callable[[], int | None],
         on_changed: Callable[[], None],
-        wall_ms: Callable[[], int] = now_ms,
     ) -> None:
         """`labels` returns `game/namespace` by the id of the namespace.
 
@@ -62,7 +61,6 @@ class Draining:
         self._labels = labels
         self._count_servers = count_servers
         self._on_changed = on_changed
-        self._wall_ms = wall_ms
         self._has_changed = asyncio.Event()
         self._change_lock = asyncio.Lock()
         self.drain = file.read()
@@ -89,11 +87,12 @@ class Draining:
         require_valid(request)
         async with self._change_lock:
             self._require_running()
-            drain = Drain(self._wall_ms() + request.within_ms)
+            drain = Drain(_boot_ms() + request.within_ms)
             await self._store(drain)
-            _log.warning("machine drains", deadline_ms=drain.deadline_ms)
+            deadline_ms = _deadline_ms(drain)
+            _log.warning("machine drains", deadline_ms=deadline_ms)
             self._change(drain)
-        return pb.StartDrainResponse(deadline_ms=drain.deadline_ms)
+        return pb.StartDrainResponse(deadline_ms=deadline_ms)
 
     async def cancel(self, request: pb.CancelDrainRequest) -> pb.CancelDrainResponse:
         """Ends a drain. Raises IN_USE if the service is ending."""
@@ -136,7 +135,7 @@ class Draining:
             remaining = self.remaining()
             is_counted = asyncio.get_running_loop().time() - began_s > _COUNT_AGE_S
             is_done = remaining.is_nothing and is_counted
-            if is_done or self._wall_ms() >= drain.deadline_ms:
+            if is_done or _boot_ms() >= drain.deadline_boot_ms:
                 await self._end(drain, remaining)
             await asyncio.sleep(_CHECK_INTERVAL_S)
 
@@ -164,14 +163,14 @@ class Draining:
             return "the service is ending"
         known_servers = "unknown" if servers is None else servers
         left = f"lobbies: {lobbies}, servers: {known_servers}, players: {players}"
-        return f"until {rfc3339(self.drain.deadline_ms)}, waits for {left}"
+        return f"until {rfc3339(_deadline_ms(self.drain))}, waits for {left}"
 
     def status(self) -> pb.DrainStatus | None:
         if self.drain is None:
             return None
         oldest, count = self._engine.lobbies_to_drain(_LOBBIES_SHOWN_MAX)
         return pb.DrainStatus(
-            deadline_ms=self.drain.deadline_ms,
+            deadline_ms=_deadline_ms(self.drain),
             is_over=self.drain.is_over,
             **self.remaining()._asdict(),
             oldest_lobbies=self._drained(oldest),
@@ -188,3 +187,12 @@ class Draining:
                 players=connected,
                 create_ms=lobby.create_ts_ms,
             )
+
+
+def _boot_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def _deadline_ms(drain: Drain) -> int:
+    """Returns the deadline in Unix ms of the wall clock as it is now."""
+    return now_ms() + drain.deadline_boot_ms - _boot_ms()

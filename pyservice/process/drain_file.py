@@ -24,8 +24,8 @@ _DRAINS: Final = (
 
 
 class Drain(NamedTuple):
-    deadline_ms: int
-    """Unix ms."""
+    deadline_boot_ms: int
+    """Time of the boot clock, which no step of the wall clock changes."""
     is_over: bool = False
     """Whether the service must end its game servers and exit."""
 
@@ -99,7 +99,7 @@ def _read(path: Path) -> tuple[Drain, str] | None:
     """Returns a drain and its boot ID."""
     try:
         content = json.loads(path.read_bytes())
-        drain = Drain(int(content["deadline_ms"]), bool(content["is_over"]))
+        drain = Drain(int(content["deadline_boot_ms"]), bool(content["is_over"]))
         return drain, str(content["boot_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

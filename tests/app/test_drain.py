@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -16,10 +19,14 @@ from tests.support.command_line import run
 from tests.support.data_plane_service import UNLIMITED
 from tests.support.drained_service import GUESTS, ONE_IDLE, Machine, open_machine
 from tests.support.edge_guard_service import EdgeGuardService, made_server
+from tests.support.fault_shim import compiled_library
 from tests.support.full_service import eventually
+from tests.support.killed_service import KilledService
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
+
+DAY_S = 86_400
 
 
 @pytest.fixture
@@ -35,6 +42,10 @@ async def drained_lobbies(machine: Machine) -> int:
     drain = (await machine.status())["drain"]
     assert drain is not None
     return int(drain["lobbies"])
+
+
+async def drain_deadline(machine: Machine) -> datetime:
+    return datetime.fromisoformat((await machine.status())["drain"]["deadline_ts"])
 
 
 @pytest.mark.fast
@@ -149,13 +160,13 @@ async def test_drain_survives_a_kill_and_ends_with_the_boot(
     waiting = machine.waiting_drain()
     await machine.until_draining()
     assert (await machine.find("idle")).code == "SHUTTING_DOWN"
-    deadline = (await machine.status())["drain"]["deadline_ts"]
+    deadline = await drain_deadline(machine)
     await machine.kill()
     _, errors = await asyncio.to_thread(waiting.communicate, None, PATIENCE_S)
     assert (waiting.returncode, "start it, and it continues to drain" in errors) == (1, True)
 
     await machine.restart()
-    assert (await machine.status())["drain"]["deadline_ts"] == deadline
+    assert abs(await drain_deadline(machine) - deadline) < timedelta(seconds=1)
     assert (await machine.find("idle")).code == "SHUTTING_DOWN"
     await machine.kill()
     (tmp_path / "boot_id").write_text(f"{uuid4()}\n")
@@ -163,6 +174,29 @@ async def test_drain_survives_a_kill_and_ends_with_the_boot(
     assert (await machine.status())["drain"] is None
     await machine.find_lobby("idle")
     await machine.leave()
+
+
+@pytest.mark.parametrize(
+    ("step_s", "deadline", "at_deadline"), [(DAY_S, "1h", False), (-DAY_S, "3s", True)]
+)
+async def test_step_of_the_wall_clock_moves_no_deadline(
+    tmp_path: Path, step_s: int, deadline: str, at_deadline: bool
+) -> None:
+    make = partial(KilledService, library=compiled_library(), database_url=None)
+    async with open_machine(tmp_path / "s", make) as machine:
+        service = machine.service
+        assert isinstance(service, KilledService)
+        await machine.deploy(duel=GUESTS)
+        await machine.join(await machine.find_lobby("duel"))
+        await machine.drain("--deadline", deadline)
+        service.shim.shift_wall_clock(step_s)
+        if not at_deadline:
+            # No drain is over within 3 s, and the deadline is checked meanwhile.
+            await machine.leave()
+        assert await machine.exit_status() == 0
+        events = map(json.loads, (service.folder / "log").read_text().splitlines())
+        [over] = [event for event in events if event["event"] == "drain is over"]
+        assert over["at_deadline"] == at_deadline
 
 
 async def test_stop_ends_a_drain(machine: Machine) -> None:

@@ -10,7 +10,7 @@ import pytest
 from pyservice.process.drain_file import Drain, DrainFile, stored_drain
 from tests.support.waiting import PATIENCE_S
 
-DRAIN = Drain(1_900_000_000_000)
+DRAIN = Drain(7_200_000)
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def test_drain_belongs_to_one_boot(file: DrainFile, tmp_path: Path) -> None:
     assert stored_drain(tmp_path) == DRAIN
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"deadline_ms": "x", "boot_id": "one"}'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"deadline_boot_ms": "x", "boot_id": "one"}'])
 def test_damaged_file_is_no_drain(file: DrainFile, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "drain.json").write_bytes(content)
     assert file.read() is None
@@ -58,5 +58,5 @@ async def test_end_of_an_earlier_service_ends_no_later_one(file: DrainFile) -> N
     await asyncio.sleep(0)
     file.write(DRAIN)
     assert not waiting.done()
-    file.write(Drain(DRAIN.deadline_ms + 1, is_over=True))
+    file.write(Drain(DRAIN.deadline_boot_ms + 1, is_over=True))
     await asyncio.wait_for(waiting, PATIENCE_S)

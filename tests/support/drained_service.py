@@ -9,7 +9,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -129,10 +129,10 @@ class Machine(Game):
 
 
 @contextlib.asynccontextmanager
-async def open_machine(folder: Path, **settings: Any) -> AsyncIterator[Machine]:
-    service = FullService(
-        folder, runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200, **settings
-    )
+async def open_machine(
+    folder: Path, make: Callable[..., FullService] = FullService, **settings: Any
+) -> AsyncIterator[Machine]:
+    service = make(folder, runtime=game_programs.SETTINGS, empty_lobby_grace_ms=200, **settings)
     try:
         await asyncio.to_thread(service.start)
         async with service.open_client("http") as client:
