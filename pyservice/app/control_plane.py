@@ -181,14 +181,12 @@ class ControlPlane:
 
     async def _claim_database(self) -> None:
         instance = Instance.of_folder(self._settings.data_dir)
-        owned = self._ownership = await claim(
-            self._database, instance, now_ms(), self._leave_database
-        )
+        owned = self._ownership = await claim(self._database, instance, self._leave_database)
         if owned.before is not None and owned.before.instance_id != instance.instance_id:
             _log.warning("database taken over", before=str(owned.before))
 
     async def _renew_ownership(self) -> None:
-        await self._ownership.renew(now_ms())
+        await self._ownership.renew()
 
     def _leave_database(self) -> NoReturn:
         """Exits before anything is answered that is not in the database. The next start says why."""

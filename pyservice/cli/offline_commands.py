@@ -19,7 +19,6 @@ from pyservice.settings.file_permissions import readable_secrets
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.ownership import Instance, claim, take_over
-from pyservice.timestamps import now_ms
 
 
 def check_configuration(flags: Mapping[str, object], config: Path | None) -> ConfigurationReport:
@@ -55,7 +54,7 @@ def migrate_database(settings: Settings) -> int:
 
     async def work(database: Database) -> str:
         data_formats.require_formats(settings.data_dir)
-        await claim(database, Instance.of_folder(settings.data_dir), now_ms(), _fail_without_owner)
+        await claim(database, Instance.of_folder(settings.data_dir), _fail_without_owner)
         await migrate(database, is_allowed=True)
         return data_formats.RECORDS_REVISION
 
@@ -89,7 +88,7 @@ def take_over_database(settings: Settings) -> int:
 
     async def work(database: Database) -> str:
         instance = Instance.of_folder(settings.data_dir)
-        owner, before = await take_over(database, instance, now_ms())
+        owner, before = await take_over(database, instance)
         earlier = "" if before is None else f"\nbefore: {before}; it exits at its next change"
         return f"owner epoch {owner.epoch}: {owner}{earlier}"
 

@@ -122,10 +122,10 @@ class Database(Protocol):
     def read(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def query(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]: ...
-    def fence(self, epoch: int, position: int, on_loss: Callable[[], NoReturn]) -> None:
-        """Lets each writing transaction first check the owner epoch and the position.
+    def fence(self, claim_id: str, position: int, on_loss: Callable[[], NoReturn]) -> None:
+        """Lets each writing transaction first check the owner's claim and the position.
 
-        Calls `on_loss` if the database has another epoch or an earlier position.
+        Calls `on_loss` if the database has another claim or an earlier position.
         Does nothing where a lock of a folder excludes other owners.
         """
         ...

@@ -9,6 +9,9 @@ The row also has a position, which the owner raises every 10 s and notes in its 
 a database that was restored to an earlier time is refused, until an operator accepts it by a
 takeover. A running owner also knows its newest transaction id on PostgreSQL, which only an earlier
 state assigns again.
+
+A takeover of an earlier state can assign an epoch again. So each claim also has a random id.
+Times in the row are of the clock of the database, because clocks of two machines differ.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ import asyncio
 import contextlib
 import json
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 from uuid import uuid4
 
 from sqlalchemy import (
+    ARRAY,
     BigInteger,
     Column,
     Connection,
@@ -31,6 +35,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     delete,
     func,
     insert,
@@ -53,8 +58,14 @@ OWNER_TABLE: Final = "service_owner"
 _HOLD_MAX_MS: Final = 1_000
 """A new owner ends sessions that hold the lock for longer."""
 _LOCK_TIMEOUT: Final = "55P03"
+_NOT_PERMITTED: Final = "42501"
 _COPY_RENEWED_MS: Final = 60_000
 """The owner renews its row every 10 s. A row of another host that is younger than this has a running owner."""
+_NOW_MS: Final = {
+    "postgresql": text("CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"),
+    "sqlite": text("CAST(strftime('%s', 'now') AS INTEGER) * 1000"),
+}
+"""Time of the database, in Unix ms."""
 
 _owners: Final = Table(
     OWNER_TABLE,
@@ -63,12 +74,16 @@ _owners: Final = Table(
     Column("only_row", Integer, primary_key=True, autoincrement=False),
     Column("instance_id", String(36), nullable=False),
     Column("epoch", BigInteger, nullable=False),
+    Column("claim_id", String(36), nullable=False),
     Column("position", BigInteger, nullable=False),
     Column("host_name", Text, nullable=False),
     Column("data_dir", Text, nullable=False),
     Column("renewed_ms", BigInteger, nullable=False),
 )
-_RENEW: Final = update(_owners)
+_RENEW: Final = {
+    name: update(_owners).values(renewed_ms=now_ms, position=bindparam("next_position"))
+    for name, now_ms in _NOW_MS.items()
+}
 _REMEDY: Final = "restore its newest state, or run pyservice takeover to go on with this one"
 
 
@@ -110,6 +125,7 @@ class Instance(NamedTuple):
 class Owner(NamedTuple):
     instance_id: str
     epoch: int
+    claim_id: str
     position: int
     host_name: str
     data_dir: str
@@ -152,18 +168,19 @@ class Ownership:
         self.before = claimed.before
         self._database = database
         self._instance = instance
+        self._claim_id = claimed.owner.claim_id
         self._on_loss = on_loss
         self._position = claimed.owner.position
         self._require_position()
 
-    async def renew(self, now_ms: int) -> None:
+    async def renew(self) -> None:
         """Writes the time and the next position into the owner's row.
 
         Raises DatabaseUnusable if the position cannot be noted.
         """
         position = self._position + 1
         async with self._database.write() as tx:
-            await tx.run(_RENEW, {"renewed_ms": now_ms, "position": position})
+            await tx.run(_RENEW[self._database.name], {"next_position": position})
         self._position = position
         self._require_position()
         try:
@@ -174,7 +191,7 @@ class Ownership:
             ) from error
 
     def _require_position(self) -> None:
-        self._database.fence(self.epoch, self._position, self._lose)
+        self._database.fence(self._claim_id, self._position, self._lose)
 
     def _lose(self) -> NoReturn:
         # The next claim of an earlier state is refused, even if its position is the last one.
@@ -184,27 +201,27 @@ class Ownership:
 
 
 async def claim(
-    database: Database, instance: Instance, now_ms: int, on_loss: Callable[[], NoReturn]
+    database: Database, instance: Instance, on_loss: Callable[[], NoReturn]
 ) -> Ownership:
     """Makes the instance the owner. Afterwards, the database calls `on_loss` before a transaction of a lost owner.
 
     Raises OwnedByAnother, EarlierState, OSError, or ServiceError if the database is unavailable.
     """
     claimed = await database.run_sync(
-        lambda connection: _claim(connection, database.location, instance, now_ms)
+        lambda connection: _claim(connection, database.location, instance)
     )
     instance.note(claimed.owner.epoch, claimed.owner.position)
     return Ownership(database, instance, claimed, on_loss)
 
 
-async def take_over(database: Database, instance: Instance, now_ms: int) -> Claim:
+async def take_over(database: Database, instance: Instance) -> Claim:
     """Makes the instance the owner of the database, in any state and of any owner.
 
-    An earlier owner exits at its next change. Raises OSError and ServiceError.
+    An earlier owner exits at its next change. Raises DatabaseUnusable, OSError and ServiceError.
     """
 
     def work(connection: Connection) -> Claim:
-        return _take(connection, instance, now_ms)
+        return _take(connection, instance)
 
     claimed = await database.run_sync(work)
     instance.note(claimed.owner.epoch, claimed.owner.position)
@@ -228,15 +245,17 @@ def is_unused(connection: Connection) -> bool:
     return inspect(connection).has_table(_owners.name) and read_owner(connection) is None
 
 
-def _claim(connection: Connection, location: str, instance: Instance, now_ms: int) -> Claim:
+def _claim(connection: Connection, location: str, instance: Instance) -> Claim:
     # A refusal needs no lock, and then ends no session of the owner.
-    _require_own(read_owner(connection), location, instance, now_ms)
-    claimed = _take(connection, instance, now_ms)
-    _require_own(claimed.before, location, instance, now_ms)
+    _require_own(connection, read_owner(connection), location, instance)
+    claimed = _take(connection, instance)
+    _require_own(connection, claimed.before, location, instance)
     return claimed
 
 
-def _require_own(before: Owner | None, location: str, instance: Instance, now_ms: int) -> None:
+def _require_own(
+    connection: Connection, before: Owner | None, location: str, instance: Instance
+) -> None:
     if before is None:
         if instance.seen > (0, 0):
             raise EarlierState(f"the database {location} has no records of this service: {_REMEDY}")
@@ -246,7 +265,7 @@ def _require_own(before: Owner | None, location: str, instance: Instance, now_ms
             f"the database {location} belongs to {before}: give this service another database, or "
             "run pyservice takeover if the other service is lost"
         )
-    if before.host_name != instance.host_name and now_ms - before.renewed_ms < _COPY_RENEWED_MS:
+    if before.host_name != instance.host_name and _is_renewed(connection, before):
         raise OwnedByAnother(
             f"the database {location} belongs to {before}, and this data directory is a copy of it: "
             "stop the other service, or run pyservice takeover if it is lost"
@@ -258,7 +277,20 @@ def _require_own(before: Owner | None, location: str, instance: Instance, now_ms
         )
 
 
-def _take(connection: Connection, instance: Instance, now_ms: int) -> Claim:
+def _is_renewed(connection: Connection, owner: Owner) -> bool:
+    """Returns whether another process may renew the row now."""
+    if connection.dialect.name != "postgresql":
+        # The owner's directory is this one, whose lock this process has.
+        return False
+    # A negative age means that the clock of the database was set back, and no owner has renewed its row since.
+    return 0 <= _now_ms(connection) - owner.renewed_ms < _COPY_RENEWED_MS
+
+
+def _now_ms(connection: Connection) -> int:
+    return int(connection.execute(select(_NOW_MS[connection.dialect.name])).scalar_one())
+
+
+def _take(connection: Connection, instance: Instance) -> Claim:
     if connection.dialect.name == "postgresql":
         _lock_exclusively(connection)
     _owners.create(connection, checkfirst=True)
@@ -268,10 +300,11 @@ def _take(connection: Connection, instance: Instance, now_ms: int) -> Claim:
     owner = Owner(
         instance.instance_id,
         max(epochs) + 1,
+        str(uuid4()),
         max(positions) + 1,
         instance.host_name,
         instance.data_dir,
-        now_ms,
+        _now_ms(connection),
     )
     connection.execute(delete(_owners))
     connection.execute(insert(_owners), {"only_row": 1, **owner._asdict()})
@@ -279,8 +312,12 @@ def _take(connection: Connection, instance: Instance, now_ms: int) -> Claim:
 
 
 def _lock_exclusively(connection: Connection) -> None:
-    """Takes the owner's lock. Ends sessions that hold it for more than a second."""
+    """Takes the owner's lock. Ends transactions that hold it for more than a second.
+
+    Later transactions wait in the queue of the lock, behind this one.
+    """
     while True:
+        holders = list(connection.execute(_HOLDERS).scalars())
         try:
             with connection.begin_nested():
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {_HOLD_MAX_MS}")
@@ -288,16 +325,31 @@ def _lock_exclusively(connection: Connection) -> None:
         except DBAPIError as error:
             if sqlstate(error) != _LOCK_TIMEOUT:
                 raise
-            connection.execute(_END_HOLDERS)
+            _end_sessions(connection, holders)
         else:
             return
 
 
-_END_HOLDERS: Final = text(
-    f"""
-    SELECT pg_terminate_backend(pid) FROM pg_locks
+def _end_sessions(connection: Connection, transactions: Sequence[str]) -> None:
+    """Ends the sessions that still hold the lock in one of the transactions."""
+    try:
+        connection.execute(_END_HOLDERS, {"transactions": transactions})
+    except DBAPIError as error:
+        if sqlstate(error) != _NOT_PERMITTED:
+            raise
+        raise DatabaseUnusable(
+            "a session of the earlier owner stays in a transaction, and the user of database_url must not end "
+            "it: use the user of the earlier owner, or let this user be a member of it (GRANT)"
+        ) from error
+
+
+_HELD: Final = f"""
+    FROM pg_locks
     WHERE locktype = 'advisory' AND granted AND pid <> pg_backend_pid() AND objsubid = 1
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND classid::bigint = {OWNER_LOCK >> 32} AND objid::bigint = {OWNER_LOCK & 0xFFFFFFFF}
-    """
-)
+"""
+_HOLDERS: Final = text(f"SELECT virtualtransaction {_HELD}")
+_END_HOLDERS: Final = text(
+    f"SELECT pg_terminate_backend(pid) {_HELD} AND virtualtransaction = ANY(:transactions)"
+).bindparams(bindparam("transactions", type_=ARRAY(Text)))

@@ -372,13 +372,15 @@ class PostgresDatabase:
     def write(self) -> contextlib.AbstractAsyncContextManager[Transaction]:
         return self._transaction(self._write)
 
-    def fence(self, epoch: int, position: int, on_loss: Callable[[], NoReturn]) -> None:
+    def fence(self, claim_id: str, position: int, on_loss: Callable[[], NoReturn]) -> None:
         """The check is a part of the transaction's first round trip."""
         # The second statement has a snapshot of its own, which follows the lock.
         lock = f"SELECT pg_advisory_xact_lock_shared({OWNER_LOCK})"
-        read_epoch = f"SELECT 1 FROM service_owner WHERE epoch = {epoch} AND position >= {position}"
-        self._owner_check = lock, read_epoch
-        self._write = "; ".join((_WRITE, _NAME_TRANSACTION, lock, read_epoch))
+        read_claim = (
+            f"SELECT 1 FROM service_owner WHERE claim_id = '{claim_id}' AND position >= {position}"
+        )
+        self._owner_check = lock, read_claim
+        self._write = "; ".join((_WRITE, _NAME_TRANSACTION, lock, read_claim))
         self._connections.on_loss = on_loss
 
     @contextlib.asynccontextmanager
@@ -466,9 +468,9 @@ class PostgresDatabase:
 
     def check(self, connection: Connection) -> None:
         if self._owner_check is not None:
-            lock, read_epoch = self._owner_check
+            lock, read_claim = self._owner_check
             connection.exec_driver_sql(lock)
-            if connection.exec_driver_sql(read_epoch).first() is None:
+            if connection.exec_driver_sql(read_claim).first() is None:
                 self._connections.on_loss()
         if connection.exec_driver_sql("SHOW fsync").scalar() != "on":
             raise DatabaseUnusable(

@@ -51,8 +51,8 @@ def lose() -> NoReturn:
 
 
 async def health_check(database: Database, folder: Path, **options: float) -> DatabaseHealthCheck:
-    owned = await claim(database, Instance("one", "host", "/data", folder / "one.json"), 0, lose)
-    return DatabaseHealthCheck(database, lambda: owned.renew(0), **options)
+    owned = await claim(database, Instance("one", "host", "/data", folder / "one.json"), lose)
+    return DatabaseHealthCheck(database, owned.renew, **options)
 
 
 @contextlib.contextmanager

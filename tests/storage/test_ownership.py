@@ -8,6 +8,8 @@ import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NoReturn
+from urllib.parse import urlsplit
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection, text
@@ -21,9 +23,11 @@ from pyservice.storage.ownership import (
     claim,
     take_over,
 )
+from pyservice.storage.postgres import is_closed
 from tests.support.databases import KINDS, Databases
 from tests.support.notes_table import code_of, count_up, look_once, prepare, write_once
 from tests.support.postgres_proxy import PostgresProxy, open_postgres_proxy
+from tests.support.waiting import eventually, until_met
 
 pytestmark = [pytest.mark.anyio]
 
@@ -66,8 +70,20 @@ async def other(proxy: PostgresProxy, tmp_path: Path) -> AsyncIterator[Database]
     await database.close()
 
 
-async def own(database: Database, instance: Instance = HERE, now_ms: int = NOW_MS) -> int:
-    return (await claim(database, instance, now_ms, lose)).epoch
+async def own(database: Database, instance: Instance = HERE) -> int:
+    return (await claim(database, instance, lose)).epoch
+
+
+async def set_owner(database: Database, row: str) -> None:
+    def work(connection: Connection) -> None:
+        connection.execute(text(f"UPDATE service_owner SET {row}"))
+
+    await database.run_sync(work)
+
+
+async def renewed_before(database: Database, milliseconds: int) -> None:
+    now = "extract(epoch FROM clock_timestamp()) * 1000"
+    await set_owner(database, f"renewed_ms = {now} - {milliseconds}")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,11 +96,13 @@ async def test_same_instance_gets_the_database_back(
         assert await own(database) == epoch
         await write_once(database)
     assert await look_once(database) == 3
-    owned = await claim(database, HERE, NOW_MS, lose)
-    await owned.renew(NOW_MS + 5_000)
-    before = (await claim(database, HERE, NOW_MS, lose)).before
+    owned = await claim(database, HERE, lose)
+    await set_owner(database, f"renewed_ms = {NOW_MS}")
+    await owned.renew()
+    before = (await claim(database, HERE, lose)).before
     assert before is not None
-    assert (before.renewed_ms, before.position) == (NOW_MS + 5_000, 5)
+    assert before.position == 5
+    assert before.renewed_ms != NOW_MS, "the time is that of the database"
     await database.close()
 
 
@@ -107,8 +125,9 @@ async def test_other_instance_is_refused_with_the_name_of_the_owner(
     database: Database, other: Database
 ) -> None:
     assert await own(database) == 1
+    await set_owner(database, f"renewed_ms = {NOW_MS}")
     with pytest.raises(OwnedByAnother) as caught:
-        await own(other, THERE, NOW_MS + 86_400_000)
+        await own(other, THERE)
     assert str(caught.value) == (
         f"the database {other.location} belongs to the service on host-a with the data directory /srv/a, last seen "
         "at 2027-01-15T08:00:00.000Z: give this service another database, or run pyservice takeover if the other "
@@ -124,8 +143,27 @@ async def test_copy_of_a_data_directory_is_refused_while_the_owner_runs(
     await own(database)
     copy = HERE._replace(host_name="host-b")
     with pytest.raises(OwnedByAnother, match="this data directory is a copy of it: stop the other"):
-        await own(other, copy, NOW_MS + 59_999)
-    assert await own(other, copy, NOW_MS + 60_000) == 2, "the same directory on a new machine"
+        await own(other, copy)
+    await renewed_before(database, 60_000)
+    assert await own(other, copy) == 2, "the same directory on a new machine"
+
+
+async def test_data_directory_moves_to_another_machine_whatever_its_clock_says(
+    database: Database, other: Database
+) -> None:
+    """The time of the owner's row is that of the database, whose clock may be set back, too."""
+    await own(database)
+    for milliseconds, host_name in ((60_000, "host-b"), (-3_600_000, "host-c")):
+        await renewed_before(database, milliseconds)
+        await own(other, HERE._replace(host_name=host_name))
+
+
+async def test_sqlite_follows_its_data_directory_to_another_host_at_once(tmp_path: Path) -> None:
+    """The lock of the directory excludes its owner. A new container has a new host name."""
+    database = open_database(None, tmp_path)
+    assert await own(database) == 1
+    assert await own(database, HERE._replace(host_name="host-b")) == 2
+    await database.close()
 
 
 async def test_first_claims_at_once_have_one_winner(database: Database, other: Database) -> None:
@@ -136,7 +174,7 @@ async def test_first_claims_at_once_have_one_winner(database: Database, other: D
 async def test_lost_owner_changes_nothing(database: Database, other: Database) -> None:
     await own(database)
     await write_once(database)
-    claimed = await take_over(other, THERE, NOW_MS)
+    claimed = await take_over(other, THERE)
     assert claimed.before is not None
     assert (claimed.before.instance_id, claimed.owner.epoch) == ("one", 2)
     with pytest.raises(OwnerLost):
@@ -154,7 +192,7 @@ async def test_takeover_waits_for_a_transaction_that_commits(
     await own(database)
     async with database.write() as tx:
         await count_up(tx)
-        taking = asyncio.create_task(take_over(other, THERE, NOW_MS))
+        taking = asyncio.create_task(take_over(other, THERE))
         await asyncio.wait({taking}, timeout=0.1)
         assert not taking.done()
     await taking
@@ -170,17 +208,95 @@ async def test_takeover_ends_a_transaction_that_stays_open(
     async def change() -> None:
         async with database.write() as tx:
             await count_up(tx)
-            await take_over(other, THERE, NOW_MS)
+            await take_over(other, THERE)
 
     with pytest.raises(OwnerLost):
         await change()
     assert await look_once(other) == 0
 
 
-async def test_last_of_two_takeovers_owns_the_database(database: Database, other: Database) -> None:
-    claims = await asyncio.gather(
-        take_over(database, HERE, NOW_MS), take_over(other, THERE, NOW_MS)
+async def test_takeover_ends_no_later_transaction(database: Database, other: Database) -> None:
+    """Only the first one holds the lock for more than a second."""
+    await own(database)
+    first_began, second_waits = asyncio.Event(), asyncio.Event()
+
+    async def first() -> None:
+        async with database.write() as tx:
+            await count_up(tx)
+            first_began.set()
+            await second_waits.wait()
+            await until_met(lambda: is_closed(tx.connection))  # type: ignore[attr-defined]
+            second_may_commit.set()
+            await taking
+
+    async def second() -> None:
+        async with database.write() as tx:
+            await count_up(tx, "b")
+            await second_may_commit.wait()
+
+    second_may_commit = asyncio.Event()
+    running = asyncio.create_task(first())
+    await first_began.wait()
+    taking = asyncio.create_task(take_over(other, THERE))
+    await waits_for_the_lock(database, 1)
+    later = asyncio.create_task(second())
+    await waits_for_the_lock(database, 2)
+    second_waits.set()
+    await later
+    with pytest.raises(OwnerLost):
+        await running
+    assert (await look_once(other), await look_once(other, "b")) == (0, 1)
+
+
+async def waits_for_the_lock(database: Database, count: int) -> None:
+    query = text("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+
+    async def is_waiting() -> bool:
+        async with database.query() as tx:
+            return len(await tx.all(query)) == count
+
+    assert await eventually(is_waiting)
+
+
+async def test_takeover_needs_the_rights_of_the_earlier_owner(
+    databases: Databases, tmp_path: Path
+) -> None:
+    url, [first, second] = str(databases.url("postgresql")), [f"r{uuid4().hex}" for _ in "ab"]
+    name = urlsplit(url).path.removeprefix("/")
+    psql = databases.server.psql
+    psql(f"CREATE ROLE {first} LOGIN; CREATE ROLE {second} LOGIN;")
+    psql(f"ALTER DATABASE {name} OWNER TO {first};")
+    database, other = (
+        open_database(url.replace("//postgres:", f"//{role}:"), tmp_path)
+        for role in (first, second)
     )
+    await prepare(database)
+    await own(database)
+    await database.run_sync(
+        lambda connection: connection.execute(text(f"GRANT ALL ON service_owner TO {second}"))
+    )
+
+    async def change() -> None:
+        async with database.write() as tx:
+            await count_up(tx)
+            with pytest.raises(DatabaseUnusable) as caught:
+                await take_over(other, THERE)
+            assert str(caught.value) == (
+                "a session of the earlier owner stays in a transaction, and the user of database_url "
+                "must not end it: use the user of the earlier owner, or let this user be a member of "
+                "it (GRANT)"
+            )
+            psql(f"GRANT {first} TO {second};")
+            await take_over(other, THERE)
+
+    with pytest.raises(OwnerLost):
+        await change()
+    await database.close()
+    await other.close()
+
+
+async def test_last_of_two_takeovers_owns_the_database(database: Database, other: Database) -> None:
+    claims = await asyncio.gather(take_over(database, HERE), take_over(other, THERE))
     assert sorted(claim.owner.epoch for claim in claims) == [1, 2]
     last = max(claims, key=lambda one: one.owner.epoch).owner.instance_id
     for one, instance in ((database, HERE), (other, THERE)):
@@ -232,7 +348,7 @@ class State:
         return Instance.of_folder(self._folder)
 
     async def own(self) -> Ownership:
-        return await claim(self.database, self.instance, NOW_MS, lose)
+        return await claim(self.database, self.instance, lose)
 
     async def row(self) -> str:
         async with self.database.read() as tx:
@@ -241,10 +357,7 @@ class State:
         return f"epoch = {found.epoch}, position = {found.position}"
 
     async def restore(self, row: str) -> None:
-        def work(connection: Connection) -> None:
-            connection.execute(text(f"UPDATE service_owner SET {row}"))
-
-        await self.database.run_sync(work)
+        await set_owner(self.database, f"{row}, renewed_ms = {NOW_MS}")
 
 
 @pytest.fixture(params=KINDS)
@@ -260,7 +373,7 @@ async def state(
 async def test_earlier_state_is_refused_until_a_takeover(state: State) -> None:
     owned = await state.own()
     states = [await state.row()]
-    await owned.renew(NOW_MS)
+    await owned.renew()
     states.append(await state.row())
     await state.own()
     for earlier in states:
@@ -272,7 +385,7 @@ async def test_earlier_state_is_refused_until_a_takeover(state: State) -> None:
             "2027-01-15T08:00:00.000Z, and lacks later changes of this service: restore its newest "
             "state, or run pyservice takeover to go on with this one"
         )
-    await take_over(state.database, state.instance, NOW_MS)
+    await take_over(state.database, state.instance)
     await state.own()
 
 
@@ -285,31 +398,42 @@ async def test_database_without_records_is_refused_until_a_takeover(state: State
         EarlierState, match="has no records of this service: restore its newest state"
     ):
         await state.own()
-    await take_over(state.database, state.instance, NOW_MS)
+    await take_over(state.database, state.instance)
     await state.own()
 
 
 async def test_running_service_changes_nothing_in_an_earlier_state(
     database: Database, other: Database
 ) -> None:
-    owned = await claim(database, HERE, NOW_MS, lose)
-    await owned.renew(NOW_MS)
+    owned = await claim(database, HERE, lose)
+    await owned.renew()
     await write_once(database)
 
-    def restore(connection: Connection) -> None:
-        connection.execute(text("UPDATE service_owner SET position = position - 1"))
-
-    await other.run_sync(restore)
+    await set_owner(other, "position = position - 1")
     with pytest.raises(OwnerLost):
         await write_once(database)
     assert await look_once(database) == 1
 
 
+async def test_owner_of_an_earlier_state_is_no_owner_of_a_later_claim_of_its_epoch(
+    database: Database, other: Database
+) -> None:
+    """The new service has another data directory, so it does not know the epoch of the lost state."""
+    await own(database)
+    await own(database)
+    await set_owner(database, "epoch = 1, position = 1")
+    owned = (await take_over(other, THERE)).owner
+    assert owned.epoch == 2
+    await set_owner(database, "position = 1000")
+    with pytest.raises(OwnerLost):
+        await write_once(database)
+
+
 async def test_position_that_cannot_be_noted_is_named(database: Database, tmp_path: Path) -> None:
-    owned = await claim(database, HERE, NOW_MS, lose)
+    owned = await claim(database, HERE, lose)
     folder = tmp_path / "away"
     owned._instance = HERE._replace(file=folder / "one.json")
     with pytest.raises(DatabaseUnusable, match=r"one.json cannot be written: No such file"):
-        await owned.renew(NOW_MS)
+        await owned.renew()
     folder.mkdir()
-    await owned.renew(NOW_MS)
+    await owned.renew()

@@ -82,9 +82,9 @@ async def read_once(database: Database) -> None:
         await number(tx)
 
 
-async def look_once(database: Database) -> int:
+async def look_once(database: Database, name: str = "a") -> int:
     async with database.query() as tx:
-        return await number(tx)
+        return await number(tx, name)
 
 
 async def codes(database: Database) -> set[str]:

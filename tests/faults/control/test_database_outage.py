@@ -271,7 +271,7 @@ async def test_database_that_lost_the_last_change_is_not_changed(
 ) -> None:
     """An asynchronous standby can lose changes that are newer than the last position."""
     (tmp_path / "control").mkdir()
-    await claim(on_server, Instance.of_folder(tmp_path), 0, lose)
+    await claim(on_server, Instance.of_folder(tmp_path), lose)
     await write_once(on_server)
     server.stop("fast")
     server.copy()
@@ -284,4 +284,4 @@ async def test_database_that_lost_the_last_change_is_not_changed(
         await write_once(on_server)
     assert await look_once(on_server) == 1
     with pytest.raises(EarlierState):
-        await claim(on_server, Instance.of_folder(tmp_path), 0, lose)
+        await claim(on_server, Instance.of_folder(tmp_path), lose)
