@@ -280,7 +280,7 @@ def _require_own(
 def _is_renewed(connection: Connection, owner: Owner) -> bool:
     """Returns whether another process may renew the row now."""
     if connection.dialect.name != "postgresql":
-        # The owner's directory is this one, whose lock this process has.
+        # This process has the lock of the owner's directory.
         return False
     # A negative age means that the clock of the database was set back, and no owner has renewed its row since.
     return 0 <= _now_ms(connection) - owner.renewed_ms < _COPY_RENEWED_MS

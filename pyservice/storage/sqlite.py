@@ -442,7 +442,7 @@ class SqliteDatabase:
         else:
             self._connections.give_up(group.connection)
 
-    def fence(self, epoch: int, position: int, on_loss: Callable[[], NoReturn]) -> None:
+    def fence(self, claim_id: str, position: int, on_loss: Callable[[], NoReturn]) -> None:
         pass
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:

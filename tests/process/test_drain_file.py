@@ -31,7 +31,9 @@ def test_drain_belongs_to_one_boot(file: DrainFile, tmp_path: Path) -> None:
     assert stored_drain(tmp_path) == DRAIN
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"deadline_boot_ms": "x", "boot_id": "one"}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b'{"deadline_boot_ms": "x", "boot_id": "one"}']
+)
 def test_damaged_file_is_no_drain(file: DrainFile, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "drain.json").write_bytes(content)
     assert file.read() is None

@@ -151,7 +151,7 @@ async def test_copy_of_a_data_directory_is_refused_while_the_owner_runs(
 async def test_data_directory_moves_to_another_machine_whatever_its_clock_says(
     database: Database, other: Database
 ) -> None:
-    """The time of the owner's row is that of the database, whose clock may be set back, too."""
+    """The row has the time of the database. That clock may be set back, too."""
     await own(database)
     for milliseconds, host_name in ((60_000, "host-b"), (-3_600_000, "host-c")):
         await renewed_before(database, milliseconds)
