@@ -5,6 +5,7 @@ A test that stops or stalls a PostgreSQL server uses a server of its own.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import tempfile
@@ -159,14 +160,73 @@ class Server:
             assert time.monotonic() < end, f"{name} is not {value}"
             time.sleep(0.01)
 
-    def _pg_ctl(self, *words: str) -> None:
+    def demote(self) -> None:
+        """Restarts the server as a standby, which accepts no changes until `promote`."""
+        self.stop("fast")
+        data = Path(self._server.pgdata)
+        (data / "standby.signal").touch()
+        self._start_standby(data)
+
+    def promote(self) -> None:
+        self._pg_ctl("promote")
+
+    @contextlib.contextmanager
+    def synchronous_standby(self) -> Iterator[Standby]:
+        """Starts a second server, and lets each commit wait for it."""
+        primary, data = self._server, self.folder / "standby"
+        data.mkdir(mode=0o700)
+        if primary.system_user is not None:
+            shutil.chown(data, primary.system_user)
+        place = ("-h", str(primary.pgdata), "-U", "postgres", "-D", str(data))
+        self._run("pg_basebackup", *place, "-R", "-c", "fast")
+        # The copy has the lock of the primary's socket.
+        (data / ".s.PGSQL.5432.lock").unlink(missing_ok=True)
+        with (data / "postgresql.conf").open("a") as file:
+            file.write("cluster_name = near\n")
+        standby = Standby(self, data)
+        standby.start()
+        self.configure("synchronous_standby_names", "near")
+        try:
+            yield standby
+        finally:
+            self.psql("ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf();")
+            standby.stop()
+            shutil.rmtree(data)
+
+    def _start_standby(self, data: Path) -> None:
+        self._pg_ctl("-l", f"{data}/log", "-o", f"-h '' -k {data}", "start", data=data)
+
+    def _pg_ctl(self, *words: str, data: Path | None = None) -> None:
+        self._run("pg_ctl", "-w", "-D", str(data or self._server.pgdata), *words)
+
+    def _run(self, program: str, *words: str) -> str:
         server = self._server
-        arguments = ("-w", "-D", str(server.pgdata), *words)
-        self._control("pg_ctl", arguments, bin_path=server.bin_path, user=server.system_user)
+        return str(self._control(program, words, bin_path=server.bin_path, user=server.system_user))
 
     def close(self) -> None:
         self._server.cleanup()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Standby:
+    def __init__(self, primary: Server, data: Path) -> None:
+        self._primary = primary
+        self._data = data
+        self._is_running = False
+
+    def start(self) -> None:
+        self._primary._start_standby(self._data)
+        self._is_running = True
+
+    def stop(self) -> None:
+        if self._is_running:
+            self._primary._pg_ctl("-m", "immediate", "stop", data=self._data)
+        self._is_running = False
+
+    def query(self, url: str, query: str) -> str:
+        """Returns the first value of a query of the database that has `url` on the primary."""
+        place = ("-h", str(self._data), "-U", "postgres", "-d", _name(url))
+        return self._primary._run("psql", *place, "-Atc", query).strip()
 
 
 @pytest.fixture(scope="session")
