@@ -81,6 +81,10 @@ def postgres_statements() -> StatementCache:
 
 
 ANSWER_TIMEOUT_S: Final = 10.0
+_LIMIT_STATEMENTS: Final = "SET statement_timeout = '12s'"
+"""A server does not notice that the client of a waiting statement is gone. The limit is above that of the client,
+so that the client reports the timeout.
+"""
 _CONNECTIONS_MAX: Final = 16
 _PREPARED_STATEMENTS_MAX: Final = 400
 _ROLL_BACK_S: Final = 2.0
@@ -117,6 +121,10 @@ class _Connection(asyncpg.Connection):  # type: ignore[misc]
             await super().close(timeout=timeout)
 
 
+async def _limit_statements(connection: Any) -> None:
+    await connection.execute(_LIMIT_STATEMENTS)
+
+
 def _address(url: str) -> str:
     return f"postgresql://{url.partition('://')[2]}"
 
@@ -130,6 +138,7 @@ class PostgresConnections:
             min_size=0,
             max_size=_CONNECTIONS_MAX,
             connection_class=_Connection,
+            init=_limit_statements,
             record_class=Row,
             timeout=ANSWER_TIMEOUT_S,
             command_timeout=ANSWER_TIMEOUT_S,

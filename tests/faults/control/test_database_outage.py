@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from sqlalchemy import text
 
 from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
@@ -34,7 +35,7 @@ from tests.support.notes_table import (
     write_once,
 )
 from tests.support.small_disk import small_disk
-from tests.support.waiting import PATIENCE_S, within
+from tests.support.waiting import PATIENCE_S, eventually, within
 
 pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
@@ -143,6 +144,28 @@ async def test_hanging_postgres_is_reported_and_used_when_it_resumes(
             os.kill(pid, signal.SIGCONT)
     await heals(on_server)
     assert in_use(on_server) == 0
+
+
+async def test_server_gives_up_a_change_that_waits_for_a_lock(
+    server: Server, tmp_path: Path
+) -> None:
+    """Its locks would make each repetition wait, too, and each would keep a connection of the server."""
+    url = server.url()
+    on_server, foreign = (open_database(url, tmp_path) for _ in range(2))
+    await prepare(on_server)
+    of_service = "FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    async with foreign.write() as tx:
+        await tx.run(text("LOCK TABLE notes IN SHARE ROW EXCLUSIVE MODE"))
+        assert await code_of(lambda: write_once(on_server)) == "CONTROL_PLANE_UNAVAILABLE"
+
+        async def is_given_up() -> bool:
+            return not await tx.all(text(f"SELECT 1 {of_service}"))
+
+        await eventually(is_given_up)
+    await write_once(on_server)
+    assert await look_once(on_server) == 1
+    await on_server.close()
+    await foreign.close()
 
 
 async def test_callers_wait_for_a_free_connection(on_server: Database) -> None:
