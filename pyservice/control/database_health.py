@@ -11,6 +11,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.storage import service_state
 from pyservice.storage.database import Database, DatabaseUnusable
+from pyservice.storage.database_errors import DatabaseReadOnly
 
 _POLL_INTERVAL_S: Final = 1.0
 _WRITE_INTERVAL_S: Final = 10.0
@@ -88,6 +89,8 @@ class DatabaseHealthCheck:
                 return ""
             case ServiceError(code="STORAGE_FULL"):
                 otherwise = "has a full disk: it accepts reads but no changes"
+            case DatabaseReadOnly():
+                otherwise = "is read-only: promote it, or correct database_url"
         return f"{self._database.location} {otherwise}"
 
     async def _read(self) -> None:

@@ -7,7 +7,7 @@ import math
 import random
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -17,6 +17,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 
 _FULL: Final = "53100"
+_READ_ONLY: Final = "25006"
 _COLLISIONS: Final = ("40001", "40P01")
 """SQLSTATEs serialization_failure and deadlock_detected."""
 Result = TypeVar("Result")
@@ -24,9 +25,9 @@ Result = TypeVar("Result")
 _PAUSES_S: Final = (0.0, *(min(0.005 * 2**number, 0.2) for number in range(11)))
 """Upper bounds of the random pauses before each retry, in seconds."""
 
-_FULL_LOG_PAUSES_S: Final = doubling(1.0, 300.0)
-_FULL_OVER_S: Final = 60.0
-"""Time without an error after which a full disk counts as a new event."""
+_LOG_PAUSES_S: Final = doubling(1.0, 300.0)
+_OVER_S: Final = 60.0
+"""Time without an error after which the next one counts as a new event."""
 
 _log = get_logger("storage")
 
@@ -43,6 +44,45 @@ class DatabaseUnusable(Exception):
     """The database cannot be used in its current state. The message has the remedy."""
 
 
+class DatabaseReadOnly(ServiceError):
+    """The database accepts no changes now, for example because its server is a standby."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "CONTROL_PLANE_UNAVAILABLE",
+            "The database is read-only. Running games continue. Try again later.",
+        )
+
+
+class _PausedLog:
+    """Logs the first error of an event, and later ones after growing pauses.
+
+    Several jobs retry their writes all the time, and reads succeed between them.
+    """
+
+    def __init__(self, event: str, fields: Mapping[str, str], now_s: Callable[[], float]) -> None:
+        self._event = event
+        self._fields = fields
+        self._now_s = now_s
+        self._backoff = Backoff(_LOG_PAUSES_S)
+        self._last_s = self._next_s = -math.inf
+        self._repeats = 0
+
+    def error(self, error: BaseException) -> None:
+        now_s = self._now_s()
+        if now_s - self._last_s >= _OVER_S:
+            self._backoff.reset()
+            self._next_s = now_s
+            self._repeats = 0
+        self._last_s = now_s
+        self._repeats += 1
+        if now_s < self._next_s:
+            return
+        self._next_s = now_s + self._backoff.next_s()
+        repeats = {"repeats": self._repeats} if self._repeats > 1 else {}
+        _log.error(self._event, error=str(getattr(error, "orig", error)), **repeats, **self._fields)
+
+
 class DatabaseErrorTranslation:
     """Context manager that raises errors of database drivers as Conflict or ServiceError."""
 
@@ -51,10 +91,8 @@ class DatabaseErrorTranslation:
         self._log_fields = {"database": location} if location else {}
         self._last_error = ""
         self._repeats = 0
-        self._now_s = now_s
-        self._full_backoff = Backoff(_FULL_LOG_PAUSES_S)
-        self._last_full_s = self._next_full_s = -math.inf
-        self._full_repeats = 0
+        self._full = _PausedLog("database full", self._log_fields, now_s)
+        self._read_only = _PausedLog("database read-only", self._log_fields, now_s)
 
     def __enter__(self) -> None:
         return None
@@ -77,8 +115,11 @@ class DatabaseErrorTranslation:
                 "records.db is not a database: replace it with a backup"
             ) from error
         if _sqlite_code(error) == sqlite3.SQLITE_FULL or state == _FULL:
-            self._log_full(str(getattr(error, "orig", error)))
+            self._full.error(error)
             raise ServiceError("STORAGE_FULL") from error
+        if state == _READ_ONLY:
+            self._read_only.error(error)
+            raise DatabaseReadOnly from error
         if _is_ours(error):
             return
         if isinstance(error, DBAPIError | sqlite3.Error | OSError | TimeoutError) or _is_of_asyncpg(
@@ -86,23 +127,6 @@ class DatabaseErrorTranslation:
         ):
             self._log_unavailable(f"{type(error).__name__}: {error}".split("\n")[0])
             raise database_unavailable() from error
-
-    def _log_full(self, error: str) -> None:
-        """Logs the first error, and later ones after growing pauses. Several jobs retry their writes
-        all the time.
-        """
-        now_s = self._now_s()
-        if now_s - self._last_full_s >= _FULL_OVER_S:
-            self._full_backoff.reset()
-            self._next_full_s = now_s
-            self._full_repeats = 0
-        self._last_full_s = now_s
-        self._full_repeats += 1
-        if now_s < self._next_full_s:
-            return
-        self._next_full_s = now_s + self._full_backoff.next_s()
-        repeats = {"repeats": self._full_repeats} if self._full_repeats > 1 else {}
-        _log.error("database full", error=error, **repeats, **self._log_fields)
 
     def _log_unavailable(self, error: str) -> None:
         """Logs an error. If it is repeated without a success between, logs the 2nd, 4th, 8th and so

@@ -178,6 +178,9 @@ class PostgresConnections:
             except BaseException as error:
                 await self._discard(connection)
                 if is_retry or not _is_lost(error):
+                    if isinstance(error, asyncpg.FeatureNotSupportedError):
+                        # A standby answers so to READ WRITE.
+                        raise asyncpg.ReadOnlySQLTransactionError(str(error)) from error
                     raise
                 is_retry = True
             else:

@@ -1,22 +1,30 @@
-"""A PostgreSQL server that is killed under load or has a full disk."""
+"""A PostgreSQL server that is killed under load, is read-only, is locked or has a full disk."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
+import json
+import os
+import signal
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
+import asyncpg  # type: ignore[import-untyped]
+import httpx
 import pytest
 
+from pyservice.settings.database_url import database_location
 from tests.faults.postgres_disk import ServerOnDisk
 from tests.support.databases import Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
 from tests.support.full_service import ARENA_MODES, Developer, FullService, ServiceResponse
+from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
 
@@ -84,6 +92,89 @@ async def test_killed_postgres_loses_and_repeats_no_change(
         assert {pair for pair in outcomes if pair[0] != "0.0.1"} == set(expected)
         assert set(outcomes.values()) == {1}
         assert len(created) == CALLERS * CHANGES
+
+
+@contextlib.asynccontextmanager
+async def open_metrics(full_service: FullService) -> AsyncIterator[httpx.AsyncClient]:
+    address = f"http://{full_service.ready['metrics']}"
+    async with httpx.AsyncClient(base_url=address, timeout=PATIENCE_S) as client:
+        yield client
+
+
+async def shows(client: httpx.AsyncClient, *lines: str) -> None:
+    async def is_shown() -> bool:
+        text = (await client.get("/readyz?verbose")).text + (await client.get("/metrics")).text
+        return all(f"\n{line}\n" in text for line in lines)
+
+    await eventually(is_shown)
+
+
+async def version_count(developer: Developer, game_id: str, name: str) -> int:
+    response = await developer.good("list_versions", game_id=game_id)
+    return Counter(one["display_name"] for one in response["versions"])[name]
+
+
+async def test_read_only_postgres_is_named_and_used_after_its_promotion(
+    full_service: FullService, server: Server
+) -> None:
+    async with full_service.open_client("http") as client, open_metrics(full_service) as metrics:
+        developer = Developer(full_service, client)
+        game_id = await developer.arena()
+        token = await developer.public_token(game_id)
+        lobby = await developer.lobby(game_id, await developer.service_token(game_id))
+        await asyncio.to_thread(server.demote)
+        key, name = uuid4().hex, "while it is read-only"
+
+        async def create() -> ServiceResponse:
+            fields = {"game_id": game_id, "display_name": name, "config": {}}
+            return await developer.call("create_version", key, **fields)
+
+        async def is_named() -> bool:
+            answer = await create()
+            assert answer.code == "CONTROL_PLANE_UNAVAILABLE"
+            return "The database is read-only." in answer.detail
+
+        await eventually(is_named)
+        host = database_location(str(full_service.database_url))
+        problem = f"database: {host} is read-only: promote it, or correct database_url"
+        await shows(metrics, f"{problem}; players are served", "hosting_control_database_up 0")
+        for _ in range(20):
+            check_unavailable(await create())
+            await developer.good("get_game", game_id=game_id)
+            await plays(developer, lobby, token)
+        events = map(json.loads, (full_service.folder / "log").read_text().splitlines())
+        assert 1 <= sum(event["event"] == "database read-only" for event in events) < 10
+        os.kill(full_service.control_pid(), signal.SIGKILL)
+        await asyncio.to_thread(server.promote)
+
+        async def is_created() -> bool:
+            return (await create()).code == "OK"
+
+        await eventually(is_created)
+        assert await version_count(developer, game_id, name) == 1
+        await shows(metrics, "database: ok", "hosting_control_database_up 1")
+        await plays(developer, lobby, token)
+
+
+async def test_change_behind_a_foreign_lock_is_answered_and_never_carried_out(
+    full_service: FullService,
+) -> None:
+    """A slow database: another program holds a lock, or its disk does not keep up."""
+    url = f"postgresql://{str(full_service.database_url).partition('://')[2]}"
+    async with full_service.open_client("http") as client, open_metrics(full_service) as metrics:
+        developer = Developer(full_service, client)
+        game_id = await developer.arena()
+        foreign = await asyncpg.connect(url)
+        await foreign.execute("BEGIN; LOCK TABLE versions IN SHARE ROW EXCLUSIVE MODE")
+        fields = {"game_id": game_id, "display_name": "slow", "config": {}}
+        async with asyncio.timeout(PATIENCE_S):
+            answer = await developer.call("create_version", "first", **fields)
+        assert answer.code == "CONTROL_PLANE_UNAVAILABLE"
+        await developer.public_token(game_id)
+        await shows(metrics, "database: ok", "hosting_control_database_up 1")
+        await foreign.close()
+        await developer.good("create_version", "second", **fields)
+        assert await version_count(developer, game_id, "slow") == 1
 
 
 @pytest.fixture
