@@ -12,9 +12,9 @@ import json
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from pyservice._native import version
 from pyservice.durable_files import write_file
 from pyservice.timestamps import now_ms, rfc3339
-from pyservice.transport.native import version
 
 FILE: Final = "formats.json"
 UNFINISHED_RESTORE: Final = "unfinished-restore"

@@ -34,6 +34,7 @@ LONG_FUNCTIONS: dict[str, str] = {
 ONE_IMPORTER = {
     "pyservice._native": (
         "pyservice/auth/bearer_token.py",
+        "pyservice/data_formats.py",
         "pyservice/dataplane/native.py",
         "pyservice/runtime/adapter_watch.py",
         "pyservice/runtime/adapters.py",

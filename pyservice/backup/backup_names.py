@@ -1,6 +1,6 @@
 """Names of backups: time and service, for example `20270115T080000.000Z-1f0c2d3e`.
 
-A service stores and removes only files whose names end with its own id. So two services with one
+A service stores and removes only files with its own id at the end of their names. So two services with one
 target cannot damage each other's backups.
 """
 
@@ -50,7 +50,7 @@ def note_replaced(data_dir: Path, names: Sequence[str]) -> None:
 
 
 def require_own(data_dir: Path, service: str, place: str, names: Sequence[str]) -> None:
-    """Refuses a target whose newest backup is of a service that this one does not replace.
+    """Refuses a target if its newest backup is of a service that this one does not replace.
 
     Otherwise, a restore could take the backup of the wrong service. Raises BackupFailed.
     """

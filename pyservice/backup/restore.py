@@ -167,7 +167,7 @@ async def drop_journal(data_dir: Path, database: Database) -> Path:
     """
     ring = keyring.load(data_dir)
     if database.name != "sqlite" or (data_dir / "control" / RECORDS).exists():
-        await claim(database, Instance.of_folder(data_dir), time.time_ns() // 1_000_000, _lost)
+        await claim(database, Instance.of_folder(data_dir), _lost)
         await remove_all(database)
     end_all_runs(data_dir / "servers")
     ring = without_journal(ring)

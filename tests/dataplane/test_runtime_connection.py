@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 from structlog.testing import capture_logs
 
-from pyservice.app.data_plane import LobbyProcesses
+from pyservice.app.lobby_processes import LobbyProcesses
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.lobby_resources import Resources
 from pyservice.dataplane.native import Lobby
