@@ -128,14 +128,7 @@ class DataPlane:
         self._feed = ConfigurationFeed(
             FeedFiles(settings.data_dir / "feed"),
             self._namespaces,
-            OperatorLimits(
-                settings.player_limit_max,
-                {region.name_id for region in settings.regions},
-                settings.verification_allowed_networks,
-                settings.captcha.endpoints,
-                settings.runtime.host_ports.numbers,
-                settings.quotas.configuration_bytes,
-            ),
+            _operator_limits(settings),
             self._metrics.feed,
             held_bytes_max=settings.data_plane_configuration_bytes,
         )
@@ -491,6 +484,17 @@ class DataPlane:
         if not self._is_supervised:
             self._drain_file.cancel_at_stop()
         _log.info("stopped")
+
+
+def _operator_limits(settings: Settings) -> OperatorLimits:
+    return OperatorLimits(
+        settings.player_limit_max,
+        {region.name_id for region in settings.regions},
+        settings.verification_allowed_networks,
+        settings.captcha.endpoints,
+        settings.runtime.host_ports.numbers,
+        settings.quotas.configuration_bytes,
+    )
 
 
 def _engine_limits(settings: Settings) -> engine.EngineLimits:
