@@ -22,7 +22,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 
 async def test_second_signal_kills_a_lobby_that_ignores_sigterm(tmp_path: Path) -> None:
-    settings = {**game_programs.SETTINGS, "end_with_service": "true"}
+    # The capacity of the machine, because a larger one is a warning.
+    shared_paths = game_programs.SETTINGS["shared_paths"]
+    settings = {"shared_paths": shared_paths, "end_with_service": "true"}
     with running(FullService(tmp_path, runtime=settings)) as full_service:
         async with full_service.open_client("http") as client:
             developer = Developer(full_service, client)
