@@ -365,7 +365,11 @@ class PostgresDatabase:
         self._write = _WRITE
         self._owner_check: tuple[str, str] | None = None
         self._newest_commit = 0
-        """Newest transaction id of a commit. A database that assigns it again is in an earlier state."""
+        """Newest transaction id of a commit. A database that assigns it again is in an earlier state.
+
+        Only of commits with changes: a server answers others before they are on disk, and assigns
+        their ids again after a crash.
+        """
 
     @property
     def finished_reads(self) -> int:
@@ -426,7 +430,8 @@ class PostgresDatabase:
             if not await self._has_committed(tx):
                 raise database_unavailable() from unknown
         else:
-            self._newest_commit = max(self._newest_commit, int(tx.transaction_id or 0))
+            if tx.has_changed:
+                self._newest_commit = max(self._newest_commit, int(tx.transaction_id or 0))
         finally:
             tx.run_commit_callbacks()
 
@@ -504,6 +509,8 @@ class _PostgresTransaction(CommitCallbacks):
         name: str = connection.get_settings().application_name
         self.transaction_id = name.partition(" ")[2]
         """Id in the database. Empty for a transaction without an owner."""
+        self.has_changed = False
+        """Whether a single statement has surely changed a row."""
 
     async def commit(self) -> None:
         """Raises CommitUnknown if the connection breaks, or if a standby may not have the commit."""
@@ -531,7 +538,9 @@ class _PostgresTransaction(CommitCallbacks):
     async def all(self, statement: Executable, values: Values = None) -> Sequence[Record]:
         compiled = self._statements.compile(statement, values)
         with translate_database_errors:
-            return await self._fetch(compiled.text, compiled.argument_values(values))
+            rows = await self._fetch(compiled.text, compiled.argument_values(values))
+        self.has_changed |= statement.is_dml and bool(rows)
+        return rows
 
     async def _fetch(self, text: str, values: Sequence[Any]) -> Sequence[Record]:
         rows: Sequence[Record] = await self.connection.fetch(text, *values)
@@ -554,8 +563,10 @@ class _PostgresTransaction(CommitCallbacks):
                 compiled.text, *compiled.argument_values(values)
             )
         # Examples of the command tag: INSERT 0 1, UPDATE 3, CREATE TABLE.
-        count = command_tag.rpartition(" ")[2]
-        return int(count) if count.isdigit() else 0
+        last = command_tag.rpartition(" ")[2]
+        count = int(last) if last.isdigit() else 0
+        self.has_changed |= statement.is_dml and count > 0
+        return count
 
 
 class _AutocommitReads(_PostgresTransaction):

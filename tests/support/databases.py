@@ -154,7 +154,7 @@ class Server:
 
     def configure(self, name: str, value: str) -> None:
         """Changes a setting of the running server, and waits until new connections have it."""
-        self.psql(f"ALTER SYSTEM SET {name} = {value}; SELECT pg_reload_conf();")
+        self.psql(f"ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf();")
         end = time.monotonic() + PATIENCE_S
         while value not in self.psql(f"SHOW {name}"):
             assert time.monotonic() < end, f"{name} is not {value}"

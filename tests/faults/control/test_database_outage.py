@@ -289,6 +289,24 @@ def lose() -> NoReturn:
     raise OwnerLost
 
 
+async def test_database_that_crashed_has_lost_nothing(
+    server: Server, on_server: Database, tmp_path: Path
+) -> None:
+    """A commit without a change is answered before it is on disk. Then a crash assigns its id again."""
+    server.configure("wal_writer_delay", "10s")
+    (tmp_path / "control").mkdir()
+    await claim(on_server, Instance.of_folder(tmp_path), lose)
+    await write_once(on_server)
+    for _ in range(10):
+        async with on_server.write() as tx:
+            await number(tx)
+    server.stop("immediate")
+    server.start()
+    await heals(on_server)
+    assert await look_once(on_server) == 2
+    await claim(on_server, Instance.of_folder(tmp_path), lose)
+
+
 async def test_database_that_lost_the_last_change_is_not_changed(
     server: Server, on_server: Database, tmp_path: Path
 ) -> None:
