@@ -63,6 +63,7 @@ def serve(
     report = check_settings(configuration, config) if parent is None else _UNCHECKED
     if report.problems:
         fail(report.problems)
+    inherited = _inherited_listeners(listeners, configuration, role)
     if parent is None:
         try:
             make_folder(configuration.data_dir)
@@ -70,7 +71,6 @@ def serve(
             require(configuration.data_dir)
         except (FormatsRefused, DirectoryUnusable, OSError) as error:
             return report_failed_start(configuration, error)
-    inherited = _inherited_listeners(listeners, configuration, role)
     launch = Launch(configuration, reread, ready_file, parent, report.warnings, words, inherited)
     if role == "cdn" and parent is None:
         fail(["--role=cdn: the control plane starts this process; use --role=control"])

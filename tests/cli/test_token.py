@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,15 +18,15 @@ WRONG = {"actions": {"join": {"enabled": True, "verification": {"url": "http://1
 
 
 def _feed(service: Service, **namespaces: dict[str, object]) -> None:
-    """Writes the namespaces prod and staging with these changes, and waits until the feed rejects
-    one.
+    """Writes the namespaces prod and staging with these changes, and waits until a new start rejects
+    one. SIGHUP rejects the whole file.
     """
+    service.stop()
     staging = document(namespace_id=OTHER_NAMESPACE_ID, name_id="staging")
     prod = service.feed | namespaces.get("prod", {})
     feed = {"namespaces": [prod, staging | namespaces.get("staging", {})]}
     service.feed_file.write_text(json.dumps(feed))
-    assert service.process is not None
-    os.kill(service.process.pid, signal.SIGHUP)
+    service.start()
     until(lambda: "verification_allowed_networks" in service.probe("/readyz?verbose").text)
 
 
