@@ -74,9 +74,6 @@ async def test_unreadable_home_is_named_and_ends_the_start(
     home, folder = tmp_path / "home", tmp_path / "service"
     home.mkdir(mode=0o700)
     folder.mkdir()
-    # pytest's folders are private.
-    for parent in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(0o755)
     operator = Operator(interpreter(folder), folder / "data")
     url = str(databases.url("postgresql"))
     async with over_tcp(url) as address:

@@ -81,9 +81,6 @@ def test_upgrade_is_committed_only_while_the_service_is_stopped(service: FullSer
 def test_data_plane_of_another_user_starts_before_the_control_plane(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("only root can give files to another user")
-    # pytest's folders are private.
-    for parent in (tmp_path.parent, tmp_path.parent.parent):
-        parent.chmod(0o755)
     user = interpreter(tmp_path)
     data = tmp_path / "data"
     data.mkdir()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,8 +21,8 @@ _NEEDED: Final = tuple(Path(one).resolve() for one in (sys.base_prefix, sys.pref
 
 
 def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
-    """Returns the command before the arguments of Python. Gives `folder` to the user. Skips the
-    test if no ordinary user is available.
+    """Returns the command before the arguments of Python. Gives `folder` to the user, and makes it
+    reachable, because pytest's folders are private. Skips the test if no ordinary user is available.
 
     Python and the project may be in a home folder that only root can read. The process then gets
     mounts of its own that show only these folders. `keeper` replaces the keeper program.
@@ -31,6 +32,10 @@ def interpreter(folder: Path, keeper: Path | None = None) -> Sequence[str]:
             pytest.skip("only root can replace the keeper of the service")
         return [sys.executable]
     os.chown(folder, USER, USER)
+    for parent in folder.parents:
+        mode = parent.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            parent.chmod(mode | stat.S_IXOTH)
     mounts = list(_mounts(folder / "mounts"))
     if keeper is not None:
         mounts.append(shlex.join(["mount", "--bind", str(keeper), str(KEEPER_BINARY)]))
