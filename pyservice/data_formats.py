@@ -54,9 +54,13 @@ class _Noted(NamedTuple):
     committed_ms: int
 
 
+def has_unfinished_restore(data_dir: Path) -> bool:
+    return (data_dir / UNFINISHED_RESTORE).exists()
+
+
 def require_restored(data_dir: Path) -> None:
     """Raises FormatsRefused if the directory has only a part of a backup."""
-    if (data_dir / UNFINISHED_RESTORE).exists():
+    if has_unfinished_restore(data_dir):
         raise FormatsRefused(f"{data_dir} has an unfinished restore: run pyservice restore again")
 
 

@@ -23,7 +23,7 @@ from pyservice.backup.manifest import (
     read_objects,
 )
 from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
-from pyservice.data_formats import UNFINISHED_RESTORE, note_formats
+from pyservice.data_formats import UNFINISHED_RESTORE, has_unfinished_restore, note_formats
 from pyservice.durable_files import remove_unfinished, sync_folder, write_file
 from pyservice.process.directory_lock import (
     LOCK_FILE,
@@ -59,13 +59,9 @@ def newest_backup(target: Target, name: str | None) -> Manifest:
     return read_manifest(target, name or names[-1])
 
 
-def is_unfinished(data_dir: Path) -> bool:
-    return (data_dir / UNFINISHED_RESTORE).exists()
-
-
 def require_empty(data_dir: Path) -> None:
     """Raises BackupFailed if the directory has data. That of an unfinished restore does not count."""
-    if not is_unfinished(data_dir) and _contents(data_dir):
+    if not has_unfinished_restore(data_dir) and _contents(data_dir):
         raise BackupFailed(f"{data_dir} is not empty: choose a new --data-dir")
 
 
@@ -87,7 +83,7 @@ def restoring(data_dir: Path) -> Iterator[None]:
     with stopped_service(data_dir):
         require_empty(data_dir)
         remove_unfinished(marker)
-        if not marker.exists():
+        if not has_unfinished_restore(data_dir):
             write_file(marker, b"")
         for path in _contents(data_dir):
             if path.is_dir():

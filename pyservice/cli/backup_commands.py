@@ -109,7 +109,6 @@ def restore(
 
 def _restore(settings: Settings, target: Target, name: str | None, is_confirmed: bool) -> None:
     from pyservice.backup.restore import (
-        is_unfinished,
         newest_backup,
         read_keys,
         require_empty,
@@ -117,6 +116,7 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
         restoring,
     )
     from pyservice.backup.target import BackupFailed
+    from pyservice.data_formats import has_unfinished_restore
 
     try:
         require_empty(settings.data_dir)
@@ -128,7 +128,7 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
     replaced = ["The unfinished restore in the data directory is removed."]
     _confirm(
         [
-            *(replaced if is_unfinished(settings.data_dir) else []),
+            *(replaced if has_unfinished_restore(settings.data_dir) else []),
             f"This restores the backup {manifest.name} of {made}, made by release {manifest.release}.",
             "Everything since then is lost: games, versions, tokens, and revocations of tokens.",
             "Revoke those tokens again. Players and lobbies of now are lost, too.",

@@ -173,6 +173,9 @@ def rollback_check(config: Config = None, data_dir: DataDir = None, settings: Se
     sys.exit(offline_commands.check_rollback(loaded))
 
 
+KeysAsJson = Annotated[bool, typer.Option("--json", help="Print the numbers of all keys as JSON.")]
+
+
 @keys_app.command("rotate")
 def rotate_keys(
     drop_unused: Annotated[
@@ -186,9 +189,7 @@ def rotate_keys(
     as_: As = "",
     config: Config = None,
     data_dir: DataDir = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the numbers of all keys as JSON.")
-    ] = False,
+    json: KeysAsJson = False,
 ) -> None:
     """Add a signing key and print its number. Tokens that older keys signed stay valid."""
     folder = data_dir_of(data_dir, config)
@@ -207,9 +208,7 @@ def drop_keys(
     ],
     config: Config = None,
     data_dir: DataDir = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Print the numbers of all keys as JSON.")
-    ] = False,
+    json: KeysAsJson = False,
 ) -> None:
     """Drop exactly these keys of tokens, all or none, such as after a leak. Their tokens end at once.
 

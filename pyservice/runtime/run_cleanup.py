@@ -24,6 +24,7 @@ from pyservice.runtime.filesystem import remove_tree
 from pyservice.runtime.node_allocation import PORT_QUARANTINE_S
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import REPORTED, StoredRun
+from pyservice.runtime.run_requests import KILL_TIMEOUT_MS
 
 _ENDED: Final = (b"Z", b"X")
 _KILLS_MAX: Final = 256
@@ -182,19 +183,18 @@ UNOWNED_GRACE_S: Final = 60.0
 
 _END_POLL_INTERVAL_S: Final = 0.1
 _RETRY_INTERVAL_S: Final = 1.0
-_STOP_MS: Final = 30_000
 
 
 def end_all_runs(folder: Path) -> None:
     """Ends the game servers of a stopped service, and waits for their keepers.
 
-    Sends SIGTERM, and SIGKILL after 30 s. The next service reports the ends. Raises OSError.
+    Sends SIGTERM, and SIGKILL after `KILL_TIMEOUT_MS`. The next service reports the ends. Raises OSError.
     """
     paths = folder.iterdir() if folder.exists() else ()
     runs = [RunFolder(path) for path in paths if path.is_dir()]
     for run in runs:
-        run.stop(_STOP_MS)
-    kill_at_s = time.monotonic() + _STOP_MS / 1000 + KEEPER_GRACE_S
+        run.stop(KILL_TIMEOUT_MS)
+    kill_at_s = time.monotonic() + KILL_TIMEOUT_MS / 1000 + KEEPER_GRACE_S
     for run in runs:
         while run.is_kept():
             if time.monotonic() >= kill_at_s:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import shlex
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import asyncpg  # type: ignore[import-untyped]
@@ -17,7 +15,6 @@ from sqlalchemy import (
     Connection,
     Executable,
     NullPool,
-    make_url,
 )
 from sqlalchemy.dialects.postgresql.asyncpg import PGCompiler_asyncpg, PGDialect_asyncpg
 from sqlalchemy.exc import SQLAlchemyError
@@ -44,6 +41,7 @@ from pyservice.storage.database_errors import (
     sqlstate,
     translate_database_errors,
 )
+from pyservice.storage.postgres_remedies import report_unusable_server
 
 # Statements ---------------------------------------------------------------------------------------
 
@@ -81,7 +79,7 @@ def postgres_statements() -> StatementCache:
 
 
 ANSWER_TIMEOUT_S: Final = 10.0
-_LIMIT_STATEMENTS: Final = "SET statement_timeout = '12s'"
+_LIMIT_STATEMENTS: Final = f"SET statement_timeout = '{ANSWER_TIMEOUT_S + 2:.0f}s'"
 """A server does not notice that the client of a waiting statement is gone. The limit is above that of the client,
 so that the client reports the timeout.
 """
@@ -263,66 +261,6 @@ def _is_hung(error: BaseException) -> bool:
     return isinstance(error, TimeoutError) or isinstance(error.__cause__, TimeoutError)
 
 
-# Errors with a remedy -----------------------------------------------------------------------------
-
-
-_NO_DATABASE: Final = "3D000"
-_LOGIN: Final = "correct user and password in database_url, or the rules in pg_hba.conf"
-_TABLES: Final = (
-    "let the user of database_url create tables there "
-    "(as owner of the database, or GRANT CREATE ON SCHEMA public)"
-)
-_TLS_FILES: Final = ("postgresql.key", "postgresql.crt", "root.crt", "root.crl")
-_REMEDIES: Final = {"28000": _LOGIN, "28P01": _LOGIN, "42501": _TABLES}
-"""SQLSTATEs invalid_authorization_specification, invalid_password and insufficient_privilege."""
-
-
-@contextlib.contextmanager
-def report_unusable_server(url: str) -> Iterator[None]:
-    """Context manager that raises DatabaseUnusable for errors that an operator must fix."""
-    try:
-        yield
-    except PermissionError as error:
-        # A socket that this user must not open gives the same error, and has no TLS files.
-        is_of_socket = error.filename is None and database_location(url).startswith("/")
-        path = None if is_of_socket else _unreadable_tls_file()
-        if path is None:
-            raise
-        raise DatabaseUnusable(
-            f"this user cannot read {path}, where the PostgreSQL client looks for TLS files: set HOME to a folder "
-            "that this user can read, or add sslmode=disable to database_url if the server needs no TLS"
-        ) from error
-    except Exception as error:
-        remedy = _remedy(sqlstate(error), url)
-        if remedy is None:
-            raise
-        message = str(getattr(error, "orig", error)).split("\n")[0]
-        raise DatabaseUnusable(f"the PostgreSQL server says: {message}: {remedy}") from error
-
-
-def _unreadable_tls_file() -> Path | None:
-    """Returns a file that asyncpg looks for in the home folder and that this user must not read."""
-    try:
-        folder = Path.home() / ".postgresql"
-    except RuntimeError:
-        return None
-    for name in _TLS_FILES:
-        try:
-            (folder / name).open("rb").close()
-        except PermissionError:
-            return folder / name
-        except OSError:
-            continue
-    return None
-
-
-def _remedy(state: str, url: str) -> str | None:
-    if state != _NO_DATABASE:
-        return _REMEDIES.get(state)
-    command = shlex.join(["createdb", *filter(None, [make_url(url).database])])
-    return f"create it ({command}), or correct database_url"
-
-
 # Database -----------------------------------------------------------------------------------------
 
 
@@ -370,6 +308,9 @@ class PostgresDatabase:
         Only of commits with changes: a server answers others before they are on disk, and assigns
         their ids again after a crash.
         """
+        self._open_ids: set[str] = set()
+        self._lost_ids: set[str] = set()
+        """Ids of open transactions that a crashed server has assigned again, so they were lost."""
 
     @property
     def finished_reads(self) -> int:
@@ -412,14 +353,28 @@ class PostgresDatabase:
         try:
             if tx.transaction_id and int(tx.transaction_id) <= newest_commit:
                 self._connections.on_loss()
-            yield tx
-            if begin is not None:
-                with translate_database_errors:
-                    await await_despite_cancel(self._commit(tx))
+            with self._opened(tx.transaction_id):
+                yield tx
+                if begin is not None:
+                    with translate_database_errors:
+                        await await_despite_cancel(self._commit(tx))
         except BaseException as error:
             await self._connections.give_up(tx.connection, error)
             raise
         await self._connections.give_back(tx.connection)
+
+    @contextlib.contextmanager
+    def _opened(self, transaction_id: str) -> Iterator[None]:
+        if transaction_id in self._open_ids:
+            self._lost_ids.add(transaction_id)
+            yield
+            return
+        self._open_ids.add(transaction_id)
+        try:
+            yield
+        finally:
+            self._open_ids.discard(transaction_id)
+            self._lost_ids.discard(transaction_id)
 
     async def _commit(self, tx: _PostgresTransaction) -> None:
         try:
@@ -449,12 +404,15 @@ class PostgresDatabase:
                 with contextlib.suppress(ServiceError):
                     outcome = await self._outcome(tx.transaction_id, tx.session)
                     if outcome != "in progress":
-                        return outcome == "committed"
+                        return outcome == "committed" and tx.transaction_id not in self._lost_ids
                 await asyncio.sleep(_OUTCOME_PAUSE_S)
 
     async def _outcome(self, transaction_id: str, session: int) -> str:
         async with self._transaction(self._write) as tx:
             connection = tx.connection
+            if int(tx.transaction_id) <= int(transaction_id):
+                # The server has crashed before that transaction was on disk, and assigns its id again.
+                return "aborted"
             await connection.execute("UPDATE service_owner SET renewed_ms = renewed_ms")
             outcome = str(await connection.fetchval(_OUTCOME, transaction_id))
             if outcome == "in progress":

@@ -7,7 +7,6 @@ import json
 import re
 import sqlite3
 import subprocess
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +17,11 @@ import pytest
 
 from pyservice.backup.manifest import Manifest
 from tests.support.command_line import run
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import Databases
 from tests.support.full_service import Developer
 from tests.support.published_game import Machine, Machines, PublishedGame
+from tests.support.published_game import local as local
+from tests.support.published_game import machines as machines
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, running_s3
 from tests.support.server_back_end import ServerBackEnd
 from tests.support.service_process import clean_environment
@@ -28,22 +29,6 @@ from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(240), pytest.mark.full]
-
-
-@pytest.fixture(params=KINDS)
-def machines(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> Iterator[Machines]:
-    machines = Machines(tmp_path, databases, request.param)
-    yield machines
-    machines.close()
-
-
-@pytest.fixture
-def local(databases: Databases, tmp_path: Path) -> Iterator[Machines]:
-    machines = Machines(tmp_path, databases, "sqlite")
-    yield machines
-    machines.close()
 
 
 async def test_restored_service_goes_on_with_the_clients_of_the_game(

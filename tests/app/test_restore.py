@@ -21,11 +21,13 @@ import pytest
 from pyservice.data_formats import UNFINISHED_RESTORE
 from pyservice.runtime.run_folder import RunFolder
 from tests.support.command_line import run
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import Databases
 from tests.support.fault_shim import Shim, compiled_library
 from tests.support.full_service import Developer
 from tests.support.hosted_game import Hosted
 from tests.support.published_game import Machine, Machines, PublishedGame
+from tests.support.published_game import local as local
+from tests.support.published_game import machines as machines
 from tests.support.waiting import PATIENCE_S, eventually
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(600), pytest.mark.full]
@@ -35,22 +37,6 @@ NEVER = 1 << 40
 HOUR_S = 3_600
 ROLES = ("all", "data", "control", "edge-guard")
 REFUSAL = "has an unfinished restore: run pyservice restore again"
-
-
-@pytest.fixture(params=KINDS)
-def machines(
-    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
-) -> Iterator[Machines]:
-    machines = Machines(tmp_path, databases, request.param)
-    yield machines
-    machines.close()
-
-
-@pytest.fixture
-def local(databases: Databases, tmp_path: Path) -> Iterator[Machines]:
-    machines = Machines(tmp_path, databases, "sqlite")
-    yield machines
-    machines.close()
 
 
 async def backed_up(machine: Machine, target: str) -> PublishedGame:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.support import game_programs
 from tests.support.command_line import run
-from tests.support.databases import Databases
+from tests.support.databases import KINDS, Databases
 from tests.support.full_service import Developer, FullService, ServiceClient
 from tests.support.hosted_game import Hosted
 from tests.support.service_process import clean_environment
@@ -98,3 +101,19 @@ class PublishedGame:
         found = await client.call("find", {"game_modes": ["hosted"]}, token=self.tokens["public"])
         assert found.code == "OK", (found.metadata, found.body["metadata"])
         return found.body
+
+
+@pytest.fixture(params=KINDS)
+def machines(
+    request: pytest.FixtureRequest, databases: Databases, tmp_path: Path
+) -> Iterator[Machines]:
+    machines = Machines(tmp_path, databases, request.param)
+    yield machines
+    machines.close()
+
+
+@pytest.fixture
+def local(databases: Databases, tmp_path: Path) -> Iterator[Machines]:
+    machines = Machines(tmp_path, databases, "sqlite")
+    yield machines
+    machines.close()
