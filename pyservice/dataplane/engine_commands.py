@@ -84,10 +84,9 @@ class DurabilityWaiter:
                 self._loop.remove_reader(descriptor)
 
     async def wait_durable(self, lsn: int, deadline: float | None) -> None:
-        if lsn <= self.durable:
-            return
         began = perf_counter()
-        if not self._source.request_wake(lsn):
+        # A change can be durable already, and its ray still shows that it waited for 0 ms.
+        if lsn <= self.durable or not self._source.request_wake(lsn):
             note("journal wait", began)
             return
         future: asyncio.Future[None] = self._running_loop().create_future()

@@ -82,7 +82,7 @@ async def test_detach_ray_has_engine_and_journal(developer: Developer) -> None:
     lobby = await developer.lobby(game_id, token)
     fields = {"game_id": game_id, "lobby_id": lobby["lobby_id"]}
     answer, ray_id = await traced(developer, "detach", token, **fields)
-    assert answer.code == "OK", answer
+    assert (answer.code, answer.body) == ("OK", {"did_remove": True})
     (one,) = await planes_of(developer, ray_id, 1)
     engine, journal = one.one("engine"), one.one("journal wait")
     handler = one.one("handler")
