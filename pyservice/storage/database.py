@@ -25,6 +25,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.storage.database_errors import Conflict, DatabaseUnusable, retry_on_conflict
 
 __all__ = [
+    "CRASH_MARK_TABLE",
     "DELETION_BATCH_ROWS",
     "OWNER_LOCK",
     "CommitCallbacks",
@@ -45,6 +46,11 @@ __all__ = [
 DELETION_BATCH_ROWS: Final = 200
 OWNER_LOCK: Final = 0x686F73746F776E
 """Key of the PostgreSQL advisory lock of the owner."""
+CRASH_MARK_TABLE: Final = "service_crash_mark"
+"""Table with one row, which each crash of the PostgreSQL server removes, because the table is UNLOGGED.
+
+The owner writes its claim's id there. So it notices that the server has crashed since.
+"""
 
 Record = Row[Any]
 """A row with columns as attributes. Rows of PostgreSQL have the same attributes (`postgres.Row`).

@@ -48,7 +48,7 @@ from sqlalchemy.exc import DBAPIError
 
 from pyservice.durable_files import write_file
 from pyservice.process.child_process import NO_RESTART
-from pyservice.storage.database import OWNER_LOCK, Database
+from pyservice.storage.database import CRASH_MARK_TABLE, OWNER_LOCK, Database
 from pyservice.storage.database_errors import DatabaseUnusable, sqlstate
 from pyservice.timestamps import rfc3339
 
@@ -79,6 +79,12 @@ _owners: Final = Table(
     Column("host_name", Text, nullable=False),
     Column("data_dir", Text, nullable=False),
     Column("renewed_ms", BigInteger, nullable=False),
+)
+_crash_marks: Final = Table(
+    CRASH_MARK_TABLE,
+    MetaData(),
+    Column("mark", String(36), nullable=False),
+    prefixes=["UNLOGGED"],
 )
 _RENEW: Final = {
     name: update(_owners).values(renewed_ms=now_ms, position=bindparam("next_position"))
@@ -308,6 +314,10 @@ def _take(connection: Connection, instance: Instance) -> Claim:
     )
     connection.execute(delete(_owners))
     connection.execute(insert(_owners), {"only_row": 1, **owner._asdict()})
+    if connection.dialect.name == "postgresql":
+        _crash_marks.create(connection, checkfirst=True)
+        connection.execute(delete(_crash_marks))
+        connection.execute(insert(_crash_marks), {"mark": owner.claim_id})
     return Claim(owner, before)
 
 

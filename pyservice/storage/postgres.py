@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Final, NoReturn
+from uuid import uuid4
 
 import asyncpg  # type: ignore[import-untyped]
 from sqlalchemy import (
@@ -22,11 +23,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from pyservice.concurrency.cancellation import await_despite_cancel
 from pyservice.errors import ServiceError
 from pyservice.settings.database_url import database_location
-from pyservice.storage.compiled_statements import (
-    ListParameterCompiler,
-    StatementCache,
-)
+from pyservice.storage.compiled_statements import ListParameterCompiler, StatementCache
 from pyservice.storage.database import (
+    CRASH_MARK_TABLE,
     OWNER_LOCK,
     CommitCallbacks,
     Record,
@@ -279,6 +278,10 @@ _NAME_TRANSACTION: Final = (
 )
 """The server reports this setting to its client at once, and without another round trip."""
 _OUTCOME: Final = "SELECT pg_xact_status($1::text::xid8)"
+_FIND_MARK: Final = f"SELECT mark FROM {CRASH_MARK_TABLE} WHERE mark = $1"
+_REPLACE_MARK: Final = (
+    f"DELETE FROM {CRASH_MARK_TABLE}; INSERT INTO {CRASH_MARK_TABLE} (mark) VALUES ('{{}}')"
+)
 _END_SESSION: Final = "SELECT pg_terminate_backend($1)"
 _OUTCOME_PAUSE_S: Final = 0.1
 
@@ -308,9 +311,8 @@ class PostgresDatabase:
         Only of commits with changes: a server answers others before they are on disk, and assigns
         their ids again after a crash.
         """
-        self._open_ids: set[str] = set()
-        self._lost_ids: set[str] = set()
-        """Ids of open transactions that a crashed server has assigned again, so they were lost."""
+        self._claim_id = self._crash_mark = ""
+        """Content of `CRASH_MARK_TABLE` since the last crash of the server that was noticed."""
 
     @property
     def finished_reads(self) -> int:
@@ -337,12 +339,14 @@ class PostgresDatabase:
             f"SELECT 1 FROM service_owner WHERE claim_id = '{claim_id}' AND position >= {position}"
         )
         self._owner_check = lock, read_claim
+        if self._claim_id != claim_id:
+            self._claim_id = self._crash_mark = claim_id
         self._write = "; ".join((_WRITE, _NAME_TRANSACTION, lock, read_claim))
         self._connections.on_loss = on_loss
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str | None) -> AsyncIterator[_PostgresTransaction]:
-        newest_commit = self._newest_commit
+        newest_commit, crash_mark = self._newest_commit, self._crash_mark
         connection = await self._connections.acquire(begin)
         if begin is None:
             tx: _PostgresTransaction = _AutocommitReads(
@@ -353,36 +357,22 @@ class PostgresDatabase:
         try:
             if tx.transaction_id and int(tx.transaction_id) <= newest_commit:
                 self._connections.on_loss()
-            with self._opened(tx.transaction_id):
-                yield tx
-                if begin is not None:
-                    with translate_database_errors:
-                        await await_despite_cancel(self._commit(tx))
+            yield tx
+            if begin is not None:
+                with translate_database_errors:
+                    await await_despite_cancel(self._commit(tx, crash_mark))
         except BaseException as error:
             await self._connections.give_up(tx.connection, error)
             raise
         await self._connections.give_back(tx.connection)
 
-    @contextlib.contextmanager
-    def _opened(self, transaction_id: str) -> Iterator[None]:
-        if transaction_id in self._open_ids:
-            self._lost_ids.add(transaction_id)
-            yield
-            return
-        self._open_ids.add(transaction_id)
-        try:
-            yield
-        finally:
-            self._open_ids.discard(transaction_id)
-            self._lost_ids.discard(transaction_id)
-
-    async def _commit(self, tx: _PostgresTransaction) -> None:
+    async def _commit(self, tx: _PostgresTransaction, crash_mark: str) -> None:
         try:
             await tx.commit()
         except CommitUnknown as unknown:
             if not tx.transaction_id:
                 raise (unknown.__cause__ or unknown) from None
-            if not await self._has_committed(tx):
+            if not await self._has_committed(tx, crash_mark):
                 raise database_unavailable() from unknown
         else:
             if tx.has_changed:
@@ -390,9 +380,9 @@ class PostgresDatabase:
         finally:
             tx.run_commit_callbacks()
 
-    async def _has_committed(self, tx: _PostgresTransaction) -> bool:
-        """Returns whether a transaction with an unknown outcome took effect. Raises TimeoutError
-        after 10 s.
+    async def _has_committed(self, tx: _PostgresTransaction, crash_mark: str) -> bool:
+        """Returns whether a transaction with an unknown outcome surely took effect. Raises
+        TimeoutError after 10 s.
 
         A later commit proves that this service still owns its database. It also proves that a
         synchronous standby has the earlier commit.
@@ -402,22 +392,26 @@ class PostgresDatabase:
         async with asyncio.timeout(ANSWER_TIMEOUT_S):
             while True:
                 with contextlib.suppress(ServiceError):
-                    outcome = await self._outcome(tx.transaction_id, tx.session)
+                    outcome = await self._outcome(tx, crash_mark)
                     if outcome != "in progress":
-                        return outcome == "committed" and tx.transaction_id not in self._lost_ids
+                        return outcome == "committed"
                 await asyncio.sleep(_OUTCOME_PAUSE_S)
 
-    async def _outcome(self, transaction_id: str, session: int) -> str:
+    async def _outcome(self, unknown: _PostgresTransaction, crash_mark: str) -> str:
+        new_mark = ""
         async with self._transaction(self._write) as tx:
             connection = tx.connection
-            if int(tx.transaction_id) <= int(transaction_id):
-                # The server has crashed before that transaction was on disk, and assigns its id again.
-                return "aborted"
             await connection.execute("UPDATE service_owner SET renewed_ms = renewed_ms")
-            outcome = str(await connection.fetchval(_OUTCOME, transaction_id))
+            if await connection.fetchval(_FIND_MARK, crash_mark) is None:
+                # A crashed server assigns the ids of lost transactions again.
+                outcome, new_mark = "unknown", str(uuid4())
+                await connection.execute(_REPLACE_MARK.format(new_mark))
+            else:
+                outcome = str(await connection.fetchval(_OUTCOME, unknown.transaction_id))
             if outcome == "in progress":
                 # The session waits for the standby, or does not know yet that its client is gone.
-                await connection.fetchval(_END_SESSION, session)
+                await connection.fetchval(_END_SESSION, unknown.session)
+        self._crash_mark = new_mark or self._crash_mark
         return outcome
 
     async def run_sync(self, work: Callable[[Connection], Result]) -> Result:

@@ -8,15 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import (
-    make_url,
-)
+from sqlalchemy import make_url
 
 from pyservice.settings.database_url import database_location
-from pyservice.storage.database_errors import (
-    DatabaseUnusable,
-    sqlstate,
-)
+from pyservice.storage.database_errors import DatabaseUnusable, sqlstate
 
 _NO_DATABASE: Final = "3D000"
 _LOGIN: Final = "correct user and password in database_url, or the rules in pg_hba.conf"

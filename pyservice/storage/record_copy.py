@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy import Boolean, Connection, MetaData, Table, create_engine, insert, select
 
-from pyservice.storage.database import Database
+from pyservice.storage.database import CRASH_MARK_TABLE, Database
 from pyservice.storage.database_errors import DatabaseUnusable
 from pyservice.storage.migrations import current_revision, upgrade
 from pyservice.storage.ownership import OWNER_TABLE, is_unused, mark_unused
@@ -20,7 +20,7 @@ from pyservice.storage.tables import idempotent_answers
 RECORDS: Final = "records.db"
 _PAGES: Final = 1024
 _ROWS: Final = 1_000
-_NOT_COPIED: Final = frozenset({"alembic_version", OWNER_TABLE})
+_NOT_COPIED: Final = frozenset({"alembic_version", OWNER_TABLE, CRASH_MARK_TABLE})
 
 
 async def copy_records(

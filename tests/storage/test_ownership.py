@@ -273,7 +273,9 @@ async def test_takeover_needs_the_rights_of_the_earlier_owner(
     await prepare(database)
     await own(database)
     await database.run_sync(
-        lambda connection: connection.execute(text(f"GRANT ALL ON service_owner TO {second}"))
+        lambda connection: connection.execute(
+            text(f"GRANT ALL ON ALL TABLES IN SCHEMA public TO {second}")
+        )
     )
 
     async def change() -> None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import NoReturn
 
+import asyncpg  # type: ignore[import-untyped]
 import pytest
 from sqlalchemy import text
 
@@ -20,6 +21,7 @@ from pyservice.errors import ServiceError
 from pyservice.storage.database import Database, DatabaseUnusable, open_database
 from pyservice.storage.migrations import migrate
 from pyservice.storage.ownership import EarlierState, Instance, claim
+from pyservice.storage.postgres import _PostgresTransaction
 from tests.support.databases import Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
@@ -34,6 +36,7 @@ from tests.support.notes_table import (
     prepare,
     write_once,
 )
+from tests.support.postgres_proxy import open_postgres_proxy
 from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S, eventually, within
 
@@ -305,6 +308,45 @@ async def test_database_that_crashed_has_lost_nothing(
     await heals(on_server)
     assert await look_once(on_server) == 2
     await claim(on_server, Instance.of_folder(tmp_path), lose)
+
+
+async def use_id_again(url: str, transaction_id: str) -> None:
+    """Commits changes of another program until one has had the id and another has a higher one."""
+    connection = await asyncpg.connect(f"postgresql://{url.partition('://')[2]}")
+    used: set[int] = set()
+    while max(used, default=0) <= int(transaction_id):
+        query = "UPDATE notes SET number = 0 WHERE name = 'b' RETURNING pg_current_xact_id()::text"
+        used.add(int(await connection.fetchval(query)))
+    await connection.close()
+    assert int(transaction_id) in used
+
+
+async def test_change_that_a_crash_lost_is_refused_after_its_id_is_used_again(
+    server: Server, tmp_path: Path
+) -> None:
+    server.configure("wal_writer_delay", "10s")
+    url = server.url()
+    async with open_postgres_proxy(url) as proxy:
+        database = open_database(proxy.url, tmp_path)
+        await prepare(database)
+        (tmp_path / "control").mkdir()
+        await claim(database, Instance.of_folder(tmp_path), lose)
+
+        async def lose_change() -> None:
+            async with database.write() as tx:
+                assert isinstance(tx, _PostgresTransaction)
+                await count_up(tx)
+                server.stop("immediate")
+                server.start()
+                await use_id_again(url, tx.transaction_id)
+
+        assert await code_of(lose_change) == "CONTROL_PLANE_UNAVAILABLE"
+        assert await look_once(database) == 0
+        # The next commit without an answer is known again.
+        proxy.cut_at, proxy.cuts_max = b"COMMIT\0", 1
+        await write_once(database)
+        assert (proxy.cuts, await look_once(database)) == (1, 1)
+        await database.close()
 
 
 async def test_database_that_lost_the_last_change_is_not_changed(
