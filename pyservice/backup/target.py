@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Final, NamedTuple
+from typing import IO, Final, NamedTuple, Protocol
 
 import obstore
 from obstore.exceptions import BaseError
@@ -17,6 +18,7 @@ from pyservice.backup.encryption import Encryption, KeyUnusable
 BUCKET: Final = "s3://"
 _READ_BYTES: Final = 1 << 20
 _BUFFER_BYTES: Final = 8 << 20
+_UNFINISHED: Final = ".part"
 
 
 class BackupFailed(Exception):
@@ -69,6 +71,35 @@ class Throttle:
         time.sleep(max(self._due_s - now_s, 0))
 
 
+class _Writer(Protocol):
+    def write(self, buffer: bytes) -> object: ...
+    def close(self) -> None: ...
+
+
+class _FolderWriter:
+    """Writes a file to the disk in small parts, under another name until it is complete.
+
+    Without this, the kernel writes some hundred megabytes at once after half a minute. Syncs of the
+    journal then wait for them.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._unfinished = path.with_name(path.name + _UNFINISHED)
+        self._file = self._unfinished.open("wb")
+
+    def write(self, buffer: bytes) -> None:
+        self._file.write(buffer)
+        self._file.flush()
+        # The kernel begins to write, and does not keep what is written.
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+    def close(self) -> None:
+        self._file.close()
+        self._unfinished.rename(self._path)
+
+
 class Target:
     """Files of a target by path. Every call raises BackupFailed if the store fails."""
 
@@ -93,7 +124,7 @@ class Target:
     def _put(self, path: str, blocks: Iterator[bytes], recipients: str) -> StoredFile:
         digest, length = hashlib.sha256(), 0
         with self._failures():
-            writer = obstore.open_writer(self._store, path, buffer_size=_BUFFER_BYTES)
+            writer = self._writer(path)
             for block in blocks:
                 digest.update(block)
                 length += len(block)
@@ -102,6 +133,11 @@ class Target:
             # Without this call, the store has no file of this name.
             writer.close()
         return StoredFile(path, length, digest.hexdigest(), recipients)
+
+    def _writer(self, path: str) -> _Writer:
+        if isinstance(self._store, S3Store):
+            return obstore.open_writer(self._store, path, buffer_size=_BUFFER_BYTES)
+        return _FolderWriter(Path(self.place) / path)
 
     def read_plain(self, path: str) -> bytes:
         """Returns a file that `put_plain` has stored. Raises FileNotFoundError."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
+import os
 import sys
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from pyservice.storage.database import Database
 
 Result = TypeVar("Result")
+
+_NICE: Final = 10
+"""Priority of a backup on a busy core, below those of the data plane (0) and the control plane (5)."""
 
 backup_app = typer.Typer(help="Backups of a service, which may run.", no_args_is_help=True)
 
@@ -44,6 +48,7 @@ def create(
     json: Json = False,
 ) -> None:
     """Store keys, configurations, records and objects. Objects that are already stored are not sent again."""
+    os.nice(_NICE)
     loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
     from pyservice.backup.create import create_backup
 
