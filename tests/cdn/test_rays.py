@@ -173,7 +173,9 @@ async def test_upload_spans_show_receive_and_disk_time(
 async def test_slow_upload_is_stored(listener: Listener, connect: Connect) -> None:
     wire = await connect(listener.url)
     url = listener.url + await upload_url(listener, "up/slow", 4)
-    await wire.put_head(url, "Content-Length: 4")
+    await wire.put_head(url, "Content-Length: 4", "Expect: 100-continue")
+    # From here on, the server waits for the content.
+    assert (await wire.answer())[0] == 100
     await wire.send(b"ab")
     await asyncio.sleep(SLOW_S)
     await wire.send(b"cd")
