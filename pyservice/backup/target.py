@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Final, NamedTuple, Protocol
+from typing import IO, Final, NamedTuple
 
 import obstore
 from obstore.exceptions import BaseError
@@ -71,33 +71,25 @@ class Throttle:
         time.sleep(max(self._due_s - now_s, 0))
 
 
-class _Writer(Protocol):
-    def write(self, buffer: bytes) -> object: ...
-    def close(self) -> None: ...
+def _write_file(path: Path, blocks: Iterator[bytes]) -> None:
+    """Writes a file to the disk block by block, under another name until it is complete.
 
-
-class _FolderWriter:
-    """Writes a file to the disk in small parts, under another name until it is complete.
-
-    Without this, the kernel writes some hundred megabytes at once after half a minute. Syncs of the
+    Otherwise the kernel writes some hundred megabytes at once after half a minute. Syncs of the
     journal then wait for them.
     """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._unfinished = path.with_name(path.name + _UNFINISHED)
-        self._file = self._unfinished.open("wb")
-
-    def write(self, buffer: bytes) -> None:
-        self._file.write(buffer)
-        self._file.flush()
-        # The kernel begins to write, and does not keep what is written.
-        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-
-    def close(self) -> None:
-        self._file.close()
-        self._unfinished.rename(self._path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(path.name + _UNFINISHED)
+    try:
+        with unfinished.open("wb") as file:
+            for block in blocks:
+                file.write(block)
+                file.flush()
+                # The kernel begins to write, and does not keep what is written.
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        unfinished.rename(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
 
 
 class Target:
@@ -123,21 +115,25 @@ class Target:
 
     def _put(self, path: str, blocks: Iterator[bytes], recipients: str) -> StoredFile:
         digest, length = hashlib.sha256(), 0
-        with self._failures():
-            writer = self._writer(path)
+
+        def counted() -> Iterator[bytes]:
+            nonlocal length
             for block in blocks:
                 digest.update(block)
                 length += len(block)
                 self.throttle.wait(len(block))
-                writer.write(block)
-            # Without this call, the store has no file of this name.
-            writer.close()
-        return StoredFile(path, length, digest.hexdigest(), recipients)
+                yield block
 
-    def _writer(self, path: str) -> _Writer:
-        if isinstance(self._store, S3Store):
-            return obstore.open_writer(self._store, path, buffer_size=_BUFFER_BYTES)
-        return _FolderWriter(Path(self.place) / path)
+        with self._failures():
+            if isinstance(self._store, S3Store):
+                writer = obstore.open_writer(self._store, path, buffer_size=_BUFFER_BYTES)
+                for block in counted():
+                    writer.write(block)
+                # Without this call, the store has no file of this name.
+                writer.close()
+            else:
+                _write_file(Path(self.place) / path, counted())
+        return StoredFile(path, length, digest.hexdigest(), recipients)
 
     def read_plain(self, path: str) -> bytes:
         """Returns a file that `put_plain` has stored. Raises FileNotFoundError."""

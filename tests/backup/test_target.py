@@ -44,6 +44,17 @@ def test_file_is_read_back(tmp_path: Path) -> None:
     assert opened.names("a") == {}
 
 
+def test_file_that_fails_halfway_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
+    def failing() -> Iterator[bytes]:
+        yield CONTENT
+        raise OSError("the source cannot be read")
+
+    folder = tmp_path / "backups"
+    with pytest.raises(BackupFailed, match="the source cannot be read"):
+        target(folder).put("a/b", failing())
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
+
+
 def test_encrypted_file_needs_the_private_key(tmp_path: Path, operator: Operator) -> None:
     folder = tmp_path / "backups"
     stored = target(folder, Encryption([operator.public_key])).put("file", blocks())
