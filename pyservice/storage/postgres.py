@@ -279,9 +279,8 @@ _NAME_TRANSACTION: Final = (
 """The server reports this setting to its client at once, and without another round trip."""
 _OUTCOME: Final = "SELECT pg_xact_status($1::text::xid8)"
 _FIND_MARK: Final = f"SELECT mark FROM {CRASH_MARK_TABLE} WHERE mark = $1"
-_REPLACE_MARK: Final = (
-    f"DELETE FROM {CRASH_MARK_TABLE}; INSERT INTO {CRASH_MARK_TABLE} (mark) VALUES ('{{}}')"
-)
+_REMOVE_MARKS: Final = f"DELETE FROM {CRASH_MARK_TABLE}"
+_ADD_MARK: Final = f"INSERT INTO {CRASH_MARK_TABLE} (mark) VALUES ($1)"
 _END_SESSION: Final = "SELECT pg_terminate_backend($1)"
 _OUTCOME_PAUSE_S: Final = 0.1
 
@@ -311,7 +310,8 @@ class PostgresDatabase:
         Only of commits with changes: a server answers others before they are on disk, and assigns
         their ids again after a crash.
         """
-        self._claim_id = self._crash_mark = ""
+        self._claim_id = ""
+        self._crash_mark = ""
         """Content of `CRASH_MARK_TABLE` since the last crash of the server that was noticed."""
 
     @property
@@ -405,7 +405,8 @@ class PostgresDatabase:
             if await connection.fetchval(_FIND_MARK, crash_mark) is None:
                 # A crashed server assigns the ids of lost transactions again.
                 outcome, new_mark = "unknown", str(uuid4())
-                await connection.execute(_REPLACE_MARK.format(new_mark))
+                await connection.execute(_REMOVE_MARKS)
+                await connection.execute(_ADD_MARK, new_mark)
             else:
                 outcome = str(await connection.fetchval(_OUTCOME, unknown.transaction_id))
             if outcome == "in progress":
