@@ -222,7 +222,7 @@ class LeasedPort:
     def protocol(self) -> str: ...
     @property
     def number(self) -> int:
-        """Public port, or 0 if players use a host name or the range."""
+        """Public port, or 0 if players use a host name or the range, or before `Servers.bind_ports`."""
     @property
     def range(self) -> tuple[int, int] | None: ...
     @property
@@ -234,6 +234,12 @@ class LeasedPort:
     @property
     def backend(self) -> tuple[str, int] | None:
         """Address and port of the process, or None before it listens."""
+    @property
+    def node(self) -> str:
+        """Name of the node with the port. Empty on a single machine, and before `Servers.bind_ports`."""
+    @property
+    def host(self) -> str:
+        """Where players reach the node. Empty for the address of the service."""
 
 @final
 class Route:
@@ -256,10 +262,10 @@ class RouteChanges:
     def is_complete(self) -> bool: ...
     @property
     def changed(self) -> list[Route]:
-        """All routes of each lease owner that has a change."""
+        """All routes at the node of each lease owner that has a change."""
     @property
     def removed(self) -> list[bytes]:
-        """Lease owners with routes to remove, until `Servers.ports_returned`."""
+        """Lease owners with routes to remove at the node, until `Servers.ports_returned`."""
 
 @final
 class EmptyLobby:
@@ -352,16 +358,29 @@ class Servers:
         ports: Sequence[tuple[str, str, str, int, int, bool, str]],
     ) -> tuple[tuple[LeasedPort, ...], int]:
         """Lease ports for a dynamic server, in the format of `LobbyTemplate`. Repeatable."""
+    def bind_ports(
+        self, lease_owner: bytes, node: str, host: str
+    ) -> tuple[tuple[LeasedPort, ...], int]:
+        """Bind the lease owner's ports to the node that runs it. Repeatable, with the same ports.
+
+        Raises ValueError for an empty name.
+        """
     def set_backends(self, lease_owner: bytes, backends: Sequence[tuple[str, str, int]]) -> int:
         """Set the (port name, address, port) of the lease owner's process."""
     def end_lease(self, lease_owner: bytes) -> tuple[bool, int]:
         """Return whether the lease existed."""
     def replace_port(self, lease_owner: bytes, name: str, refused: int) -> tuple[int | None, int]:
         """Replace a port number that edge-guard could not bind. Returns the current number."""
-    def ports_returned(self, lease_owner: bytes) -> tuple[bool, int]:
-        """Report that edge-guard closed the lease owner's sockets. Returns whether the report was expected."""
-    def routes_since(self, after: int) -> RouteChanges:
-        """Return the durable changes after an LSN, or all routes for 0.
+    def ports_returned(self, lease_owner: bytes, node: str = "") -> tuple[bool, int]:
+        """Report that a node's edge-guard closed the lease owner's sockets. Returns whether the report was expected."""
+    def return_ports_of_node(self, node: str) -> int:
+        """Return the ports of a node that is gone, at once and after the end of each live lease."""
+    def nodes(self) -> list[str]:
+        """Return the names of the nodes with leases or quarantined ports. The name of a single machine is empty."""
+    def nodes_changed_since(self, after: int) -> tuple[int, list[str]]:
+        """Return the nodes with durable route changes after an LSN, and the LSN to pass to the next call."""
+    def routes_since(self, after: int, node: str = "") -> RouteChanges:
+        """Return the durable changes at a node after an LSN, or all its routes for 0.
 
         A complete set may be used only when its LSN is durable.
         """
@@ -462,11 +481,12 @@ class Engine:
         public_ports: tuple[int, int] = ...,
         restored_keys: Sequence[int] = ...,
         first_epoch: int = ...,
+        binds_ports_later: bool = False,
     ) -> Engine:
         """Recover the journal and start. None starts an empty engine without a journal, for measurements.
 
-        `mac_keys` are (key id, 32 bytes). `hash_key` is 32 bytes and never changes. Raises OpenFailed, or OSError
-        with ENOSPC.
+        `mac_keys` are (key id, 32 bytes). `hash_key` is 32 bytes and never changes. With `binds_ports_later`, a
+        lease gets its ports by `Servers.bind_ports`. Raises OpenFailed, or OSError with ENOSPC.
         """
     def close(self) -> None:
         """Sync pending events and stop the threads. Repeatable."""

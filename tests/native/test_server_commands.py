@@ -260,3 +260,67 @@ def test_drain_waits_for_own_lobbies_and_for_others_with_players(
     assert count == 2
     [oldest], count = engine.lobbies_to_drain(1)
     assert (oldest.id, count) == (used, 2)
+
+
+@pytest.fixture
+def cluster() -> Iterator[_native.Engine]:
+    engine = open_engine(None, binds_ports_later=True)
+    yield engine
+    engine.close()
+
+
+def test_ports_of_a_cluster_belong_to_a_node(cluster: _native.Engine) -> None:
+    servers = cluster.servers()
+    [requested], _ = servers.lease(SERVER, NAMESPACE, "local", [GAME])
+    assert (requested.number, requested.node, requested.host) == (0, "", "")
+    [port], _ = servers.bind_ports(SERVER, "node-1", "198.51.100.7")
+    assert port.number > 0
+    assert (port.node, port.host) == ("node-1", "198.51.100.7")
+    [again], _ = servers.bind_ports(SERVER, "node-1", "198.51.100.8")
+    assert (again.number, again.host) == (port.number, port.host)
+    [route] = servers.routes_since(0, "node-1").changed
+    assert (route.lease_owner, route.port.host) == (SERVER, "198.51.100.7")
+    assert servers.routes_since(0, "node-2").changed == []
+    assert servers.nodes() == ["node-1"]
+    lsn, nodes = servers.nodes_changed_since(0)
+    assert nodes == ["node-1"]
+    assert servers.nodes_changed_since(lsn) == (lsn, [])
+    page = cluster.render_metrics({}).decode()
+    assert 'hosting_ports{node="node-1",protocol="udp",state="leased"} 1' in page
+    assert "hosting_ports{protocol=" not in page
+    assert servers.end_lease(SERVER)[0] is True
+    assert servers.ports_returned(SERVER, "node-2")[0] is False
+    assert servers.ports_returned(SERVER, "node-1")[0] is True
+
+
+def test_lobby_of_a_cluster_is_ready_after_its_ports_are_bound(cluster: _native.Engine) -> None:
+    servers = cluster.servers()
+    lobby, _ = servers.start_idle(NAMESPACE, VERSION, template())
+    with pytest.raises(_native.Refused) as refused:
+        servers.ready(lobby)
+    assert refused.value.error.code == "OVERLOADED"
+    servers.bind_ports(lobby, "node-1", "198.51.100.7")
+    servers.ready(lobby)
+    found = cluster.lobby(lobby)
+    assert found is not None
+    [port] = found.leased
+    address = _native.PlayerAddresses(None, "192.0.2.1", "192.0.2.1", False)
+    assert address.address_of(port, lobby, "local", "lobby")[:2] == ("198.51.100.7", port.number)
+    with pytest.raises(_native.Refused) as refused:
+        servers.bind_ports(lobby, "node-2", "198.51.100.8")
+    assert refused.value.error.code == "IN_USE"
+
+
+def test_ports_of_a_gone_node_return_without_its_edge_guard(cluster: _native.Engine) -> None:
+    servers = cluster.servers()
+    servers.lease(SERVER, NAMESPACE, "local", [GAME])
+    servers.bind_ports(SERVER, "node-1", "198.51.100.7")
+    servers.return_ports_of_node("node-1")
+    servers.end_lease(SERVER)
+    until(lambda: servers.routes_since(0, "node-1").removed == [])
+    assert servers.ports_returned(SERVER, "node-1")[0] is False
+
+
+def test_node_without_a_name_is_refused(servers: _native.Servers) -> None:
+    with pytest.raises(ValueError, match="a node has a name"):
+        servers.bind_ports(SERVER, "", "198.51.100.7")

@@ -243,8 +243,7 @@ impl Lobby {
     }
     #[getter]
     fn leased(&self) -> Sequence<LeasedPort> {
-        let ports = self.inner.own.as_ref().map(|own| &*own.ports).unwrap_or_default();
-        Sequence(ports.iter().map(LeasedPort::from).collect())
+        Sequence(self.inner.own.as_ref().map(|own| LeasedPort::all(&own.leased)).unwrap_or_default())
     }
     #[getter]
     fn lobby_config(&self) -> Option<&[u8]> {

@@ -65,7 +65,7 @@ impl Engine {
     #[pyo3(signature = (journal_dir, *, mac_keys, current_key, hash_key,
         boot_id_path = "/proc/sys/kernel/random/boot_id", segment_bytes = 67_108_864, shard = 1,
         start_limit_ms = 300_000, port_quarantine_ms = 60_000, public_ports = (26_000, 31_999),
-        restored_keys = vec![], first_epoch = 1))]
+        restored_keys = vec![], first_epoch = 1, binds_ports_later = false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of the Python contract")]
     fn open(
         py: Python<'_>,
@@ -81,11 +81,12 @@ impl Engine {
         public_ports: (u16, u16),
         restored_keys: Vec<u16>,
         first_epoch: u64,
+        binds_ports_later: bool,
     ) -> PyResult<Engine> {
         let hash = Arc::new(HashKey::new(hash_key.0));
         let usual = EngineConfig::new(shard, journal::key_ring(&mac_keys, current_key, &restored_keys)?);
         let ports = PortRange { first: public_ports.0, last: public_ports.1 };
-        let config = EngineConfig { start_limit_ms, port_quarantine_ms, ports, ..usual };
+        let config = EngineConfig { start_limit_ms, port_quarantine_ms, ports, binds_ports_later, ..usual };
         let engine = hosting_core::Engine::new(config);
         let started = Instant::now();
         let (opened, recovered) = py.detach(|| -> PyResult<_> {

@@ -24,6 +24,10 @@ pub struct LeasedPort {
     pub counting: SessionCounting,
     #[pyo3(get)]
     backend: Option<(String, u16)>,
+    #[pyo3(get)]
+    node: String,
+    #[pyo3(get)]
+    pub host: String,
 }
 
 #[pymethods]
@@ -33,7 +37,7 @@ impl LeasedPort {
         protocol_word(self.protocol)
     }
 
-    /// Public port number. 0 means that players use a host name or a port range.
+    /// Public port number. 0 means that players use a host name or a port range, or that the port is not bound yet.
     #[getter]
     fn number(&self) -> u16 {
         if let PortExposure::Number(number) = self.exposure { number } else { 0 }
@@ -55,8 +59,8 @@ impl LeasedPort {
     }
 }
 
-impl From<&core::LeasedPort> for LeasedPort {
-    fn from(port: &core::LeasedPort) -> LeasedPort {
+impl LeasedPort {
+    pub fn new(port: &core::LeasedPort, node: &core::LeaseNode) -> LeasedPort {
         LeasedPort {
             name: port.name.to_string(),
             protocol: port.protocol,
@@ -64,7 +68,13 @@ impl From<&core::LeasedPort> for LeasedPort {
             sends_proxy_header: port.sends_proxy_header,
             counting: port.counting,
             backend: port.backend.as_ref().map(|backend| (backend.address.to_string(), backend.port)),
+            node: node.name.to_string(),
+            host: node.host.to_string(),
         }
+    }
+
+    pub fn all(leased: &core::LeasedPorts) -> Vec<LeasedPort> {
+        leased.ports.iter().map(|port| LeasedPort::new(port, &leased.node)).collect()
     }
 }
 

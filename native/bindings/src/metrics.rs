@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
-use hosting_core::{EndReason, Id, NamespaceCounts};
+use hosting_core::{EndReason, Engine, Id, LOCAL_NODE, NamespaceCounts};
 use hosting_journal::{Histogram, LastCompaction, Stats};
 use hosting_shard::Shard;
 
@@ -38,7 +38,7 @@ pub fn render(shard: &Shard, recovered: Option<&RecoveryMetrics>, labels: &HashM
     let (counts, forgotten) = (engine.namespace_counts(), engine.forgotten_namespace_counts());
     let (violations, find_work) = (engine.ledger_violations(), engine.find_candidates_visited());
     let (facts_waiting, facts_lost) = engine.stored_fact_counts();
-    let ports = engine.port_counts();
+    let ports = ports_by_node(&engine);
     drop(engine);
     let mut page = Page(String::with_capacity(64 * 1024));
     page.namespaces(&by_label(counts, forgotten, labels));
@@ -70,17 +70,28 @@ pub type StateCounts = BTreeMap<&'static str, u64>;
 /// Returns the sums over all namespaces: lobbies and slots by state, and ports by protocol and state.
 pub fn state_counts(shard: &Shard) -> (StateCounts, StateCounts, BTreeMap<&'static str, StateCounts>) {
     let engine = shard.engine();
-    let (namespaces, ports) = (engine.namespace_counts(), engine.port_counts());
+    let (namespaces, nodes) = (engine.namespace_counts(), ports_by_node(&engine));
     drop(engine);
     let mut sum = NamespaceCounts::default();
     for (_, counts) in &namespaces {
         sum += counts;
     }
-    let ports = PORT_PROTOCOLS.iter().zip(ports).map(|(protocol, counts)| {
-        let counts = counts.map(|count| count as u64);
-        (*protocol, by_state(&PORT_STATES, counts))
+    let ports = PORT_PROTOCOLS.iter().enumerate().map(|(family, protocol)| {
+        let of_state = |state: usize| nodes.values().map(|counts| counts[family][state] as u64).sum();
+        (*protocol, by_state(&PORT_STATES, [0, 1, 2].map(of_state)))
     });
     (by_state(&LOBBY_STATES, sum.lobbies), by_state(&SLOT_STATES, sum.slots), ports.collect())
+}
+
+/// Numbers of ports by protocol and state.
+type PortCounts = [[usize; 3]; 2];
+
+/// Returns the ports by node. The node without a name is that of a single machine. In a cluster it is there only while it
+/// has leases or quarantined ports of an earlier time.
+fn ports_by_node(engine: &Engine) -> BTreeMap<String, PortCounts> {
+    let local = (!engine.binds_ports_later()).then_some(LOCAL_NODE);
+    let nodes = engine.port_nodes().into_iter().chain(local);
+    nodes.map(|node| (node.to_owned(), engine.port_counts(node))).collect()
 }
 
 fn by_state<const N: usize>(states: &[&'static str; N], counts: [u64; N]) -> StateCounts {
@@ -182,12 +193,15 @@ impl Page {
         }
     }
 
-    fn ports(&mut self, counts: &[[usize; 3]; 2]) {
+    fn ports(&mut self, nodes: &BTreeMap<String, PortCounts>) {
         let name = "hosting_ports";
         self.family(name, "Public ports of lobbies and servers.");
-        for (protocol, values) in PORT_PROTOCOLS.iter().zip(counts) {
-            for (state, value) in PORT_STATES.iter().zip(values) {
-                let _ = writeln!(self.0, "{name}{{protocol=\"{protocol}\",state=\"{state}\"}} {value}");
+        for (node, counts) in nodes {
+            let of_node = if node == LOCAL_NODE { String::new() } else { format!("node=\"{node}\",") };
+            for (protocol, values) in PORT_PROTOCOLS.iter().zip(counts) {
+                for (state, value) in PORT_STATES.iter().zip(values) {
+                    let _ = writeln!(self.0, "{name}{{{of_node}protocol=\"{protocol}\",state=\"{state}\"}} {value}");
+                }
             }
         }
     }

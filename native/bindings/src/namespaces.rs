@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use hosting_matchmaker::{GameMode, OwnerKind, PlayerPort, PortKind, ServiceToken};
+use hosting_matchmaker::{GameMode, OwnerKind, PlayerPort, PortKind, PortOwner, ServiceToken};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -28,7 +28,8 @@ impl PlayerAddresses {
         owner_kind: &str,
     ) -> (String, Option<u16>, Option<(u16, u16)>, bool) {
         let kind = if owner_kind == "server" { OwnerKind::Server } else { OwnerKind::Lobby };
-        let address = self.0.address_of(&port.name, port.protocol, port.exposure, lease_owner.0, region, kind);
+        let owner = PortOwner { id: lease_owner.0, kind, region, node_host: &port.host };
+        let address = self.0.address_of(&port.name, port.protocol, port.exposure, owner);
         match address.port {
             PlayerPort::Number(number) => (address.hostname, Some(number), None, address.is_tls),
             PlayerPort::Range(first, last) => (address.hostname, None, Some((first, last)), address.is_tls),

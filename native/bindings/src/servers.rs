@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use hosting_core as core;
 use hosting_core::{
-    Attach, HashKey, Id, LeaseRequest, PortExposure, PortRequest, Presence, Protocol, Publicity, SessionCounting,
+    Attach, BindPorts, HashKey, Id, LeaseRequest, PortExposure, PortRequest, Presence, Protocol, Publicity,
+    SessionCounting,
 };
 use hosting_matchmaker::wall_ms;
 use hosting_shard::Shard;
@@ -329,7 +330,17 @@ impl ProcessCommands {
         let request = LeaseRequest { owner: lease_owner, namespace, region, ports: &port_requests(&ports)?, random };
         let (leased, wait) =
             resolve_outcome(self.shard.execute(|engine, context| engine.lease_ports(context, &request)))?;
-        Ok((Sequence(leased.iter().map(LeasedPort::from).collect()), wait))
+        Ok((Sequence(LeasedPort::all(&leased)), wait))
+    }
+
+    fn bind_ports(&self, lease_owner: IdBytes, node: &str, host: &str) -> PyResult<(Sequence<LeasedPort>, u64)> {
+        if node.is_empty() {
+            return Err(PyValueError::new_err("a node has a name"));
+        }
+        let request = BindPorts { owner: lease_owner.0, node, host, random: convert::random_u64()? };
+        let (leased, wait) =
+            resolve_outcome(self.shard.execute(|engine, context| engine.bind_ports(context, &request)))?;
+        Ok((Sequence(LeasedPort::all(&leased)), wait))
     }
 
     fn set_backends(&self, lease_owner: IdBytes, backends: Vec<BackendArgument>) -> PyResult<u64> {
@@ -349,15 +360,32 @@ impl ProcessCommands {
         )
     }
 
-    fn ports_returned(&self, lease_owner: IdBytes) -> PyResult<(bool, u64)> {
-        resolve_outcome(self.shard.execute(|engine, context| engine.return_ports(context, lease_owner.0)))
+    #[pyo3(signature = (lease_owner, node = ""))]
+    fn ports_returned(&self, lease_owner: IdBytes, node: &str) -> PyResult<(bool, u64)> {
+        resolve_outcome(self.shard.execute(|engine, context| engine.return_ports(context, lease_owner.0, node)))
     }
 
-    fn routes_since(&self, py: Python<'_>, after: u64) -> PyResult<RouteChanges> {
+    fn return_ports_of_node(&self, node: &str) -> PyResult<u64> {
+        resolve_lsn(self.shard.execute(|engine, context| engine.return_ports_of_node(context, node)))
+    }
+
+    fn nodes(&self) -> Vec<String> {
+        self.shard.engine().port_nodes().into_iter().map(str::to_owned).collect()
+    }
+
+    fn nodes_changed_since(&self, after: u64) -> (u64, Vec<String>) {
         let durable = self.shard.durable();
-        let routes = self.shard.engine().routes_since(after, durable);
+        let engine = self.shard.engine();
+        let (lsn, nodes) = engine.nodes_changed_since(after, durable);
+        (lsn, nodes.into_iter().map(str::to_owned).collect())
+    }
+
+    #[pyo3(signature = (after, node = ""))]
+    fn routes_since(&self, py: Python<'_>, after: u64, node: &str) -> PyResult<RouteChanges> {
+        let durable = self.shard.durable();
+        let routes = self.shard.engine().routes_since(node, after, durable);
         let route = |route: core::Route| {
-            let port = Py::new(py, LeasedPort::from(&route.port))?;
+            let port = Py::new(py, LeasedPort::new(&route.port, &route.node))?;
             let (lease_owner, is_server) = (IdBytes(route.owner), route.is_server);
             Py::new(py, Route { lease_owner, is_server, region: route.region.into(), port })
         };

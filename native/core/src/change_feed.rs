@@ -15,6 +15,11 @@ impl<K: Copy + Ord> ChangeFeed<K> {
         ChangeFeed { sequence, forgotten: 0, by_key: BTreeMap::new(), by_sequence: BTreeMap::new() }
     }
 
+    /// Returns an empty feed. A reader that has not seen the change with the given number gets all keys.
+    pub(crate) fn forgetting(forgotten: u64) -> ChangeFeed<K> {
+        ChangeFeed { forgotten, ..ChangeFeed::starting_at(0) }
+    }
+
     /// Returns the sequence number of the newest change.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence
@@ -23,6 +28,15 @@ impl<K: Copy + Ord> ChangeFeed<K> {
     /// Returns the sequence number of the key's last change, or 0 for an unknown key.
     pub(crate) fn changed_at(&self, key: K) -> u64 {
         self.by_key.get(&key).copied().unwrap_or_default()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_key.is_empty()
+    }
+
+    /// Returns the keys in ascending order.
+    pub(crate) fn keys(&self) -> impl ExactSizeIterator<Item = K> + '_ {
+        self.by_key.keys().copied()
     }
 
     pub(crate) fn record(&mut self, key: K) {
@@ -48,6 +62,11 @@ impl<K: Copy + Ord> ChangeFeed<K> {
     pub(crate) fn forget(&mut self, key: K) {
         self.forgotten = self.forgotten.max(self.changed_at(key));
         self.remove(key);
+    }
+
+    /// Returns true if the last change of a key is after `after`, up to `until`.
+    pub(crate) fn has_changes(&self, after: u64, until: u64) -> bool {
+        after < until && self.by_sequence.range(after + 1..=until).next().is_some()
     }
 
     /// Returns `(is complete, keys)`: the keys that changed after `after`, up to `until`.
@@ -82,6 +101,7 @@ mod tests {
         assert_eq!(since(&feed, 3, u64::MAX), (false, "ca".into()));
         assert_eq!(since(&feed, 3, 5), (false, "c".into()), "only up to the limit");
         assert_eq!(since(&feed, 8, 5), (false, String::new()), "a reader beyond the limit");
+        assert!(feed.has_changes(3, 5) && !feed.has_changes(5, 7) && !feed.has_changes(8, 5));
         assert_eq!(since(&feed, 9, u64::MAX), (true, "bca".into()), "a number of another feed");
         feed.remove('c');
         feed.remove('z');
@@ -99,5 +119,9 @@ mod tests {
         feed.forget('b');
         assert_eq!(since(&feed, 2, u64::MAX), (true, "ac".into()));
         assert_eq!(since(&feed, 3, u64::MAX), (false, "c".into()));
+        let mut later = ChangeFeed::forgetting(4);
+        later.record_at(9, 'd');
+        assert_eq!(since(&later, 3, u64::MAX), (true, "d".into()));
+        assert_eq!(since(&later, 4, u64::MAX), (false, "d".into()));
     }
 }

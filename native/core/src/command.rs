@@ -435,6 +435,24 @@ pub struct LeasedPort {
     pub backend: Option<Backend>,
 }
 
+/// Node that has the ports of a lease.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeaseNode {
+    /// Empty for the node of a single machine.
+    pub name: Box<str>,
+    /// Host name or address at which players reach the node. Empty for the address of the service.
+    pub host: Box<str>,
+}
+
+/// Ports of a lobby or dynamic server, with their node.
+///
+/// With [`crate::EngineConfig::binds_ports_later`], the node is empty and each number is 0 until the lease is bound.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct LeasedPorts {
+    pub ports: Vec<LeasedPort>,
+    pub node: LeaseNode,
+}
+
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// Id of the lobby or dynamic server.
@@ -442,17 +460,19 @@ pub struct Route {
     pub is_server: bool,
     pub region: Box<str>,
     pub port: LeasedPort,
+    pub node: LeaseNode,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RouteChanges {
     /// LSN to pass to the next `routes_since`.
     pub lsn: Lsn,
-    /// True if `changed` holds the routes of all lobbies and servers. Use them only when `lsn` is durable.
+    /// True if `changed` holds the routes of all lobbies and servers of the node. Use them only when `lsn` is durable.
     pub is_complete: bool,
     /// All routes of the lobbies and servers with a changed lease.
     pub changed: Vec<Route>,
-    /// Lobbies and servers with an ended lease. Edge-guard removes their routes and confirms with `return_ports`.
+    /// Lobbies and servers with a lease that is over at the node. Edge-guard removes their routes and confirms with
+    /// `return_ports`.
     pub removed: Vec<Id>,
 }
 
@@ -462,6 +482,17 @@ pub struct LeaseRequest<'a> {
     pub namespace: Id,
     pub region: &'a str,
     pub ports: &'a [PortRequest<'a>],
+    pub random: u64,
+}
+
+/// Binds the ports of a lobby or dynamic server to the node that runs it.
+#[derive(Clone, Copy, Debug)]
+pub struct BindPorts<'a> {
+    pub owner: Id,
+    /// Name of the node, never empty.
+    pub node: &'a str,
+    /// Host name or address at which players reach the node.
+    pub host: &'a str,
     pub random: u64,
 }
 
@@ -544,8 +575,8 @@ pub struct EmptyLobby {
     pub is_ours: bool,
 }
 
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ManagedLobbyView {
-    pub ports: Vec<LeasedPort>,
+    pub leased: LeasedPorts,
     pub lobby_config: Option<Vec<u8>>,
 }

@@ -6,7 +6,7 @@
 use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{EndReason, Id, Lsn, Ms, Port, Source};
 use crate::idempotency_table::KeyStamp;
-use crate::port_leases::{PortLease, decode_backends, decode_lease, encode_backends, encode_lease};
+use crate::lease_definition::{LeaseDefinition, decode_backends, decode_lease, encode_backends, encode_lease};
 use crate::slot::SlotUseEnd;
 use crate::slot_use::{EncodedDeliveries, EncodedSlotUses, SlotUse};
 
@@ -80,12 +80,15 @@ journal_events! { 'a
     22 "HumanAsked" CaptchaRequestCounted [CAPTCHA_REQUEST_COUNTED_LEN] { source: Source }
     23 "MockConsumed" MockTokenConsumed [MOCK_TOKEN_CONSUMED_LEN] { hour: u32, at: Ms, mac: [u8; 16] }
     24 "LobbyStarts" LobbyManaged { lobby: u32, lobby_config: &'a [u8] }
-    25 "PortsLeased" PortsLeased { owner: Id, lease: Box<PortLease> }
+    25 "PortsLeased" PortsLeased { owner: Id, lease: Box<LeaseDefinition> }
     26 "PortReplaced" PortReplaced { owner: Id, name: &'a str, number: u16, until: Ms }
     27 "BackendsSet" BackendsSet { owner: Id, backends: Vec<(&'a str, &'a str, u16)> }
     28 "LeaseEnded" LeaseEnded [LEASE_ENDED_LEN] { owner: Id }
-    29 "PortsReturned" PortsReturned [PORTS_RETURNED_LEN] { owner: Id, until: Ms }
+    29 "PortsReturned" PortsReturned { owner: Id, until: Ms }
     30 "TrialMade" TrialCreated { definition: Box<LobbyDefinition<'a>>, until: Ms }
+    31 "PortsRequested" PortsRequested { owner: Id, lease: Box<LeaseDefinition> }
+    32 "PortsBound" PortsBound { owner: Id, node: &'a str, host: &'a str, numbers: Vec<u16>, at: Ms }
+    33 "NodePortsReturned" NodePortsReturned { owner: Id, node: &'a str, until: Ms }
 }
 
 impl Event<'_> {
@@ -314,13 +317,24 @@ impl Field<'_> for EndReason {
     }
 }
 
-impl Field<'_> for Box<PortLease> {
+impl Field<'_> for Box<LeaseDefinition> {
     fn write(&self, w: &mut Writer<'_>) {
         encode_lease(w, self);
     }
 
-    fn read(r: &mut Reader<'_>) -> Result<Box<PortLease>, ApplyError> {
+    fn read(r: &mut Reader<'_>) -> Result<Box<LeaseDefinition>, ApplyError> {
         Ok(Box::new(decode_lease(r)?))
+    }
+}
+
+impl Field<'_> for Vec<u16> {
+    fn write(&self, w: &mut Writer<'_>) {
+        w.u16(self.len() as u16);
+        self.iter().for_each(|number| w.u16(*number));
+    }
+
+    fn read(r: &mut Reader<'_>) -> Result<Vec<u16>, ApplyError> {
+        (0..r.u16()?).map(|_| r.u16()).collect()
     }
 }
 
@@ -435,9 +449,8 @@ mod tests {
             counting: if name == "e" { SessionCounting::Required } else { SessionCounting::Uncounted },
             backend: None,
         };
-        let lease = |ports| {
-            Box::new(PortLease { namespace: id(2), region: "local".into(), is_server: true, ports, is_over: false })
-        };
+        let lease =
+            |ports| Box::new(LeaseDefinition { namespace: id(2), region: "local".into(), is_server: true, ports });
         let ports = vec![
             port("a", Protocol::Tcp, PortExposure::Number(26_000)),
             port("b", Protocol::Https, PortExposure::Host),
@@ -445,6 +458,7 @@ mod tests {
         ];
         let with_proxy_header = vec![port("d", Protocol::Tcp, PortExposure::Number(26_000))];
         let with_required_slots = vec![port("e", Protocol::Udp, PortExposure::Number(26_000))];
+        let without_number = vec![port("f", Protocol::Udp, PortExposure::Number(0))];
         let events = [
             (
                 "1e0700000001010101010101010101010101010101020202020202020202020202020202020303030303030303030303030303030304006475656c05006c6f63616c0100040000000500000006000000c0d4010000000000307500000000000010270000000000000068e5cf8b0100000900010003006d617004006c616b650100040067616d6509003139322e302e322e31611e010800000000000000",
@@ -533,6 +547,18 @@ mod tests {
             ),
             ("1c01010101010101010101010101010101", Event::LeaseEnded { owner: id(1) }),
             ("1d010101010101010101010101010101010800000000000000", Event::PortsReturned { owner: id(1), until: 8 }),
+            (
+                "1f010101010101010101010101010101010202020202020202020202020202020205006c6f63616c010100010066050000000000",
+                Event::PortsRequested { owner: id(1), lease: lease(without_number) },
+            ),
+            (
+                "20010101010101010101010101010101010200713109003139322e302e322e31010090650800000000000000",
+                Event::PortsBound { owner: id(1), node: "q1", host: "192.0.2.1", numbers: vec![26_000], at: 8 },
+            ),
+            (
+                "2101010101010101010101010101010101020071310800000000000000",
+                Event::NodePortsReturned { owner: id(1), node: "q1", until: 8 },
+            ),
         ];
         for (expected, event) in events {
             let mut bytes = Vec::new();

@@ -1,11 +1,10 @@
-//! Port numbers of one protocol family: free, leased, or quarantined.
+//! Port numbers of one protocol family at one node: free, leased, or quarantined.
 //!
-//! Only the end of each quarantine is durable. Leases define the leased numbers.
+//! Derived from leases and quarantine, while the engine is live.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::codec::{ApplyError, Reader, Writer};
 use crate::command::{Id, Ms, PortRange};
 
 const LEASED: u16 = u16::MAX;
@@ -13,14 +12,10 @@ const QUARANTINED: u16 = u16::MAX - 1;
 /// A namespace with fewer quarantined ports than this is never over its fair share.
 const FAIR_SHARE_THRESHOLD: usize = 64;
 
-const BAD_PORTS: ApplyError = ApplyError::Malformed("ports of the image do not add up");
-
 /// State of each port in the configured range: free, leased or quarantined. Other port numbers are ignored.
 #[derive(Debug)]
 pub(crate) struct PortPool {
     range: PortRange,
-    /// End of each port's last quarantine; 0 for none. Durable.
-    quarantined_until: Vec<Ms>,
     /// State of each port: its position in `free`, or `LEASED`, or `QUARANTINED`.
     positions: Vec<u16>,
     free: Vec<u16>,
@@ -36,7 +31,6 @@ impl PortPool {
         let free: Vec<u16> = (range.first..=range.last).take(count).collect();
         PortPool {
             range,
-            quarantined_until: vec![0; count],
             positions: (0..count as u16).collect(),
             free,
             quarantined: BTreeSet::new(),
@@ -82,7 +76,7 @@ impl PortPool {
         match self.positions[at] {
             LEASED => return,
             QUARANTINED => {
-                self.quarantined.remove(&(self.quarantined_until[at], number));
+                self.quarantined.retain(|(_, other)| *other != number);
                 self.forget_previous_owner(number);
             }
             position => {
@@ -100,7 +94,6 @@ impl PortPool {
     pub(crate) fn quarantine(&mut self, number: u16, until: Ms, was: Option<Id>) {
         let Some(at) = self.at(number) else { return };
         self.take(number);
-        self.quarantined_until[at] = until;
         self.positions[at] = QUARANTINED;
         self.quarantined.insert((until, number));
         if let Some(namespace) = was {
@@ -133,27 +126,6 @@ impl PortPool {
     fn at(&self, number: u16) -> Option<usize> {
         // A journal may name ports of an earlier range.
         self.range.contains(number).then(|| usize::from(number - self.range.first))
-    }
-
-    pub(crate) fn write(&self, w: &mut Writer<'_>) {
-        let rested =
-            || self.quarantined_until.iter().zip(self.range.first..=self.range.last).filter(|(until, _)| **until > 0);
-        w.u16(rested().count() as u16);
-        for (until, number) in rested() {
-            w.u16(number);
-            w.u64(*until);
-        }
-    }
-
-    pub(crate) fn load(&mut self, r: &mut Reader<'_>) -> Result<(), ApplyError> {
-        for _ in 0..r.u16()? {
-            let (number, until) = (r.u16()?, r.u64()?);
-            if until == 0 {
-                return Err(BAD_PORTS);
-            }
-            self.quarantine(number, until, None);
-        }
-        Ok(())
     }
 }
 
@@ -245,29 +217,5 @@ mod tests {
         assert!(!pool.exceeds_fair_share(one, 1));
         pool.quarantine(30_098, 60_000, Some(one));
         assert!(pool.exceeds_fair_share(one, 1));
-    }
-
-    #[test]
-    fn quarantine_survives_a_restart() {
-        let mut pool = PortPool::new(RANGE);
-        [30_003, 30_050].into_iter().for_each(|number| pool.quarantine(number, 1_000 + u64::from(number), None));
-        pool.release_quarantined(31_003);
-        let mut bytes = Vec::new();
-        pool.write(&mut Writer { bytes: &mut bytes });
-        let mut restored = PortPool::new(RANGE);
-        restored.load(&mut Reader::new(&bytes)).expect("ours");
-        let mut written = Vec::new();
-        restored.write(&mut Writer { bytes: &mut written });
-        assert_eq!(written, bytes);
-        restored.release_quarantined(31_003);
-        assert_eq!((restored.counts(31_003), numbers(&restored)), (pool.counts(31_003), numbers(&pool)));
-    }
-
-    #[test]
-    fn numbers_outside_the_range_are_ignored() {
-        let mut pool = PortPool::new(RANGE);
-        pool.take(29_999);
-        pool.quarantine(30_100, 5, None);
-        assert_eq!(pool.counts(0), [100, 0, 0]);
     }
 }

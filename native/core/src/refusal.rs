@@ -46,6 +46,10 @@ pub enum Refusal {
     CapacityExhausted,
     /// The lobby or server of the port lease is unknown or has ended.
     LeaseNotFound,
+    /// The lease has ports at another node, and players may already know them.
+    LeaseInUse,
+    /// No node has the ports of the lobby yet.
+    PortsNotBound,
     /// The lobby's version has `actions.join` disabled.
     JoinDisabled,
     /// The client address would use more than `max_players` slots in the namespace.
@@ -91,6 +95,8 @@ impl Refusal {
             Refusal::PortsExhausted => "PORTS_EXHAUSTED",
             Refusal::CapacityExhausted => "CAPACITY_EXHAUSTED",
             Refusal::LeaseNotFound => "SERVER_NOT_FOUND",
+            Refusal::LeaseInUse => "IN_USE",
+            Refusal::PortsNotBound => "OVERLOADED",
             Refusal::JoinDisabled => "MATCHMAKER_JOIN_DISABLED",
             Refusal::TooManyPlayersFromSource => "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
             Refusal::PartyTooLarge(_) | Refusal::TokenInListInvalid(_) => "BODY_INVALID",
@@ -119,6 +125,8 @@ impl Refusal {
         "PORTS_EXHAUSTED",
         "CAPACITY_EXHAUSTED",
         "SERVER_NOT_FOUND",
+        "IN_USE",
+        "OVERLOADED",
         "MATCHMAKER_JOIN_DISABLED",
         "MATCHMAKER_TOO_MANY_PLAYERS_FROM_SOURCE",
         "BODY_INVALID",

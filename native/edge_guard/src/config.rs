@@ -48,6 +48,9 @@ pub struct Config {
     pub workers: usize,
     #[serde(deserialize_with = "number::<_, i8, -20, 19>")]
     pub nice: i8,
+    /// Longest time without a response of the data plane in which new sessions begin. 0: any.
+    #[serde(rename = "silence_ms", deserialize_with = "milliseconds_or_zero")]
+    pub silence: Duration,
     pub limits: LimitSettings,
     pub timeouts: Timeouts,
 }
@@ -171,6 +174,7 @@ impl Default for Config {
             proxy_header: ProxyHeader::default(),
             workers: std::thread::available_parallelism().map_or(1, usize::from),
             nice: hosting_scheduling::NICE,
+            silence: Duration::ZERO,
             limits: LimitSettings::default(),
             timeouts: Timeouts::default(),
         }
@@ -397,9 +401,14 @@ fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<usize, D::Error> {
     number::<D, usize, 65_536, 100_000_000_000>(from)
 }
 
+const DAYS_30: i64 = 30 * 24 * 3_600_000;
+
 fn milliseconds<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
-    const DAYS_30: i64 = 30 * 24 * 3_600_000;
     number::<D, u64, 1, DAYS_30>(from).map(Duration::from_millis)
+}
+
+fn milliseconds_or_zero<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    number::<D, u64, 0, DAYS_30>(from).map(Duration::from_millis)
 }
 
 fn list<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
@@ -453,11 +462,12 @@ mod tests {
         assert!(config.workers >= 1);
         assert_eq!(config.nice, -4);
         assert_eq!(config.proxy_header, ProxyHeader::Optional);
+        assert_eq!(config.silence, Duration::ZERO, "a single machine serves without its data plane");
     }
 
     #[test]
     fn all_problems_are_reported_with_their_paths() {
-        let text = r#"{"source": 7, "bind": "here", "nice": -21, "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
+        let text = r#"{"source": 7, "bind": "here", "nice": -21, "silence_ms": -1, "https": "127.0.0.1:443", "limits": {"connections": 0, "speed": 1},
             "certificates": [{"server_names": [], "cert": "/c"}],
             "backends": [{"hosts": ["a"], "address": "unix:a.sock"}],
             "timeouts": {"head_ms": "x"}, "proxies": ["10.0.0.0/99", "10.0.0.0/8", 7], "proxy_header": "maybe", "workers": null}"#;
@@ -468,6 +478,7 @@ mod tests {
             "source: ",
             "bind: ",
             "nice: must be a number from -20 to 19",
+            "silence_ms: must be a number from 0 to 2592000000",
             "limits.connections: ",
             "limits.speed: is not a setting",
             "workers: must not be null",

@@ -15,6 +15,7 @@ use tokio::time::timeout;
 use crate::backend_pool::BackendPool;
 use crate::config::{Config, ProxyHeader, Timeouts};
 use crate::connection_limits::{ConnectionLimits, ConnectionPermit, Destination, client_scopes, scopes};
+use crate::data_plane_contact::DataPlaneContact;
 use crate::host_routes::HostRoutes;
 use crate::live_route::LiveRoute;
 use crate::metrics::{ConnectionKind, ConnectionRefusal, ThreadCounters};
@@ -33,6 +34,7 @@ pub struct SharedState {
     pub certificates: Certificates,
     pub traffic: TrafficTable,
     pub players: Arc<PlayerSessionTable>,
+    pub contact: Arc<DataPlaneContact>,
     /// Becomes true when the process drains or was replaced, so that keep-alive connections end.
     pub leave_signal: watch::Sender<bool>,
 }

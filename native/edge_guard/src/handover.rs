@@ -193,9 +193,10 @@ pub fn accept(stream: &UnixStream, older: &OlderProcess) -> io::Result<()> {
 /// Time between the end of a dying process's connections and the end of the process.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The process at the other end of a handover, by a PID file descriptor.
+/// The process at the other end of a handover, by a PID file descriptor. It is `None` for a process of another container,
+/// with a PID that this process cannot see.
 #[derive(Debug)]
-pub struct OlderProcess(OwnedFd);
+pub struct OlderProcess(Option<OwnedFd>);
 
 impl OlderProcess {
     pub fn of(stream: &UnixStream) -> io::Result<Self> {
@@ -207,16 +208,21 @@ impl OlderProcess {
             if libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, value, &raw mut length) != 0 {
                 return Err(io::Error::last_os_error());
             }
+            if peer.pid == 0 {
+                return Ok(Self(None));
+            }
             let descriptor = libc::syscall(libc::SYS_pidfd_open, peer.pid, 0);
             if descriptor < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(Self(OwnedFd::from_raw_fd(descriptor as RawFd)))
+            Ok(Self(Some(OwnedFd::from_raw_fd(descriptor as RawFd))))
         }
     }
 
+    /// Returns false for a process that cannot be seen. The supervisor then starts this process again.
     fn is_dead_within(&self, limit: Duration) -> bool {
-        let mut wanted = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let Some(process) = &self.0 else { return false };
+        let mut wanted = libc::pollfd { fd: process.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         let limit_ms = i32::try_from(limit.as_millis()).unwrap_or(i32::MAX);
         // SAFETY: `wanted` outlives the call.
         unsafe { libc::poll(&raw mut wanted, 1, limit_ms) == 1 }
@@ -262,7 +268,7 @@ mod tests {
         assert!(descriptor >= 0);
         child.wait().unwrap();
         // SAFETY: the descriptor is new.
-        OlderProcess(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) })
+        OlderProcess(Some(unsafe { OwnedFd::from_raw_fd(descriptor as RawFd) }))
     }
 
     #[test]

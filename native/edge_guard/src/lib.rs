@@ -24,7 +24,7 @@
 //! route_set | metrics | proxy_protocol | request_body
 //! config
 //! address | wire | certificate_authority
-//! operator_log | folder_lock
+//! operator_log | folder_lock | data_plane_contact
 //! ```
 
 mod address;
@@ -36,6 +36,7 @@ mod client_sessions;
 mod config;
 mod connection_limits;
 mod connection_workers;
+mod data_plane_contact;
 pub mod entrypoint;
 mod folder_lock;
 mod handover;

@@ -67,7 +67,7 @@ impl EdgeGuard {
         route_listeners.predecessor = predecessor;
         route_listeners.serve_all(&set);
         let (config, instance) = (&context.shared.config, instance());
-        let source = RouteClient::new(&config.source, &config.edge_id, &instance);
+        let source = RouteClient::new(&config.source, &config.edge_id, &instance, context.shared.contact.clone());
         let (data_plane, players) = (config.source.clone(), context.shared.players.clone());
         // Ends with the process. After a handover it reports the remaining sessions.
         tokio::spawn(async move { report_sessions(&data_plane, instance, players).await });

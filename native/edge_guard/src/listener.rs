@@ -150,6 +150,10 @@ async fn accept_connections(
             continue;
         }
         match ready.try_io(|socket| socket.get_ref().accept()) {
+            // Host names share listeners that are not of a game. No node of a cluster has routes by host name.
+            Ok(Ok(_)) if is_game && own.shared.contact.is_lost() => {
+                own.counters.refused.with_label(ConnectionRefusal::NoDataPlane).increment();
+            }
             Ok(Ok((client, peer))) => {
                 serve.serve(client, peer, workers.least_loaded(own));
                 accepted += 1;

@@ -59,6 +59,8 @@ labels! {
         FirstByte = "first_byte",
         /// The port requires a reserved slot, and the client address has none.
         NoSlot = "no_slot",
+        /// The data plane has been silent for too long.
+        NoDataPlane = "no_data_plane",
     }
 }
 labels! {
@@ -103,6 +105,8 @@ labels! {
         Client = "client_full",
         /// The port requires a reserved slot, and the client address has none or its answer is not there yet.
         NoSlot = "no_slot",
+        /// A new session would begin, and the data plane has been silent for too long.
+        NoDataPlane = "no_data_plane",
     }
 }
 labels! {
@@ -146,7 +150,7 @@ impl Counter {
 
 /// Counters of one metric, one for each value of its label. The array fits the largest label set.
 #[derive(Debug, Default)]
-pub struct LabelledCounters([Counter; 13]);
+pub struct LabelledCounters([Counter; 14]);
 
 impl LabelledCounters {
     pub fn with_label(&self, label: impl LabelSet) -> &Counter {

@@ -11,6 +11,7 @@ use crate::admin_server::AdminServer;
 use crate::config::Config;
 use crate::connection_limits::{ConnectionLimits, Maxima, fit_descriptors};
 use crate::connection_workers::{ConnectionWorkers, SharedState};
+use crate::data_plane_contact::DataPlaneContact;
 use crate::host_routes::HostRoutes;
 use crate::http::HttpHandler;
 use crate::listener::Listener;
@@ -39,12 +40,18 @@ impl ProcessContext {
             certificates,
             traffic: TrafficTable::default(),
             players: Arc::default(),
+            contact: Arc::new(DataPlaneContact::new(config.silence)),
             leave_signal: watch::Sender::new(false),
             timeouts: RwLock::new(config.timeouts),
             config,
         });
         let workers = ConnectionWorkers::start(&shared)?;
-        let datagrams = Arc::new(UdpThreads::start(shared.config.workers, bounds, shared.config.header_senders())?);
+        let datagrams = Arc::new(UdpThreads::start(
+            shared.config.workers,
+            bounds,
+            shared.config.header_senders(),
+            &shared.contact,
+        )?);
         Ok(Self { path, shared, workers, datagrams, counters: Arc::default(), status: Arc::default() })
     }
 

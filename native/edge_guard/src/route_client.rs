@@ -3,6 +3,7 @@
 //! It long polls for routes, and reports the outcome of each route until the data plane acknowledges it.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
@@ -10,6 +11,7 @@ use tokio::net::UnixStream;
 use tokio::time::Instant;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::data_plane_contact::DataPlaneContact;
 use crate::route_listeners::RouteOutcome;
 use crate::route_set::RouteUpdate;
 use crate::wire;
@@ -38,6 +40,7 @@ pub struct RouteClient {
     request_count: u64,
     pause: Duration,
     not_before: Option<Instant>,
+    contact: Arc<DataPlaneContact>,
 }
 
 #[derive(Debug)]
@@ -48,7 +51,7 @@ pub struct FollowCall {
 
 impl RouteClient {
     #[must_use]
-    pub fn new(socket: &Path, edge_id: &str, instance: &str) -> Self {
+    pub fn new(socket: &Path, edge_id: &str, instance: &str, contact: Arc<DataPlaneContact>) -> Self {
         Self {
             client: RoutesClient::new(connect_lazy(socket)).max_decoding_message_size(RESPONSE_BYTES_MAX),
             edge_id: edge_id.to_owned(),
@@ -57,7 +60,14 @@ impl RouteClient {
             request_count: 0,
             pause: FIRST_RETRY_DELAY,
             not_before: None,
+            contact,
         }
+    }
+
+    /// Reports whether new sessions are refused, because the data plane has been silent for too long.
+    #[must_use]
+    pub fn has_lost_contact(&self) -> bool {
+        self.contact.is_lost()
     }
 
     pub fn report(&mut self, outcome: RouteOutcome) {
@@ -83,10 +93,12 @@ impl RouteClient {
             epoch,
             version,
             // More outcomes follow at once.
-            wait_ms: if sendable > outcomes { 0 } else { WAIT_MS },
+            wait_ms: if sendable > outcomes { 0 } else { self.contact.wait_ms(WAIT_MS) },
             outcomes: self.outcomes[..outcomes].iter().map(to_wire).collect(),
             question: self.request_count,
             restore_id: restore_id.to_owned(),
+            // On another machine, the part of the service that passes the request on adds its name.
+            node: String::new(),
         };
         FollowCall { request, outcomes }
     }
@@ -108,6 +120,7 @@ impl RouteClient {
     }
 
     pub fn succeeded(&mut self, next_call: &FollowCall) {
+        self.contact.record_response();
         self.outcomes.drain(..next_call.outcomes);
         self.pause = FIRST_RETRY_DELAY;
         self.not_before = None;
@@ -158,7 +171,7 @@ mod tests {
     use crate::route_set::RouteKey;
 
     fn source() -> RouteClient {
-        RouteClient::new(Path::new("/nowhere"), "local", "one")
+        RouteClient::new(Path::new("/nowhere"), "local", "one", Arc::default())
     }
 
     #[tokio::test]

@@ -50,6 +50,7 @@ pub struct RouteController {
     has_changed_since_save: bool,
     is_full: bool,
     is_connected: bool,
+    is_refusing_sessions: bool,
     /// False before the first response of the data plane. Until then, the saved route set may be incomplete, so all
     /// routes are requested.
     has_response: bool,
@@ -82,6 +83,7 @@ impl RouteController {
             has_changed_since_save: false,
             is_full: false,
             is_connected: false,
+            is_refusing_sessions: false,
             has_response: false,
             outcome_receiver,
             counters,
@@ -113,6 +115,9 @@ impl RouteController {
                 response = self.client.send(&call) => match response {
                     Ok(response) => {
                         self.client.succeeded(&call);
+                        if std::mem::take(&mut self.is_refusing_sessions) {
+                            operator_log::write_line("the data plane answers again; new sessions are accepted");
+                        }
                         self.has_response = true;
                         self.apply(response);
                     }
@@ -195,6 +200,9 @@ impl RouteController {
         self.counters.failures.with_label(ControlFailure::Follow).increment();
         if std::mem::take(&mut self.is_connected) {
             operator_log::write_line(&format!("the data plane does not answer ({problem}); serving the last routes"));
+        }
+        if self.client.has_lost_contact() && !std::mem::replace(&mut self.is_refusing_sessions, true) {
+            operator_log::write_line("the data plane has been silent for too long; new sessions are refused");
         }
     }
 

@@ -85,6 +85,8 @@ impl Reporter {
             // Players of an older process may reconnect until then.
             is_settled: self.started.elapsed() >= GRACE,
             lobbies: lobbies.iter().map(to_wire).collect(),
+            // As in a request for routes.
+            node: String::new(),
         };
         let Ok(Ok(answer)) = tokio::time::timeout(ANSWER_TIMEOUT, self.client.count_sessions(request)).await else {
             return false;

@@ -24,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use ipnet::IpNet;
 use tokio::sync::oneshot;
 
+use crate::data_plane_contact::DataPlaneContact;
 use crate::metrics::ThreadCounters;
 use epoll::Waker;
 pub use local_address::{LocalAddress, is_wildcard, request_destination_address};
@@ -47,9 +48,15 @@ impl UdpThreads {
     /// Starts the UDP threads and divides the limits among them. The threads run until the process ends.
     ///
     /// `proxies` are the networks from which sessions must begin with a PROXY header.
-    pub fn start(threads: usize, bounds: SessionLimits, proxies: &[IpNet]) -> io::Result<Self> {
+    pub fn start(
+        threads: usize,
+        bounds: SessionLimits,
+        proxies: &[IpNet],
+        contact: &Arc<DataPlaneContact>,
+    ) -> io::Result<Self> {
         let each = bounds.for_each_thread(threads);
-        let threads = (0..threads).map(|number| UdpThread::start(number, each, proxies)).collect::<io::Result<_>>()?;
+        let start = |number| UdpThread::start(number, each, proxies, contact.clone());
+        let threads = (0..threads).map(start).collect::<io::Result<_>>()?;
         Ok(Self { threads })
     }
 
@@ -112,12 +119,17 @@ impl UdpThreads {
 }
 
 impl UdpThread {
-    fn start(number: usize, bounds: SessionLimits, proxies: &[IpNet]) -> io::Result<Self> {
+    fn start(
+        number: usize,
+        bounds: SessionLimits,
+        proxies: &[IpNet],
+        contact: Arc<DataPlaneContact>,
+    ) -> io::Result<Self> {
         let (commands, receiver): (_, Receiver<LoopCommand>) = channel();
         let waker = Arc::new(Waker::new()?);
         let counters = Arc::new(ThreadCounters::default());
         let mut event_loop =
-            event_loop::EventLoop::new(bounds, proxies.into(), receiver, waker.clone(), counters.clone())?;
+            event_loop::EventLoop::new(bounds, proxies.into(), receiver, waker.clone(), counters.clone(), contact)?;
         std::thread::Builder::new().name(format!("datagram-{number}")).spawn(move || event_loop.run())?;
         Ok(Self { commands: Mutex::new(commands), waker, counters })
     }

@@ -14,6 +14,8 @@
 //!
 //! `hosting-keeper --nursery <folder of runs>` is the keeper launcher: it forks a keeper for each requested folder.
 //! `hosting-keeper --build-sandbox` starts the process that reads an uploaded build: see `isolation/build_sandbox.rs`.
+//! `hosting-keeper --version` prints the version. As a static program it runs in any image, and shows that a node has the
+//! image.
 
 mod clock;
 mod control_fifo;
@@ -50,6 +52,10 @@ fn main() -> ExitCode {
     process_tree::limit_malloc_arenas();
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let (folder, done) = match &arguments[..] {
+        [flag] if flag == "--version" => {
+            println!("hosting-keeper {}", env!("CARGO_PKG_VERSION"));
+            return ExitCode::SUCCESS;
+        }
         [flag, words @ ..] if flag == "--build-sandbox" => return enter_build_sandbox(words),
         [flag, runs] if flag == "--nursery" => {
             (Path::new(runs), launcher::serve(Path::new(runs)).map_err(StartError::Disk))

@@ -51,6 +51,8 @@ impl Code {
             Refusal::PortsExhausted => Code::PortsExhausted,
             Refusal::CapacityExhausted => Code::CapacityExhausted,
             Refusal::LeaseNotFound => Code::ServerNotFound,
+            Refusal::LeaseInUse => Code::InUse,
+            Refusal::PortsNotBound => Code::Overloaded,
             Refusal::JoinDisabled => Code::MatchmakerJoinDisabled,
             Refusal::TooManyPlayersFromSource => Code::MatchmakerTooManyPlayersFromSource,
             Refusal::PartyTooLarge(_) | Refusal::TokenInListInvalid(_) => Code::BodyInvalid,
@@ -136,6 +138,10 @@ impl From<&Refusal> for ServiceError {
                 let reason = format!("must be at most {limit}");
                 error.with_problem(FieldProblem::new(&["party_size"], "too-high", Some(&reason)))
             }
+            Refusal::LeaseInUse => {
+                error.with_detail("Players may know the ports of this lobby or server at another node.")
+            }
+            Refusal::PortsNotBound => error.with_detail("No node has the ports of the lobby yet; call ready again."),
             Refusal::TooManyMockPlayers { retry_after_ms } => {
                 ServiceError::rate_limited(MOCK_PLAYER_LIMIT, *retry_after_ms as f64 / 1000.0)
             }

@@ -43,7 +43,7 @@ pub use lobby_list::LobbyListPage;
 pub use matchmaker::{Matchmaker, check_body_form, check_key};
 pub use namespaces::{GameMode, Namespace, Namespaces, PortKind, ServiceToken};
 pub use operation::Operation;
-pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
+pub use player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort, PortOwner};
 pub use rate_limits::{Buckets, ClientLimits, Limit, OperationLimits};
 pub use regions::{Region, Regions};
 pub use request_rules::{Finding, MATCHED_LENGTH};

@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use hosting_core::{Id, LobbyView};
+use hosting_core::{Id, LeasedPorts, LobbyView};
 use parking_lot::Mutex;
 use prost::Message as _;
 use prost::encoding::{self, WireType};
 use uuid::Uuid;
 
-use crate::player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort};
+use crate::player_addresses::{OwnerKind, PlayerAddress, PlayerAddresses, PlayerPort, PortOwner};
 use crate::proto;
 use crate::regions::Regions;
 
@@ -116,13 +116,16 @@ impl LobbyAnswer {
 
 fn ports(places: &Places, lobby: &LobbyView) -> BTreeMap<String, proto::Port> {
     let attached = lobby.ports.iter().map(|port| (port.name.clone(), numbered(&port.address, port.port, port.is_tls)));
-    let leased = lobby.own.iter().flat_map(|own| &own.ports).map(|port| {
-        let (protocol, exposure) = (port.protocol, port.exposure);
-        let address =
-            places.addresses.address_of(&port.name, protocol, exposure, lobby.id, &lobby.region, OwnerKind::Lobby);
-        (port.name.to_string(), address.into())
-    });
-    attached.chain(leased).collect()
+    let mut ports: BTreeMap<_, _> = attached.collect();
+    if let Some(LeasedPorts { ports: leased, node }) = lobby.own.as_ref().map(|own| &own.leased) {
+        let kind = OwnerKind::Lobby;
+        let owner = PortOwner { id: lobby.id, kind, region: &lobby.region, node_host: &node.host };
+        ports.extend(leased.iter().map(|port| {
+            let address = places.addresses.address_of(&port.name, port.protocol, port.exposure, owner);
+            (port.name.to_string(), address.into())
+        }));
+    }
+    ports
 }
 
 impl From<PlayerAddress> for proto::Port {

@@ -194,7 +194,8 @@ impl Matchmaker {
             }
             Request::Ready(_) => {
                 // Players get the address of a ready lobby.
-                let needs_ports = |view: LobbyView| !view.is_ready && view.own.is_some_and(|own| !own.ports.is_empty());
+                let needs_ports =
+                    |view: LobbyView| !view.is_ready && view.own.is_some_and(|own| !own.leased.ports.is_empty());
                 if !call.progress.are_ports_served && self.shard.engine().lobby(lobby).is_some_and(needs_ports) {
                     return Ok(Decision::Needs(Need::ServedPorts));
                 }

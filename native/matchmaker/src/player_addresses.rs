@@ -10,6 +10,16 @@ pub enum OwnerKind {
     Server,
 }
 
+/// Lobby or server with public ports.
+#[derive(Clone, Copy)]
+pub struct PortOwner<'a> {
+    pub id: Id,
+    pub kind: OwnerKind,
+    pub region: &'a str,
+    /// Host name or address of the node that has the ports. Empty on a single machine.
+    pub node_host: &'a str,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PlayerPort {
     Number(u16),
@@ -39,26 +49,29 @@ impl PlayerAddresses {
         name: &str,
         protocol: Protocol,
         exposure: PortExposure,
-        owner: Id,
-        region: &str,
-        kind: OwnerKind,
+        owner: PortOwner<'_>,
     ) -> PlayerAddress {
+        let PortOwner { id, kind, region, node_host } = owner;
+        let of_node = (!node_host.is_empty()).then(|| node_host.to_owned());
         let has_tls = matches!(protocol, Protocol::Https | Protocol::TcpTls)
             && (self.job_domain.is_some() || self.has_certificate);
         let domain = self.job_domain.as_deref();
         match exposure {
             PortExposure::Range(first, last) => {
-                PlayerAddress { hostname: self.node.clone(), port: PlayerPort::Range(first, last), is_tls: false }
+                let hostname = of_node.unwrap_or_else(|| self.node.clone());
+                PlayerAddress { hostname, port: PlayerPort::Range(first, last), is_tls: false }
             }
             PortExposure::Host => {
                 let kind = if kind == OwnerKind::Lobby { "lobby" } else { "server" };
                 let hostname =
-                    format!("{}-{}.{kind}.{region}.{}", Uuid::from_bytes(owner.0), name, domain.unwrap_or_default());
+                    format!("{}-{}.{kind}.{region}.{}", Uuid::from_bytes(id.0), name, domain.unwrap_or_default());
                 let number = if protocol == Protocol::Https { 443 } else { 80 };
                 PlayerAddress { hostname, port: PlayerPort::Number(number), is_tls: has_tls }
             }
             PortExposure::Number(number) => {
-                let hostname = domain.map_or_else(|| self.advertised.clone(), |domain| format!("{region}.{domain}"));
+                let of_service =
+                    || domain.map_or_else(|| self.advertised.clone(), |domain| format!("{region}.{domain}"));
+                let hostname = of_node.unwrap_or_else(of_service);
                 PlayerAddress { hostname, port: PlayerPort::Number(number), is_tls: has_tls }
             }
         }

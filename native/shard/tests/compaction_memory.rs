@@ -115,12 +115,12 @@ fn compaction_has_the_memory_of_a_second_engine_and_an_image() {
     let folder = tempfile::tempdir().unwrap();
     let options =
         Options { segment_bytes: MIB as u64, ..Options::new(folder.path().join("journal"), 1, Engine::EVENT_KINDS) };
-    let shard = open(&options);
     let empty_bytes = used();
+    let shard = open(&options);
     (0..LOBBIES).for_each(|number| run(&shard, |engine, context| engine.attach(context, &attach(number))));
     set_states(&shard, b'1');
     let engine_bytes = used() - empty_bytes;
-    assert!(engine_bytes > usize::from(LOBBIES) * STATE_BYTES);
+    assert!(engine_bytes > usize::from(LOBBIES) * STATE_BYTES, "{engine_bytes} bytes");
     shard.start_compaction().unwrap();
     until_compacted(&shard, 1);
     let image_bytes = match stats(&shard).last_compaction {

@@ -37,7 +37,7 @@ impl Engine {
                 None => {}
             }
         }
-        self.leases.release_quarantined(self.time.now());
+        self.leases.finish_recovery(self.time.now());
         self.refresh_find_index();
     }
 
@@ -56,6 +56,8 @@ impl Engine {
         self.clear_idle_groups();
         self.desired_lobbies = DesiredLobbies::new();
         self.unreachable_lobbies.clear();
+        self.leases.enter_recovery();
+        self.gone_nodes.clear();
     }
 
     pub(super) fn derive_lobby(&mut self, number: u32) {

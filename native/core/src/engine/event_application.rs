@@ -5,14 +5,15 @@
 use super::Engine;
 use crate::codec::ApplyError;
 use crate::codec::Reader;
-use crate::command::{EndReason, Id, Lsn, Ms, Source};
+use crate::command::{EndReason, Id, LeaseNode, Lsn, Ms, Source};
 use crate::event_channels::SentToken;
 use crate::fact_outbox::LobbyFactKind;
 use crate::idempotency_table::{KeyPurpose, KeyStamp};
 use crate::journal_event::{Event, LobbyDefinition};
+use crate::lease_definition::LeaseDefinition;
 use crate::lobby::{Lobby, ManagedLobby, NO_ENTRY};
 use crate::name_interner::tag_symbol;
-use crate::port_leases::PortLease;
+use crate::port_leases::LOCAL_NODE;
 use crate::slot::{MAX_CAPACITY, NO_SLOT, SlotState, SlotUseEnd};
 use crate::slot_use::{EncodedSlotUses, SlotUse};
 
@@ -143,13 +144,23 @@ impl Engine {
             Event::CaptchaPassed { source, at } => self.captcha_passes.record_pass(source, at),
             Event::CaptchaRequestCounted { source } => self.captcha_passes.count_request(source),
             Event::MockTokenConsumed { hour, at, mac } => self.mock_tokens.consume(hour, at, mac),
-            Event::PortsLeased { owner, ref lease } => self.leases.add(lsn, owner, PortLease::clone(lease))?,
+            Event::PortsLeased { owner, ref lease } => {
+                self.leases.add(lsn, owner, LeaseDefinition::clone(lease), Some(LeaseNode::default()))?;
+            }
+            Event::PortsRequested { owner, ref lease } => {
+                self.leases.add(lsn, owner, LeaseDefinition::clone(lease), None)?;
+            }
+            Event::PortsBound { owner, node, host, ref numbers, at } => {
+                let node = LeaseNode { name: node.into(), host: host.into() };
+                self.leases.bind(lsn, owner, node, numbers, at)?;
+            }
             Event::PortReplaced { owner, name, number, until } => {
                 self.leases.replace(lsn, owner, name, number, until)?;
             }
             Event::BackendsSet { owner, ref backends } => self.leases.set_backends(lsn, owner, backends)?,
-            Event::LeaseEnded { owner } => self.leases.end(lsn, owner)?,
-            Event::PortsReturned { owner, until } => self.leases.give_back(owner, until)?,
+            Event::LeaseEnded { owner } => self.leases.end(lsn, owner),
+            Event::PortsReturned { owner, until } => self.leases.give_back(owner, LOCAL_NODE, until)?,
+            Event::NodePortsReturned { owner, node, until } => self.leases.give_back(owner, node, until)?,
             _ => debug_assert!(false, "an event of a lobby"),
         }
         Ok(())
@@ -238,7 +249,7 @@ impl Engine {
         if self.is_live {
             self.remove_derived_lobby(number, reason);
         }
-        self.leases.end(lsn, id)?;
+        self.leases.end(lsn, id);
         self.push_ended_fact(lsn, number, ended_at, (reason, exit_code), players);
         key_ids.sort_unstable();
         let mut lobby = self.lobbies.end(number, ended_at, reason, lsn, key_ids.into()).ok_or(NO_LOBBY)?;

@@ -63,21 +63,22 @@ impl Engine {
         }
     }
 
-    /// Expires due records in a bounded number of steps.
+    /// Expires due records, and returns the ports of gone nodes, in a bounded number of steps.
     ///
-    /// Returns the number of expired records, but at least 1 if the steps ran out. 0 means that no record was due or
+    /// Returns the number of these records and leases, but at least 1 if the steps ran out. 0 means that no record was due or
     /// that the journal is full.
     pub fn expire_due(&mut self, cx: &mut Context<'_>) -> u32 {
         self.begin_command(cx);
         let ended = self.expire_steps(cx, MAX_STEPS_PER_COMMAND);
         self.refresh_find_index();
-        ended + self.drop_old_records(cx)
+        ended + self.drop_old_records(cx) + self.return_ports_of_gone_nodes(cx)
     }
 
     /// Returns the time for the next [`Engine::expire_due`]: the first deadline, or earlier for timer upkeep.
     pub fn next_deadline(&self) -> Option<Ms> {
-        let times = [self.slot_timers.next_work(), self.lobby_timers.next_work(), self.next_forgotten()];
-        times.into_iter().flatten().min()
+        let timers = [self.slot_timers.next_work(), self.lobby_timers.next_work()];
+        let times = timers.into_iter().chain([self.next_forgotten(), self.next_return()]);
+        times.flatten().min()
     }
 
     /// Expires some due records, but leaves space for `cost` bytes in the journal. Returns true if any record expired.

@@ -2,10 +2,10 @@
 
 use super::lobby_lifecycle::limits_of;
 use super::{CreditClass, Engine, accept, has_credit, refuse};
-use crate::command::{CommandOutcome, Context, CreationPolicy, Id, LobbyTemplate, Lsn, Publicity};
+use crate::command::{Attach, CommandOutcome, Context, CreationPolicy, Id, LobbyTemplate, Lsn, Publicity};
 use crate::journal_event::Event;
+use crate::lease_definition::LeaseDefinition;
 use crate::lobby::Limit;
-use crate::port_leases::PortLease;
 use crate::refusal::Refusal;
 
 impl Engine {
@@ -68,8 +68,9 @@ impl Engine {
     fn create_lobby(&mut self, cx: &mut Context<'_>, template: &LobbyTemplate<'_>) -> Result<u32, (Refusal, Lsn)> {
         assert!(self.lobbies.number_of(&self.seed, template.lobby.id).is_none(), "a lobby id is used once");
         self.require_one_more(cx, template.lobby.namespace, template.lobby.lobby_count_max)?;
-        self.leases.release_quarantined(self.time.now());
-        let Some(ports) = self.leases.draw(template.lobby.namespace, template.ports, template.random) else {
+        let Attach { id, namespace, region, .. } = template.lobby;
+        let lease = LeaseDefinition::new(namespace, region, false, template.ports);
+        let Some(leased) = self.lease_event(id, lease, template.random) else {
             return Err((Refusal::PortsExhausted, self.last_lsn));
         };
         let publicity = template.trial_ms.map_or(template.publicity, |_| Publicity::Private);
@@ -77,13 +78,6 @@ impl Engine {
         definition.ports.clear();
         definition.is_join_enabled &= template.trial_ms.is_none();
         let number = definition.lobby;
-        let lease = PortLease {
-            namespace: template.lobby.namespace,
-            region: template.lobby.region.into(),
-            is_server: false,
-            ports,
-            is_over: false,
-        };
         let created = match template.trial_ms {
             Some(trial_ms) => Event::TrialCreated { definition, until: self.time.now().saturating_add(trial_ms) },
             None => Event::LobbyCreated { definition, stamp: None },
@@ -91,7 +85,7 @@ impl Engine {
         let events = [
             created,
             Event::LobbyManaged { lobby: number, lobby_config: template.lobby_config.unwrap_or_default() },
-            Event::PortsLeased { owner: template.lobby.id, lease: Box::new(lease) },
+            leased,
         ];
         let mut bytes = Vec::new();
         events.iter().for_each(|event| event.encode(&mut bytes));

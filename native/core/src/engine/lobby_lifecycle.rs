@@ -7,6 +7,7 @@ use super::{CreditClass, Engine, LobbyRef, accept, has_credit, refuse};
 use crate::command::{Attach, Attached, CommandOutcome, Context, EndReason, Id, Lsn, Publicity, ResolvedHold};
 use crate::journal_event::{Event, LobbyDefinition};
 use crate::lobby_table::LobbyRecord;
+use crate::port_leases::PortLease;
 use crate::refusal::Refusal;
 use crate::slot::MAX_CAPACITY;
 
@@ -76,7 +77,7 @@ impl Engine {
 
     /// Marks a lobby ready and turns its holds into reservations, in order of arrival.
     ///
-    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `StorageFull`.
+    /// Refusals: `LobbyStopped`, `LobbyTokenExpired`, `PortsNotBound`, `StorageFull`.
     pub fn ready(&mut self, cx: &mut Context<'_>, lobby: Id) -> CommandOutcome<()> {
         let number = match self.resolve_calling_lobby(cx, lobby) {
             Ok(number) => number,
@@ -84,6 +85,10 @@ impl Engine {
         };
         let Some(current) = self.lobbies.live(number) else { return refuse(Refusal::LobbyStopped, 0) };
         if !current.is_ready {
+            // Players get the ports of a ready lobby, and the ports never change after that.
+            if self.leases.live(lobby).is_some_and(PortLease::awaits_node) {
+                return refuse(Refusal::PortsNotBound, current.lsn);
+            }
             let held = current.holds.iter().filter_map(|hold| self.holds.get(*hold));
             let needed: u64 = Event::LOBBY_READY_LEN
                 + held.map(|hold| Event::max_reservation_len(hold.slots, hold.channels.len())).sum::<u64>();

@@ -25,7 +25,7 @@ pub(crate) mod slot_reservation;
 mod state_image;
 pub(crate) mod suspect_slots;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use key_search::KeySearch;
 
@@ -70,12 +70,14 @@ pub struct EngineConfig {
     /// Maximum number of tombstones. A tombstone that an idempotency entry refers to stays as long as the entry, and so
     /// do the tombstones after it.
     pub tombstones_max: u32,
-    /// Range of public ports, for TCP and for UDP.
+    /// Range of public ports of each node, for TCP and for UDP.
     pub ports: PortRange,
     /// Quarantine of a port after its lease.
     pub port_quarantine_ms: u64,
     /// Quarantine of a port that edge-guard could not bind.
     pub refused_port_quarantine_ms: u64,
+    /// True if a lease gets its ports by [`Engine::bind_ports`], when the node of its process is known.
+    pub binds_ports_later: bool,
 }
 
 impl EngineConfig {
@@ -91,6 +93,7 @@ impl EngineConfig {
             ports: PortRange { first: 26_000, last: 31_999 },
             port_quarantine_ms: 60_000,
             refused_port_quarantine_ms: 600_000,
+            binds_ports_later: false,
         }
     }
 }
@@ -132,6 +135,8 @@ pub struct Engine {
     desired_lobbies: DesiredLobbies,
     /// Argument of the last [`Engine::set_unreachable`].
     unreachable_lobbies: BTreeMap<Id, String>,
+    /// Nodes of [`Engine::return_ports_of_node`] that still have leases.
+    gone_nodes: BTreeSet<Box<str>>,
     holds: HoldTable,
     resolved_holds: Vec<ResolvedHold>,
     /// Channels with tokens that `take_notified_channels` has not returned yet: `(LSN of the token event, channel)`.
@@ -189,6 +194,7 @@ impl Engine {
             idle_lobbies: IdleLobbies::default(),
             desired_lobbies: DesiredLobbies::new(),
             unreachable_lobbies: BTreeMap::new(),
+            gone_nodes: BTreeSet::new(),
             holds: HoldTable::new(),
             resolved_holds: Vec::new(),
             notified_channels: VecDeque::new(),
@@ -205,6 +211,11 @@ impl Engine {
     /// Returns the leading 16 bits of every lobby id.
     pub fn shard(&self) -> u16 {
         self.config.shard
+    }
+
+    /// Returns true if leases get their ports by [`Engine::bind_ports`].
+    pub fn binds_ports_later(&self) -> bool {
+        self.config.binds_ports_later
     }
 
     /// Returns the key ring.

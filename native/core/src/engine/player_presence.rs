@@ -79,7 +79,7 @@ impl Engine {
 
     fn has_compared_port(&self, lobby: Id) -> bool {
         let is_compared = |port: &LeasedPort| port.counting == SessionCounting::Compared;
-        self.leases.get(lobby).is_some_and(|lease| lease.ports.iter().any(is_compared))
+        self.leases.live(lobby).is_some_and(|lease| lease.definition.ports.iter().any(is_compared))
     }
 
     /// Returns the reserved and connected slots of a lobby, in the order in which they connect.

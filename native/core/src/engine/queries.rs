@@ -9,6 +9,7 @@ use crate::command::{
 };
 use crate::lobby::{Lobby, LobbyPhase};
 use crate::name_interner::split_tag_symbol;
+use crate::port_leases::PortLease;
 
 /// Number of lobbies that one [`Engine::list`] examines.
 pub const LISTED_AT_ONCE_MAX: usize = 512;
@@ -183,9 +184,9 @@ impl Engine {
             players: [counts.held, counts.reserved, counts.connected, counts.kept],
             create_ts_ms: lobby.create_ts_ms,
             own: lobby.managed.as_ref().map(|own| {
-                let ports = self.leases.get(lobby.id).map(|lease| lease.ports.clone()).unwrap_or_default();
+                let leased = self.leases.live(lobby.id).map(PortLease::leased_ports).unwrap_or_default();
                 let lobby_config = (!own.lobby_config.is_empty()).then(|| own.lobby_config.to_vec());
-                Box::new(ManagedLobbyView { ports, lobby_config })
+                Box::new(ManagedLobbyView { leased, lobby_config })
             }),
             publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
             is_stopping: lobby.is_stopping,

@@ -9,6 +9,9 @@
 //!
 //! Version 5 also has trials: live lobbies of kind 3, each with the end of its trial, and facts of trials. It is written
 //! if there are any, and has the namespace of each channel token.
+//!
+//! Version 6 also has named nodes, each with its quarantined ports and leases, and then the leases without a node. It is
+//! written if there are any. The ports and leases of the other versions are those of the node without a name.
 
 use super::Engine;
 use super::lobby_facts::{load_attendance, write_attendance};
@@ -26,6 +29,7 @@ const MAGIC: &[u8; 8] = b"hostimg\0";
 const VERSION: u16 = 3;
 const VERSION_WITH_TOKEN_NAMESPACES: u16 = 4;
 const VERSION_WITH_TRIALS: u16 = 5;
+const VERSION_WITH_NODES: u16 = 6;
 const CHUNK: usize = 1 << 16;
 
 const LIVE: u8 = 1;
@@ -60,7 +64,7 @@ impl Engine {
         self.event_channels.write(has_token_namespaces, &mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.captcha_passes.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         self.mock_tokens.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
-        self.leases.write(&mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
+        self.leases.write(version >= VERSION_WITH_NODES, &mut bytes, &mut |bytes| flush(bytes, out, CHUNK));
         flush(&mut bytes, out, 1);
     }
 
@@ -75,7 +79,7 @@ impl Engine {
         self.enter_recovery();
         let mut r = Reader::new(bytes);
         let (magic, version) = (r.take(MAGIC.len())?, r.u16()?);
-        if magic != MAGIC || !(VERSION..=VERSION_WITH_TRIALS).contains(&version) {
+        if magic != MAGIC || !(VERSION..=VERSION_WITH_NODES).contains(&version) {
             return Err(ApplyError::Malformed("not an image, or of another version"));
         }
         if r.u16()? != self.config.shard {
@@ -107,14 +111,16 @@ impl Engine {
         self.event_channels.load(has_token_namespaces, &mut r, |lobby, lsn| live_namespace(lobbies, lobby, lsn))?;
         self.captcha_passes.load(&mut r)?;
         self.mock_tokens.load(&mut r)?;
-        self.leases.load(&mut r)?;
+        self.leases.load(version >= VERSION_WITH_NODES, &mut r)?;
         if r.is_empty() { Ok(()) } else { Err(ApplyError::Malformed("unexpected bytes after the image")) }
     }
 
     /// Returns the oldest version that can hold the state, so that an earlier build of the service can read the image.
     fn image_version(&self) -> u16 {
         let is_trial = |record| matches!(record, LobbyRecord::Live(lobby) if lobby.is_trial());
-        if self.outbox.has_trials() || self.lobbies.iter().any(|(_, record)| is_trial(record)) {
+        if self.leases.has_nodes() {
+            VERSION_WITH_NODES
+        } else if self.outbox.has_trials() || self.lobbies.iter().any(|(_, record)| is_trial(record)) {
             VERSION_WITH_TRIALS
         } else if self.has_tokens_of_ended_lobbies() {
             VERSION_WITH_TOKEN_NAMESPACES

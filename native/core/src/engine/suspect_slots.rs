@@ -32,7 +32,8 @@ impl Engine {
     /// Returns None for an unknown or attached lobby, and for a lobby with a port that edge-guard does not serve.
     pub fn suspect_slots(&self, lobby: Id, sessions: &LobbySessions, connected: Range<Ms>) -> Option<u32> {
         let lobby = self.lobbies.live(self.lobbies.number_of(&self.seed, lobby)?)?;
-        let ports = lobby.managed.as_ref().and_then(|_| self.leases.get(lobby.id)).map(|lease| &lease.ports)?;
+        let ports =
+            lobby.managed.as_ref().and_then(|_| self.leases.live(lobby.id)).map(|lease| &lease.definition.ports)?;
         let is_direct = |exposure: &PortExposure| matches!(exposure, PortExposure::Range(..));
         if ports.is_empty() || ports.iter().any(|port| is_direct(&port.exposure)) {
             return None;

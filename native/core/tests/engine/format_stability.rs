@@ -43,11 +43,11 @@ fn run_every_command(w: &mut TestEngine) {
     for (owner, random) in [(SERVER, 1), (OTHER_SERVER, 2)] {
         let lease = LeaseRequest { owner, namespace: NAMESPACE, region: "local", ports: &ONE_PORT, random };
         let leased = w.run(|e, cx| e.lease_ports(cx, &lease)).result.unwrap();
-        let PortExposure::Number(number) = leased[0].exposure else { panic!("{leased:?}") };
+        let PortExposure::Number(number) = leased.ports[0].exposure else { panic!("{leased:?}") };
         w.run(|e, cx| e.replace_port(cx, owner, "game", number, random + 2)).result.unwrap();
     }
     w.run(|e, cx| e.end_lease(cx, SERVER)).result.unwrap();
-    w.run(|e, cx| e.return_ports(cx, SERVER)).result.unwrap();
+    w.run(|e, cx| e.return_ports(cx, SERVER, LOCAL)).result.unwrap();
     w.run(|e, cx| e.record_captcha_pass(cx, 9)).result.unwrap();
     w.run(|e, cx| e.count_captcha_request(cx, 9));
     let mock = w.run(|e, cx| e.mock_player_token(cx, NAMESPACE, Id([0x31; 16]), &[5; 16]));
@@ -82,4 +82,25 @@ fn log_and_image_of_a_trial_keep_their_bytes() {
     let log: Vec<u8> = w.log.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
     let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
     assert_eq!((hash(&log).as_str(), hash(&image_of(&w.engine)).as_str()), ("93c6a842fa332606", "09248ca2b19f5d4b"));
+}
+
+#[test]
+fn log_and_image_of_a_cluster_keep_their_bytes() {
+    let engine = || Engine::new(EngineConfig { binds_ports_later: true, ..EngineConfig::new(1, keys(&[1], 1)) });
+    let mut w = TestEngine::with(engine(), engine());
+    let lobby = w.start_idle(|_| {}).result.unwrap();
+    for owner in [SERVER, OTHER_SERVER] {
+        let lease = LeaseRequest { owner, namespace: NAMESPACE, region: "local", ports: &ONE_PORT, random: 0 };
+        w.run(|e, cx| e.lease_ports(cx, &lease)).result.unwrap();
+    }
+    for (owner, node) in [(lobby, "n1"), (lobby, "n2"), (SERVER, "n1")] {
+        let binding = BindPorts { owner, node, host: "192.0.2.1", random: 1 };
+        w.run(|e, cx| e.bind_ports(cx, &binding)).result.unwrap();
+    }
+    w.run(|e, cx| e.return_ports(cx, lobby, "n1")).result.unwrap();
+    w.run(|e, cx| e.end_lease(cx, SERVER)).result.unwrap();
+    w.run(|e, cx| e.set_backends(cx, lobby, &[("game", "10.0.0.1", 30_000)])).result.unwrap();
+    let log: Vec<u8> = w.log.iter().flat_map(|(_, _, bytes)| bytes.iter().copied()).collect();
+    let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
+    assert_eq!((hash(&log).as_str(), hash(&image_of(&w.engine)).as_str()), ("712836f767f369a3", "8d73ee231e5d12de"));
 }

@@ -55,7 +55,7 @@ fn find_without_a_fit_creates_a_lobby_and_holds() {
     let lobby = w.engine.lobby_of_hold(waiting).unwrap();
     let view = w.engine.lobby(lobby).unwrap();
     let own = view.own.unwrap();
-    assert_eq!((own.lobby_config.as_deref(), own.ports.len()), (Some(config), 1));
+    assert_eq!((own.lobby_config.as_deref(), own.leased.ports.len()), (Some(config), 1));
     assert_eq!((view.is_ready, view.players), (false, [1, 0, 0, 0]));
     assert_eq!(desired(&w), [(lobby, false)]);
     w.ready(lobby).unwrap();
@@ -150,7 +150,7 @@ fn creation_needs_ports_and_credit() {
     let mut w = TestEngine::new();
     w.credit = Credit { total: 2_000, reserve: 1_900, largest: 2_000 };
     assert_eq!(find_or_create(&mut w, |_| {}).result, Err(Refusal::StorageFull));
-    assert_eq!((w.written, desired(&w).len(), w.engine.port_counts()[0][1]), (0, 0, 0));
+    assert_eq!((w.written, desired(&w).len(), w.engine.port_counts(LOCAL)[0][1]), (0, 0, 0));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn start_limit_ends_a_managed_lobby() {
     let [one] = &w.resolved()[..] else { panic!("one waits") };
     assert_eq!(one.outcome.result, Err(Refusal::LobbyStartFailed(EndReason::StartTimeout, None)));
     assert_eq!(desired(&w), []);
-    assert_eq!(w.engine.port_counts()[0], [5_999, 1, 0], "its socket may be open");
+    assert_eq!(w.engine.port_counts(LOCAL)[0], [5_999, 1, 0], "its socket may be open");
 }
 
 #[test]
@@ -196,7 +196,7 @@ fn oversized_party_creates_no_lobby() {
     template.lobby.max_players = 0;
     let found = w.find_with(|c| (c.party_size, c.creation) = (2, CreationPolicy::Possible(&template)));
     assert_eq!(found.result, Err(Refusal::PartyTooLarge(1)), "no lobby has less than one slot");
-    assert_eq!((desired(&w), w.engine.port_counts()[0][1]), (vec![], 0));
+    assert_eq!((desired(&w), w.engine.port_counts(LOCAL)[0][1]), (vec![], 0));
 }
 
 #[test]
@@ -326,7 +326,7 @@ fn recovery_reports_all_desired_lobbies() {
     let mut expected = [(starting, false), (stopping, true)];
     expected.sort_unstable();
     assert_eq!(all, expected, "attached lobbies run elsewhere");
-    assert_eq!(w.replica.routes_since(0, Lsn::MAX).removed, [ended_lobby]);
+    assert_eq!(w.replica.routes_since(LOCAL, 0, Lsn::MAX).removed, [ended_lobby]);
 }
 
 fn starting_lobby(w: &mut TestEngine) -> Id {

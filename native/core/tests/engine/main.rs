@@ -17,6 +17,8 @@ mod lobby_facts;
 mod lobby_lifecycle;
 mod lobby_versions;
 mod namespace_reuse;
+mod node_leases;
+mod node_leases_against_lists;
 mod player_presence;
 mod player_tokens;
 mod port_leases;

@@ -28,8 +28,8 @@ fn numbered(name: &'static str, protocol: Protocol) -> PortRequest<'static> {
 
 fn lease(w: &mut TestEngine, owner: Id, ports: &[PortRequest<'_>]) -> Result<Vec<LeasedPort>, Refusal> {
     let random = w.now ^ u64::from_le_bytes(owner.0[..8].try_into().unwrap());
-    w.run(|e, cx| e.lease_ports(cx, &LeaseRequest { owner, namespace: NAMESPACE, region: "local", ports, random }))
-        .result
+    let request = LeaseRequest { owner, namespace: NAMESPACE, region: "local", ports, random };
+    w.run(|e, cx| e.lease_ports(cx, &request)).result.map(|leased| leased.ports)
 }
 
 fn end(w: &mut TestEngine, owner: Id) -> bool {
@@ -37,7 +37,7 @@ fn end(w: &mut TestEngine, owner: Id) -> bool {
 }
 
 fn returned(w: &mut TestEngine, owner: Id) -> bool {
-    w.run(|e, cx| e.return_ports(cx, owner)).result.unwrap()
+    w.run(|e, cx| e.return_ports(cx, owner, LOCAL)).result.unwrap()
 }
 
 fn number(port: &LeasedPort) -> u16 {
@@ -74,7 +74,7 @@ fn repeated_lease_returns_the_same_ports() {
     assert_eq!((first[2].exposure, first[3].exposure), (PortExposure::Host, PortExposure::Range(20_000, 20_009)));
     assert_eq!(lease(&mut w, SERVER, &ports[..1]).unwrap(), first);
     assert_eq!(w.written, 0);
-    assert_eq!(w.engine.port_counts(), [[5_999, 1, 0], [5_999, 1, 0]]);
+    assert_eq!(w.engine.port_counts(LOCAL), [[5_999, 1, 0], [5_999, 1, 0]]);
     assert_eq!(w.engine.leased_servers(), [SERVER]);
 }
 
@@ -94,9 +94,9 @@ fn port_of_tcp_and_udp_needs_one_number_of_both() {
     let leased = lease(&mut w, OTHER_SERVER, &both).unwrap();
     assert_eq!(leased.iter().map(|port| &*port.name).collect::<Vec<_>>(), ["a", "b"], "in the order of the request");
     assert_ne!(leased[0].exposure, leased[1].exposure);
-    assert_eq!(w.engine.port_counts(), [[0, 2, 0], [0, 2, 0]]);
+    assert_eq!(w.engine.port_counts(LOCAL), [[0, 2, 0], [0, 2, 0]]);
     assert!(end(&mut w, OTHER_SERVER) && returned(&mut w, OTHER_SERVER));
-    assert_eq!(w.engine.port_counts(), [[0, 1, 1], [0, 0, 2]]);
+    assert_eq!(w.engine.port_counts(LOCAL), [[0, 1, 1], [0, 0, 2]]);
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn exhausted_pool_leases_nothing() {
     let mut w = two_ports();
     let three = [numbered("a", Protocol::Tcp), numbered("b", Protocol::TcpTls), numbered("c", Protocol::Http)];
     assert_eq!(lease(&mut w, SERVER, &three), Err(Refusal::PortsExhausted));
-    assert_eq!((w.written, w.engine.port_counts()[0]), (0, [2, 0, 0]));
+    assert_eq!((w.written, w.engine.port_counts(LOCAL)[0]), (0, [2, 0, 0]));
     let two = lease(&mut w, SERVER, &three[..2]).unwrap();
     assert_ne!(two[0].exposure, two[1].exposure);
 }
@@ -136,7 +136,7 @@ fn ended_lease_blocks_ports_until_returned_and_quarantined() {
     assert_eq!(lease(&mut w, OTHER_SERVER, &ports), Err(Refusal::PortsExhausted), "it rests");
     let ports_of_engine = PortRange { first: 26_000, last: 26_000 };
     w.restart_as(Engine::new(EngineConfig { ports: ports_of_engine, ..EngineConfig::new(1, keys(&[1], 1)) }));
-    assert_eq!(w.engine.port_counts()[1], [0, 0, 1], "quarantined after a restart too");
+    assert_eq!(w.engine.port_counts(LOCAL)[1], [0, 0, 1], "quarantined after a restart too");
     w.pass(1);
     lease(&mut w, OTHER_SERVER, &ports).unwrap();
 }
@@ -148,7 +148,7 @@ fn live_lease_cannot_be_returned() {
     assert!(!returned(&mut w, SERVER));
     assert!(!returned(&mut w, OTHER_SERVER));
     assert!(!end(&mut w, OTHER_SERVER), "a server without a lease");
-    assert_eq!(w.engine.port_counts()[1], [1, 1, 0]);
+    assert_eq!(w.engine.port_counts(LOCAL)[1], [1, 1, 0]);
 }
 
 #[test]
@@ -171,13 +171,13 @@ fn refused_port_is_replaced_before_publication() {
 #[test]
 fn routes_since_returns_durable_changes_only() {
     let mut w = TestEngine::new();
-    let nothing = w.engine.routes_since(0, Lsn::MAX);
+    let nothing = w.engine.routes_since(LOCAL, 0, Lsn::MAX);
     assert!(nothing.is_complete && nothing.changed.is_empty() && nothing.removed.is_empty());
     lease(&mut w, SERVER, &[numbered("game", Protocol::Udp), numbered("chat", Protocol::Tcp)]).unwrap();
     let known = w.engine.last_lsn();
-    let behind = w.engine.routes_since(known, known - 1);
+    let behind = w.engine.routes_since(LOCAL, known, known - 1);
     assert_eq!((behind.changed.len(), behind.lsn), (0, known), "a reader ahead of the durable LSN gets nothing");
-    let first = w.engine.routes_since(0, Lsn::MAX);
+    let first = w.engine.routes_since(LOCAL, 0, Lsn::MAX);
     assert_eq!((first.is_complete, first.changed.len(), first.lsn), (true, 2, w.engine.last_lsn()));
     let place = |w: &mut TestEngine| {
         let backends = [("game", "127.0.0.1", 12_000), ("chat", "127.0.0.1", 12_001)];
@@ -187,18 +187,18 @@ fn routes_since_returns_durable_changes_only() {
     place(&mut w);
     assert_eq!(w.written, 0, "an unchanged value adds no event");
     lease(&mut w, OTHER_SERVER, &[numbered("game", Protocol::Udp)]).unwrap();
-    let next = w.engine.routes_since(first.lsn, Lsn::MAX);
+    let next = w.engine.routes_since(LOCAL, first.lsn, Lsn::MAX);
     assert!(!next.is_complete);
     let backends: Vec<_> = next.changed.iter().map(|route| route.port.backend.as_ref().map(|one| one.port)).collect();
     assert_eq!(backends, [Some(12_000), Some(12_001), None]);
     end(&mut w, SERVER);
-    let last = w.engine.routes_since(next.lsn, Lsn::MAX);
+    let last = w.engine.routes_since(LOCAL, next.lsn, Lsn::MAX);
     assert_eq!((last.changed.len(), last.removed), (0, vec![SERVER]));
-    let all = w.engine.routes_since(0, Lsn::MAX);
+    let all = w.engine.routes_since(LOCAL, 0, Lsn::MAX);
     assert_eq!((all.changed.len(), all.removed), (1, vec![SERVER]), "until its sockets are closed");
     returned(&mut w, SERVER);
-    assert!(w.engine.routes_since(0, Lsn::MAX).removed.is_empty());
-    assert!(w.engine.routes_since(last.lsn + 100, Lsn::MAX).is_complete, "an LSN of another engine");
+    assert!(w.engine.routes_since(LOCAL, 0, Lsn::MAX).removed.is_empty());
+    assert!(w.engine.routes_since(LOCAL, last.lsn + 100, Lsn::MAX).is_complete, "an LSN of another engine");
 }
 
 #[test]
@@ -207,12 +207,12 @@ fn complete_set_contains_owners_with_a_change_in_flight() {
     lease(&mut w, SERVER, &[numbered("game", Protocol::Udp)]).unwrap();
     let durable = w.engine.last_lsn();
     w.run(|e, cx| e.set_backends(cx, SERVER, &[("game", "127.0.0.1", 12_000)])).result.unwrap();
-    let all = w.engine.routes_since(0, durable);
+    let all = w.engine.routes_since(LOCAL, 0, durable);
     assert_eq!(all.changed.iter().map(|route| route.owner).collect::<Vec<_>>(), [SERVER]);
     assert_eq!((all.is_complete, all.lsn), (true, durable + 1), "the reader waits until the change is durable");
-    assert!(w.engine.routes_since(all.lsn, durable).changed.is_empty());
+    assert!(w.engine.routes_since(LOCAL, all.lsn, durable).changed.is_empty());
     end(&mut w, SERVER);
-    let all = w.engine.routes_since(0, durable);
+    let all = w.engine.routes_since(LOCAL, 0, durable);
     assert_eq!((all.removed, all.lsn), (vec![SERVER], durable + 2));
 }
 
@@ -241,11 +241,11 @@ fn lease_outside_a_changed_range_is_valid_until_it_ends() {
     w.replica = engine(high);
     w.replica.load_image(&image_of(&w.engine)).unwrap();
     assert_eq!(lease(&mut w, SERVER, &pair).unwrap(), leased, "a lease outside the range is valid until it ends");
-    assert_eq!(w.engine.port_counts(), [[2, 0, 0], [2, 0, 0]]);
+    assert_eq!(w.engine.port_counts(LOCAL), [[2, 0, 0], [2, 0, 0]]);
     let later = lease(&mut w, OTHER_SERVER, &pair[..1]).unwrap();
     assert!(high.contains(number(&later[0])));
     let refused = w.run(|e, cx| e.replace_port(cx, SERVER, "a", number(&leased[0]), 1)).result;
     assert!(refused.is_ok(), "edge-guard could not open the number: {refused:?}");
     assert!(end(&mut w, SERVER) && returned(&mut w, SERVER));
-    assert_eq!(w.engine.port_counts(), [[2, 0, 0], [0, 1, 1]], "only the replacement was of the range");
+    assert_eq!(w.engine.port_counts(LOCAL), [[2, 0, 0], [0, 1, 1]], "only the replacement was of the range");
 }

@@ -106,7 +106,7 @@ struct Follower {
 
 impl Follower {
     fn follow(&mut self, engine: &Engine, after: Lsn) {
-        let routes = engine.routes_since(after, Lsn::MAX);
+        let routes = engine.routes_since(LOCAL, after, Lsn::MAX);
         if routes.is_complete {
             self.open.clear();
         }
@@ -145,8 +145,8 @@ fn lease(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: &m
     counts.count("lease", &answer.result);
     match model.owners.get(&owner).cloned() {
         Some(had) if had.is_over => assert_eq!(answer.result, Err(Refusal::LeaseNotFound)),
-        Some(had) => assert_eq!(answer.result.unwrap().len(), had.ports.len()),
-        None if model.has(now, needed) => model.take(now, owner, true, &answer.result.unwrap()),
+        Some(had) => assert_eq!(answer.result.unwrap().ports.len(), had.ports.len()),
+        None if model.has(now, needed) => model.take(now, owner, true, &answer.result.unwrap().ports),
         None => assert_eq!(answer.result, Err(Refusal::PortsExhausted)),
     }
 }
@@ -162,7 +162,7 @@ fn start(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: &m
     }
     let lobby = answer.result.unwrap();
     let own = w.engine.lobby(lobby).unwrap().own.unwrap();
-    model.take(w.now, lobby, false, &own.ports);
+    model.take(w.now, lobby, false, &own.leased.ports);
 }
 
 fn end(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: &mut Counts) {
@@ -180,7 +180,7 @@ fn end(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: &mut
 
 fn give_back(w: &mut TestEngine, model: &mut ListModel, rng: &mut Random, counts: &mut Counts) -> Option<Id> {
     let id = model.any(rng, |_| true)?;
-    let answer = w.run(|e, cx| e.return_ports(cx, id)).result;
+    let answer = w.run(|e, cx| e.return_ports(cx, id, LOCAL)).result;
     counts.count("ports_returned", &answer);
     let is_over = model.owners[&id].is_over;
     assert_eq!(answer, Ok(is_over));
@@ -245,7 +245,7 @@ fn check(w: &TestEngine, model: &ListModel, follower: &mut Follower, rng: &mut R
     for owner in model.owners.values() {
         owner.numbers().for_each(|port| assert!(taken.insert(port), "{port:?} has two owners"));
     }
-    for (is_datagram, [free, leased, quarantined]) in [false, true].into_iter().zip(w.engine.port_counts()) {
+    for (is_datagram, [free, leased, quarantined]) in [false, true].into_iter().zip(w.engine.port_counts(LOCAL)) {
         assert_eq!(free + leased + quarantined, PORTS.len());
         assert_eq!(leased, taken.iter().filter(|port| port.0 == is_datagram).count());
     }

@@ -7,6 +7,8 @@ pub const OTHER_NAMESPACE: Id = Id([0x12; 16]);
 pub const VERSION: Id = Id([0x21; 16]);
 pub const NEXT_VERSION: Id = Id([0x22; 16]);
 pub const TTL_MS: u64 = 120_000;
+/// Name of the node of a single machine.
+pub const LOCAL: &str = LOCAL_NODE;
 pub const NO_CREDIT: Credit = Credit { total: 0, reserve: 0, largest: u64::MAX };
 
 pub const ONE_PORT: [PortRequest<'_>; 1] = [PortRequest {

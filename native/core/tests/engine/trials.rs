@@ -103,7 +103,7 @@ fn trial_counts_for_the_limits_of_lobbies_and_ports() {
     let trial = start_trial(&mut w).result.unwrap();
     assert_eq!(w.start_idle(|template| template.lobby.lobby_count_max = 1).result, Err(TooManyLobbies));
     let view = w.engine.lobby(trial).unwrap();
-    assert_eq!(view.own.unwrap().ports.len(), 1, "it leases its port");
+    assert_eq!(view.own.unwrap().leased.ports.len(), 1, "it leases its port");
     w.pass(TRIAL_MS);
     w.start_idle(|template| template.lobby.lobby_count_max = 1).result.unwrap();
     let full = w.start_idle(|template| (template.lobby.lobby_count_max, template.trial_ms) = (1, Some(TRIAL_MS)));

@@ -26,12 +26,13 @@ fn route_listeners() -> (RouteListeners, UnboundedReceiver<RouteOutcome>) {
         certificates: Certificates::read(&config).unwrap(),
         traffic: TrafficTable::default(),
         players: Arc::default(),
+        contact: Arc::default(),
         leave_signal: watch::Sender::new(false),
         timeouts: RwLock::new(config.timeouts),
         config,
     });
     let workers = ConnectionWorkers::start(&shared).unwrap();
-    let datagrams = Arc::new(UdpThreads::start(1, bounds, &[]).unwrap());
+    let datagrams = Arc::new(UdpThreads::start(1, bounds, &[], &Arc::default()).unwrap());
     let (sender, receiver) = unbounded_channel();
     (RouteListeners::new(shared, workers, datagrams, (false, false), sender), receiver)
 }

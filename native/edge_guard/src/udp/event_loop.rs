@@ -19,6 +19,7 @@ use super::local_address::{self, LocalAddress};
 use super::loop_command::{LoopCommand, MigratedSession, SessionLimits, UdpPort};
 use super::message_batch::{AddressInfo, BATCH, MessageBatch, SendResult, is_earlier_error};
 use super::session_table::{Player, Rank, SessionTable};
+use crate::data_plane_contact::DataPlaneContact;
 use crate::metrics::{DatagramDrop, Direction, SessionEnd, ThreadCounters};
 use crate::player_sessions::{Admission, PlayerSession, PlayerSessions};
 use crate::proxy_protocol::NamedAddresses;
@@ -103,6 +104,7 @@ pub struct EventLoop {
     is_paused: bool,
     backend_sockets: BackendSockets,
     has_logged_ports: bool,
+    contact: Arc<DataPlaneContact>,
 }
 
 impl EventLoop {
@@ -112,6 +114,7 @@ impl EventLoop {
         commands: Receiver<LoopCommand>,
         waker: Arc<Waker>,
         counters: Arc<ThreadCounters>,
+        contact: Arc<DataPlaneContact>,
     ) -> io::Result<Self> {
         let epoll = Epoll::new()?;
         epoll.add(waker.fd(), WAKER)?;
@@ -135,6 +138,7 @@ impl EventLoop {
             is_paused: false,
             backend_sockets: BackendSockets::default(),
             has_logged_ports: false,
+            contact,
         })
     }
 
@@ -178,6 +182,7 @@ impl EventLoop {
             let local = self.batch.local(index);
             let session = match (self.sessions.find(port, sender, local), backend) {
                 (Some(session), _) => self.remove_repeated_header(session, index).map(|()| session),
+                (None, Some(_)) if self.contact.is_lost() => Err(DatagramDrop::NoDataPlane),
                 (None, Some(backend)) => self
                     .take_first_header(port, (sender, local), index)
                     .and_then(|named| self.open_session(port, Player { sender, local, named }, backend)),

@@ -30,7 +30,7 @@ fn serve_behind(
         port_rate: RateLimit { packets_per_second: 999, bytes_per_second: 99_999 },
         idle: Duration::from_secs(60),
     };
-    let threads = UdpThreads::start(1, bounds, proxies).unwrap();
+    let threads = UdpThreads::start(1, bounds, proxies, &Arc::default()).unwrap();
     let socket = Arc::new(UdpSocket::bind(bind).unwrap());
     socket.set_nonblocking(true).unwrap();
     let address = socket.local_addr().unwrap();

@@ -5,6 +5,7 @@
 
 mod backends;
 mod client_address;
+mod data_plane_silence;
 mod early_response;
 mod edge_process;
 mod handover;

@@ -125,6 +125,8 @@ fn refusals_have_their_codes() {
         Refusal::TooManyMockPlayers { retry_after_ms: 1 },
         Refusal::PlayerTokenConsumed,
         Refusal::LobbyTokenExpired,
+        Refusal::LeaseInUse,
+        Refusal::PortsNotBound,
     ] {
         assert_eq!(ServiceError::from(&refusal).code.slug(), refusal.slug());
     }

@@ -1,6 +1,6 @@
 //! Response bodies of find and join, and the cache of their equal parts.
 
-use hosting_core::{LeasedPort, ManagedLobbyView, Port, PortExposure, Protocol, Publicity, SessionCounting};
+use hosting_core::{LeaseNode, LeasedPort, ManagedLobbyView, Port, PortExposure, Protocol, Publicity, SessionCounting};
 use serde_json::{Value, json};
 
 use super::*;
@@ -28,6 +28,10 @@ fn places() -> Places {
 }
 
 fn lobby(ports: Vec<Port>, own: Option<Vec<LeasedPort>>) -> LobbyView {
+    lobby_at(LeaseNode::default(), ports, own)
+}
+
+fn lobby_at(node: LeaseNode, ports: Vec<Port>, own: Option<Vec<LeasedPort>>) -> LobbyView {
     LobbyView {
         id: LOBBY,
         namespace: Id([1; 16]),
@@ -41,7 +45,7 @@ fn lobby(ports: Vec<Port>, own: Option<Vec<LeasedPort>>) -> LobbyView {
         is_closed: false,
         players: [0; 4],
         create_ts_ms: 0,
-        own: own.map(|ports| Box::new(ManagedLobbyView { ports, lobby_config: None })),
+        own: own.map(|ports| Box::new(ManagedLobbyView { leased: LeasedPorts { ports, node }, lobby_config: None })),
         publicity: Publicity::Public,
         is_stopping: false,
         is_trial: false,
@@ -148,6 +152,14 @@ fn leased_ports_have_their_player_addresses() {
                "port_range": { "min": 30_000, "max": 30_009 }, "is_tls": false },
     });
     assert_eq!(ports_of(&lobby(vec![], Some(ports))), expected);
+}
+
+#[test]
+fn leased_port_of_a_node_is_at_the_host_of_the_node() {
+    let node = LeaseNode { name: "node-1".into(), host: "198.51.100.7".into() };
+    let port = leased("game", Protocol::Udp, PortExposure::Number(26_001));
+    let game = &ports_of(&lobby_at(node, vec![], Some(vec![port])))["game"];
+    assert_eq!((&game["host"], &game["port"]), (&json!("198.51.100.7:26001"), &json!(26_001)));
 }
 
 #[test]

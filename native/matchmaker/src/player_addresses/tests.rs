@@ -27,7 +27,18 @@ fn address_of(
     exposure: PortExposure,
     kind: OwnerKind,
 ) -> PlayerAddress {
-    addresses.address_of("game", protocol, exposure, OWNER, "eu", kind)
+    address_at("", addresses, protocol, exposure, kind)
+}
+
+fn address_at(
+    node_host: &str,
+    addresses: &PlayerAddresses,
+    protocol: Protocol,
+    exposure: PortExposure,
+    kind: OwnerKind,
+) -> PlayerAddress {
+    let owner = PortOwner { id: OWNER, kind, region: "eu", node_host };
+    addresses.address_of("game", protocol, exposure, owner)
 }
 
 fn number(hostname: &str, number: u16, is_tls: bool) -> PlayerAddress {
@@ -77,5 +88,14 @@ fn range_is_at_the_node_without_tls() {
                 assert_eq!(found, PlayerAddress { hostname: "node-1.example.com".into(), port, is_tls: false });
             }
         }
+    }
+}
+
+#[test]
+fn port_of_a_node_is_at_the_host_of_the_node() {
+    for addresses in all_settings() {
+        let at_node = |exposure| address_at("198.51.100.7", &addresses, Protocol::Udp, exposure, OwnerKind::Lobby);
+        assert_eq!(at_node(PortExposure::Number(26_001)), number("198.51.100.7", 26_001, false));
+        assert_eq!(at_node(PortExposure::Range(30_000, 30_009)).hostname, "198.51.100.7");
     }
 }

@@ -33,7 +33,7 @@ class ListBuildsResponse(_message.Message):
     def __init__(self, builds: _Optional[_Iterable[_Union[Build, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Build(_message.Message):
-    __slots__ = ("id", "name", "content_length", "created_at", "tags", "complete")
+    __slots__ = ("id", "name", "content_length", "created_at", "tags", "complete", "image", "problem")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -47,13 +47,17 @@ class Build(_message.Message):
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     content_length: int
     created_at: str
     tags: _containers.ScalarMap[str, str]
     complete: bool
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., content_length: _Optional[int] = ..., created_at: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ..., complete: _Optional[bool] = ...) -> None: ...
+    image: str
+    problem: str
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., content_length: _Optional[int] = ..., created_at: _Optional[str] = ..., tags: _Optional[_Mapping[str, str]] = ..., complete: _Optional[bool] = ..., image: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class BuildImageFile(_message.Message):
     __slots__ = ("path", "content_length", "content_type", "sha256")
@@ -68,7 +72,7 @@ class BuildImageFile(_message.Message):
     def __init__(self, path: _Optional[str] = ..., content_length: _Optional[int] = ..., content_type: _Optional[str] = ..., sha256: _Optional[str] = ...) -> None: ...
 
 class PrepareBuildRequest(_message.Message):
-    __slots__ = ("game_id", "environment_id", "name", "image_tag", "image_file", "kind", "compression", "multipart_upload")
+    __slots__ = ("game_id", "environment_id", "name", "image_tag", "image_file", "kind", "compression", "multipart_upload", "image")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     ENVIRONMENT_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +81,7 @@ class PrepareBuildRequest(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     MULTIPART_UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     environment_id: str
     name: str
@@ -85,7 +90,8 @@ class PrepareBuildRequest(_message.Message):
     kind: str
     compression: str
     multipart_upload: bool
-    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., name: _Optional[str] = ..., image_tag: _Optional[str] = ..., image_file: _Optional[_Union[BuildImageFile, _Mapping]] = ..., kind: _Optional[str] = ..., compression: _Optional[str] = ..., multipart_upload: _Optional[bool] = ...) -> None: ...
+    image: str
+    def __init__(self, game_id: _Optional[str] = ..., environment_id: _Optional[str] = ..., name: _Optional[str] = ..., image_tag: _Optional[str] = ..., image_file: _Optional[_Union[BuildImageFile, _Mapping]] = ..., kind: _Optional[str] = ..., compression: _Optional[str] = ..., multipart_upload: _Optional[bool] = ..., image: _Optional[str] = ...) -> None: ...
 
 class PrepareBuildResponse(_message.Message):
     __slots__ = ("build", "image_presigned_request", "image_presigned_requests")
@@ -164,7 +170,7 @@ class ListGameBuildsResponse(_message.Message):
     def __init__(self, builds: _Optional[_Iterable[_Union[BuildSummary, _Mapping]]] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class BuildSummary(_message.Message):
-    __slots__ = ("build_id", "upload_id", "display_name", "create_ts", "content_length", "complete", "tags")
+    __slots__ = ("build_id", "upload_id", "display_name", "create_ts", "content_length", "complete", "tags", "image", "problem")
     class TagsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +185,8 @@ class BuildSummary(_message.Message):
     CONTENT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     TAGS_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
     build_id: str
     upload_id: str
     display_name: str
@@ -186,10 +194,12 @@ class BuildSummary(_message.Message):
     content_length: int
     complete: bool
     tags: _containers.ScalarMap[str, str]
-    def __init__(self, build_id: _Optional[str] = ..., upload_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ts: _Optional[str] = ..., content_length: _Optional[int] = ..., complete: _Optional[bool] = ..., tags: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    image: str
+    problem: str
+    def __init__(self, build_id: _Optional[str] = ..., upload_id: _Optional[str] = ..., display_name: _Optional[str] = ..., create_ts: _Optional[str] = ..., content_length: _Optional[int] = ..., complete: _Optional[bool] = ..., tags: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class CreateGameBuildRequest(_message.Message):
-    __slots__ = ("game_id", "display_name", "image_tag", "image_file", "kind", "compression", "multipart_upload")
+    __slots__ = ("game_id", "display_name", "image_tag", "image_file", "kind", "compression", "multipart_upload", "image")
     GAME_ID_FIELD_NUMBER: _ClassVar[int]
     DISPLAY_NAME_FIELD_NUMBER: _ClassVar[int]
     IMAGE_TAG_FIELD_NUMBER: _ClassVar[int]
@@ -197,6 +207,7 @@ class CreateGameBuildRequest(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     COMPRESSION_FIELD_NUMBER: _ClassVar[int]
     MULTIPART_UPLOAD_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
     game_id: str
     display_name: str
     image_tag: str
@@ -204,7 +215,8 @@ class CreateGameBuildRequest(_message.Message):
     kind: str
     compression: str
     multipart_upload: bool
-    def __init__(self, game_id: _Optional[str] = ..., display_name: _Optional[str] = ..., image_tag: _Optional[str] = ..., image_file: _Optional[_Union[BuildImageFile, _Mapping]] = ..., kind: _Optional[str] = ..., compression: _Optional[str] = ..., multipart_upload: _Optional[bool] = ...) -> None: ...
+    image: str
+    def __init__(self, game_id: _Optional[str] = ..., display_name: _Optional[str] = ..., image_tag: _Optional[str] = ..., image_file: _Optional[_Union[BuildImageFile, _Mapping]] = ..., kind: _Optional[str] = ..., compression: _Optional[str] = ..., multipart_upload: _Optional[bool] = ..., image: _Optional[str] = ...) -> None: ...
 
 class CreateGameBuildResponse(_message.Message):
     __slots__ = ("build_id", "upload_id", "image_presigned_request", "image_presigned_requests")

@@ -89,7 +89,7 @@ class BuildsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PrepareBuild(self, request, context):
-        """Creates a build and returns the URLs for the upload of its file.
+        """Creates a build and returns the URLs for the upload of its file. A build of the kind image has no file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,7 +124,8 @@ class BuildsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def CreateGameBuild(self, request, context):
-        """Creates a build and returns the URLs for the upload of its file. Complete the upload afterwards.
+        """Creates a build and returns the URLs for the upload of its file. Complete the upload afterwards. A build of the kind
+        image has no file.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -179,7 +179,7 @@ fn view(model: &Model, index: usize) -> LobbyView {
         is_closed: lobby.is_closed,
         players: model.players_by_stage(index),
         create_ts_ms: lobby.create_ts_ms,
-        own: lobby.is_ours.then(|| Box::new(ManagedLobbyView { ports: Vec::new(), lobby_config: None })),
+        own: lobby.is_ours.then(|| Box::new(ManagedLobbyView::default())),
         publicity: if lobby.is_public { Publicity::Public } else { Publicity::Private },
         is_stopping: lobby.is_stopping,
         is_trial: false,

@@ -170,7 +170,7 @@ pub const REQUIRED: &[(&str, &[&str])] = &[
     ("token", &["older than 32 uses", "of another ring", "not given yet"]),
 ];
 
-const ELSEWHERE: &[&str] = &["PORTS_EXHAUSTED", "SERVER_NOT_FOUND", "RATE_LIMITED"];
+const ELSEWHERE: &[&str] = &["PORTS_EXHAUSTED", "SERVER_NOT_FOUND", "IN_USE", "OVERLOADED", "RATE_LIMITED"];
 
 impl Coverage {
     pub fn count(&mut self, command: &'static str, outcome: &'static str) {

@@ -23,9 +23,10 @@ _sym_db = _symbol_database.Default()
 
 
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
+from pyservice.pb.hosting.internal.v1 import control_pb2 as hosting_dot_internal_dot_v1_dot_control__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fhosting/internal/v1/admin.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\xf6\x02\n\x12\x43reateTokenRequest\x12\x39\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.hosting.internal.v1.TokenKindB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12Q\n\tnamespace\x18\x02 \x01(\tB>\xbaH;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\xc8\x01\x01\x12+\n\rexpires_in_ms\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\x80\xe0\xd4\x89\xe4[(\xe8\x07H\x00\x88\x01\x01:\x92\x01\xbaH\x8e\x01\x1a\x8b\x01\n\x19\x65xpires_in_ms.not-allowed\x12\x42is for service tokens: a public token is valid until it is revoked\x1a*!has(this.expires_in_ms) || this.kind == 2B\x10\n\x0e_expires_in_ms\"q\n\x13\x43reateTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\nexpires_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_expires_ms\"(\n\x11RotateKeysRequest\x12\x13\n\x0b\x64rop_unused\x18\x01 \x01(\x08\"R\n\x12RotateKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r\"8\n\x0f\x44ropKeysRequest\x12%\n\x04keys\x18\x01 \x03(\rB\x17\xbaH\x14\x92\x01\x11\x08\x01\x10\xe8\x07\x18\x01\"\x08*\x06\x18\xff\xff\x03(\x01\"P\n\x10\x44ropKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r\"3\n\x11StartDrainRequest\x12\x1e\n\twithin_ms\x18\x01 \x01(\x04\x42\x0b\xbaH\x08\x32\x06\x18\x80\x90\xfb\xd3\t\")\n\x12StartDrainResponse\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\x04\"\x14\n\x12\x43\x61ncelDrainRequest\"+\n\x13\x43\x61ncelDrainResponse\x12\x14\n\x0cwas_draining\x18\x01 \x01(\x08\"\x13\n\x11ReadStatusRequest\"\xd2\x03\n\x12ReadStatusResponse\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.hosting.internal.v1.PartStatus\x12\x45\n\x07lobbies\x18\x02 \x03(\x0b\x32\x34.hosting.internal.v1.ReadStatusResponse.LobbiesEntry\x12\x37\n\x07servers\x18\x03 \x01(\x0b\x32!.hosting.internal.v1.ServerCountsH\x00\x88\x01\x01\x12\x0f\n\x07players\x18\x04 \x01(\x04\x12\x33\n\x04room\x18\x05 \x01(\x0b\x32 .hosting.internal.v1.MachineRoomH\x01\x88\x01\x01\x12,\n\x05ports\x18\x06 \x03(\x0b\x32\x1d.hosting.internal.v1.PortRoom\x12\x34\n\x05\x64rain\x18\x07 \x01(\x0b\x32 .hosting.internal.v1.DrainStatusH\x02\x88\x01\x01\x12\x13\n\x0bowner_epoch\x18\x08 \x01(\x04\x1a.\n\x0cLobbiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\n\n\x08_serversB\x07\n\x05_roomB\x08\n\x06_drain\"A\n\nPartStatus\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05is_up\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x80\x01\n\x0cServerCounts\x12@\n\x08\x62y_state\x18\x01 \x03(\x0b\x32..hosting.internal.v1.ServerCounts.ByStateEntry\x1a.\n\x0c\x42yStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"m\n\x0bMachineRoom\x12\x16\n\x0e\x63pu_millicores\x18\x01 \x01(\x04\x12\x11\n\tmemory_mb\x18\x02 \x01(\x04\x12\x1b\n\x13used_cpu_millicores\x18\x03 \x01(\x03\x12\x16\n\x0eused_memory_mb\x18\x04 \x01(\x03\"S\n\x08PortRoom\x12\x18\n\x08protocol\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04\x66ree\x18\x02 \x01(\x04\x12\x0e\n\x06leased\x18\x03 \x01(\x04\x12\x0f\n\x07resting\x18\x04 \x01(\x04\"\xcb\x01\n\x0b\x44rainStatus\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\x04\x12\x0f\n\x07lobbies\x18\x02 \x01(\x04\x12\x14\n\x07servers\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07players\x18\x04 \x01(\x04\x12\x0f\n\x07is_over\x18\x05 \x01(\x08\x12\x39\n\x0eoldest_lobbies\x18\x06 \x03(\x0b\x32!.hosting.internal.v1.DrainedLobby\x12\x17\n\x0f\x66urther_lobbies\x18\x07 \x01(\x04\x42\n\n\x08_servers\"g\n\x0c\x44rainedLobby\x12\x18\n\x08lobby_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0f\n\x07players\x18\x03 \x01(\x04\x12\x11\n\tcreate_ms\x18\x04 \x01(\x04*Z\n\tTokenKind\x12\x1a\n\x16TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11TOKEN_KIND_PUBLIC\x10\x01\x12\x1a\n\x16TOKEN_KIND_ENVIRONMENT\x10\x02\x32\xc1\x04\n\x05\x41\x64min\x12`\n\x0b\x43reateToken\x12\'.hosting.internal.v1.CreateTokenRequest\x1a(.hosting.internal.v1.CreateTokenResponse\x12]\n\nRotateKeys\x12&.hosting.internal.v1.RotateKeysRequest\x1a\'.hosting.internal.v1.RotateKeysResponse\x12W\n\x08\x44ropKeys\x12$.hosting.internal.v1.DropKeysRequest\x1a%.hosting.internal.v1.DropKeysResponse\x12]\n\nStartDrain\x12&.hosting.internal.v1.StartDrainRequest\x1a\'.hosting.internal.v1.StartDrainResponse\x12`\n\x0b\x43\x61ncelDrain\x12\'.hosting.internal.v1.CancelDrainRequest\x1a(.hosting.internal.v1.CancelDrainResponse\x12]\n\nReadStatus\x12&.hosting.internal.v1.ReadStatusRequest\x1a\'.hosting.internal.v1.ReadStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fhosting/internal/v1/admin.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\x1a!hosting/internal/v1/control.proto\"\xf6\x02\n\x12\x43reateTokenRequest\x12\x39\n\x04kind\x18\x01 \x01(\x0e\x32\x1e.hosting.internal.v1.TokenKindB\x0b\xbaH\x08\x82\x01\x02\x10\x01\xc8\x01\x01\x12Q\n\tnamespace\x18\x02 \x01(\tB>\xbaH;r6(=22^[a-z0-9]+(-[a-z0-9]+)*(/[a-z0-9]+(-[a-z0-9]+)*)?$\xc8\x01\x01\x12+\n\rexpires_in_ms\x18\x03 \x01(\x04\x42\x0f\xbaH\x0c\x32\n\x18\x80\xe0\xd4\x89\xe4[(\xe8\x07H\x00\x88\x01\x01:\x92\x01\xbaH\x8e\x01\x1a\x8b\x01\n\x19\x65xpires_in_ms.not-allowed\x12\x42is for service tokens: a public token is valid until it is revoked\x1a*!has(this.expires_in_ms) || this.kind == 2B\x10\n\x0e_expires_in_ms\"q\n\x13\x43reateTokenResponse\x12\x18\n\x05token\x18\x01 \x01(\tB\t\x80\x01\x01\xbaH\x03\xc8\x01\x01\x12\x18\n\x08token_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x17\n\nexpires_ms\x18\x03 \x01(\x04H\x00\x88\x01\x01\x42\r\n\x0b_expires_ms\"(\n\x11RotateKeysRequest\x12\x13\n\x0b\x64rop_unused\x18\x01 \x01(\x08\"R\n\x12RotateKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r\"8\n\x0f\x44ropKeysRequest\x12%\n\x04keys\x18\x01 \x03(\rB\x17\xbaH\x14\x92\x01\x11\x08\x01\x10\xe8\x07\x18\x01\"\x08*\x06\x18\xff\xff\x03(\x01\"P\n\x10\x44ropKeysResponse\x12\x13\n\x0b\x63urrent_key\x18\x01 \x01(\r\x12\x11\n\tkept_keys\x18\x02 \x03(\r\x12\x14\n\x0c\x64ropped_keys\x18\x03 \x03(\r\"3\n\x11StartDrainRequest\x12\x1e\n\twithin_ms\x18\x01 \x01(\x04\x42\x0b\xbaH\x08\x32\x06\x18\x80\x90\xfb\xd3\t\")\n\x12StartDrainResponse\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\x04\"\x14\n\x12\x43\x61ncelDrainRequest\"+\n\x13\x43\x61ncelDrainResponse\x12\x14\n\x0cwas_draining\x18\x01 \x01(\x08\"\x13\n\x11ReadStatusRequest\"\x82\x04\n\x12ReadStatusResponse\x12.\n\x05parts\x18\x01 \x03(\x0b\x32\x1f.hosting.internal.v1.PartStatus\x12\x45\n\x07lobbies\x18\x02 \x03(\x0b\x32\x34.hosting.internal.v1.ReadStatusResponse.LobbiesEntry\x12\x37\n\x07servers\x18\x03 \x01(\x0b\x32!.hosting.internal.v1.ServerCountsH\x00\x88\x01\x01\x12\x0f\n\x07players\x18\x04 \x01(\x04\x12\x33\n\x04room\x18\x05 \x01(\x0b\x32 .hosting.internal.v1.MachineRoomH\x01\x88\x01\x01\x12,\n\x05ports\x18\x06 \x03(\x0b\x32\x1d.hosting.internal.v1.PortRoom\x12\x34\n\x05\x64rain\x18\x07 \x01(\x0b\x32 .hosting.internal.v1.DrainStatusH\x02\x88\x01\x01\x12\x13\n\x0bowner_epoch\x18\x08 \x01(\x04\x12.\n\x05nodes\x18\t \x03(\x0b\x32\x1f.hosting.internal.v1.NodeStatus\x1a.\n\x0cLobbiesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x42\n\n\x08_serversB\x07\n\x05_roomB\x08\n\x06_drain\"A\n\nPartStatus\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05is_up\x18\x02 \x01(\x08\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x80\x01\n\x0cServerCounts\x12@\n\x08\x62y_state\x18\x01 \x03(\x0b\x32..hosting.internal.v1.ServerCounts.ByStateEntry\x1a.\n\x0c\x42yStateEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"m\n\x0bMachineRoom\x12\x16\n\x0e\x63pu_millicores\x18\x01 \x01(\x04\x12\x11\n\tmemory_mb\x18\x02 \x01(\x04\x12\x1b\n\x13used_cpu_millicores\x18\x03 \x01(\x03\x12\x16\n\x0eused_memory_mb\x18\x04 \x01(\x03\"S\n\x08PortRoom\x12\x18\n\x08protocol\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04\x66ree\x18\x02 \x01(\x04\x12\x0e\n\x06leased\x18\x03 \x01(\x04\x12\x0f\n\x07resting\x18\x04 \x01(\x04\"\xcb\x01\n\x0b\x44rainStatus\x12\x13\n\x0b\x64\x65\x61\x64line_ms\x18\x01 \x01(\x04\x12\x0f\n\x07lobbies\x18\x02 \x01(\x04\x12\x14\n\x07servers\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07players\x18\x04 \x01(\x04\x12\x0f\n\x07is_over\x18\x05 \x01(\x08\x12\x39\n\x0eoldest_lobbies\x18\x06 \x03(\x0b\x32!.hosting.internal.v1.DrainedLobby\x12\x17\n\x0f\x66urther_lobbies\x18\x07 \x01(\x04\x42\n\n\x08_servers\"g\n\x0c\x44rainedLobby\x12\x18\n\x08lobby_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tnamespace\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0f\n\x07players\x18\x03 \x01(\x04\x12\x11\n\tcreate_ms\x18\x04 \x01(\x04*Z\n\tTokenKind\x12\x1a\n\x16TOKEN_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11TOKEN_KIND_PUBLIC\x10\x01\x12\x1a\n\x16TOKEN_KIND_ENVIRONMENT\x10\x02\x32\xc1\x04\n\x05\x41\x64min\x12`\n\x0b\x43reateToken\x12\'.hosting.internal.v1.CreateTokenRequest\x1a(.hosting.internal.v1.CreateTokenResponse\x12]\n\nRotateKeys\x12&.hosting.internal.v1.RotateKeysRequest\x1a\'.hosting.internal.v1.RotateKeysResponse\x12W\n\x08\x44ropKeys\x12$.hosting.internal.v1.DropKeysRequest\x1a%.hosting.internal.v1.DropKeysResponse\x12]\n\nStartDrain\x12&.hosting.internal.v1.StartDrainRequest\x1a\'.hosting.internal.v1.StartDrainResponse\x12`\n\x0b\x43\x61ncelDrain\x12\'.hosting.internal.v1.CancelDrainRequest\x1a(.hosting.internal.v1.CancelDrainResponse\x12]\n\nReadStatus\x12&.hosting.internal.v1.ReadStatusRequest\x1a\'.hosting.internal.v1.ReadStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -60,48 +61,48 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DRAINEDLOBBY'].fields_by_name['lobby_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_DRAINEDLOBBY'].fields_by_name['namespace']._loaded_options = None
   _globals['_DRAINEDLOBBY'].fields_by_name['namespace']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_TOKENKIND']._serialized_start=2201
-  _globals['_TOKENKIND']._serialized_end=2291
-  _globals['_CREATETOKENREQUEST']._serialized_start=86
-  _globals['_CREATETOKENREQUEST']._serialized_end=460
-  _globals['_CREATETOKENRESPONSE']._serialized_start=462
-  _globals['_CREATETOKENRESPONSE']._serialized_end=575
-  _globals['_ROTATEKEYSREQUEST']._serialized_start=577
-  _globals['_ROTATEKEYSREQUEST']._serialized_end=617
-  _globals['_ROTATEKEYSRESPONSE']._serialized_start=619
-  _globals['_ROTATEKEYSRESPONSE']._serialized_end=701
-  _globals['_DROPKEYSREQUEST']._serialized_start=703
-  _globals['_DROPKEYSREQUEST']._serialized_end=759
-  _globals['_DROPKEYSRESPONSE']._serialized_start=761
-  _globals['_DROPKEYSRESPONSE']._serialized_end=841
-  _globals['_STARTDRAINREQUEST']._serialized_start=843
-  _globals['_STARTDRAINREQUEST']._serialized_end=894
-  _globals['_STARTDRAINRESPONSE']._serialized_start=896
-  _globals['_STARTDRAINRESPONSE']._serialized_end=937
-  _globals['_CANCELDRAINREQUEST']._serialized_start=939
-  _globals['_CANCELDRAINREQUEST']._serialized_end=959
-  _globals['_CANCELDRAINRESPONSE']._serialized_start=961
-  _globals['_CANCELDRAINRESPONSE']._serialized_end=1004
-  _globals['_READSTATUSREQUEST']._serialized_start=1006
-  _globals['_READSTATUSREQUEST']._serialized_end=1025
-  _globals['_READSTATUSRESPONSE']._serialized_start=1028
-  _globals['_READSTATUSRESPONSE']._serialized_end=1494
-  _globals['_READSTATUSRESPONSE_LOBBIESENTRY']._serialized_start=1417
-  _globals['_READSTATUSRESPONSE_LOBBIESENTRY']._serialized_end=1463
-  _globals['_PARTSTATUS']._serialized_start=1496
-  _globals['_PARTSTATUS']._serialized_end=1561
-  _globals['_SERVERCOUNTS']._serialized_start=1564
-  _globals['_SERVERCOUNTS']._serialized_end=1692
-  _globals['_SERVERCOUNTS_BYSTATEENTRY']._serialized_start=1646
-  _globals['_SERVERCOUNTS_BYSTATEENTRY']._serialized_end=1692
-  _globals['_MACHINEROOM']._serialized_start=1694
-  _globals['_MACHINEROOM']._serialized_end=1803
-  _globals['_PORTROOM']._serialized_start=1805
-  _globals['_PORTROOM']._serialized_end=1888
-  _globals['_DRAINSTATUS']._serialized_start=1891
-  _globals['_DRAINSTATUS']._serialized_end=2094
-  _globals['_DRAINEDLOBBY']._serialized_start=2096
-  _globals['_DRAINEDLOBBY']._serialized_end=2199
-  _globals['_ADMIN']._serialized_start=2294
-  _globals['_ADMIN']._serialized_end=2871
+  _globals['_TOKENKIND']._serialized_start=2284
+  _globals['_TOKENKIND']._serialized_end=2374
+  _globals['_CREATETOKENREQUEST']._serialized_start=121
+  _globals['_CREATETOKENREQUEST']._serialized_end=495
+  _globals['_CREATETOKENRESPONSE']._serialized_start=497
+  _globals['_CREATETOKENRESPONSE']._serialized_end=610
+  _globals['_ROTATEKEYSREQUEST']._serialized_start=612
+  _globals['_ROTATEKEYSREQUEST']._serialized_end=652
+  _globals['_ROTATEKEYSRESPONSE']._serialized_start=654
+  _globals['_ROTATEKEYSRESPONSE']._serialized_end=736
+  _globals['_DROPKEYSREQUEST']._serialized_start=738
+  _globals['_DROPKEYSREQUEST']._serialized_end=794
+  _globals['_DROPKEYSRESPONSE']._serialized_start=796
+  _globals['_DROPKEYSRESPONSE']._serialized_end=876
+  _globals['_STARTDRAINREQUEST']._serialized_start=878
+  _globals['_STARTDRAINREQUEST']._serialized_end=929
+  _globals['_STARTDRAINRESPONSE']._serialized_start=931
+  _globals['_STARTDRAINRESPONSE']._serialized_end=972
+  _globals['_CANCELDRAINREQUEST']._serialized_start=974
+  _globals['_CANCELDRAINREQUEST']._serialized_end=994
+  _globals['_CANCELDRAINRESPONSE']._serialized_start=996
+  _globals['_CANCELDRAINRESPONSE']._serialized_end=1039
+  _globals['_READSTATUSREQUEST']._serialized_start=1041
+  _globals['_READSTATUSREQUEST']._serialized_end=1060
+  _globals['_READSTATUSRESPONSE']._serialized_start=1063
+  _globals['_READSTATUSRESPONSE']._serialized_end=1577
+  _globals['_READSTATUSRESPONSE_LOBBIESENTRY']._serialized_start=1500
+  _globals['_READSTATUSRESPONSE_LOBBIESENTRY']._serialized_end=1546
+  _globals['_PARTSTATUS']._serialized_start=1579
+  _globals['_PARTSTATUS']._serialized_end=1644
+  _globals['_SERVERCOUNTS']._serialized_start=1647
+  _globals['_SERVERCOUNTS']._serialized_end=1775
+  _globals['_SERVERCOUNTS_BYSTATEENTRY']._serialized_start=1729
+  _globals['_SERVERCOUNTS_BYSTATEENTRY']._serialized_end=1775
+  _globals['_MACHINEROOM']._serialized_start=1777
+  _globals['_MACHINEROOM']._serialized_end=1886
+  _globals['_PORTROOM']._serialized_start=1888
+  _globals['_PORTROOM']._serialized_end=1971
+  _globals['_DRAINSTATUS']._serialized_start=1974
+  _globals['_DRAINSTATUS']._serialized_end=2177
+  _globals['_DRAINEDLOBBY']._serialized_start=2179
+  _globals['_DRAINEDLOBBY']._serialized_end=2282
+  _globals['_ADMIN']._serialized_start=2377
+  _globals['_ADMIN']._serialized_end=2954
 # @@protoc_insertion_point(module_scope)

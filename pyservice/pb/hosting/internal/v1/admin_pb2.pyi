@@ -1,4 +1,5 @@
 from pyservice.pb.buf.validate import validate_pb2 as _validate_pb2
+from pyservice.pb.hosting.internal.v1 import control_pb2 as _control_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -96,7 +97,7 @@ class ReadStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class ReadStatusResponse(_message.Message):
-    __slots__ = ("parts", "lobbies", "servers", "players", "room", "ports", "drain", "owner_epoch")
+    __slots__ = ("parts", "lobbies", "servers", "players", "room", "ports", "drain", "owner_epoch", "nodes")
     class LobbiesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -112,6 +113,7 @@ class ReadStatusResponse(_message.Message):
     PORTS_FIELD_NUMBER: _ClassVar[int]
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     parts: _containers.RepeatedCompositeFieldContainer[PartStatus]
     lobbies: _containers.ScalarMap[str, int]
     servers: ServerCounts
@@ -120,7 +122,8 @@ class ReadStatusResponse(_message.Message):
     ports: _containers.RepeatedCompositeFieldContainer[PortRoom]
     drain: DrainStatus
     owner_epoch: int
-    def __init__(self, parts: _Optional[_Iterable[_Union[PartStatus, _Mapping]]] = ..., lobbies: _Optional[_Mapping[str, int]] = ..., servers: _Optional[_Union[ServerCounts, _Mapping]] = ..., players: _Optional[int] = ..., room: _Optional[_Union[MachineRoom, _Mapping]] = ..., ports: _Optional[_Iterable[_Union[PortRoom, _Mapping]]] = ..., drain: _Optional[_Union[DrainStatus, _Mapping]] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
+    nodes: _containers.RepeatedCompositeFieldContainer[_control_pb2.NodeStatus]
+    def __init__(self, parts: _Optional[_Iterable[_Union[PartStatus, _Mapping]]] = ..., lobbies: _Optional[_Mapping[str, int]] = ..., servers: _Optional[_Union[ServerCounts, _Mapping]] = ..., players: _Optional[int] = ..., room: _Optional[_Union[MachineRoom, _Mapping]] = ..., ports: _Optional[_Iterable[_Union[PortRoom, _Mapping]]] = ..., drain: _Optional[_Union[DrainStatus, _Mapping]] = ..., owner_epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[_control_pb2.NodeStatus, _Mapping]]] = ...) -> None: ...
 
 class PartStatus(_message.Message):
     __slots__ = ("name", "is_up", "detail")

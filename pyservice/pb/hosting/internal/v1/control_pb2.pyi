@@ -64,7 +64,7 @@ class MetricsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MetricsResponse(_message.Message):
-    __slots__ = ("text", "database_problem", "object_store_problem", "servers", "owner_epoch")
+    __slots__ = ("text", "database_problem", "object_store_problem", "servers", "owner_epoch", "nodes")
     class ServersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,9 +77,23 @@ class MetricsResponse(_message.Message):
     OBJECT_STORE_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
     text: bytes
     database_problem: str
     object_store_problem: str
     servers: _containers.ScalarMap[str, int]
     owner_epoch: int
-    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ..., servers: _Optional[_Mapping[str, int]] = ..., owner_epoch: _Optional[int] = ...) -> None: ...
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
+    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ..., servers: _Optional[_Mapping[str, int]] = ..., owner_epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ...) -> None: ...
+
+class NodeStatus(_message.Message):
+    __slots__ = ("name", "state", "lobbies", "servers")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    SERVERS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    state: str
+    lobbies: int
+    servers: int
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[str] = ..., lobbies: _Optional[int] = ..., servers: _Optional[int] = ...) -> None: ...

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n hosting/internal/v1/routes.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\x97\x01\n\x14\x43ountSessionsRequest\x12\x18\n\x08instance\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08question\x18\x02 \x01(\x04\x12\x12\n\nis_settled\x18\x03 \x01(\x08\x12?\n\x07lobbies\x18\x04 \x03(\x0b\x32#.hosting.internal.v1.PlayerSessionsB\t\xbaH\x06\x92\x01\x03\x10\x90N\"o\n\x0ePlayerSessions\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x43\n\taddresses\x18\x02 \x03(\x0b\x32$.hosting.internal.v1.AddressSessionsB\n\xbaH\x07\x92\x01\x04\x10\xff\xff\x03\"<\n\x0f\x41\x64\x64ressSessions\x12\x17\n\x06\x63lient\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02\x18\x08\x12\x10\n\x08sessions\x18\x02 \x01(\r\"N\n\x15\x43ountSessionsResponse\x12\x35\n\x07lobbies\x18\x01 \x03(\x0b\x32$.hosting.internal.v1.LobbyAdmissions\"#\n\x0fLobbyAdmissions\x12\x10\n\x08has_slot\x18\x01 \x03(\x08\"\xde\x01\n\rFollowRequest\x12\x18\n\x07\x65\x64ge_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x18\n\x08instance\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x1a\n\x07wait_ms\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x9c\x01\x12.\n\x08outcomes\x18\x06 \x03(\x0b\x32\x1c.hosting.internal.v1.Outcome\x12\x10\n\x08question\x18\x07 \x01(\x04\x12\x1b\n\nrestore_id\x18\x08 \x01(\tB\x07\xbaH\x04r\x02(@\"\x9a\x01\n\x07Outcome\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tport_name\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12.\n\x04kind\x18\x04 \x01(\x0e\x32 .hosting.internal.v1.OutcomeKind\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x06 \x01(\r\"\x96\x01\n\x0e\x46ollowResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\x12*\n\x06routes\x18\x04 \x03(\x0b\x32\x1a.hosting.internal.v1.Route\x12\x0f\n\x07removed\x18\x05 \x03(\t\x12\x12\n\nrestore_id\x18\x06 \x01(\t\"\x92\x02\n\x05Route\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tport_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x08protocol\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0e\n\x06is_tls\x18\x06 \x01(\x08\x12\x17\n\x0f\x62\x61\x63kend_address\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x08 \x01(\r\x12\x13\n\x0bserver_name\x18\x0c \x01(\t\x12\x1a\n\x12sends_proxy_header\x18\n \x01(\x08\x12\x17\n\x0f\x63ounts_sessions\x18\r \x01(\x08\x12\x15\n\rrequires_slot\x18\x0e \x01(\x08*\x96\x01\n\x0bOutcomeKind\x12\x1c\n\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16OUTCOME_KIND_LISTENING\x10\x01\x12\x18\n\x14OUTCOME_KIND_REFUSED\x10\x02\x12\x18\n\x14OUTCOME_KIND_REMOVED\x10\x03\x12\x19\n\x15OUTCOME_KIND_UNSERVED\x10\x04\x32\xc3\x01\n\x06Routes\x12Q\n\x06\x46ollow\x12\".hosting.internal.v1.FollowRequest\x1a#.hosting.internal.v1.FollowResponse\x12\x66\n\rCountSessions\x12).hosting.internal.v1.CountSessionsRequest\x1a*.hosting.internal.v1.CountSessionsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n hosting/internal/v1/routes.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"\xaf\x01\n\x14\x43ountSessionsRequest\x12\x18\n\x08instance\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08question\x18\x02 \x01(\x04\x12\x12\n\nis_settled\x18\x03 \x01(\x08\x12?\n\x07lobbies\x18\x04 \x03(\x0b\x32#.hosting.internal.v1.PlayerSessionsB\t\xbaH\x06\x92\x01\x03\x10\x90N\x12\x16\n\x04node\x18\x05 \x01(\tB\x08\xbaH\x05r\x03(\xfd\x01\"o\n\x0ePlayerSessions\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x43\n\taddresses\x18\x02 \x03(\x0b\x32$.hosting.internal.v1.AddressSessionsB\n\xbaH\x07\x92\x01\x04\x10\xff\xff\x03\"<\n\x0f\x41\x64\x64ressSessions\x12\x17\n\x06\x63lient\x18\x01 \x01(\x0c\x42\x07\xbaH\x04z\x02\x18\x08\x12\x10\n\x08sessions\x18\x02 \x01(\r\"N\n\x15\x43ountSessionsResponse\x12\x35\n\x07lobbies\x18\x01 \x03(\x0b\x32$.hosting.internal.v1.LobbyAdmissions\"#\n\x0fLobbyAdmissions\x12\x10\n\x08has_slot\x18\x01 \x03(\x08\"\xf6\x01\n\rFollowRequest\x12\x18\n\x07\x65\x64ge_id\x18\x01 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x18\n\x08instance\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\x1a\n\x07wait_ms\x18\x05 \x01(\rB\t\xbaH\x06*\x04\x18\xa0\x9c\x01\x12.\n\x08outcomes\x18\x06 \x03(\x0b\x32\x1c.hosting.internal.v1.Outcome\x12\x10\n\x08question\x18\x07 \x01(\x04\x12\x1b\n\nrestore_id\x18\x08 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x16\n\x04node\x18\t \x01(\tB\x08\xbaH\x05r\x03(\xfd\x01\"\x9a\x01\n\x07Outcome\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x11\n\tport_name\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\r\x12.\n\x04kind\x18\x04 \x01(\x0e\x32 .hosting.internal.v1.OutcomeKind\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x06 \x01(\r\"\x96\x01\n\x0e\x46ollowResponse\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\x13\n\x0bis_complete\x18\x03 \x01(\x08\x12*\n\x06routes\x18\x04 \x03(\x0b\x32\x1a.hosting.internal.v1.Route\x12\x0f\n\x07removed\x18\x05 \x03(\t\x12\x12\n\nrestore_id\x18\x06 \x01(\t\"\x92\x02\n\x05Route\x12\x18\n\x08owner_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x19\n\tport_name\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x08protocol\x18\x03 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0c\n\x04port\x18\x04 \x01(\r\x12\x0c\n\x04host\x18\x05 \x01(\t\x12\x0e\n\x06is_tls\x18\x06 \x01(\x08\x12\x17\n\x0f\x62\x61\x63kend_address\x18\x07 \x01(\t\x12\x14\n\x0c\x62\x61\x63kend_port\x18\x08 \x01(\r\x12\x13\n\x0bserver_name\x18\x0c \x01(\t\x12\x1a\n\x12sends_proxy_header\x18\n \x01(\x08\x12\x17\n\x0f\x63ounts_sessions\x18\r \x01(\x08\x12\x15\n\rrequires_slot\x18\x0e \x01(\x08*\x96\x01\n\x0bOutcomeKind\x12\x1c\n\x18OUTCOME_KIND_UNSPECIFIED\x10\x00\x12\x1a\n\x16OUTCOME_KIND_LISTENING\x10\x01\x12\x18\n\x14OUTCOME_KIND_REFUSED\x10\x02\x12\x18\n\x14OUTCOME_KIND_REMOVED\x10\x03\x12\x19\n\x15OUTCOME_KIND_UNSERVED\x10\x04\x32\xc3\x01\n\x06Routes\x12Q\n\x06\x46ollow\x12\".hosting.internal.v1.FollowRequest\x1a#.hosting.internal.v1.FollowResponse\x12\x66\n\rCountSessions\x12).hosting.internal.v1.CountSessionsRequest\x1a*.hosting.internal.v1.CountSessionsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,6 +36,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COUNTSESSIONSREQUEST'].fields_by_name['instance']._serialized_options = b'\272H\003\310\001\001'
   _globals['_COUNTSESSIONSREQUEST'].fields_by_name['lobbies']._loaded_options = None
   _globals['_COUNTSESSIONSREQUEST'].fields_by_name['lobbies']._serialized_options = b'\272H\006\222\001\003\020\220N'
+  _globals['_COUNTSESSIONSREQUEST'].fields_by_name['node']._loaded_options = None
+  _globals['_COUNTSESSIONSREQUEST'].fields_by_name['node']._serialized_options = b'\272H\005r\003(\375\001'
   _globals['_PLAYERSESSIONS'].fields_by_name['owner_id']._loaded_options = None
   _globals['_PLAYERSESSIONS'].fields_by_name['owner_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_PLAYERSESSIONS'].fields_by_name['addresses']._loaded_options = None
@@ -50,6 +52,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_FOLLOWREQUEST'].fields_by_name['wait_ms']._serialized_options = b'\272H\006*\004\030\240\234\001'
   _globals['_FOLLOWREQUEST'].fields_by_name['restore_id']._loaded_options = None
   _globals['_FOLLOWREQUEST'].fields_by_name['restore_id']._serialized_options = b'\272H\004r\002(@'
+  _globals['_FOLLOWREQUEST'].fields_by_name['node']._loaded_options = None
+  _globals['_FOLLOWREQUEST'].fields_by_name['node']._serialized_options = b'\272H\005r\003(\375\001'
   _globals['_OUTCOME'].fields_by_name['owner_id']._loaded_options = None
   _globals['_OUTCOME'].fields_by_name['owner_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_ROUTE'].fields_by_name['owner_id']._loaded_options = None
@@ -58,26 +62,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROUTE'].fields_by_name['port_name']._serialized_options = b'\272H\003\310\001\001'
   _globals['_ROUTE'].fields_by_name['protocol']._loaded_options = None
   _globals['_ROUTE'].fields_by_name['protocol']._serialized_options = b'\272H\003\310\001\001'
-  _globals['_OUTCOMEKIND']._serialized_start=1345
-  _globals['_OUTCOMEKIND']._serialized_end=1495
+  _globals['_OUTCOMEKIND']._serialized_start=1393
+  _globals['_OUTCOMEKIND']._serialized_end=1543
   _globals['_COUNTSESSIONSREQUEST']._serialized_start=87
-  _globals['_COUNTSESSIONSREQUEST']._serialized_end=238
-  _globals['_PLAYERSESSIONS']._serialized_start=240
-  _globals['_PLAYERSESSIONS']._serialized_end=351
-  _globals['_ADDRESSSESSIONS']._serialized_start=353
-  _globals['_ADDRESSSESSIONS']._serialized_end=413
-  _globals['_COUNTSESSIONSRESPONSE']._serialized_start=415
-  _globals['_COUNTSESSIONSRESPONSE']._serialized_end=493
-  _globals['_LOBBYADMISSIONS']._serialized_start=495
-  _globals['_LOBBYADMISSIONS']._serialized_end=530
-  _globals['_FOLLOWREQUEST']._serialized_start=533
-  _globals['_FOLLOWREQUEST']._serialized_end=755
-  _globals['_OUTCOME']._serialized_start=758
-  _globals['_OUTCOME']._serialized_end=912
-  _globals['_FOLLOWRESPONSE']._serialized_start=915
-  _globals['_FOLLOWRESPONSE']._serialized_end=1065
-  _globals['_ROUTE']._serialized_start=1068
-  _globals['_ROUTE']._serialized_end=1342
-  _globals['_ROUTES']._serialized_start=1498
-  _globals['_ROUTES']._serialized_end=1693
+  _globals['_COUNTSESSIONSREQUEST']._serialized_end=262
+  _globals['_PLAYERSESSIONS']._serialized_start=264
+  _globals['_PLAYERSESSIONS']._serialized_end=375
+  _globals['_ADDRESSSESSIONS']._serialized_start=377
+  _globals['_ADDRESSSESSIONS']._serialized_end=437
+  _globals['_COUNTSESSIONSRESPONSE']._serialized_start=439
+  _globals['_COUNTSESSIONSRESPONSE']._serialized_end=517
+  _globals['_LOBBYADMISSIONS']._serialized_start=519
+  _globals['_LOBBYADMISSIONS']._serialized_end=554
+  _globals['_FOLLOWREQUEST']._serialized_start=557
+  _globals['_FOLLOWREQUEST']._serialized_end=803
+  _globals['_OUTCOME']._serialized_start=806
+  _globals['_OUTCOME']._serialized_end=960
+  _globals['_FOLLOWRESPONSE']._serialized_start=963
+  _globals['_FOLLOWRESPONSE']._serialized_end=1113
+  _globals['_ROUTE']._serialized_start=1116
+  _globals['_ROUTE']._serialized_end=1390
+  _globals['_ROUTES']._serialized_start=1546
+  _globals['_ROUTES']._serialized_end=1741
 # @@protoc_insertion_point(module_scope)

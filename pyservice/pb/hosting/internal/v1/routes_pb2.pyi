@@ -22,16 +22,18 @@ OUTCOME_KIND_REMOVED: OutcomeKind
 OUTCOME_KIND_UNSERVED: OutcomeKind
 
 class CountSessionsRequest(_message.Message):
-    __slots__ = ("instance", "question", "is_settled", "lobbies")
+    __slots__ = ("instance", "question", "is_settled", "lobbies", "node")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     IS_SETTLED_FIELD_NUMBER: _ClassVar[int]
     LOBBIES_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     instance: str
     question: int
     is_settled: bool
     lobbies: _containers.RepeatedCompositeFieldContainer[PlayerSessions]
-    def __init__(self, instance: _Optional[str] = ..., question: _Optional[int] = ..., is_settled: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[PlayerSessions, _Mapping]]] = ...) -> None: ...
+    node: str
+    def __init__(self, instance: _Optional[str] = ..., question: _Optional[int] = ..., is_settled: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[PlayerSessions, _Mapping]]] = ..., node: _Optional[str] = ...) -> None: ...
 
 class PlayerSessions(_message.Message):
     __slots__ = ("owner_id", "addresses")
@@ -62,7 +64,7 @@ class LobbyAdmissions(_message.Message):
     def __init__(self, has_slot: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class FollowRequest(_message.Message):
-    __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question", "restore_id")
+    __slots__ = ("edge_id", "instance", "epoch", "version", "wait_ms", "outcomes", "question", "restore_id", "node")
     EDGE_ID_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +73,7 @@ class FollowRequest(_message.Message):
     OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     QUESTION_FIELD_NUMBER: _ClassVar[int]
     RESTORE_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
     edge_id: str
     instance: str
     epoch: int
@@ -79,7 +82,8 @@ class FollowRequest(_message.Message):
     outcomes: _containers.RepeatedCompositeFieldContainer[Outcome]
     question: int
     restore_id: str
-    def __init__(self, edge_id: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., question: _Optional[int] = ..., restore_id: _Optional[str] = ...) -> None: ...
+    node: str
+    def __init__(self, edge_id: _Optional[str] = ..., instance: _Optional[str] = ..., epoch: _Optional[int] = ..., version: _Optional[int] = ..., wait_ms: _Optional[int] = ..., outcomes: _Optional[_Iterable[_Union[Outcome, _Mapping]]] = ..., question: _Optional[int] = ..., restore_id: _Optional[str] = ..., node: _Optional[str] = ...) -> None: ...
 
 class Outcome(_message.Message):
     __slots__ = ("owner_id", "port_name", "port", "kind", "reason", "backend_port")

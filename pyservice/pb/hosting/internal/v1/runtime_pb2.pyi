@@ -8,20 +8,24 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class WantedRequest(_message.Message):
-    __slots__ = ("run", "after_sequence", "wait_ms", "capacity", "unspecified", "unreachable")
+    __slots__ = ("run", "after_sequence", "wait_ms", "capacity", "unspecified", "unreachable", "silent_nodes", "cordoned_nodes")
     RUN_FIELD_NUMBER: _ClassVar[int]
     AFTER_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     CAPACITY_FIELD_NUMBER: _ClassVar[int]
     UNSPECIFIED_FIELD_NUMBER: _ClassVar[int]
     UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
+    SILENT_NODES_FIELD_NUMBER: _ClassVar[int]
+    CORDONED_NODES_FIELD_NUMBER: _ClassVar[int]
     run: str
     after_sequence: int
     wait_ms: int
     capacity: Capacity
     unspecified: _containers.RepeatedScalarFieldContainer[str]
     unreachable: _containers.RepeatedCompositeFieldContainer[UnreachableLobby]
-    def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., unspecified: _Optional[_Iterable[str]] = ..., unreachable: _Optional[_Iterable[_Union[UnreachableLobby, _Mapping]]] = ...) -> None: ...
+    silent_nodes: _containers.RepeatedScalarFieldContainer[str]
+    cordoned_nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[str] = ..., after_sequence: _Optional[int] = ..., wait_ms: _Optional[int] = ..., capacity: _Optional[_Union[Capacity, _Mapping]] = ..., unspecified: _Optional[_Iterable[str]] = ..., unreachable: _Optional[_Iterable[_Union[UnreachableLobby, _Mapping]]] = ..., silent_nodes: _Optional[_Iterable[str]] = ..., cordoned_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class UnreachableLobby(_message.Message):
     __slots__ = ("lobby_id", "problem")
@@ -32,7 +36,7 @@ class UnreachableLobby(_message.Message):
     def __init__(self, lobby_id: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class Capacity(_message.Message):
-    __slots__ = ("kinds", "cpu_millicores", "memory_mb", "free_cpu_millicores", "free_memory_mb", "isolation", "unenforced")
+    __slots__ = ("kinds", "cpu_millicores", "memory_mb", "free_cpu_millicores", "free_memory_mb", "isolation", "unenforced", "is_elastic")
     KINDS_FIELD_NUMBER: _ClassVar[int]
     CPU_MILLICORES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
@@ -40,6 +44,7 @@ class Capacity(_message.Message):
     FREE_MEMORY_MB_FIELD_NUMBER: _ClassVar[int]
     ISOLATION_FIELD_NUMBER: _ClassVar[int]
     UNENFORCED_FIELD_NUMBER: _ClassVar[int]
+    IS_ELASTIC_FIELD_NUMBER: _ClassVar[int]
     kinds: _containers.RepeatedScalarFieldContainer[str]
     cpu_millicores: int
     memory_mb: int
@@ -47,10 +52,11 @@ class Capacity(_message.Message):
     free_memory_mb: int
     isolation: str
     unenforced: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., cpu_millicores: _Optional[int] = ..., memory_mb: _Optional[int] = ..., free_cpu_millicores: _Optional[int] = ..., free_memory_mb: _Optional[int] = ..., isolation: _Optional[str] = ..., unenforced: _Optional[_Iterable[str]] = ...) -> None: ...
+    is_elastic: bool
+    def __init__(self, kinds: _Optional[_Iterable[str]] = ..., cpu_millicores: _Optional[int] = ..., memory_mb: _Optional[int] = ..., free_cpu_millicores: _Optional[int] = ..., free_memory_mb: _Optional[int] = ..., isolation: _Optional[str] = ..., unenforced: _Optional[_Iterable[str]] = ..., is_elastic: _Optional[bool] = ...) -> None: ...
 
 class WantedResponse(_message.Message):
-    __slots__ = ("run", "sequence", "is_complete", "lobbies", "gone", "http_address", "grpc_address")
+    __slots__ = ("run", "sequence", "is_complete", "lobbies", "gone", "http_address", "grpc_address", "silent_nodes")
     RUN_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     IS_COMPLETE_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +64,7 @@ class WantedResponse(_message.Message):
     GONE_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     GRPC_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SILENT_NODES_FIELD_NUMBER: _ClassVar[int]
     run: str
     sequence: int
     is_complete: bool
@@ -65,7 +72,8 @@ class WantedResponse(_message.Message):
     gone: _containers.RepeatedScalarFieldContainer[str]
     http_address: str
     grpc_address: str
-    def __init__(self, run: _Optional[str] = ..., sequence: _Optional[int] = ..., is_complete: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[WantedLobby, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ...) -> None: ...
+    silent_nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, run: _Optional[str] = ..., sequence: _Optional[int] = ..., is_complete: _Optional[bool] = ..., lobbies: _Optional[_Iterable[_Union[WantedLobby, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., http_address: _Optional[str] = ..., grpc_address: _Optional[str] = ..., silent_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class WantedLobby(_message.Message):
     __slots__ = ("lobby_id", "namespace_id", "version_id", "is_stopping", "spec", "is_later")
@@ -323,3 +331,48 @@ class LeasesResponse(_message.Message):
     SERVER_IDS_FIELD_NUMBER: _ClassVar[int]
     server_ids: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, server_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class BindPortsRequest(_message.Message):
+    __slots__ = ("owner_id", "node", "host")
+    OWNER_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    owner_id: str
+    node: str
+    host: str
+    def __init__(self, owner_id: _Optional[str] = ..., node: _Optional[str] = ..., host: _Optional[str] = ...) -> None: ...
+
+class BindPortsResponse(_message.Message):
+    __slots__ = ("ports",)
+    class PortsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: PublicPort
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[PublicPort, _Mapping]] = ...) -> None: ...
+    PORTS_FIELD_NUMBER: _ClassVar[int]
+    ports: _containers.MessageMap[str, PublicPort]
+    def __init__(self, ports: _Optional[_Mapping[str, PublicPort]] = ...) -> None: ...
+
+class NodeGoneRequest(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    def __init__(self, node: _Optional[str] = ...) -> None: ...
+
+class NodeGoneResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class EmptyLobbiesRequest(_message.Message):
+    __slots__ = ("empty_ms",)
+    EMPTY_MS_FIELD_NUMBER: _ClassVar[int]
+    empty_ms: int
+    def __init__(self, empty_ms: _Optional[int] = ...) -> None: ...
+
+class EmptyLobbiesResponse(_message.Message):
+    __slots__ = ("lobby_ids",)
+    LOBBY_IDS_FIELD_NUMBER: _ClassVar[int]
+    lobby_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, lobby_ids: _Optional[_Iterable[str]] = ...) -> None: ...
