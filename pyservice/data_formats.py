@@ -19,12 +19,18 @@ from pyservice.timestamps import now_ms, rfc3339
 FILE: Final = "formats.json"
 UNFINISHED_RESTORE: Final = "unfinished-restore"
 """File that a directory has while `pyservice restore` writes it."""
-RECORDS_REVISION: Final = "0016"
+RECORDS_REVISION: Final = "0018"
 FEED_FORMAT: Final = 1
 
 _FORMATS: Final = {"journal": 2, "records": int(RECORDS_REVISION), "feed": FEED_FORMAT, "runs": 1}
 """The journal's format is that of its segments. `runs` are the folders of game servers."""
-_KEYS: Final = ("keys.json", "control/keys.json")
+CONTROL_KEYS: Final = "control/keys.json"
+KEY_FILES: Final = ("keys.json", CONTROL_KEYS)
+"""Keys of the data plane and of the control plane."""
+
+
+class DataMissing(Exception):
+    """The folder lacks the data of a service. The message says what to do."""
 
 
 class FormatsRefused(Exception):
@@ -52,6 +58,26 @@ class _Noted(NamedTuple):
     release: _Release
     before: _Release | None
     committed_ms: int
+
+
+def require_data(data_dir: Path) -> None:
+    """Raises DataMissing if no service has used the folder, and OSError if it cannot be read."""
+    # A new service writes FILE first.
+    if not any((data_dir / name).exists() for name in (FILE, *KEY_FILES)):
+        raise DataMissing(
+            f"{data_dir} is no data directory of a service: give the --data-dir of `pyservice serve`"
+        )
+
+
+def require_keys(data_dir: Path) -> None:
+    """Raises DataMissing if the folder lacks keys, so that tokens and links of a service would end."""
+    for name in KEY_FILES:
+        if not (data_dir / name).exists():
+            raise DataMissing(
+                f"{data_dir / name} is missing, and without it tokens and links of the service end. "
+                "Nothing was changed: use the data directory of the earlier service, or restore its "
+                "backup into a new one, without a database URL"
+            )
 
 
 def has_unfinished_restore(data_dir: Path) -> bool:
@@ -102,9 +128,12 @@ def require_formats(data_dir: Path) -> None:
 
 
 def commit_upgrade(data_dir: Path) -> str:
-    """Allows the formats of this release. Returns what the operator should know. Raises OSError."""
-    noted, this = _noted(data_dir), _this_release()
-    if noted is None or noted.release.formats == this.formats:
+    """Allows the formats of this release. Returns what the operator should know.
+
+    Raises DataMissing and OSError.
+    """
+    noted, this = _noted_by_service(data_dir), _this_release()
+    if noted.release.formats == this.formats:
         return f"nothing to commit: {data_dir} has the formats of this release"
     _note(data_dir, _Noted(this, noted.release, now_ms()))
     return f"committed: the next start upgrades {data_dir} from {noted.release.name} to {this.name}"
@@ -113,12 +142,10 @@ def commit_upgrade(data_dir: Path) -> str:
 def rollback_losses(data_dir: Path) -> tuple[bool, str]:
     """Returns whether the release before can read the directory, and a text for the operator.
 
-    Raises OSError.
+    Raises DataMissing and OSError.
     """
-    noted, this = _noted(data_dir), _this_release()
-    if noted is None:
-        return True, f"{data_dir} has no data"
-    release, before, committed_ms = noted
+    release, before, committed_ms = _noted_by_service(data_dir)
+    this = _this_release()
     if release.name != this.name:
         return True, f"nothing was changed: release {release.name} goes on, and nothing is lost"
     if before is None:
@@ -137,10 +164,17 @@ def _this_release() -> _Release:
     return _Release(version, _FORMATS)
 
 
+def _noted_by_service(data_dir: Path) -> _Noted:
+    require_data(data_dir)
+    noted = _noted(data_dir)
+    assert noted is not None
+    return noted
+
+
 def _noted(data_dir: Path) -> _Noted | None:
     """Returns None for a directory without data. Raises OSError."""
     # A new service writes the file before its keys.
-    has_keys = any((data_dir / name).exists() for name in _KEYS)
+    has_keys = any((data_dir / name).exists() for name in KEY_FILES)
     path = data_dir / FILE
     try:
         return _parse(json.loads(path.read_bytes()))

@@ -1,4 +1,4 @@
-"""Entry points of the service's roles: both planes together, data plane, control plane, edge-guard.
+"""Entry points of the service's roles: both planes together, data plane, control plane, edge-guard, node.
 
 Each entry point imports the module of its role when it is called.
 """
@@ -12,6 +12,7 @@ from pyservice.process.launch import Launch
 from pyservice.settings import Settings
 
 if TYPE_CHECKING:
+    from pyservice.edge_guard.absent_edge_guard import AbsentEdgeGuard
     from pyservice.edge_guard.supervision import EdgeGuard
 
 _MODULES: Final = {
@@ -27,6 +28,7 @@ __all__ = [
     "run_control",
     "run_data",
     "run_edge_guard",
+    "run_node",
 ]
 
 
@@ -37,7 +39,11 @@ def run_all(launch: Launch) -> int:
     """
     from pyservice.process.supervisor import run
 
-    def make_edge_guard() -> EdgeGuard:
+    def make_edge_guard() -> EdgeGuard | AbsentEdgeGuard:
+        if launch.settings.is_on_cluster:
+            from pyservice.edge_guard.absent_edge_guard import AbsentEdgeGuard
+
+            return AbsentEdgeGuard()
         # The supervisor starts its children first, because this import is slow.
         from pyservice.edge_guard.supervision import EdgeGuard
 
@@ -68,6 +74,12 @@ def run_edge_guard(launch: Launch) -> int:
     from pyservice.app.edge_guard_role import run_edge_guard_role
 
     return run_edge_guard_role(launch)
+
+
+def run_node(launch: Launch) -> int:
+    from pyservice.app.node_role import run_node_role
+
+    return run_node_role(launch)
 
 
 def run_control(launch: Launch) -> int:

@@ -11,6 +11,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Final, NoReturn
 
+from pyservice.app.game_server_placement import game_server_placement, node_listener
 from pyservice.app.object_storage import ObjectStorage
 from pyservice.app.public_servers import transport_settings
 from pyservice.backup.last_backup import last_backup_ms
@@ -44,6 +45,7 @@ from pyservice.control.namespace_access import NamespaceAccessOperations
 from pyservice.control.namespaces import NamespaceChange, NamespaceOperations
 from pyservice.control.object_store_health import ObjectStoreHealthCheck
 from pyservice.control.operations import Handlers, operation_table
+from pyservice.control.placement import PlacementUnusable
 from pyservice.control.player_counts import PlayerCountReader, PlayerCounts
 from pyservice.control.quotas import QuotaAdministration, QuotaChecks, QuotaOperations
 from pyservice.control.rays import RayStore
@@ -95,7 +97,9 @@ from pyservice.transport import TransportSettings
 from pyservice.transport.rate_limits import Limits
 from pyservice.watch import LongPolls, Topics
 
-FAILURES: Final[tuple[type[Exception], ...]] = (DatabaseUnusable, BackgroundTaskDied)
+FAILURES: Final[tuple[type[Exception], ...]] = (
+    *(DatabaseUnusable, BackgroundTaskDied, PlacementUnusable),
+)
 """Logged without a traceback."""
 
 _INTERNAL: Final = "hosting.internal.v1"
@@ -140,6 +144,7 @@ class ControlPlane:
         self._ids = RecordIds()
         self._audit = AuditLog(self._ids, self._topics, settings=settings.audit)
         self._client = InternalClient(settings.admin_socket)
+        self._nodes = node_listener(settings)
         self._is_wired = False
         self._reload_due: Callable[[], Settings] | None = None
 
@@ -151,6 +156,8 @@ class ControlPlane:
         # If a background task dies, the process exits and the supervisor restarts it. Players need
         # no control plane.
         self._tasks = BackgroundTasks(signals.stop.set)
+        if self._nodes is not None:
+            await self._nodes.start()
         is_logged = False
         while not signals.stop.is_set():
             try:
@@ -176,6 +183,8 @@ class ControlPlane:
                 if self._settings.public_base is None and self._settings.http.port == 0:
                     await signals.unless_stopped(self._data_plane.find_http_address())
                 return True
+        if self._nodes is not None:
+            await self._nodes.stop()
         await self._database.close()
         return False
 
@@ -215,6 +224,8 @@ class ControlPlane:
             lambda game_id: self._topics.bump(game_topic(game_id)),
             self._audit,
         )
+        if self._nodes is not None:
+            self._nodes.serve_archives(self._database, self._files.objects)
         self._gate = CallAuthenticator(self._database)
         self._refusals = RefusedChanges(self._database, self._audit, self._gate)
         self._counts = PlayerCounts()
@@ -232,15 +243,7 @@ class ControlPlane:
         self._ray_store = RayStore(self._database, settings.rays.stored)
         self._rays = RayExport(settings, CONTROL_SERVICE, self._metrics.rays, self._ray_store.store)
         self._platform = ServiceInfoOperations(settings, self._database, links)
-        self._runtime = GameRuntime(
-            settings,
-            self._database,
-            self._files.objects,
-            data_plane,
-            self._topics,
-            self._record_lookup,
-            self._owner.group_id,
-        )
+        self._runtime = self._game_runtime(data_plane)
         self._server_retention = ServerRetention(
             self._database, data_plane.leased_servers, self._runtime.remove_run
         )
@@ -256,6 +259,15 @@ class ControlPlane:
         operations = self._operations(links, data_plane)
         self._tokens = operations.tokens
         self._wire_servers(operations, self._administration(operations, data_plane))
+
+    def _game_runtime(self, data_plane: DataPlaneClient) -> GameRuntime:
+        settings, database = self._settings, self._database
+        placement = game_server_placement(
+            settings, database, self._files.objects, data_plane, self._owner.group_id, self._nodes
+        )
+        return GameRuntime(
+            settings, database, placement, data_plane, self._topics, self._record_lookup
+        )
 
     def _administration(self, operations: Handlers, data_plane: DataPlaneClient) -> AdminOperations:
         database, epoch = self._database, self._owner.source_epoch
@@ -332,10 +344,11 @@ class ControlPlane:
         deletions = self._deletions = Deletions(
             database, uploading, data_plane, self._owner.source_epoch, self._runtime.remove_run
         )
+        runtime = self._runtime
 
         def on_deleted() -> None:
             self._gate.clear_cache()
-            self._runtime.servers.compare_again()
+            runtime.servers.compare_again()
             deletions.start_removal()
 
         self._devices = DeviceLinkOperations(records, DeviceLinkKeys(self._keys), links)
@@ -344,7 +357,7 @@ class ControlPlane:
             self._files.objects,
             self._ids,
             self._record_lookup,
-            self._runtime,
+            runtime,
             quotas=self._quotas,
             audit=self._audit,
         )
@@ -361,14 +374,11 @@ class ControlPlane:
             quotas=QuotaOperations(
                 database,
                 self._quotas,
-                {
-                    CONFIGURATION_BYTES: self._feeder.memory.of_group,
-                    LOG_BYTES: self._log_quota.use,
-                },
+                {CONFIGURATION_BYTES: self._feeder.memory.of_group, LOG_BYTES: self._log_quota.use},
             ),
             audit=AuditLogOperations(database, self._topics),
             namespaces=NamespaceOperations(
-                records, self._feeder, one, links, deletions, on_deleted
+                records, self._feeder, one, links, deletions, on_deleted, runtime.version_activated
             ),
             namespace_access=NamespaceAccessOperations(database, one, settings.domains.of_service),
             tokens=TokenOperations(
@@ -382,32 +392,33 @@ class ControlPlane:
                 database,
                 data_plane,
                 self._record_lookup,
-                self._runtime.started_ms,
-                self._runtime.problem,
+                runtime.started_ms,
+                runtime.problem,
                 self._usage.of_owner,
                 self._traffic.sessions,
             ),
             rays=self._ray_store,
-            builds=BuildOperations(records, uploading, deletions, self._runtime),
+            builds=BuildOperations(records, uploading, deletions, runtime),
             uploads=UploadOperations(uploading),
             sites=SiteOperations(records, uploading, deletions),
             pictures=GamePictureOperations(records, uploading, deletions, links),
             servers=ServerOperations(
                 records,
                 data_plane,
-                self._runtime.servers,
-                self._runtime,
+                runtime.servers,
+                runtime,
                 ServerNode(
                     {region.name_id for region in settings.regions},
-                    self._runtime.kinds,
+                    runtime,
                     settings.edge.node_address,
                     settings.runtime.host_ports.numbers,
                     DrainFile.of(settings).refusal,
+                    is_on_cluster=settings.is_on_cluster,
                 ),
-                self._runtime.problem,
+                runtime.problem,
                 self._usage.of_owner,
             ),
-            process_logs=self._runtime.logs,
+            process_logs=runtime.logs,
             exports=self._exports,
         )
 
@@ -424,6 +435,7 @@ class ControlPlane:
             verification_allowed_networks=settings.verification_allowed_networks,
             captcha_providers=settings.captcha.endpoints,
             host_ports=settings.runtime.host_ports.numbers,
+            is_on_cluster=settings.is_on_cluster,
         )
 
     async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
@@ -468,6 +480,7 @@ class ControlPlane:
             object_store_problem=self._object_store_watch.problem,
             servers=self._runtime.server_states(),
             owner_epoch=self._ownership.epoch,
+            nodes=self._runtime.nodes(),
         )
 
     async def start(self) -> dict[str, str]:
@@ -551,6 +564,8 @@ class ControlPlane:
         await self._refusals.job.attempt(self._refusals.flush)
         await self._rays.close()
         await asyncio.to_thread(self._files.close)
+        if self._nodes is not None:
+            await self._nodes.stop()
         await self._cdn_client.close()
         await self._client.close()
         await self._database.close()

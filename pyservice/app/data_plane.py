@@ -23,6 +23,7 @@ from pyservice.dataplane.admission_checks import CaptchaCheck, VerificationCheck
 from pyservice.dataplane.attached_lobbies import AttachedLobbies, AttachedLobbyContext
 from pyservice.dataplane.channel_events import ChannelEvents
 from pyservice.dataplane.cloud_token_check import CloudTokenCheck
+from pyservice.dataplane.cluster_routes import ClusterRoutes
 from pyservice.dataplane.configuration_feed import ConfigurationFeed
 from pyservice.dataplane.development_mocks import MockOperations
 from pyservice.dataplane.facts_outbox import FactsOutbox
@@ -353,7 +354,9 @@ class DataPlane:
         return table | ChannelEvents(native, engine_, topics).operations()
 
     def _wire_monitors(self) -> None:
-        settings = self._settings
+        settings, routes = self._settings, self._processes.routes
+        if isinstance(routes, ClusterRoutes):
+            routes.is_listener_late = lambda: self._control.is_late
         monitors = HealthMonitors(
             journal=JournalStallMonitor(self._engine.status),
             storage=DiskReserveMonitor(settings.data_dir, settings.storage_reserve_bytes),
@@ -381,6 +384,9 @@ class DataPlane:
             self._tasks.own(type(monitor).__name__, monitor.run())
 
     async def _scrape(self) -> bytes:
+        if self._settings.is_on_cluster:
+            # Each node has an edge-guard with metrics of its own.
+            return await self._control.scrape()
         control, edge = await asyncio.gather(self._control.scrape(), self._edge.scrape())
         return edge + control
 
@@ -502,7 +508,8 @@ def _engine_limits(settings: Settings) -> engine.EngineLimits:
         find_wait_ms=settings.find_wait_ms,
         start_limit_ms=settings.start_limit_ms,
         port_quarantine_ms=settings.port_rest_ms,
-        public_ports=settings.edge.public_ports,
+        public_ports=settings.public_ports,
+        binds_ports_later=settings.is_on_cluster,
         segment_bytes=settings.journal.segment_bytes,
         boot_id_path=settings.journal.boot_id_path,
     )

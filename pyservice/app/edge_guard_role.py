@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from pyservice.edge_guard.supervision import EdgeGuard
+from pyservice.edge_guard.supervisor_mark import SupervisorMark
 from pyservice.observability.logging import configure_logging, get_logger
 from pyservice.process.launch import GUARD_LOCK, Launch, run_locked
 from pyservice.process.plane_process import stop_after_drain
@@ -18,22 +21,32 @@ def run_edge_guard_role(launch: Launch) -> int:
     settings = launch.settings
     configure_logging(level=settings.log_level, format=settings.log_format)
     locks = [(settings.data_dir / "edge", GUARD_LOCK)]
-    return run_locked(launch, locks, lambda: _EdgeGuardRole(launch).live())
+    return run_locked(launch, locks, lambda: EdgeGuardRole(launch).live())
 
 
-class _EdgeGuardRole:
-    def __init__(self, launch: Launch) -> None:
+class EdgeGuardRole:
+    def __init__(
+        self,
+        launch: Launch,
+        addresses: Mapping[str, str] = MappingProxyType({}),
+        mark: SupervisorMark | None = None,
+    ) -> None:
+        """`addresses` are further ones of this process, for its ready report.
+
+        With a `mark`, a later process may take edge-guard over.
+        """
         self._launch = launch
-        self._signals = StopSignals()
-        self._guard = EdgeGuard(launch.settings, launch.reread, is_alone=True)
+        self._addresses = addresses
+        self.signals = StopSignals()
+        self.edge_guard = EdgeGuard(launch.settings, launch.reread, is_alone=True, mark=mark)
         self._status = 0
 
     async def live(self) -> int:
         """Runs edge-guard until a stop signal or a failed start. Returns the exit status."""
-        signals = self._signals
-        signals.install(asyncio.get_running_loop(), self._guard.reload)
+        signals = self.signals
+        signals.install(asyncio.get_running_loop(), self.edge_guard.reload)
         keep_task = asyncio.create_task(
-            self._guard.keep(signals.stop, asyncio.Event(), self._give_up)
+            self.edge_guard.keep(signals.stop, asyncio.Event(), self._give_up)
         )
         report_task = asyncio.create_task(self._report_ready())
         settings = self._launch.settings
@@ -44,22 +57,22 @@ class _EdgeGuardRole:
         signals.stop.set()
         drain_task.cancel()
         await keep_task
-        if not await self._guard.leave(signals.forced):
+        if not await self.edge_guard.leave(signals.forced):
             self._status = 1
         await report_task
         return self._status
 
     async def _report_ready(self) -> None:
-        await self._signals.unless_stopped(self._guard.serves.wait())
-        if self._signals.stop.is_set():
+        await self.signals.unless_stopped(self.edge_guard.serves.wait())
+        if self.signals.stop.is_set():
             return
         admin = self._launch.settings.data_dir.resolve() / "edge" / "admin.sock"
-        report = {"edge_admin": str(admin)}
+        report = {"edge_admin": str(admin), **self._addresses}
         _log.info("ready", **report)
         path = self._launch.ready_file
         if path is not None:
-            await report_ready(path, report, self._signals)
+            await report_ready(path, report, self.signals)
 
     def _give_up(self) -> None:
         self._status = 1
-        self._signals.stop.set()
+        self.signals.stop.set()

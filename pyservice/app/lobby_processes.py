@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final
 
+from pyservice.dataplane.cluster_routes import ClusterRoutes
 from pyservice.dataplane.draining import Draining
 from pyservice.dataplane.edge_routes import EdgeRoutes
 from pyservice.dataplane.engine import Engine
@@ -40,10 +41,16 @@ class LobbyProcesses:
         self.player_addresses = PlayerAddresses(
             job, edge.address, edge.node_address, has_certificate=bool(edge.certificates)
         )
-        self.player_sessions = PlayerSessions(engine.processes)
+        self._liveness = EdgeGuardLiveness(settings.data_dir)
+        self.routes = self._routes(settings, engine, restore_id)
+        cluster = self.routes if isinstance(self.routes, ClusterRoutes) else None
+        self.player_sessions = PlayerSessions(
+            engine.processes, *([] if cluster is None else [cluster.node_of])
+        )
         self.runtime = RuntimeConnection(
             engine, namespaces, self.player_addresses, self.player_sessions
         )
+        self.runtime.nodes = cluster
         self.lobby_resources = LobbyResources(engine, namespaces, self.runtime.size_of_lobby)
         self.quota = LobbyQuota(engine.counts, namespaces, self.lobby_resources, settings.quotas)
         self.lobby_templates = LobbyTemplates(
@@ -54,14 +61,6 @@ class LobbyProcesses:
             quota=self.quota,
             prevented=self._start_refusal,
         )
-        self._liveness = EdgeGuardLiveness(settings.data_dir)
-        self.routes = EdgeRoutes(
-            engine,
-            self.player_addresses,
-            engine.status().epoch,
-            self._liveness,
-            restore_id,
-        )
         regions = [region.name_id for region in settings.regions]
         grace_ms = settings.empty_lobby_grace_ms
         self.lobby_scaler = LobbyScaler(
@@ -71,6 +70,7 @@ class LobbyProcesses:
             regions,
             grace_ms,
             is_draining=lambda: self.draining.is_draining,
+            is_lobby_draining=lambda lobby: self.draining.is_lobby_draining(lobby),
         )
         self.draining = Draining(
             DrainFile.of(settings),
@@ -78,11 +78,25 @@ class LobbyProcesses:
             namespaces.labels,
             count_servers,
             self.lobby_scaler.all_changed,
+            self.runtime.is_on_cordoned_node,
         )
+        self.runtime.on_cordon = self.lobby_scaler.all_changed
         self.runtime.on_lobby_crashed = self.lobby_scaler.lobby_crashed
         namespaces.on_version_replaced = self.runtime.other_versions.keep_if_starting
         self.runtime.wait_server_served = self.routes.wait_server_served
         self.runtime.wait_lobby_served = self.routes.wait_lobby_served
+
+    def _routes(
+        self, settings: Settings, engine: Engine, restore_id: str
+    ) -> EdgeRoutes | ClusterRoutes:
+        addresses, epoch = self.player_addresses, engine.status().epoch
+
+        def routes_of(node: str) -> EdgeRoutes:
+            return EdgeRoutes(engine, addresses, epoch, None, restore_id, node)
+
+        if settings.is_on_cluster:
+            return ClusterRoutes(engine, routes_of)
+        return EdgeRoutes(engine, addresses, epoch, self._liveness, restore_id)
 
     def _start_refusal(self, mode: ResolvedMode) -> ServiceError | None:
         return self.draining.refusal() or self.routes.start_refusal(mode)
@@ -109,6 +123,9 @@ class LobbyProcesses:
             f"{_INTERNAL}.Runtime.PlaceServer": runtime.place_server,
             f"{_INTERNAL}.Runtime.EndLease": runtime.end_lease,
             f"{_INTERNAL}.Runtime.Leases": runtime.leases,
+            f"{_INTERNAL}.Runtime.BindPorts": runtime.bind_ports,
+            f"{_INTERNAL}.Runtime.NodeGone": runtime.node_gone,
+            f"{_INTERNAL}.Runtime.EmptyLobbies": self.draining.empty_lobbies,
             f"{_INTERNAL}.Routes.Follow": self.routes.follow,
             f"{_INTERNAL}.Routes.CountSessions": self.player_sessions.count,
         }
@@ -116,5 +133,6 @@ class LobbyProcesses:
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         yield "LobbyScaling", self.lobby_scaler.run()
         yield "Drain", self.draining.run()
-        yield "EdgeGuardLiveness", self._liveness.run()
+        if isinstance(self.routes, EdgeRoutes):
+            yield "EdgeGuardLiveness", self._liveness.run()
         yield "EdgeRoutes", self.routes.run()

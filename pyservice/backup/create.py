@@ -12,7 +12,6 @@ from typing import Final
 
 import obstore
 
-from pyservice.auth import keyring
 from pyservice.backup.backup_names import new_name, require_own, service_id, service_of
 from pyservice.backup.last_backup import write_last_backup
 from pyservice.backup.manifest import (
@@ -29,6 +28,7 @@ from pyservice.backup.manifest import (
 )
 from pyservice.backup.references import missing_objects
 from pyservice.backup.target import BUCKET, BackupFailed, Store, StoredFile, Target
+from pyservice.data_formats import KEY_FILES
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.settings import Settings
@@ -36,7 +36,6 @@ from pyservice.storage.database import Database
 from pyservice.storage.record_copy import RECORDS, copy_records
 from pyservice.transport.native import version
 
-_KEYS: Final = (keyring.FILE, "control/keys.json")
 _OWNER_TOKEN: Final = "control/owner.token"
 _KEPT: Final = "kept"
 _ATTEMPTS: Final = 3
@@ -108,12 +107,12 @@ def _contents(data_dir: Path) -> dict[str, bytes]:
     """Returns keys and configurations by path."""
     configurations = [f"feed/{path.name}" for path in sorted((data_dir / "feed").glob("*.cfg"))]
     contents = {}
-    for path in (*_KEYS, _OWNER_TOKEN, *configurations):
+    for path in (*KEY_FILES, _OWNER_TOKEN, *configurations):
         try:
             contents[path] = (data_dir / path).read_bytes()
         except FileNotFoundError:
             # Operators remove the token. A configuration can be removed meanwhile.
-            if path in _KEYS:
+            if path in KEY_FILES:
                 raise BackupFailed(
                     f"{data_dir / path} is missing: start the service first"
                 ) from None

@@ -25,12 +25,8 @@ class Encryption:
     """Encrypts for `recipients`, which are public keys, and decrypts with the private keys of a file."""
 
     def __init__(self, recipients: Sequence[str] = (), identity_file: Path | None = None) -> None:
-        try:
-            self._recipients = [pyrage.x25519.Recipient.from_str(one) for one in recipients]
-        except pyrage.RecipientError:
-            raise KeyUnusable(
-                "backup.recipients has a value that is not a public key such as age1..."
-            ) from None
+        # The settings have checked them.
+        self._recipients = [pyrage.x25519.Recipient.from_str(one) for one in recipients]
         self._identities = [] if identity_file is None else _identities(identity_file)
         self.fingerprint = _fingerprint(self._recipients)
         """Digest of all recipients. Empty without any."""

@@ -42,15 +42,26 @@ class StoredFile(NamedTuple):
 Store = LocalStore | S3Store
 
 
+def make_target(target: str) -> None:
+    """Creates the folder of a new target. Raises BackupFailed."""
+    if target.startswith(BUCKET):
+        return
+    try:
+        _make_folder(Path(target))
+    except OSError as error:
+        raise BackupFailed(f"{target} cannot be used: {error.strerror}") from None
+
+
 def open_target(target: str) -> Store:
-    """Returns the store of a target. The environment has the credentials of a bucket, as for the tools of AWS."""
+    """Returns the store of a target. The environment has the credentials of a bucket, as for the tools of AWS.
+
+    Raises BackupFailed if the folder of a target does not exist.
+    """
     if target.startswith(BUCKET):
         return S3Store.from_url(target)
     folder = Path(target)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise BackupFailed(f"{target} cannot be used: {error.strerror}") from None
+    if not folder.is_dir():
+        raise BackupFailed(f"{target} does not exist: name the target of pyservice backup create")
     return LocalStore(prefix=folder, automatic_cleanup=True)
 
 
@@ -77,10 +88,10 @@ def _write_file(path: Path, blocks: Iterator[bytes]) -> None:
     Otherwise the kernel writes some hundred megabytes at once after half a minute. Syncs of the
     journal then wait for them.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder(path.parent)
     unfinished = path.with_name(path.name + _UNFINISHED)
     try:
-        with unfinished.open("wb") as file:
+        with open(unfinished, "wb", opener=_open_private) as file:
             for block in blocks:
                 file.write(block)
                 file.flush()
@@ -90,6 +101,17 @@ def _write_file(path: Path, blocks: Iterator[bytes]) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _make_folder(folder: Path) -> None:
+    """Creates the folder and its parents with mode 0700, where they are missing."""
+    if not folder.parent.exists():
+        _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
 
 
 class Target:

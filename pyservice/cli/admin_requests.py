@@ -23,15 +23,11 @@ from pyservice.pb.hosting.v1 import groups_pb2
 from pyservice.process.directory_lock import (
     LOCK_FILE,
     SUPERVISOR_LOCK_FILE,
-    lock_holder_pid,
     running_holder_pid,
 )
 from pyservice.process.launch import GUARD_LOCK
 from pyservice.rpc import InternalClient
 from pyservice.timestamps import rfc3339
-
-_OF_A_SERVICE: Final = frozenset({"keys.json", "control", LOCK_FILE, SUPERVISOR_LOCK_FILE})
-"""Names of which each data directory has one."""
 
 
 class RequestFailed(Exception):
@@ -44,8 +40,8 @@ def send_request(socket_path: Path, data_dir: Path, method: str, request: Messag
         return asyncio.run(_send(socket_path, method, request))
     except ServiceError as error:
         raise RequestFailed(str(error)) from None
-    except Unreachable as error:
-        raise RequestFailed(_unreachable(data_dir, str(error))) from None
+    except Unreachable:
+        raise RequestFailed(_unreachable(socket_path, data_dir)) from None
     except OSError as error:
         raise RequestFailed(str(error)) from None
 
@@ -55,26 +51,15 @@ async def _send(socket_path: Path, method: str, request: Message) -> Any:
         return await client.call(method, request)
 
 
-def _unreachable(data_dir: Path, error: str) -> str:
-    """Returns why no service answers: a wrong folder, a stopped service, or another error."""
-    try:
-        is_of_service = is_data_dir(data_dir)
-    except OSError as problem:
-        return f"{data_dir} cannot be read: {problem.strerror}"
-    if not is_of_service:
-        return f"{data_dir} is no data directory of a service: give the --data-dir of `pyservice serve`"
-    if has_control_plane(data_dir) or _is_running(lock_holder_pid(data_dir)):
-        return f"the service of {data_dir} does not answer: {error}"
-    return f"the service of {data_dir} is stopped: start it first"
-
-
-def is_data_dir(data_dir: Path) -> bool:
-    """Returns whether a service has used the folder. Raises OSError if it cannot be read."""
-    try:
-        names = os.listdir(data_dir)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    return not _OF_A_SERVICE.isdisjoint(names)
+def _unreachable(socket_path: Path, data_dir: Path) -> str:
+    """Returns why no service answers at the socket."""
+    # Edge-guard runs on when a service stops.
+    if running_pids(data_dir).keys() <= {"edge_guard"}:
+        return f"the service of {data_dir} is stopped: start it first"
+    if socket_path.exists() and not os.access(socket_path, os.W_OK):
+        return f"this user cannot open {socket_path}: run the command as the user of the service"
+    plane = "control plane" if socket_path == control_socket(data_dir) else "data plane"
+    return f"the {plane} of {data_dir} does not answer: see the log of the service"
 
 
 def running_pids(data_dir: Path) -> dict[str, int]:
@@ -92,25 +77,7 @@ def running_pids(data_dir: Path) -> dict[str, int]:
 
 
 def has_control_plane(data_dir: Path) -> bool:
-    holders = (
-        lock_holder_pid(data_dir / "control"),
-        lock_holder_pid(data_dir, SUPERVISOR_LOCK_FILE),
-    )
-    return any(map(_is_running, holders))
-
-
-def _is_running(pid: int | None) -> bool:
-    return pid is not None and _is_alive(pid)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return not running_pids(data_dir).keys().isdisjoint({"supervisor", "control"})
 
 
 def control_socket(data_dir: Path) -> Path:
@@ -486,15 +453,22 @@ def _lifetime_ms(duration: str | None) -> int | None:
     return None if duration is None else duration_ms("expires-in", duration, "30d or 12h")
 
 
-def duration_ms(option: str, duration: str, example: str, *, least: int = 1) -> int:
-    """Returns a duration in ms. Raises RequestFailed if it is invalid."""
+def duration_ms(
+    option: str, duration: str, example: str, *, least: int = 1, most_ms: int | None = None
+) -> int:
+    """Returns a duration in ms. Raises RequestFailed if it is invalid, or more than some whole days."""
     match = _DURATION.fullmatch(duration)
     if match is None or int(match[1]) < least:
         raise RequestFailed(
             f"--{option} {duration}: give a duration such as {example}: a whole number from {least} on,"
             " and s, m, h or d"
         )
-    return int(match[1]) * _UNITS_MS[match[2]]
+    value_ms = int(match[1]) * _UNITS_MS[match[2]]
+    if most_ms is not None and value_ms > most_ms:
+        raise RequestFailed(
+            f"--{option} {duration}: at most {most_ms // _UNITS_MS['d']}d are allowed"
+        )
+    return value_ms
 
 
 def _token_text(response: Any, is_json: bool) -> str:

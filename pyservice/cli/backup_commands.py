@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 
-from pyservice.cli.options import Config, DataDir, Json, Set, fail, flags_of, load_or_exit
+from pyservice.cli.options import (
+    Config,
+    DataDir,
+    Json,
+    Set,
+    fail,
+    flags_of,
+    load_of_service,
+    load_or_exit,
+)
 from pyservice.timestamps import rfc3339
 
 if TYPE_CHECKING:
@@ -48,10 +57,18 @@ def create(
     json: Json = False,
 ) -> None:
     """Store keys, configurations, records and objects. Objects that are already stored are not sent again."""
+    loaded = load_of_service(flags_of(data_dir=data_dir, settings=settings), config)
+    _require_records(loaded)
     os.nice(_NICE)
-    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    from pyservice.backup.backup_names import service_id
     from pyservice.backup.create import create_backup
+    from pyservice.backup.target import BackupFailed, make_target
 
+    try:
+        service_id(loaded.data_dir)
+        make_target(target)
+    except (BackupFailed, OSError) as error:
+        fail([str(error)])
     opened = _open(loaded, target)
 
     async def work(database: Database, objects: Store) -> Manifest:
@@ -103,12 +120,13 @@ def restore(
     settings: Set = None,
 ) -> None:
     """Restore a backup into an empty data directory. Published games continue with their tokens."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    flags = flags_of(data_dir=data_dir, settings=settings)
     if (target is None) != journal_only:
         fail(["name the target of the backup, or use --journal-only without one"])
     if target is None:
-        _drop_journal(loaded, yes)
+        _drop_journal(load_of_service(flags, config), yes)
     else:
+        loaded = load_or_exit(flags, config)
         _restore(loaded, _open(loaded, target, identity), name, yes)
 
 
@@ -151,9 +169,12 @@ def _restore(settings: Settings, target: Target, name: str | None, is_confirmed:
 def _drop_journal(settings: Settings, is_confirmed: bool) -> None:
     from pyservice.auth.keyring import KeyringError
     from pyservice.backup.restore import drop_journal
-    from pyservice.data_formats import FormatsRefused, require_formats
+    from pyservice.data_formats import CONTROL_KEYS, FormatsRefused, require_formats
     from pyservice.process.directory_lock import stopped_service
 
+    # A data plane alone has no records.
+    if (settings.data_dir / CONTROL_KEYS).exists():
+        _require_records(settings)
     _confirm(
         [
             "All lobbies and players of now are lost, and all game servers end.",
@@ -171,6 +192,16 @@ def _drop_journal(settings: Settings, is_confirmed: bool) -> None:
     except (KeyringError, FormatsRefused) as error:
         fail([str(error)])
     print(f"The service starts without its journal, which is in {kept}.")
+
+
+def _require_records(settings: Settings) -> None:
+    from pyservice.cli.service_database import require_records
+    from pyservice.storage.database import DatabaseUnusable
+
+    try:
+        require_records(settings)
+    except DatabaseUnusable as error:
+        fail([str(error)])
 
 
 def _open(settings: Settings, place: str, identity: Path | None = None) -> Target:
@@ -195,15 +226,13 @@ def _run(
     from pyservice.app.object_storage import object_store
     from pyservice.backup.restore import BACKUP_LOCK_FILE
     from pyservice.backup.target import BackupFailed
+    from pyservice.cli.service_database import open_service_database
     from pyservice.errors import ServiceError
     from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable
-    from pyservice.storage.database import DatabaseUnusable, open_database
+    from pyservice.storage.database import DatabaseUnusable
 
     async def run() -> Result:
-        url = settings.database_url
-        database = open_database(
-            url.get_secret_value() if url else None, settings.data_dir / "control"
-        )
+        database = open_service_database(settings)
         try:
             return await work(database, object_store(settings))
         finally:

@@ -31,7 +31,7 @@ from pyservice.cli.options import (
     data_dir_of,
     fail,
     flags_of,
-    load_or_exit,
+    load_of_service,
 )
 
 app = typer.Typer(
@@ -67,6 +67,7 @@ class Role(enum.StrEnum):
     CONTROL = "control"
     CDN = "cdn"
     EDGE_GUARD = "edge-guard"
+    NODE = "node"
 
 
 @app.command()
@@ -140,7 +141,7 @@ def check_config(
 @app.command()
 def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
     """Migrate the database of a stopped service to this version and print its revision."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    loaded = load_of_service(flags_of(data_dir=data_dir, settings=settings), config)
     from pyservice.cli import offline_commands
 
     sys.exit(offline_commands.migrate_database(loaded))
@@ -149,7 +150,8 @@ def migrate(config: Config = None, data_dir: DataDir = None, settings: Set = Non
 @app.command()
 def takeover(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
     """Make the service of this data directory the owner of the database, if the earlier one is lost."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    flags = flags_of(data_dir=data_dir, settings=settings)
+    loaded = load_of_service(flags, config, needs_keys=True)
     from pyservice.cli import offline_commands
 
     sys.exit(offline_commands.take_over_database(loaded))
@@ -158,7 +160,7 @@ def takeover(config: Config = None, data_dir: DataDir = None, settings: Set = No
 @upgrade_app.command("commit")
 def commit_upgrade(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
     """Allow this release to write what the release before cannot read."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    loaded = load_of_service(flags_of(data_dir=data_dir, settings=settings), config)
     from pyservice.cli import offline_commands
 
     sys.exit(offline_commands.commit_upgrade(loaded))
@@ -167,10 +169,42 @@ def commit_upgrade(config: Config = None, data_dir: DataDir = None, settings: Se
 @app.command("rollback-check")
 def rollback_check(config: Config = None, data_dir: DataDir = None, settings: Set = None) -> None:
     """Say what a rollback to the release before loses. Exit with 1 if it cannot read the data directory."""
-    loaded = load_or_exit(flags_of(data_dir=data_dir, settings=settings), config)
+    loaded = load_of_service(flags_of(data_dir=data_dir, settings=settings), config)
     from pyservice.cli import offline_commands
 
     sys.exit(offline_commands.check_rollback(loaded))
+
+
+@app.command()
+def certificates(
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            file_okay=False,
+            help="Folder of the authority, with a folder for the service and for each node.",
+        ),
+    ],
+    node: Annotated[
+        list[str],
+        typer.Option(metavar="NAME", help="Name of a node in the cluster. Repeat it for each one."),
+    ],
+    days: Annotated[
+        int, typer.Option(min=1, max=36_500, help="Days for which the certificates are valid.")
+    ] = 365,
+) -> None:
+    """Make certificates for the connections between the service and the nodes of a cluster.
+
+    A repeat renews them. It uses the authority in the folder, so it can also add nodes.
+    """
+    from pyservice.node.certificates import CertificatesFailed, write_certificates
+
+    try:
+        folders = write_certificates(out, node, days)
+    except CertificatesFailed as error:
+        fail([f"certificates: {problem}" for problem in error.problems])
+    for host, folder in folders.items():
+        print(f"{host}: {folder}")
 
 
 KeysAsJson = Annotated[bool, typer.Option("--json", help="Print the numbers of all keys as JSON.")]

@@ -14,18 +14,21 @@ from pyservice.cli.admin_requests import (
     RequestFailed,
     admin_socket,
     duration_ms,
-    is_data_dir,
     running_pids,
     send_request,
 )
+from pyservice.pb.buf.validate import validate_pb2
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
 from pyservice.process.drain_file import stored_drain
+from pyservice.schema.methods import option
 from pyservice.timestamps import rfc3339
 
 NOT_RUNNING: Final = 3
 """Exit status of `status` if the service does not run."""
 _SERVICE: Final = "hosting.internal.v1.Admin"
 _POLL_INTERVAL_S: Final = 0.5
+_WITHIN: Final[Any] = pb.StartDrainRequest.DESCRIPTOR.fields_by_name["within_ms"]
+_DRAIN_MAX_MS: Final[int] = option(_WITHIN, validate_pb2.field).uint64.lte
 
 
 def _request(data_dir: Path, method: str, request: Any) -> Any:
@@ -35,7 +38,7 @@ def _request(data_dir: Path, method: str, request: Any) -> Any:
 def drain(data_dir: Path, deadline: str, *, waits: bool) -> int:
     """Starts a drain, and waits until the service has exited. Returns the exit status."""
     try:
-        within_ms = duration_ms("deadline", deadline, "2h or 0s", least=0)
+        within_ms = duration_ms("deadline", deadline, "2h or 0s", least=0, most_ms=_DRAIN_MAX_MS)
         request = pb.StartDrainRequest(within_ms=within_ms)
         response = _request(data_dir, "StartDrain", request)
         print(
@@ -124,13 +127,6 @@ def show_status(data_dir: Path, *, is_json: bool) -> int:
     """Prints the state of the machine. Returns 0 if each part works, 1 if a part does not, and 3 if
     the service does not run.
     """
-    if not is_data_dir(data_dir):
-        print(
-            f"pyservice status: {data_dir} is no data directory of a service: give the --data-dir of"
-            " `pyservice serve`",
-            file=sys.stderr,
-        )
-        return 1
     status, problem = None, ""
     try:
         status = _request(data_dir, "ReadStatus", pb.ReadStatusRequest())
@@ -180,6 +176,10 @@ def _as_json(machine: _Machine) -> dict[str, Any]:
             port.protocol: {"free": port.free, "leased": port.leased, "resting": port.resting}
             for port in status.ports
         },
+        "nodes": {
+            node.name: {"state": node.state, "lobbies": node.lobbies, "servers": node.servers}
+            for node in status.nodes
+        },
         "drain": drain,
         "owner_epoch": status.owner_epoch or None,
         "last_backup_ts": backup,
@@ -200,15 +200,16 @@ def _lines(data_dir: Path, machine: _Machine) -> Iterator[str]:
         yield f"data_plane: down: {machine.problem}"
         yield f"running processes: {running}"
     else:
-        yield from _status_lines(status)
+        yield from status_lines(status)
     backup_ms = machine.backup_ms
     yield f"last backup: {'none' if backup_ms is None else rfc3339(backup_ms)}"
 
 
-def _status_lines(status: pb.ReadStatusResponse) -> Iterator[str]:
+def status_lines(status: pb.ReadStatusResponse) -> Iterator[str]:
     for part in status.parts:
-        detail = f", {part.detail}" if part.detail else ""
-        yield f"{part.name}: {'up' if part.is_up else 'down'}{detail}"
+        state = "up" if part.is_up else "down"
+        detail = part.detail.removeprefix(f"{state}: ")
+        yield f"{part.name}: {state}, {detail}" if detail else f"{part.name}: {state}"
     yield f"lobbies: {_counts(status.lobbies)}"
     servers = status.servers.by_state if status.HasField("servers") else None
     yield f"servers: {'not known' if servers is None else _counts(servers)}"
@@ -221,6 +222,9 @@ def _status_lines(status: pb.ReadStatusResponse) -> Iterator[str]:
         yield (
             f"{port.protocol} ports: {port.free} free, {port.leased} leased, {port.resting} resting"
         )
+    for node in status.nodes:
+        state = node.state.replace("_", " ")
+        yield f"node {node.name}: {state}, lobbies: {node.lobbies}, servers: {node.servers}"
     if status.owner_epoch:
         yield f"owner epoch: {status.owner_epoch}"
     if status.HasField("drain"):

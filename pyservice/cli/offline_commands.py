@@ -9,14 +9,20 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pyservice import data_formats
+from pyservice.cli.cluster_check import cluster_report
 from pyservice.cli.configuration_check import certificate_report, check_settings, feed_problems
+from pyservice.cli.service_database import (
+    described_database,
+    open_service_database,
+    require_records,
+)
 from pyservice.edge_guard.configuration import edge_guard_report
 from pyservice.errors import ServiceError
 from pyservice.process.directory_lock import DirectoryLock, DirectoryUnusable, stopped_service
 from pyservice.process.listening_sockets import ActivationFailed, activated_listeners
 from pyservice.settings import ConfigurationReport, Settings, SettingsError, load
 from pyservice.settings.file_permissions import readable_secrets
-from pyservice.storage.database import Database, DatabaseUnusable, open_database
+from pyservice.storage.database import Database, DatabaseUnusable
 from pyservice.storage.migrations import migrate
 from pyservice.storage.ownership import Instance, claim, take_over
 
@@ -37,8 +43,9 @@ def check_configuration(flags: Mapping[str, object], config: Path | None) -> Con
         secrets = readable_secrets(config)
         return ConfigurationReport(problems, [] if secrets is None else [secrets])
     problems, warnings = check_settings(settings, config)
+    cluster = cluster_report(settings)
     problems = problems + feed_problems(settings) + _activation_problems(settings)
-    return ConfigurationReport(problems, warnings)
+    return ConfigurationReport(problems + cluster.problems, warnings + cluster.warnings)
 
 
 def _activation_problems(settings: Settings) -> list[str]:
@@ -87,10 +94,16 @@ def take_over_database(settings: Settings) -> int:
     """Makes the service of this data directory the owner of the database. Returns the exit status."""
 
     async def work(database: Database) -> str:
+        data_formats.require_formats(settings.data_dir)
         instance = Instance.of_folder(settings.data_dir)
         owner, before = await take_over(database, instance)
-        earlier = "" if before is None else f"\nbefore: {before}; it exits at its next change"
-        return f"owner epoch {owner.epoch}: {owner}{earlier}"
+        lines = [
+            f"database: {described_database(settings, database)}",
+            f"owner epoch {owner.epoch}: {owner}",
+        ]
+        if before is not None:
+            lines.append(f"before: {before}; it exits at its next change")
+        return "\n".join(lines)
 
     return _change_database("takeover", settings, work)
 
@@ -103,11 +116,11 @@ def _change_database(
     command: str, settings: Settings, work: Callable[[Database], Coroutine[Any, Any, str]]
 ) -> int:
     """Prints the result of `work` on the database of a stopped service. Returns the exit status."""
-    folder = settings.data_dir / "control"
     try:
-        lock = DirectoryLock.take(folder)
+        require_records(settings)
+        lock = DirectoryLock.take(settings.data_dir / "control")
         try:
-            print(asyncio.run(_with_database(settings, folder, work)))
+            print(asyncio.run(_with_database(settings, work)))
         finally:
             lock.release()
     except (
@@ -123,10 +136,9 @@ def _change_database(
 
 
 async def _with_database(
-    settings: Settings, folder: Path, work: Callable[[Database], Coroutine[Any, Any, str]]
+    settings: Settings, work: Callable[[Database], Coroutine[Any, Any, str]]
 ) -> str:
-    url = settings.database_url
-    database = open_database(url.get_secret_value() if url else None, folder)
+    database = open_service_database(settings)
     try:
         return await work(database)
     finally:

@@ -112,8 +112,25 @@ def load_or_exit(flags: dict[str, Any], config: Path | None) -> Settings:
         fail([str(problem) for problem in error.problems])
 
 
+def load_of_service(
+    flags: dict[str, Any], config: Path | None, *, needs_keys: bool = False
+) -> Settings:
+    """Loads the settings of an existing service. Exits if the data directory has no data of one."""
+    settings = load_or_exit(flags, config)
+    from pyservice.data_formats import DataMissing, require_data, require_keys
+
+    require = require_keys if needs_keys else require_data
+    try:
+        require(settings.data_dir)
+    except DataMissing as error:
+        fail([str(error)])
+    except OSError as error:
+        fail([f"{settings.data_dir} cannot be read: {error.strerror}"])
+    return settings
+
+
 def data_dir_of(data_dir: Path | None, config: Path | None) -> Path:
-    return load_or_exit(flags_of(data_dir=data_dir), config).data_dir
+    return load_of_service(flags_of(data_dir=data_dir), config).data_dir
 
 
 def fail(problems: list[str]) -> NoReturn:

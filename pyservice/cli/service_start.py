@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard
+from pyservice.app import run_all, run_cdn, run_control, run_data, run_edge_guard, run_node
 from pyservice.cli.configuration_check import check_settings, feed_problems
 from pyservice.cli.options import fail, load_or_exit
 from pyservice.data_formats import FormatsRefused, require_formats, require_restored
@@ -29,6 +29,7 @@ _RUN: Final = {
     "control": run_control,
     "cdn": run_cdn,
     "edge-guard": run_edge_guard,
+    "node": run_node,
 }
 _WITH_DATA: Final = ("all", "data", "control")
 
@@ -82,6 +83,6 @@ def _inherited_listeners(pairs: Sequence[str], settings: Settings, role: str) ->
     if pairs:
         return {name: int(number) for name, _, number in (pair.partition(":") for pair in pairs)}
     try:
-        return activated_listeners(settings, has_edge_guard=role in ("all", "edge-guard"))
+        return activated_listeners(settings, has_edge_guard=role in ("all", "edge-guard", "node"))
     except ActivationFailed as failed:
         fail(failed.problems)

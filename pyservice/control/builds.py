@@ -22,6 +22,7 @@ from pyservice.control.uploads import (
     part_bytes,
 )
 from pyservice.errors import FieldProblem, ServiceError, field_problem
+from pyservice.network.image_references import has_digest, is_image_reference
 from pyservice.pb.hosting.v1 import builds_pb2 as pb
 from pyservice.pb.hosting.v1 import uploads_pb2
 from pyservice.runtime import decompression
@@ -38,12 +39,19 @@ from pyservice.timestamps import rfc3339
 BUILD_MAX_BYTES: Final = 8 << 30
 COMPRESSIONS: Final = ("none", *decompression.COMPRESSIONS)
 
+LOCAL_REFUSAL: Final = (
+    "only a service on Kubernetes fetches images from a registry: upload the image "
+    "with the kind docker_image"
+)
+_EXAMPLE: Final = "registry.example.com/team/game@sha256:… with the 64 digits of its digest"
+
 BuildRequest = pb.PrepareBuildRequest | pb.CreateGameBuildRequest
 
 
-class SupportedKinds(Protocol):
+class BuildRuntime(Protocol):
     def kinds(self) -> Sequence[str]: ...
     def refusal_reason(self, kind: str) -> str | None: ...
+    def build_problem(self, build_id: str) -> str | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +59,7 @@ class BuildOperations:
     records: RecordContext
     uploading: UploadLifecycle
     deletions: Deletions
-    kinds: SupportedKinds
+    runtime: BuildRuntime
 
     async def list_(self, request: pb.ListBuildsRequest, caller: Caller) -> pb.ListBuildsResponse:
         tag_filter = parse_tag_filter(request.tags_json)
@@ -59,7 +67,7 @@ class BuildOperations:
             game = await authorization.find_namespace(tx, caller, request)
             page, tags = await builds.of_game(tx, game.game_id, tag_filter, PageBounds.of(request))
         return pb.ListBuildsResponse(
-            builds=[_build(row, tags.get(row.build_id, {})) for row in page.rows],
+            builds=[self._build(row, tags.get(row.build_id, {})) for row in page.rows],
             cursor=page.cursor,
         )
 
@@ -68,7 +76,7 @@ class BuildOperations:
             game = await authorization.find_namespace(tx, caller, request)
             row = await _find_build(tx, game.game_id, request.build_id)
             tags = await builds.tags_of(tx, row.build_id)
-        return pb.GetBuildResponse(build=_build(row, tags))
+        return pb.GetBuildResponse(build=self._build(row, tags))
 
     async def prepare(
         self, request: pb.PrepareBuildRequest, caller: Caller
@@ -77,7 +85,7 @@ class BuildOperations:
             return await authorization.find_namespace(tx, caller, request)
 
         def answer(row: Record) -> pb.PrepareBuildResponse:
-            return pb.PrepareBuildResponse(build=_build(row, {}))
+            return pb.PrepareBuildResponse(build=self._build(row, {}))
 
         plan = self._plan(request, "name", find, pb.PrepareBuildResponse, answer)
         return await self.uploading.prepare(caller, request, plan)
@@ -95,13 +103,15 @@ class BuildOperations:
         async def add_records(tx: Transaction, game_id: str, upload_id: str, now: int) -> ResponseT:
             build_id = self.records.ids.new()
             await builds.add(tx, build_id, game_id, upload_id, name, _form(request), now)
+            if request.HasField("image"):
+                await uploads.complete(tx, upload_id, "build", now)
             return make_response(await _find_build(tx, game_id, build_id))
 
         return UploadPlan(
             kind="build",
             display_name=name,
             find_game=find_game,
-            files=[_image(request)],
+            files=[] if request.HasField("image") else [_file(request)],
             check_request=lambda: self._check_request(request, name_field),
             add_records=add_records,
             response_type=response_type,
@@ -144,7 +154,7 @@ class BuildOperations:
             game = await authorization.find_game(tx, caller, request.game_id)
             page, tags = await builds.of_game(tx, game.game_id, {}, PageBounds.of(request))
         return pb.ListGameBuildsResponse(
-            builds=[_summary(row, tags.get(row.build_id, {})) for row in page.rows],
+            builds=[self._summary(row, tags.get(row.build_id, {})) for row in page.rows],
             cursor=page.cursor,
         )
 
@@ -195,26 +205,76 @@ class BuildOperations:
         yield from display_name_problems(getattr(request, name_field), name_field)
         if any(character < " " or character == "\x7f" for character in request.image_tag):
             yield field_problem(["image_tag"], "invalid", "must not have control characters")
-        image = request.image_file
-        yield from path_problems(image.path, "image_file", "path")
-        if image.HasField("content_type"):
-            yield from content_type_problems(image.content_type, "image_file", "content_type")
+        if request.HasField("image_file"):
+            image = request.image_file
+            yield from path_problems(image.path, "image_file", "path")
+            if image.HasField("content_type"):
+                yield from content_type_problems(image.content_type, "image_file", "content_type")
         kind, compression, _ = _form(request)
-        reason = self.kinds.refusal_reason(kind)
+        reason = self.runtime.refusal_reason(kind)
         if reason is not None:
-            kinds = ", ".join(self.kinds.kinds()) or "none"
+            kinds = ", ".join(self.runtime.kinds()) or "none"
             reason_text = f"must be a kind that this service runs ({kinds}): {reason}"
             yield field_problem(["kind"], "not-allowed", reason_text)
+        yield from _reference_problems(request, kind)
         if compression not in COMPRESSIONS:
             accepted = ", ".join(COMPRESSIONS)
             yield field_problem(["compression"], "not-allowed", f"must be one of {accepted}")
 
+    def _build(self, row: Record, tags: dict[str, str]) -> pb.Build:
+        return pb.Build(
+            id=row.build_id,
+            name=row.display_name,
+            content_length=row.content_length,
+            created_at=rfc3339(row.create_ms),
+            tags=tags,
+            complete=row.complete_ms is not None,
+            image=row.image_tag if row.kind == builds.IMAGE else None,
+            problem=self.runtime.build_problem(row.build_id),
+        )
+
+    def _summary(self, row: Record, tags: dict[str, str]) -> pb.BuildSummary:
+        return pb.BuildSummary(
+            build_id=row.build_id,
+            upload_id=row.upload_id,
+            display_name=row.display_name,
+            create_ts=rfc3339(row.create_ms),
+            content_length=row.content_length,
+            complete=row.complete_ms is not None,
+            tags=tags,
+            image=row.image_tag if row.kind == builds.IMAGE else None,
+            problem=self.runtime.build_problem(row.build_id),
+        )
+
+
+def _reference_problems(request: BuildRequest, kind: str) -> Iterator[FieldProblem]:
+    """Yields the problems of the field `image`, which builds of the kind `image` have."""
+    if not request.HasField("image"):
+        if kind == builds.IMAGE:
+            yield field_problem(["image"], "required", f"is required for this kind: {_EXAMPLE}")
+        return
+    if kind != builds.IMAGE:
+        yield field_problem(["kind"], "not-allowed", "must be image, because image is set")
+    if not is_image_reference(request.image):
+        reason = f"must be the reference of an image in a registry: {_EXAMPLE}"
+        yield field_problem(["image"], "invalid", reason)
+    elif not has_digest(request.image):
+        reason = (
+            "must have a digest, because a tag can be moved: add the @sha256:… that the registry "
+            "returned when the image was pushed"
+        )
+        yield field_problem(["image"], "invalid", reason)
+
 
 def _form(request: BuildRequest) -> tuple[str, str, str | None]:
+    """Returns the kind, the compression, and the tag or reference of an image."""
+    is_reference = request.HasField("image")
+    usual_kind = builds.IMAGE if is_reference else ARCHIVE
+    tag = request.image_tag if request.HasField("image_tag") else None
     return (
-        request.kind if request.HasField("kind") else ARCHIVE,
+        request.kind if request.HasField("kind") else usual_kind,
         request.compression if request.HasField("compression") else COMPRESSIONS[0],
-        request.image_tag if request.HasField("image_tag") else None,
+        request.image if is_reference else tag,
     )
 
 
@@ -225,7 +285,7 @@ async def _find_build(tx: Transaction, game_id: str, build_id: str) -> Record:
     return row
 
 
-def _image(request: BuildRequest) -> NewFile:
+def _file(request: BuildRequest) -> NewFile:
     image = request.image_file
     return NewFile(
         image.path,
@@ -241,29 +301,6 @@ def _set_urls(response: Any, requests: list[uploads_pb2.PresignedRequest]) -> No
         response.image_presigned_request.CopyFrom(requests[0])
     else:
         response.image_presigned_requests.extend(requests)
-
-
-def _build(row: Record, tags: dict[str, str]) -> pb.Build:
-    return pb.Build(
-        id=row.build_id,
-        name=row.display_name,
-        content_length=row.content_length,
-        created_at=rfc3339(row.create_ms),
-        tags=tags,
-        complete=row.complete_ms is not None,
-    )
-
-
-def _summary(row: Record, tags: dict[str, str]) -> pb.BuildSummary:
-    return pb.BuildSummary(
-        build_id=row.build_id,
-        upload_id=row.upload_id,
-        display_name=row.display_name,
-        create_ts=rfc3339(row.create_ms),
-        content_length=row.content_length,
-        complete=row.complete_ms is not None,
-        tags=tags,
-    )
 
 
 TAGS_MAX: Final = 32
@@ -356,6 +393,8 @@ class BuildFetcher:
             row = await builds.find(tx, game_id, build_id)
             if row is None:
                 raise BuildUnusable("the build was deleted")
+            if row.kind == builds.IMAGE:
+                raise BuildUnusable(f"the build has the kind {row.kind}, and {LOCAL_REFUSAL}")
             if row.complete_ms is None:
                 raise BuildUnusable("the build is not completely uploaded")
             (file,) = await uploads.files_of(tx, row.upload_id)

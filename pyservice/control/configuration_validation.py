@@ -33,7 +33,7 @@ from pyservice.network.reserved_names import (
     is_header_of_requests,
 )
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.runtime.adapters import adapter_problems
+from pyservice.runtime.adapters import WATCHED_SIGNS, adapter_problems
 from pyservice.schema.findings import Finding, report_findings
 
 GAME_MODES_MAX: Final = 32
@@ -95,7 +95,7 @@ def _matchmaker(
     for name in sorted(modes)[:GAME_MODES_MAX]:
         yield from _mode_name(name, (*path, name))
         yield from _mode(modes[name], (*path, name), context)
-        yield from _adapter(modes[name], level, (*path, name))
+        yield from _adapter(modes[name], level, (*path, name), context)
 
 
 def _mode_name(name: str, path: Path) -> Iterator[Finding]:
@@ -119,10 +119,16 @@ def _mode(mode: pb.VersionGameMode, path: Path, context: ValidationContext) -> I
 
 
 def _adapter(
-    mode: pb.VersionGameMode, matchmaker: pb.VersionMatchmaker, path: Path
+    mode: pb.VersionGameMode,
+    matchmaker: pb.VersionMatchmaker,
+    path: Path,
+    context: ValidationContext,
 ) -> Iterator[Finding]:
     if not mode.HasField("adapter"):
         return
+    for field in ("ready", "players"):
+        if context.is_on_cluster and getattr(mode.adapter, field) in WATCHED_SIGNS:
+            yield Finding((*path, "adapter", field), "not-allowed", NO_WATCH)
     docker = mode.docker if mode.HasField("docker") else matchmaker.docker
     for problem in adapter_problems(mode.adapter, docker.ports.entries):
         yield Finding((*path, "adapter", problem.field), problem.word, problem.reason)
@@ -212,6 +218,8 @@ class ValidationContext:
     """Completeness of the game's sites by id. None: sites are not validated."""
     captcha_providers: Collection[str] = ()
     host_ports: range = HOST_PORTS
+    is_on_cluster: bool = False
+    """Whether game servers run on the nodes of a cluster and not on this machine."""
     verification_allowed_networks: Sequence[IPv4Network | IPv6Network] = ()
 
 
@@ -247,6 +255,16 @@ PROXY_PROTOCOL_RULE: Final = (
     "http and https have the header X-Forwarded-For"
 )
 
+NO_HOST_NETWORK: Final = (
+    "is not possible on Kubernetes, where ports are leased when a game server has a node: "
+    "use network_mode bridge, and ports with the proxy edge-guard"
+)
+
+NO_WATCH: Final = (
+    "is not possible on Kubernetes yet, where the service does not watch game servers: "
+    "use calls, or players edge"
+)
+
 _DEFAULT_PROTOCOL: Final = "https"
 _DEFAULT_PROXY: Final = "edge-guard"
 
@@ -263,6 +281,8 @@ def findings_in_docker(
             yield Finding((*path, "image_id"), "incomplete", "is a build that is not complete")
     if docker.HasField("network_mode"):
         yield from _one_of(docker.network_mode, NETWORK_MODES, (*path, "network_mode"))
+        if docker.network_mode == "host" and context.is_on_cluster:
+            yield Finding((*path, "network_mode"), "not-allowed", NO_HOST_NETWORK)
     yield from findings_in_arguments(docker.args.entries, (*path, "args"))
     yield from findings_in_environment(docker.env.entries, (*path, "env"))
     path = (*path, "ports")
@@ -319,6 +339,8 @@ def _port(
     if port.HasField("port_range"):
         first, last = context.host_ports[0], context.host_ports[-1]
         yield from _range(port.port_range, (*path, "port_range"), first, last)
+        if context.is_on_cluster:
+            yield Finding((*path, "port_range"), "not-allowed", NO_HOST_NETWORK)
     proxy = port.proxy if port.HasField("proxy") else _DEFAULT_PROXY
     yield from _proxy_protocol(port, proxy, (*path, "proxy_protocol"))
     if proxy not in PROXIES:

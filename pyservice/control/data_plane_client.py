@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from pyservice.calls import InternalCalls
@@ -156,6 +156,29 @@ class DataPlaneClient:
 
     async def end_lease(self, server_id: str) -> None:
         await self._call("Runtime.EndLease", runtime_pb2.EndLeaseRequest(server_id=server_id))
+
+    async def bind_ports(
+        self, owner_id: str, node: str, host: str
+    ) -> Mapping[str, runtime_pb2.PublicPort]:
+        """Gives the lease of a lobby or server its ports at a node, and returns them by name.
+
+        `host` is the address at which players reach the node.
+        """
+        request = runtime_pb2.BindPortsRequest(owner_id=owner_id, node=node, host=host)
+        response: runtime_pb2.BindPortsResponse = await self._call("Runtime.BindPorts", request)
+        return response.ports
+
+    async def node_gone(self, node: str) -> None:
+        """Returns the ports of a node that no longer exists."""
+        await self._call("Runtime.NodeGone", runtime_pb2.NodeGoneRequest(node=node))
+
+    async def empty_lobbies(self, empty_ms: int) -> Sequence[str]:
+        """Returns the lobbies of the service that are ready, and empty for at least this time."""
+        request = runtime_pb2.EmptyLobbiesRequest(empty_ms=empty_ms)
+        response: runtime_pb2.EmptyLobbiesResponse = await self._call(
+            "Runtime.EmptyLobbies", request
+        )
+        return response.lobby_ids
 
     async def leased_servers(self) -> Sequence[str]:
         response: runtime_pb2.LeasesResponse = await self._call(

@@ -79,17 +79,20 @@ class LobbyRuns:
         api_url: Callable[[str], str],
         capacity: Callable[[], pb.Capacity],
         find_progress: Callable[[str], Awaitable[LobbyProgress | None]] | None = None,
+        grpc_address: Callable[[str], str] = str,
     ) -> None:
         """`tier` returns the size of a tier by name, or None if the operator removed the tier.
 
         `api_url` converts the address of the public HTTP server to the URL that game servers call.
-        `find_progress` returns what a lobby has reached, or None if that is unknown.
+        `grpc_address` converts that of the gRPC server. `find_progress` returns what a lobby has
+        reached, or None if that is unknown.
         """
         self.lobby_progress = find_progress
         self._database = database
         self._client = client
         self._tier = tier
         self._api_url = api_url
+        self._grpc_address = grpc_address
         self._capacity = capacity
         self.addresses = "", ""
         self.has_synced = asyncio.Event()
@@ -97,6 +100,11 @@ class LobbyRuns:
         self._sequence = 0
         self.unreachable_lobbies: Callable[[], Mapping[str, str]] = dict
         """Returns the lobbies with a port at which nothing listens, with a sentence each."""
+        self.on_silent_nodes: Callable[[Collection[str]], None] = lambda nodes: None
+        """Receives the nodes from which the data plane hears nothing, after each answer."""
+        self.cordoned_nodes: Callable[[], Collection[str]] = tuple
+        """Returns the nodes of which the lobbies drain."""
+        self._silent_nodes: Collection[str] = ()
         self._node_changed = asyncio.Event()
         self._postponed: dict[str, pb.WantedLobby] = {}
         self._reporting: dict[str, asyncio.Task[None]] = {}
@@ -118,6 +126,8 @@ class LobbyRuns:
         response = await self._fetch()
         if response.http_address or response.run != self._run:
             self.addresses = response.http_address, response.grpc_address
+        self._silent_nodes = list(response.silent_nodes)
+        self.on_silent_nodes(self._silent_nodes)
         postponed = {} if response.is_complete else self._postponed
         desired = postponed | {lobby.lobby_id: lobby for lobby in response.lobbies}
         for lobby_id in response.gone:
@@ -132,7 +142,7 @@ class LobbyRuns:
         self.has_synced.set()
 
     def node_changed(self) -> None:
-        """Reports the capacity of the node and the unreachable lobbies at once."""
+        """Reports the capacity, the unreachable lobbies and the cordoned nodes at once."""
         self._node_changed.set()
 
     async def _fetch(self) -> pb.WantedResponse:
@@ -160,6 +170,8 @@ class LobbyRuns:
                 pb.UnreachableLobby(lobby_id=lobby_id, problem=problem)
                 for lobby_id, problem in self.unreachable_lobbies().items()
             ],
+            silent_nodes=self._silent_nodes,
+            cordoned_nodes=self.cordoned_nodes(),
         )
 
     def _try(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
@@ -174,17 +186,17 @@ class LobbyRuns:
 
     def _take(self, lobby: pb.WantedLobby, runs: RunSupervisor) -> None:
         lobby_id, tier = lobby.lobby_id, lobby.spec.tier
+        end = _refusal_end(lobby)
         if lobby.is_stopping:
-            is_known = runs.end(lobby_id)
+            # Its process has ended, and an earlier control plane was killed before the report.
+            is_known, end = runs.end(lobby_id), RunEnd("stopped")
         elif lobby.HasField("spec") and (size := self._tier(tier)) is not None:
             runs.ensure_running(self._order(lobby, size))
             is_known = True
         else:
-            is_known = runs.abandon(lobby_id, _refusal_end(lobby))
+            is_known = runs.abandon(lobby_id, end)
         if not is_known:
-            self._retry_report(
-                lobby_id, lambda: self.report_end(lobby_id, _refusal_end(lobby), tier)
-            )
+            self._retry_report(lobby_id, lambda: self.report_end(lobby_id, end, tier))
 
     def _retry_report(self, lobby_id: str, work: Callable[[], Awaitable[None]]) -> None:
         if lobby_id not in self._reporting:
@@ -198,7 +210,7 @@ class LobbyRuns:
         if not http_address:
             raise Unreachable("the data plane has not sent the addresses of its servers yet")
         own_env = {
-            **api_variables(self._api_url(http_address), grpc_address),
+            **api_variables(self._api_url(http_address), self._grpc_address(grpc_address)),
             "HOSTING_CPU": str(size.cpu_mhz),
             "HOSTING_MEMORY": str(size.resources.memory_mb),
             "HOSTING_LOBBY_ID": lobby.lobby_id,
@@ -260,7 +272,13 @@ class LobbyRuns:
         )
         await self._report(pb.LobbyReport(lobby_id=run_id, over=over))
         run = lobbies.EndedRun(
-            tier, end.started_ms, now_ms(), end.reason, end.message, end.exit_code
+            tier,
+            end.started_ms,
+            now_ms(),
+            end.reason,
+            end.message,
+            end.exit_code,
+            end.node or None,
         )
 
         async def write() -> None:

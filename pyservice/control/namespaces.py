@@ -112,6 +112,8 @@ class NamespaceOperations:
     deletions: Deletions
     on_deleted: Callable[[], None]
     """Starts the removal of what the deletion leaves, and ends game servers without a record."""
+    on_version: Callable[[str], None]
+    """Receives the id of a version that a namespace runs from now on."""
 
     async def validate(
         self, request: pb.ValidateNamespaceRequest, caller: Caller
@@ -152,6 +154,7 @@ class NamespaceOperations:
             topics = game_topic(game.game_id), group_topic(game.group_id)
             tx.after_commit(lambda: self.feeder.enqueue(namespace_id, game.group_id))
             tx.after_commit(lambda: self.records.topics.bump(*topics))
+            tx.after_commit(lambda: self.on_version(request.version_id))
             return pb.CreateNamespaceResponse(namespace_id=namespace_id)
 
         return await self.records.changes.apply_with_resource(
@@ -246,6 +249,7 @@ class NamespaceOperations:
                 _require_expected(request, now.version_id)
             tx.after_commit(partial(self.feeder.enqueue, namespace_id, row.group_id, confirmation))
             tx.after_commit(lambda: self.records.topics.bump(game_topic(row.game_id)))
+            tx.after_commit(lambda: self.on_version(version_id))
             if await namespaces.set_version(tx, namespace_id, version_id):
                 entry_id = self.records.ids.new()
                 await namespaces.add_history(

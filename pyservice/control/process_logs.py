@@ -1,13 +1,13 @@
 """Operations on logs of servers and lobbies, with long polls for new lines.
 
-While a request waits for new lines, the keeper of the process reports each new line.
+While a request waits for new lines, the placement of the process reports each new line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, cast
+from typing import Final, Protocol, cast
 
 from pyservice.calls import Call, Caller, WaitForChange
 from pyservice.control.lobby_records import LobbyRecordLookup
@@ -24,6 +24,16 @@ _OWN: Final = 8
 """Characters of the run id at the start of a log index."""
 
 
+class LogSource(Protocol):
+    def follow_log(self, run_id: str, for_ms: int) -> None:
+        """Reports each new line of a log for some time."""
+        ...
+
+    async def refresh_log(self, run_id: str) -> None:
+        """Waits until a log has the output of now, for a second at most."""
+        ...
+
+
 class ProcessLogOperations:
     def __init__(
         self,
@@ -31,13 +41,13 @@ class ProcessLogOperations:
         topics: Topics,
         record_lookup: LobbyRecordLookup,
         folder_of: Callable[[str], Path],
-        follow: Callable[[str, int], None],
+        source: LogSource,
     ) -> None:
         self._database = database
         self._topics = topics
         self._record_lookup = record_lookup
         self._folder_of = folder_of
-        self._follow = follow
+        self._source = source
         self._logs = LogReader()
 
     def close(self) -> None:
@@ -71,6 +81,7 @@ class ProcessLogOperations:
         call: Call,
     ) -> WaitForChange | None:
         path = self._folder_of(run_id)
+        await self._source.refresh_log(run_id)
         if request.format == "text":
             response.text = await self._text(path, request.stream or "all")
             return None
@@ -81,7 +92,7 @@ class ProcessLogOperations:
         if lines is not None and _is_to_wait(lines, call):
             # Taken before the read, so that no line is missed.
             sequence = self._topics.sequence
-            self._follow(run_id, _FOLLOW_MS)
+            self._source.follow_log(run_id, _FOLLOW_MS)
             lines = await self._logs.after(path, stream, lines.position)
             if lines is not None and _is_to_wait(lines, call):
                 return wait_for_change(_topic(run_id), sequence=sequence, run=self._topics.run)

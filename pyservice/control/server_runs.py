@@ -195,6 +195,23 @@ class ServerRuns:
                 raise ReportUndelivered(str(error)) from None
         await self._write(lambda tx: servers.record_placed(tx, run_id))
 
+    async def record_ports(
+        self, server_id: str, ports: Mapping[str, runtime_pb2.PublicPort]
+    ) -> None:
+        """Stores the addresses of ports that were bound after the creation of the server."""
+
+        async def change(tx: Transaction) -> None:
+            content = await servers.record_of(tx, server_id)
+            if content is None:
+                return
+            record = pb.Server.FromString(content)
+            for name, public in ports.items():
+                if name in record.network.ports:
+                    set_public_address(record.network.ports[name], public)
+            await servers.replace_record(tx, server_id, record.SerializeToString())
+
+        await self._write(change)
+
     async def report_running(self, run_id: str) -> None:
         await self._write(lambda tx: servers.record_started(tx, run_id, now_ms()))
 
@@ -211,7 +228,14 @@ class ServerRuns:
             message = message or _MESSAGES.get(code, "It did not run.")
         await self._write(
             lambda tx: servers.record_destroyed(
-                tx, run_id, now_ms(), end.exit_code, code, message or None, end.started_ms
+                tx,
+                run_id,
+                now_ms(),
+                end.exit_code,
+                code,
+                message or None,
+                end.started_ms,
+                end.node or None,
             )
         )
         try:
@@ -225,6 +249,17 @@ class ServerRuns:
                 await change(tx)
 
         await retry_on_conflict(attempt)
+
+
+def set_public_address(port: pb.ServerPort, public: runtime_pb2.PublicPort) -> None:
+    """Sets the address for players as far as it is known.
+
+    A port of a server without a node has no number yet, and perhaps no host.
+    """
+    if public.hostname:
+        port.public_hostname = public.hostname
+    if public.port:
+        port.public_port = public.port
 
 
 def _port(port: pb.ServerPort) -> PortRequest:

@@ -17,6 +17,7 @@ from pyservice.calls import Caller
 from pyservice.control import authorization
 from pyservice.control.builds import parse_tag_filter, tag_problems
 from pyservice.control.configuration_validation import (
+    NO_HOST_NETWORK,
     PROXY_PROTOCOL_RULE,
     RELAYED_PROTOCOLS,
     findings_in_arguments,
@@ -24,7 +25,7 @@ from pyservice.control.configuration_validation import (
 )
 from pyservice.control.idempotent_changes import Change, RecordContext
 from pyservice.control.name_rules import require_valid
-from pyservice.control.server_runs import ServerRuns
+from pyservice.control.server_runs import ServerRuns, set_public_address
 from pyservice.errors import FieldProblem, ServiceError, Unreachable, field_problem
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
@@ -59,15 +60,22 @@ class ReservableCapacity(Protocol):
     def give_back(self, run_id: str) -> None: ...
 
 
+class BuildKinds(Protocol):
+    def kinds(self) -> Collection[str]: ...
+    def refusal_reason(self, kind: str) -> str | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class ServerNode:
     regions: Collection[str]
-    kinds: Callable[[], Collection[str]]
+    runtime: BuildKinds
     address: str
     """Host of `host_ports`, which players reach without edge-guard."""
     host_ports: range
     refusal: Callable[[], ServiceError | None]
     """Returns why this node starts no new server now, or None."""
+    is_on_cluster: bool = False
+    """Whether servers run on the nodes of a cluster and not on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +219,7 @@ class ServerOperations:
         require_valid(
             [
                 *self._build_problems(build),
+                *(host_network_problems(request) if self.node.is_on_cluster else []),
                 *_port_problems(request, self.node.host_ports),
                 *chain.from_iterable(
                     tag_problems("tags", *tag) for tag in request.tags.entries.items()
@@ -227,8 +236,10 @@ class ServerOperations:
             yield field_problem(path, "not-found", "is not a build of this game")
         elif build.complete_ms is None:
             yield field_problem(path, "incomplete", "is not completely uploaded")
-        elif build.kind not in self.node.kinds():
+        elif build.kind not in self.node.runtime.kinds():
             reason = f"has kind {build.kind}, which this service does not run"
+            if (remedy := self.node.runtime.refusal_reason(build.kind)) is not None:
+                reason = f"{reason}: {remedy}"
             yield field_problem(path, "not-allowed", reason)
 
     async def _lease(
@@ -308,7 +319,7 @@ class ServerOperations:
         if port.HasField("internal_port"):
             server_port.internal_port = port.internal_port
         if public is not None:
-            server_port.public_hostname, server_port.public_port = public.hostname, public.port
+            set_public_address(server_port, public)
             server_port.routing.edge_guard.SetInParent()
         else:
             server_port.public_hostname, server_port.public_port = (
@@ -384,6 +395,16 @@ def _runtime_problems(request: pb.CreateServerRequest) -> list[FieldProblem]:
             *findings_in_environment(runtime.environment, (*path, "environment")),
         ]
     )
+
+
+def host_network_problems(request: pb.CreateServerRequest) -> Iterator[FieldProblem]:
+    """Yields a problem for each field that needs the network of the node."""
+    if request.network.mode == "host":
+        yield field_problem(["network", "mode"], "not-allowed", NO_HOST_NETWORK)
+    for name, port in sorted(request.network.ports.entries.items()):
+        if port.routing.HasField("host"):
+            path = ["network", "ports", name, "routing", "host"]
+            yield field_problem(path, "not-allowed", NO_HOST_NETWORK)
 
 
 def _port_problems(request: pb.CreateServerRequest, host_ports: range) -> Iterator[FieldProblem]:

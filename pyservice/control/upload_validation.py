@@ -25,6 +25,8 @@ _log = get_logger("control")
 class CheckedContents:
     digests: dict[str, bytes] = field(default_factory=dict)
     picture: str | None = None
+    scratch_mb: int = 0
+    """Size of the scratch folder that a build requests. 0: none."""
 
 
 async def check_contents(
@@ -48,7 +50,8 @@ async def check_contents(
     key = keys[file.path]
     if build is None:
         return CheckedContents(picture=await _picture(objects, run, file, key))
-    return CheckedContents(digests={file.path: await _build(objects, build, file, key)})
+    digest, scratch_mb = await _build(objects, build, file, key)
+    return CheckedContents(digests={file.path: digest}, scratch_mb=scratch_mb)
 
 
 async def _site(
@@ -79,7 +82,8 @@ async def _picture(objects: Objects, run: RunStep, file: Record, key: str) -> st
     return picture.kind
 
 
-async def _build(objects: Objects, form: BuildForm, file: Record, key: str) -> bytes:
+async def _build(objects: Objects, form: BuildForm, file: Record, key: str) -> tuple[bytes, int]:
+    """Returns the digest of a build, and the size of the scratch folder that it requests."""
     kind, compression, image_tag = form
     blocks = objects.read(key)
     limit = asyncio.timeout(CHECK_TIMEOUT_S)
@@ -105,7 +109,7 @@ async def _build(objects: Objects, form: BuildForm, file: Record, key: str) -> b
         reason = f"has {bad.entry!r}, which {bad.reason}" if bad.entry else bad.reason
         problems.append(field_problem(["image_file"], bad.word, reason))
     require_valid(problems)
-    return digest
+    return digest, report.scratch_mb
 
 
 _WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"

@@ -28,7 +28,7 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import remembered_pb2
 from pyservice.pb.hosting.v1 import uploads_pb2 as pb
-from pyservice.storage import games, uploads
+from pyservice.storage import builds, games, uploads
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.objects import (
     MULTIPART_FROM_BYTES,
@@ -225,6 +225,8 @@ class UploadLifecycle:
                 raise ServiceError("UPLOAD_ALREADY_COMPLETE")
             for path, digest in contents.digests.items():
                 await uploads.set_digest(tx, row.upload_id, path, digest)
+            if contents.scratch_mb:
+                await builds.set_scratch_mb(tx, row.upload_id, contents.scratch_mb)
             if row.kind in _SHOWN_ON_GAME and contents.picture is not None:
                 await games.set_picture(tx, row.game_id, row.kind, row.upload_id, contents.picture)
                 tx.after_commit(

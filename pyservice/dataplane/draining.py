@@ -1,4 +1,7 @@
-"""Drain of the machine: no new lobby or server starts, and the service exits when matches have ended."""
+"""Drain of the machine: no new lobby or server starts, and the service exits when matches have ended.
+
+Cordoned nodes of a cluster drain too: their lobbies end when they are empty.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import admin_pb2 as pb
+from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.process.drain_file import Drain, DrainFile, drain_refusal
 from pyservice.schema.validation import require_valid
 from pyservice.timestamps import now_ms, rfc3339
@@ -50,18 +54,22 @@ class Draining:
         labels: Callable[[], Mapping[bytes, str]],
         count_servers: Callable[[], int | None],
         on_changed: Callable[[], None],
+        is_on_cordoned_node: Callable[[bytes], bool] = lambda lobby: False,
     ) -> None:
         """`labels` returns `game/namespace` by the id of the namespace.
 
         `count_servers` returns the number of dynamic servers, or None if it is not known.
 
         `on_changed` is called at the beginning and at the end of a drain.
+
+        `is_on_cordoned_node` returns whether the node of a lobby drains.
         """
         self._file = file
         self._engine = engine
         self._labels = labels
         self._count_servers = count_servers
         self._on_changed = on_changed
+        self._is_on_cordoned_node = is_on_cordoned_node
         self._has_changed = asyncio.Event()
         self._change_lock = asyncio.Lock()
         self.drain = file.read()
@@ -69,6 +77,31 @@ class Draining:
     @property
     def is_draining(self) -> bool:
         return self.drain is not None
+
+    def is_lobby_draining(self, lobby: bytes) -> bool:
+        """Returns whether a lobby ends when it is empty, because its machine or node drains."""
+        return self.is_draining or self._is_on_cordoned_node(lobby)
+
+    async def empty_lobbies(
+        self, request: runtime_pb2.EmptyLobbiesRequest
+    ) -> runtime_pb2.EmptyLobbiesResponse:
+        """Returns the ready lobbies of the service that had no player for some time."""
+        require_valid(request)
+        _, _, namespaces = self._engine.counts(0)
+        empty = (
+            lobby
+            for namespace, _, lobbies in namespaces
+            if lobbies
+            for group in self._engine.processes.idle_lobby_groups(namespace)
+            for lobby in group.empty
+        )
+        return runtime_pb2.EmptyLobbiesResponse(
+            lobby_ids=[
+                format_uuid(lobby.lobby)
+                for lobby in empty
+                if lobby.is_ours and lobby.empty_ms >= request.empty_ms
+            ]
+        )
 
     def refusal(self) -> ServiceError | None:
         """Returns the error of a request for a new lobby, or None if the machine does not drain."""

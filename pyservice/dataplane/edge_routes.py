@@ -3,6 +3,8 @@
 Edge-guard polls for route changes. Each poll also reports the outcomes of earlier changes. A
 removal is sent again until edge-guard confirms it. The set of ports that edge-guard serves is only
 in memory, and is cleared when a new edge-guard instance polls.
+
+These are the routes of one node. `cluster_routes` has one object for each node of a cluster.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from pyservice.dataplane.engine import Engine
@@ -55,11 +57,17 @@ class EdgeRoutes:
         epoch: int,
         liveness: EdgeGuardLiveness | None = None,
         restore_id: str = "",
+        node: str = "",
     ) -> None:
         """Without `liveness`, edge-guard counts as dead only if it does not poll.
 
-        `restore_id` names the last restore of the service.
+        `restore_id` names the last restore of the service. `node` is empty for this machine.
         """
+        self._node = node
+        self.wait_for_change: Callable[[float], Awaitable[None]] = self._wait_for_any_change
+        """Waits up to a number of seconds for a change of the routes."""
+        self._known_owners: set[bytes] = set()
+        """Owners of the routes of another machine. Its edge-guard may refuse only their ports."""
         self._liveness = liveness
         self._expected_until_s = math.inf
         """Until this time, edge-guard may not have started yet."""
@@ -89,9 +97,14 @@ class EdgeRoutes:
             return self._liveness is not None and self._liveness.is_hung
         return now_s > max(self._last_request_s + EDGE_TIMEOUT_S, self._expected_until_s)
 
+    @property
+    def served_count(self) -> int:
+        """Number of bound ports."""
+        return sum(map(len, self._served.values()))
+
     def describe(self) -> str:
         if not self.is_edge_guard_dead:
-            return f"serves {sum(map(len, self._served.values()))} ports"
+            return f"serves {self.served_count} ports"
         return "dead" if self._liveness is None else self._liveness.describe_dead()
 
     def start_refusal(self, mode: ResolvedMode) -> ServiceError | None:
@@ -132,6 +145,7 @@ class EdgeRoutes:
             self._served.clear()
             self._refused_ports.clear()
             self._question = 0
+            self._know_owners_of_all_routes()
         self._question = max(self._question, request.question)
         await self._apply_outcomes(request)
         is_other_set = is_new or (request.restore_id, request.epoch) != self._cursor
@@ -144,19 +158,29 @@ class EdgeRoutes:
             self._open_requests -= 1
             self._last_request_s = _now_s()
 
+    def _know_owners_of_all_routes(self) -> None:
+        if self._node:
+            routes = self._processes.routes_since(0, self._node)
+            self._known_owners = {route.lease_owner for route in routes.changed}
+
     async def _next_response(
         self, request: pb.FollowRequest, after: int, *, is_other_set: bool
     ) -> pb.FollowResponse:
         end_s = _now_s() + request.wait_ms / 1000
         while True:
-            routes = self._processes.routes_since(after)
+            routes = self._processes.routes_since(after, self._node)
             left_s = end_s - _now_s()
-            has_changes = bool(routes.changed or routes.removed) or is_other_set
+            # A reader that has missed the removals closes its ports at an empty complete set.
+            is_new_set = is_other_set or (routes.is_complete and after > 0)
+            has_changes = bool(routes.changed or routes.removed) or is_new_set
             if routes.is_complete:
                 await self._source.wait_durable(routes.lsn, _now_s() + EDGE_TIMEOUT_S)
             if has_changes or left_s <= 0:
                 return self._response(routes, is_complete=routes.is_complete and has_changes)
-            await self._source.wait_for_change(min(left_s, _POLL_INTERVAL_S))
+            await self.wait_for_change(left_s)
+
+    async def _wait_for_any_change(self, timeout_s: float) -> None:
+        await self._source.wait_for_change(min(timeout_s, _POLL_INTERVAL_S))
 
     async def wait_lobby_served(self, lobby: bytes) -> None:
         """Waits until edge-guard forwards all ports of the lobby to its process. Raises OVERLOADED
@@ -220,10 +244,14 @@ class EdgeRoutes:
 
     def _are_forwarded(self, lease_owner: bytes, ports: LeasedPorts) -> bool:
         backend_ports = self._served.get(lease_owner, {})
+        forwarded = [port for port in ports if port.range is None]
+        # A Pod runs before the service knows its address. A local process starts after its placement.
+        if any(port.node and port.backend is None for port in forwarded):
+            return False
         return self._are_bound(lease_owner, ports) and all(
             backend_ports[port.name, port.number] == port.backend[1]
-            for port in ports
-            if port.range is None and port.backend is not None
+            for port in forwarded
+            if port.backend is not None
         )
 
     async def _apply_outcomes(self, request: pb.FollowRequest) -> None:
@@ -238,6 +266,10 @@ class EdgeRoutes:
         if question < self._question:
             return
         lease_owner = raw_id(outcome.owner_id)
+        is_removal = outcome.kind == pb.OUTCOME_KIND_REMOVED
+        if self._node and not is_removal and lease_owner not in self._known_owners:
+            # A node decides only about its own ports.
+            return
         match outcome.kind:
             case pb.OUTCOME_KIND_LISTENING:
                 bound = self._served.setdefault(lease_owner, {})
@@ -264,7 +296,7 @@ class EdgeRoutes:
                 self._served.pop(lease_owner, None)
                 self._refused_ports.pop(lease_owner, None)
                 self._handed_out.discard(lease_owner)
-                await self._processes.ports_returned(lease_owner)
+                await self._processes.ports_returned(lease_owner, self._node)
             case _:
                 raise ServiceError("BODY_INVALID", "Set the outcome of the route.")
 
@@ -314,6 +346,9 @@ class EdgeRoutes:
 
     def _response(self, routes: RouteChanges, *, is_complete: bool) -> pb.FollowResponse:
         restore_id, epoch = self._cursor
+        if self._node:
+            self._known_owners.update(route.lease_owner for route in routes.changed)
+            self._known_owners.difference_update(routes.removed)
         return pb.FollowResponse(
             restore_id=restore_id,
             epoch=epoch,

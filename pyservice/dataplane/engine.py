@@ -53,6 +53,8 @@ class EngineLimits:
     start_limit_ms: int = 300_000
     port_quarantine_ms: int = 60_000
     public_ports: tuple[int, int] = (PUBLIC_PORTS[0], PUBLIC_PORTS[-1])
+    binds_ports_later: bool = False
+    """True if a lease gets its ports by `ProcessCommands.bind_ports`, when its node is known."""
     segment_bytes: int = 64 << 20
     boot_id_path: Path = Path("/proc/sys/kernel/random/boot_id")
 
@@ -75,6 +77,7 @@ def open_engine(journal_dir: Path | None, keys: Keyring, limits: EngineLimits) -
         public_ports=limits.public_ports,
         restored_keys=sorted(keys.restored_keys),
         first_epoch=keys.first_epoch,
+        binds_ports_later=limits.binds_ports_later,
     )
     warn_of_uncovered_block(native.uncovered_block())
     of_hash_key = hashlib.blake2s(b"facts", key=keys.hash_key, digest_size=16).hexdigest()

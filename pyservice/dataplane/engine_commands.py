@@ -293,6 +293,8 @@ class ProcessCommands:
         self.lobbies_of_version = native.lobbies_of_version
         self.routes_since = native.routes_since
         self.leased_servers = native.leased_servers
+        self.nodes = native.nodes
+        self.nodes_changed_since = native.nodes_changed_since
 
     async def start_idle(self, namespace: bytes, version: bytes, template: LobbyTemplate) -> bytes:
         return await self._commands.run_durable_result(
@@ -342,6 +344,20 @@ class ProcessCommands:
             lambda: self._native.lease(lease_owner, namespace, region, ports)
         )
 
+    async def bind_ports(self, lease_owner: bytes, node: str, host: str) -> LeasedPorts:
+        """Binds the ports of `lease_owner` to the node that runs it. A repeated call returns the
+        same ports.
+
+        `host` is the name or address at which players reach the node. Another node gets the ports
+        only before the lobby is ready, or the server listens.
+
+        Raises PORTS_EXHAUSTED, STORAGE_FULL, and IN_USE at another node. Raises
+        MATCHMAKER_LOBBY_STOPPED or SERVER_NOT_FOUND after the end of `lease_owner`.
+        """
+        return await self._commands.run_durable_result(
+            lambda: self._native.bind_ports(lease_owner, node, host)
+        )
+
     async def set_backends(
         self, lease_owner: bytes, backends: Sequence[tuple[str, str, int]]
     ) -> None:
@@ -356,12 +372,23 @@ class ProcessCommands:
             lambda: self._native.replace_port(lease_owner, name, refused_port)
         )
 
-    async def ports_returned(self, lease_owner: bytes) -> None:
-        """Starts the quarantine of the ports of `lease_owner`. Raises STORAGE_FULL.
+    async def ports_returned(self, lease_owner: bytes, node: str = "") -> None:
+        """Starts the quarantine of the ports that `lease_owner` had at a node. Raises STORAGE_FULL.
 
-        Call it after edge-guard has closed the sockets of these ports.
+        Call it after the edge-guard of the node has closed the sockets of these ports. The name of
+        a single machine is empty.
         """
-        await self._commands.run_durable_result(lambda: self._native.ports_returned(lease_owner))
+        await self._commands.run_durable_result(
+            lambda: self._native.ports_returned(lease_owner, node)
+        )
+
+    async def return_ports_of_node(self, node: str) -> None:
+        """Starts the quarantine of all ports of a node. Call it if its machine is gone for good.
+
+        Ports of live leases follow at their end. The engine forgets the node at a restart, so call
+        this again for each name in `nodes()` that has no machine.
+        """
+        await self._commands.run_durable(lambda: self._native.return_ports_of_node(node))
 
 
 _NONCE_BYTES = 16

@@ -5,8 +5,10 @@ control plane.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
-from collections.abc import Awaitable, Callable, Mapping
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -114,6 +116,9 @@ _SCRAPE_TIMEOUT_S: Final = 0.2
 _POLL_INTERVAL_S: Final = 1.0
 _START_POLL_INTERVAL_S: Final = 0.1
 _POLL_TIMEOUT_S: Final = 2.0
+_LATE_S: Final = 0.5
+_LATE_FOR_S: Final = 10.0
+"""Time for which the control plane counts as late after a late response."""
 _MISSED_POLLS_DOWN: Final = 2
 """Number of missed polls before an error is logged. A shutdown that ends the control plane first
 misses one.
@@ -141,11 +146,16 @@ class ControlPlaneMonitor:
         self._metrics = metrics
         self._is_awaited = is_awaited
         self._was_up = False
+        self._asked_s = math.inf
+        """Time of the request that waits for its response."""
+        self._late_until_s = 0.0
         self.is_up = False
         self.database_problem = ""
         self.object_store_problem = ""
         self.servers: Mapping[str, int] | None = None
         """Dynamic servers by state. None: the control plane does not respond."""
+        self.nodes: Sequence[pb.NodeStatus] = ()
+        """Nodes of the cluster. Empty on a single machine."""
         self.owner_epoch = 0
         self.is_stopping = False
         """True while this process stops. The control plane may then stop first."""
@@ -153,6 +163,12 @@ class ControlPlaneMonitor:
     @property
     def is_starting(self) -> bool:
         return self._is_awaited and not self._was_up
+
+    @property
+    def is_late(self) -> bool:
+        """Returns whether the control plane takes more than 0.5 s for a response, or took it lately."""
+        now_s = time.monotonic()
+        return now_s - self._asked_s > _LATE_S or now_s < self._late_until_s
 
     async def scrape(self) -> bytes:
         """Returns the metric `hosting_control_plane_up`, followed by the control plane's metrics.
@@ -165,11 +181,17 @@ class ControlPlaneMonitor:
     async def run(self) -> None:
         is_logged_up, missed = False, 0
         while True:
+            self._asked_s = time.monotonic()
             response = await self._request(_POLL_TIMEOUT_S)
+            now_s = time.monotonic()
+            if response is None or now_s - self._asked_s > _LATE_S:
+                self._late_until_s = now_s + _LATE_FOR_S
+            self._asked_s = math.inf
             self.is_up = response is not None
             self.database_problem = response.database_problem if response else ""
             self.object_store_problem = response.object_store_problem if response else ""
             self.servers = dict(response.servers) if response else None
+            self.nodes = list(response.nodes) if response else ()
             self.owner_epoch = response.owner_epoch if response else self.owner_epoch
             self._was_up |= self.is_up
             missed = 0 if self.is_up else missed + 1

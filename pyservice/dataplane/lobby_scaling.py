@@ -86,28 +86,39 @@ def plan_group(
     grace_ms: int,
     *,
     is_region_known: bool = True,
+    is_draining: Callable[[bytes], bool] = lambda lobby: False,
 ) -> GroupPlan:
     """Returns the plan for the lobbies of one version, game mode and region.
 
     `mode` is None if the version is not current or has no such mode. The plan then stops all empty
-    lobbies that the service started. A region that the operator removed keeps no idle lobbies.
+    lobbies that the service started. A region that the operator removed keeps no idle lobbies. The
+    plan stops idle lobbies for which `is_draining` returns True, and replaces them.
     """
     managed = [lobby for lobby in group.empty if lobby.is_ours]
     if mode is None:
         # A draining lobby gets no new players, so it needs no grace period.
         return GroupPlan(stop=tuple(managed))
     settings = mode.settings_in(region)
-    idle = [lobby for lobby in group.empty if lobby.is_findable and _is_idle(lobby, grace_ms)]
-    closed = [lobby for lobby in managed if not lobby.is_findable and _is_idle(lobby, grace_ms)]
+    draining = {lobby.lobby for lobby in managed if is_draining(lobby.lobby)}
+    idle = [
+        lobby
+        for lobby in group.empty
+        if lobby.is_findable and _is_idle(lobby, grace_ms) and lobby.lobby not in draining
+    ]
+    leaving = [
+        lobby
+        for lobby in managed
+        if (not lobby.is_findable or lobby.lobby in draining) and _is_idle(lobby, grace_ms)
+    ]
     is_enabled = is_region_known and mode.allows_region(region)
     low, high = (settings.idle_min, settings.idle_max) if is_enabled else (0, 0)
     surplus = [lobby for lobby in idle if lobby.is_ours][: max(0, len(idle) - high)]
     waiting = [lobby for lobby in managed if not _is_idle(lobby, grace_ms)]
     pending = [grace_ms - lobby.empty_ms for lobby in waiting]
     # A closed lobby that was never used is still loading. Counting it avoids endless replacements.
-    loading = sum(not lobby.was_used for lobby in waiting)
+    loading = sum(not lobby.was_used and lobby.lobby not in draining for lobby in waiting)
     missing = low - len(idle) - group.starting - loading
-    return GroupPlan(max(0, missing), (*closed, *surplus), min(pending, default=None))
+    return GroupPlan(max(0, missing), (*leaving, *surplus), min(pending, default=None))
 
 
 def _is_idle(lobby: EmptyLobbyView, grace_ms: int) -> bool:
@@ -151,10 +162,15 @@ class LobbyScaler:
         grace_ms: int,
         wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         is_draining: Callable[[], bool] = lambda: False,
+        is_lobby_draining: Callable[[bytes], bool] = lambda lobby: False,
     ) -> None:
-        """While `is_draining` returns True, no group keeps idle lobbies."""
+        """While `is_draining` returns True, no group gets idle lobbies.
+
+        A lobby for which `is_lobby_draining` returns True is stopped when it is idle.
+        """
         self._wall_ms = wall_ms
         self._is_draining = is_draining
+        self._is_lobby_draining = is_lobby_draining
         self._source = source
         self._processes = source.processes
         self._namespaces = namespaces
@@ -231,7 +247,14 @@ class LobbyScaler:
             namespace = self._namespaces.resolved(namespace_id)
             mode = namespace.modes.get(mode_name) if namespace.version_id == version else None
         is_known = region in self._regions and not self._is_draining()
-        plan = plan_group(group, mode, region, self._grace_ms, is_region_known=is_known)
+        plan = plan_group(
+            group,
+            mode,
+            region,
+            self._grace_ms,
+            is_region_known=is_known,
+            is_draining=self._is_lobby_draining,
+        )
         if plan.recheck_ms is not None:
             self._schedule(key, plan.recheck_ms / 1000)
         try:

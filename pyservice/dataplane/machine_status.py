@@ -39,6 +39,7 @@ class MachineStatus:
             ports=_ports(ports),
             drain=self.draining.status(),
             owner_epoch=self.control.owner_epoch,
+            nodes=self.control.nodes,
         )
 
     def _parts(self) -> Iterator[pb.PartStatus]:

@@ -11,7 +11,7 @@ import contextlib
 import secrets
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from pyservice.dataplane.engine import Engine
 from pyservice.dataplane.engine_commands import (
@@ -75,6 +75,9 @@ class OtherVersions:
 
 RUNTIME_TIMEOUT_S: Final = 3.0
 
+NODES_START_S: Final = 10.0
+"""Time for nodes to connect to a control plane that has started, before a node counts as silent."""
+
 SPECS_BYTES_MAX: Final = 8 * 1024 * 1024
 """Limit for all specs of one response, except the last spec."""
 
@@ -84,6 +87,16 @@ _POLL_INTERVAL_S: Final = 0.25
 _ENDED_CODES: Final = frozenset(
     {"MATCHMAKER_LOBBY_NOT_FOUND", "MATCHMAKER_LOBBY_STOPPED", "SERVER_NOT_FOUND"}
 )
+
+
+class Nodes(Protocol):
+    """Nodes of a cluster, as `cluster_routes.ClusterRoutes` knows them."""
+
+    @property
+    def silent_nodes(self) -> frozenset[str]: ...
+    def node_of(self, lobby: bytes) -> str: ...
+    async def bind_ports(self, lease_owner: bytes, node: str, host: str) -> LeasedPorts: ...
+    async def remove_node(self, name: str) -> None: ...
 
 
 class RuntimeConnection:
@@ -109,6 +122,7 @@ class RuntimeConnection:
         self._run = secrets.token_hex(8)
         self._open_requests = 0
         self._last_request_s = -RUNTIME_TIMEOUT_S
+        self._connected_since_s = 0.0
         self.capacity = pb.Capacity()
         self._first_request = asyncio.Event()
         self._expected_since_s: float | None = None
@@ -119,6 +133,11 @@ class RuntimeConnection:
             lambda _, ask: ask()
         )
         self.wait_lobby_served: Callable[[bytes], Awaitable[None]] = _served_at_once
+        self.nodes: Nodes | None = None
+        """Nodes of a cluster, or None on a single machine."""
+        self._cordoned_nodes: frozenset[str] = frozenset()
+        self.on_cordon: Callable[[], None] = lambda: None
+        """Called when a node is cordoned or uncordoned."""
         self.http_address = self.grpc_address = ""
 
     def set_tiers(self, tiers: Mapping[str, Resources]) -> None:
@@ -176,6 +195,8 @@ class RuntimeConnection:
     def can_start(self, tier: str) -> bool:
         if not self.is_connected:
             return False
+        if self.capacity.is_elastic:
+            return True
         cpu_millicores, memory_mb = self.size_of_tier(tier)
         free_cpu, free_memory = self._free()
         return cpu_millicores <= free_cpu and memory_mb <= free_memory
@@ -252,17 +273,23 @@ class RuntimeConnection:
         self.other_versions.drop_unused()
         self.capacity = request.capacity
         self._set_unreachable(request.unreachable)
+        self._set_cordoned(request.cordoned_nodes)
         self._first_request.set()
         after = request.after_sequence if request.run == self._run else 0
         self._reset_counts(after)
         end_s = _now_s() + request.wait_ms / 1000
+        if not self._is_requesting:
+            self._connected_since_s = _now_s()
         self._open_requests += 1
         try:
             while True:
+                silent_nodes = self._silent_nodes()
                 sequence, is_complete, lobbies, ended_lobbies = self._processes.wanted_since(after)
                 left_s = end_s - _now_s()
                 # The first request is answered at once, even without lobbies.
                 if lobbies or ended_lobbies or after == 0 or request.unspecified or left_s <= 0:
+                    break
+                if silent_nodes != set(request.silent_nodes):
                     break
                 await self._source.wait_for_change(min(left_s, _POLL_INTERVAL_S))
         finally:
@@ -282,7 +309,14 @@ class RuntimeConnection:
             gone=map(format_uuid, ended_lobbies),
             http_address=self.http_address,
             grpc_address=self.grpc_address,
+            silent_nodes=sorted(silent_nodes),
         )
+
+    def _silent_nodes(self) -> frozenset[str]:
+        # The requests of nodes pass through the process that asks here.
+        if self.nodes is None or _now_s() - self._connected_since_s < NODES_START_S:
+            return frozenset()
+        return self.nodes.silent_nodes
 
     def _set_unreachable(self, lobbies: Iterable[pb.UnreachableLobby]) -> None:
         sentences = {lobby.lobby_id: lobby.problem for lobby in lobbies}
@@ -290,6 +324,16 @@ class RuntimeConnection:
         self._processes.set_unreachable(
             [(raw_id(lobby_id), sentence) for lobby_id, sentence in sentences.items()]
         )
+
+    def _set_cordoned(self, names: Iterable[str]) -> None:
+        earlier, self._cordoned_nodes = self._cordoned_nodes, frozenset(names)
+        if self._cordoned_nodes != earlier:
+            self.on_cordon()
+
+    def is_on_cordoned_node(self, lobby: bytes) -> bool:
+        if self.nodes is None or not self._cordoned_nodes:
+            return False
+        return self.nodes.node_of(lobby) in self._cordoned_nodes
 
     async def report(self, request: pb.ReportRequest) -> pb.ReportResponse:
         """Applies the runtime's reports about lobby processes. Ignores reports about ended lobbies.
@@ -311,6 +355,8 @@ class RuntimeConnection:
 
     async def lease(self, request: pb.LeaseRequest) -> pb.LeaseResponse:
         """Leases ports for a dynamic server and waits until edge-guard serves them.
+
+        In a cluster, `bind_ports` gives them numbers later, and this returns at once.
 
         Raises PORTS_EXHAUSTED, STORAGE_FULL and OVERLOADED. Raises IN_USE if the server and its
         lease have already ended.
@@ -339,6 +385,35 @@ class RuntimeConnection:
                 port.name: self._public_port(port, lease_owner, request.region) for port in leased
             }
         )
+
+    async def bind_ports(self, request: pb.BindPortsRequest) -> pb.BindPortsResponse:
+        """Gives the ports of a lobby or server numbers at the node that runs it.
+
+        Raises PORTS_EXHAUSTED and STORAGE_FULL. Raises IN_USE at another node, if players may know
+        the ports there. Raises MATCHMAKER_LOBBY_STOPPED or SERVER_NOT_FOUND after the end of the owner.
+        """
+        require_valid(request)
+        lease_owner = raw_id(request.owner_id)
+        leased = await self._cluster().bind_ports(lease_owner, request.node, request.host)
+        return pb.BindPortsResponse(
+            ports={
+                port.name: self._public_port(port, lease_owner, region="")
+                for port in leased
+                if port.number
+            }
+        )
+
+    async def node_gone(self, request: pb.NodeGoneRequest) -> pb.NodeGoneResponse:
+        require_valid(request)
+        await self._cluster().remove_node(request.node)
+        return pb.NodeGoneResponse()
+
+    def _cluster(self) -> Nodes:
+        if self.nodes is None:
+            raise ServiceError(
+                "BODY_INVALID", "Set runtime.placement of the data plane to kubernetes, too."
+            )
+        return self.nodes
 
     async def place_server(self, request: pb.PlaceServerRequest) -> pb.PlaceServerResponse:
         require_valid(request)
@@ -373,7 +448,9 @@ class RuntimeConnection:
                 self._source.lobby_problems.record_end(
                     lobby, report.over.kind or report.over.reason, report.over.message
                 )
-                self._detect_crash(lobby, code)
+                # The game server of a stopped lobby had to end, as in a drain of its node.
+                if report.over.reason != "stopped":
+                    self._detect_crash(lobby, code)
                 await self._processes.record_exit(lobby, code)
                 self._crashes.discard(lobby)
             case "ready":
@@ -479,8 +556,10 @@ class RuntimeConnection:
 
     def _public_port(self, port: LeasedPort, lease_owner: bytes, region: str) -> pb.PublicPort:
         player_address = self._player_addresses.address_of(port, lease_owner, region, "server")
+        # A number that `bind_ports` gives later. The node has the host.
+        is_bound = player_address.number != 0
         return pb.PublicPort(
-            hostname=player_address.hostname,
+            hostname=player_address.hostname if is_bound else "",
             port=player_address.number or 0,
             is_tls=player_address.is_tls,
         )

@@ -14,14 +14,18 @@ from pyservice.settings import ConfigurationReport, Settings
 _CHECK_S: Final = 10.0
 _WARNING: Final = "warning: "
 _TIMEOUTS: Final = ("first_byte_ms", "stream_idle_ms", "datagram_idle_ms")
+_NODE_SILENCE_MS: Final = 30_000
+"""Silence of the service after which a node begins no sessions. The lobbies there have ended."""
 RELOADED_KEYS: Final = ("certificates", "limits", "timeouts")
 
 
 def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
     edge, domains, limits = settings.edge, settings.domains, settings.edge.limits.model_dump()
+    source = settings.admin_socket
     config: dict[str, Any] = {
         "folder": str(folder),
-        "source": str(settings.admin_socket.resolve()),
+        # On a node of a cluster, this name leads to the socket of the newest process.
+        "source": str(source.parent.resolve() / source.name),
         "bind": edge.bind,
         "advertised": edge.address,
         "proxies": [str(network) for network in edge.proxies],
@@ -39,6 +43,8 @@ def edge_guard_config(settings: Settings, folder: Path) -> dict[str, Any]:
         "limits": limits,
         "timeouts": {name: limits.pop(name) for name in _TIMEOUTS},
     }
+    if settings.is_on_cluster:
+        config["silence_ms"] = _NODE_SILENCE_MS
     if edge.workers is not None:
         config["workers"] = edge.workers
     for name, address in (("http", edge.http), ("https", edge.https)):

@@ -24,6 +24,7 @@ from pyservice.edge_guard.configuration import (
     edge_guard_config,
 )
 from pyservice.edge_guard.process import EDGE_GUARD_BINARY, EdgeGuardLock, exit_of, spawn
+from pyservice.edge_guard.supervisor_mark import SupervisorMark
 from pyservice.observability.logging import get_logger
 from pyservice.process.drain_file import ends_servers
 from pyservice.settings import Settings, SettingsError
@@ -42,9 +43,19 @@ _log = get_logger("serve")
 
 class EdgeGuard:
     def __init__(
-        self, settings: Settings, reread: Callable[[], Settings], *, is_alone: bool = False
+        self,
+        settings: Settings,
+        reread: Callable[[], Settings],
+        *,
+        is_alone: bool = False,
+        mark: SupervisorMark | None = None,
     ) -> None:
-        """`is_alone` is True if this process supervises only edge-guard, and no plane."""
+        """`is_alone` is True if this process supervises only edge-guard, and no plane.
+
+        With a `mark`, a later supervisor may take over while this one runs. Without one, the caller
+        has a lock against that.
+        """
+        self._mark = mark
         self._folder = settings.data_dir.resolve() / "edge"
         self._lock = EdgeGuardLock(self._folder)
         self._listeners = {"edge.http": settings.edge.http, "edge.https": settings.edge.https}
@@ -59,6 +70,7 @@ class EdgeGuard:
         """Identity of the running edge-guard binary. The file on disk may have been replaced since.
         """
         self._process: subprocess.Popen[bytes] | None = None
+        self._is_starting = True
 
     @property
     def pid(self) -> int:
@@ -86,6 +98,10 @@ class EdgeGuard:
             await _either(stop, first_use)
         backoff, is_first = Backoff(_RETRY_DELAYS_S), True
         while not stop.is_set():
+            if self.is_replaced:
+                _log.info("edge-guard handed over to another process")
+                await stop.wait()
+                return
             try:
                 self._reload_if_due()
                 await self._ensure(stop)
@@ -100,11 +116,18 @@ class EdgeGuard:
                 log_fields = {} if is_expected else {"exc_info": error}
                 _log.error("edge-guard does not serve", error=str(error), **log_fields)
                 if is_first and self._is_vital:
+                    if self._mark is not None:
+                        self._mark.release()
                     on_failure()
                     return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(backoff.next_s()):
                     await stop.wait()
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether another supervisor has taken over."""
+        return self._mark is not None and not self._is_starting and self._mark.is_replaced
 
     def reload(self) -> None:
         """Makes `keep` read the settings again and apply changed certificates, limits and timeouts."""
@@ -114,14 +137,28 @@ class EdgeGuard:
         """Stops edge-guard, unless game servers keep running and edge-guard still has routes to
         them.
 
-        Returns False if edge-guard did not stop and was killed.
+        If another supervisor has taken over, waits until the connections of this edge-guard have
+        ended. Returns False if edge-guard did not stop and was killed.
         """
+        if self.is_replaced:
+            await self._wait_for_last_connection(forced)
+            return True
         if not ends_servers(self._settings) and await self._has_players(forced):
             return True
         if self._process is not None and self._lock.holder() != self._process.pid:
             # The started process does not hold the lock, so it forwards no players yet.
             self._process.kill()
         return await self.end(forced)
+
+    async def _wait_for_last_connection(self, forced: asyncio.Event) -> None:
+        process = self._process
+        if process is None or process.poll() is not None or process.pid == self._lock.holder():
+            # It has ended, or the other supervisor has found it and keeps it.
+            return
+        with exit_of(process.pid) as exited:
+            await _either(exited, forced)
+        process.kill()
+        process.wait()
 
     async def end(self, forced: asyncio.Event) -> bool:
         """Stops edge-guard. Returns False if edge-guard did not stop and was killed."""
@@ -144,6 +181,9 @@ class EdgeGuard:
 
     async def _ensure(self, stop: asyncio.Event) -> None:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if self._mark is not None:
+            self._mark.take()
+        self._is_starting = False
         self._binary = _version()
         start_state = self._start_state()
         started = self._folder / "started.json"

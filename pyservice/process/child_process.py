@@ -18,7 +18,10 @@ from pyservice.process import early_spawn
 RESTART_DELAYS_S: Final = doubling(0.1, 5.0)
 HEALTHY_MS: Final = 60_000
 NO_RESTART: Final = os.EX_CONFIG
-"""Exit status of a child that no restart helps, because another service owns the database."""
+"""Exit status of a process that no restart helps, because another service owns the database.
+
+The units in `deploy/systemd` have it, too.
+"""
 _PIPE_BYTES: Final = 65_536
 
 

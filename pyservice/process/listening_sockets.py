@@ -31,8 +31,11 @@ class ActivationFailed(Exception):
         self.problems = problems
 
 
-def listen(address: ListenAddress, backlog: int) -> socket.socket:
-    """Opens a listening socket. Raises OSError with the address in its message."""
+def listen(address: ListenAddress, backlog: int, *, is_shared: bool = False) -> socket.socket:
+    """Opens a listening socket. Raises OSError with the address in its message.
+
+    Several processes of one user can have a shared address. Each gets a part of the connections.
+    """
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -40,6 +43,8 @@ def listen(address: ListenAddress, backlog: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if is_shared:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             listener.bind(where)
             listener.listen(backlog)
         except OSError:

@@ -207,7 +207,7 @@ class _Supervisor:
                 return
             if self._is_fatal(child, status):
                 self._log.error("plane cannot start again", role=child.role, status=status)
-                self._status = 1
+                self._status = NO_RESTART if status == NO_RESTART else 1
                 self._signals.stop.set()
                 return
             if (loop.time() - began_s) * 1000 >= HEALTHY_MS:

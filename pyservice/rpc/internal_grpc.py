@@ -10,7 +10,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import grpc
 from google.protobuf import descriptor_pool, message_factory
@@ -45,7 +45,8 @@ _CLIENT_OPTIONS: Final = (
 log = get_logger("pyservice.rpc")
 
 
-def _method(name: str) -> MethodDescriptor:
+def method_of(name: str) -> MethodDescriptor:
+    """Returns the method with this full name. Raises KeyError."""
     service, _, rpc_name = name.rpartition(".")
     method: MethodDescriptor = (
         descriptor_pool.Default().FindServiceByName(service).methods_by_name[rpc_name]
@@ -93,7 +94,7 @@ def add_internal(server: grpc.aio.Server, handlers: Mapping[str, Handler]) -> No
     services: dict[str, dict[str, grpc.RpcMethodHandler[Any, Any]]] = {}
     for name, handler in handlers.items():
         service, _, rpc_name = name.rpartition(".")
-        services.setdefault(service, {})[rpc_name] = _serve(_method(name), handler)
+        services.setdefault(service, {})[rpc_name] = _serve(method_of(name), handler)
     for service, methods in services.items():
         generic = grpc.method_handlers_generic_handler(service, methods)
         server.add_generic_rpc_handlers((generic,))
@@ -103,22 +104,55 @@ def _serve(method: MethodDescriptor, handler: Handler) -> grpc.RpcMethodHandler[
     parse = message_factory.GetMessageClass(method.input_type).FromString
 
     async def serve(data: bytes, context: grpc.aio.ServicerContext[bytes, bytes]) -> bytes:
-        ray_id = trace_context.new_ray_id()
         try:
             return (await handler(parse(data))).SerializeToString()
-        except ServiceError as error:
+        except Exception as error:  # noqa: BLE001 — `end_failed` logs an unexpected one
             failure = error
-        except DecodeError:
+        return await end_failed(context, method, failure)
+
+    return grpc.unary_unary_rpc_method_handler(serve)
+
+
+async def end_failed(
+    context: grpc.aio.ServicerContext[Any, Any], method: MethodDescriptor, error: Exception
+) -> NoReturn:
+    """Ends a call with the status of an error. An unexpected error is logged and not revealed."""
+    ray_id = trace_context.new_ray_id()
+    match error:
+        case ServiceError():
+            failure = error
+        case DecodeError():
             failure = ServiceError(
                 "BODY_INVALID", "The message does not have the request type of this method."
             )
-        except Exception:
-            log.exception("internal call failed", method=method.full_name, ray_id=ray_id)
+        case _:
+            log.error(
+                "internal call failed", method=method.full_name, ray_id=ray_id, exc_info=error
+            )
             failure = ServiceError("INTERNAL")
-        await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
-        raise AssertionError("abort raises")
+    await context.abort(status_code(failure), failure.detail, trailers(failure, ray_id))
+    raise AssertionError("abort raises")
 
-    return grpc.unary_unary_rpc_method_handler(serve)
+
+async def call_unary(
+    channel: grpc.aio.Channel, name: str, request: Message, timeout_s: float, place: str
+) -> Any:
+    """Calls a method by its full name. Raises ServiceError, and Unreachable with the server's place."""
+    method = method_of(name)
+    call = channel.unary_unary(
+        f"/{method.containing_service.full_name}/{method.name}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
+    )
+    try:
+        return await call(request, timeout=timeout_s)
+    except grpc.aio.AioRpcError as failure:
+        raise call_error(failure, place) from failure
+
+
+def call_error(failure: grpc.aio.AioRpcError, place: str) -> ServiceError | Unreachable:
+    """Returns the error of the service, or Unreachable if the call did not reach it."""
+    return read_error(failure) or Unreachable(f"{place}: {failure.details()}")
 
 
 class InternalClient:
@@ -129,19 +163,7 @@ class InternalClient:
         self._channel = grpc.aio.insecure_channel(unix_address(path), options=_CLIENT_OPTIONS)
 
     async def call(self, name: str, request: Message, timeout_s: float = 10.0) -> Any:
-        method = _method(name)
-        call = self._channel.unary_unary(
-            f"/{method.containing_service.full_name}/{method.name}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=message_factory.GetMessageClass(method.output_type).FromString,
-        )
-        try:
-            return await call(request, timeout=timeout_s)
-        except grpc.aio.AioRpcError as failure:
-            error = read_error(failure)
-            if error is not None:
-                raise error from None
-            raise Unreachable(f"{self._path}: {failure.details()}") from failure
+        return await call_unary(self._channel, name, request, timeout_s, str(self._path))
 
     async def close(self) -> None:
         await self._channel.close()

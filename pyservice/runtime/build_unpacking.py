@@ -48,6 +48,7 @@ from pyservice.runtime.build_manifests import (
     SERVER_JSON_MAX_BYTES,
     BadManifest,
     BuildContents,
+    BuildProgram,
     read_bundle_config,
     read_image,
     read_server_json,
@@ -326,14 +327,14 @@ class _ArchivePrograms:
         return self._files.get(hash(path))
 
 
-def _check_archive(build: _Build) -> list[str] | None:
-    """Checks an archive and the program that it starts.
+def _outside_program(
+    start: BuildProgram, programs: _ArchivePrograms, build: _Build
+) -> list[str] | None:
+    """Checks the program that an archive starts.
 
     Returns the path, form and interpreter of a program with an interpreter outside the archive.
-    Raises BadArchive, BadManifest.
+    Raises BadArchive.
     """
-    programs = _ArchivePrograms()
-    start = build.read(programs, None).program
     name = start.command[0]
     if name.startswith("/") or "/" not in name or "$(" in name or ".." in name.split("/"):
         return None  # the machine or the variables of the run decide
@@ -420,24 +421,28 @@ class Checked(NamedTuple):
     problem: BadArchive | None
     program: list[str] | None = None
     """Path, form and interpreter of the program, if its interpreter is outside the build."""
+    scratch_mb: int = 0
+    """Size of the scratch folder that an archive requests. 0: none."""
 
 
 def check(
     source: IO[bytes], kind: str, compression: str, length: int, image_tag: str | None = None
 ) -> Checked:
     """Checks a build, and returns its first problem. Writes nothing."""
-    build, program = _Build(source, kind, compression, length), None
+    build, program, scratch_mb = _Build(source, kind, compression, length), None, 0
     try:
         if kind == IMAGE:
             layers = _LayerCheck(length)
             layers.refuse_bad(build.read(layers, image_tag).layers)
         elif kind == ARCHIVE:
-            program = _check_archive(build)
+            programs = _ArchivePrograms()
+            start = build.read(programs, None).program
+            program, scratch_mb = _outside_program(start, programs, build), start.scratch_mb
         else:
             build.read(_NullTarget(), image_tag)
     except (BadArchive, BadManifest) as error:
         return Checked(build.digest(), _problem(error))
-    return Checked(build.digest(), None, program)
+    return Checked(build.digest(), None, program, scratch_mb)
 
 
 def unpack(
@@ -486,11 +491,11 @@ def main() -> int:
     if os.getppid() != int(parent):
         return 1
     os.nice(NICE)
-    digest, problem, program = None, None, None
+    digest, problem, program, scratch_mb = None, None, None, 0
     source, build = sys.stdin.buffer, (kind, compression, int(length))
     try:
         if folder == CHECK:
-            digest, problem, program = check(source, *build, *tag)
+            digest, problem, program, scratch_mb = check(source, *build, *tag)
         else:
             owner = int(root_uid) if root_uid else None
             reserve = int(reserve_bytes)
@@ -505,7 +510,8 @@ def main() -> int:
             return NO_SPACE_STATUS if is_disk_full(error) else FAULT_STATUS
         problem = BadArchive("", "invalid", error.strerror or "cannot be unpacked on this machine")
     problem_fields = problem and (problem.entry, problem.word, problem.reason)
-    print(json.dumps({"sha256": digest, "problem": problem_fields, "program": program}))
+    report = {"sha256": digest, "problem": problem_fields}
+    print(json.dumps({**report, "program": program, "scratch_mb": scratch_mb}))
     return 0
 
 

@@ -28,6 +28,8 @@ class BuildReport(NamedTuple):
     sha256: str
     """Not known if the build has a problem and was to be unpacked."""
     problem: BadArchive | None
+    scratch_mb: int = 0
+    """Size of the scratch folder that a checked archive requests. 0: none."""
 
 
 async def check_build(
@@ -106,7 +108,7 @@ async def _run(
     problem = report["problem"] and BadArchive(*report["problem"])
     if problem is None and report["program"] is not None:
         problem = _missing_interpreter(*report["program"])
-    return BuildReport(report["sha256"], problem)
+    return BuildReport(report["sha256"], problem, report["scratch_mb"])
 
 
 def _missing_interpreter(name: str, form: Any, interpreter: str) -> BadArchive | None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import re
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final
+from typing import Final, NamedTuple
 
 from pyservice.runtime.process_environment import port_variables
 from pyservice.runtime.run_folder import RunFolder
@@ -66,13 +66,25 @@ def failed_start(end: RunEnd, progress: LobbyProgress | None) -> str | None:
     return None if end.reason == "stopped" else end.reason
 
 
+class ProgramOutput(NamedTuple):
+    """Output and settings of a program that has ended."""
+
+    errors: Sequence[str] = ()
+    """Its last lines of `std_err`."""
+    scratch_mb: int = 0
+    """Size of its scratch folder, if a write beyond it fails with `ENOSPC`."""
+    ports: Mapping[str, str] = NO_PORTS
+    """Variables of its ports."""
+
+
 def end_problem(
     end: RunEnd,
-    stored_run: StoredRun,
-    peak_memory_bytes: int | None,
     parameters: RunRequest | RunPlacement,
     progress: LobbyProgress | None,
-    ports_problem: str | None,
+    read_output: Callable[[], ProgramOutput],
+    *,
+    peak_memory_bytes: int | None = None,
+    ports_problem: str | None = None,
 ) -> RunProblem | None:
     """Returns why a program ended as it did, or None if no reason is known.
 
@@ -91,24 +103,31 @@ def end_problem(
         return start_timeout_problem(progress.start_timeout_s, ports_problem, parameters.adapter)
     problem = None
     if end.reason != "stopped":
-        # Without the log and the spec, the exit code still says something.
-        errors: Sequence[str] = ()
-        scratch_mb = 0
-        ports = NO_PORTS
-        with contextlib.suppress(OSError):
-            errors = _last_errors(stored_run.folder)
-            scratch_mb = stored_run.scratch_mb()
-            ports = _ports(stored_run)
-        problem = exit_problem(end.exit_code, errors, progress, scratch_mb, ports)
+        output = read_output()
+        problem = exit_problem(
+            end.exit_code, output.errors, progress, output.scratch_mb, output.ports
+        )
     if problem is None and ports_problem is not None:
         return RunProblem("nothing-listens", ports_problem)
     return problem
 
 
-def _ports(stored_run: StoredRun) -> Mapping[str, str]:
-    """Returns the variables of the ports that a run was given. Raises OSError."""
-    placement = stored_run.placement()
-    variables = {} if placement is None else port_variables(placement.ports)
+def stored_output(stored_run: StoredRun) -> ProgramOutput:
+    """Returns the output of a program of this machine. An unreadable folder has none."""
+    output = ProgramOutput()
+    # Without the log and the spec, the exit code still says something.
+    with contextlib.suppress(OSError):
+        output = output._replace(errors=_last_errors(stored_run.folder))
+        output = output._replace(scratch_mb=stored_run.scratch_mb())
+        placement = stored_run.placement()
+        if placement is not None:
+            output = output._replace(ports=numbered_ports(placement))
+    return output
+
+
+def numbered_ports(placement: RunPlacement) -> Mapping[str, str]:
+    """Returns the numbers of the ports that a run was given, by name of the variable."""
+    variables = port_variables(placement.ports)
     return {name: number for name, number in variables.items() if name != "PORT"}
 
 

@@ -26,6 +26,7 @@ from pyservice.runtime.isolation_trials import (
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.scratch_folders import remove_templates
+from pyservice.runtime.shared_network import NETWORK_NOT_ISOLATED
 from pyservice.settings import Settings
 from pyservice.settings.user_ids import host_user_ids
 
@@ -58,8 +59,6 @@ def system_paths() -> tuple[Path, ...]:
     settings = (sorted(Path("/etc").glob(pattern)) for pattern in _SETTINGS_OF_RUNTIMES)
     return (*SYSTEM_PATHS, *itertools.chain.from_iterable(settings))
 
-
-NETWORK_NOT_ISOLATED: Final = "the network of game servers is not isolated"
 
 _NOTICES_PIPE: Final = "notices"
 

@@ -16,6 +16,9 @@ WORD_BYTES_MAX: Final = (128 << 10) - 1
 ALL_BYTES_MAX: Final = 2 << 20
 """Linux limit of all arguments and variables, with a terminator and a pointer for each."""
 
+USER: Final = "server"
+"""Name of a game server's user in `/etc/passwd`, which the keeper or the image has."""
+
 _EACH_BYTES: Final = 1 + 8
 _SHOWN_MAX: Final = 64
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -31,6 +34,12 @@ class ProcessPort(NamedTuple):
     first: int = 0
     last: int = 0
     is_direct: bool = False
+
+
+def default_variables(scratch: str) -> dict[str, str]:
+    """Returns the variables of each program, except `PATH`. A build can change them."""
+    user = dict.fromkeys(("USER", "LOGNAME"), USER)
+    return {"HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8", **user}
 
 
 def port_variables(ports: Mapping[str, ProcessPort]) -> dict[str, str]:

@@ -30,7 +30,6 @@ from pyservice.runtime.archive_rules import (
     too_many,
 )
 from pyservice.runtime.build_manifests import IDS_MAX, BadManifest, BuildProgram
-from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
@@ -248,7 +247,7 @@ class ContainerProgram:
     scratch_mb: int = 0
 
 
-def container_root_uid(user_ids: range = DEFAULT_CONTAINER_USER_IDS.numbers) -> int | None:
+def container_root_uid(user_ids: range) -> int | None:
     """Returns the host id of the root user in containers, or None if the service is not root."""
     return user_ids.start if os.geteuid() == 0 else None
 

@@ -49,6 +49,8 @@ STREAMS: Final[Mapping[str, LogStream]] = {
     "E": "std_err",
     "s": "service",
 }
+CURSOR: Final = "c"
+"""Letter of a cursor, which is no line of a program. See `copied_log`."""
 
 
 class KeeperFailed(Exception):
@@ -320,7 +322,8 @@ class RunFolder:
                     if not raw.endswith(b"\n"):
                         break
                     at += len(raw)
-                    yield _line(raw, at)
+                    if (line := _line(raw, at)) is not None:
+                        yield line
 
     def add_line(self, text: str, time_us: int) -> None:
         """Appends a line to `service` in the log.
@@ -395,9 +398,12 @@ def log_end(segments: Sequence[tuple[int, Path]]) -> int:
     return start
 
 
-def _line(raw: bytes, position: int) -> LogLine:
+def _line(raw: bytes, position: int) -> LogLine | None:
+    """Returns None for a cursor."""
     time_us, letter, text = raw[:-1].split(b" ", 2)
     stream = letter.decode()
+    if stream == CURSOR:
+        return None
     return LogLine(
         position, int(time_us), STREAMS[stream], stream.isupper(), text.decode(errors="replace")
     )

@@ -19,6 +19,7 @@ from pyservice.runtime.filesystem import FileChange, apply_changes, is_folder_em
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.process_environment import (
     EnvironmentTooLong,
+    default_variables,
     expand_references,
     merge_variables,
     port_variables,
@@ -33,9 +34,6 @@ from pyservice.settings.user_ids import DEFAULT_USER_IDS
 
 KINDS: Final = ("archive",)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
-
-USER: Final = "server"
-"""Name of a game server's user in `/etc/passwd`, which the keeper writes."""
 
 _LAYOUT_ATTEMPTS: Final = 2
 """The first attempt may find a folder of an interrupted attempt, or a missing parent."""
@@ -211,7 +209,7 @@ def _spec(
 ) -> KeeperSpec:
     inside = build.contained
     variables = merge_variables(
-        _default_variables(folder)
+        {"PATH": PATH, **default_variables(str(folder.scratch))}
         if inside is None
         else {"PATH": containers.PATH, "HOME": inside.home},
         build.env,
@@ -260,12 +258,6 @@ def _spec(
         network=network,
         note=json.dumps(asdict(placement)),
     )
-
-
-def _default_variables(folder: RunFolder) -> dict[str, str]:
-    scratch = str(folder.scratch)
-    user = dict.fromkeys(("USER", "LOGNAME"), USER)
-    return {"PATH": PATH, "HOME": scratch, "TMPDIR": scratch, "LANG": "C.UTF-8", **user}
 
 
 def _machine_id(game_id: str) -> str:

@@ -17,7 +17,7 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.build_worker import NoDiskSpace
-from pyservice.runtime.end_problems import end_problem, failed_start
+from pyservice.runtime.end_problems import end_problem, failed_start, stored_output
 from pyservice.runtime.node_allocation import NoFreePort
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_cleanup import KEEPER_GRACE_S, end_leftover_processes, kill_keeper
@@ -30,6 +30,7 @@ from pyservice.runtime.run_requests import (
     RunPlacement,
     RunRequest,
 )
+from pyservice.runtime.shared_network import NODE_IS_SHARED
 from pyservice.runtime.stop_requests import Stopped, StopRequest
 from pyservice.runtime.unpacked_builds import BuildUnusable, UnpackedBuild
 
@@ -47,10 +48,6 @@ START_TIMEOUT_S: Final = 60.0
 START_TIMED_OUT: Final = (
     "the game server did not start in time, and its start was cancelled: this node waited too long "
     "for a file that the game server opens or runs"
-)
-NETWORK_IS_SHARED: Final = (
-    "this node cannot isolate the network, and game servers of another developer group run on it: "
-    "ask the operator for network isolation or for runtime.allow_shared_network"
 )
 HOST_NETWORK_REFUSED: Final = (
     "network_mode host is not allowed for this developer group: use bridge, or ask the operator for "
@@ -274,7 +271,7 @@ class RunLifecycle:
     async def _network_refusal(self, request: RunRequest) -> str | None:
         context = self._context
         if await context.has_earlier_run_of_other_group(self.id):
-            return NETWORK_IS_SHARED
+            return NODE_IS_SHARED
         if request.has_host_network and not await context.may_use_host_network(request.build_id):
             return HOST_NETWORK_REFUSED
         return None
@@ -454,11 +451,11 @@ class RunLifecycle:
         problem = await context.in_thread(
             lambda: end_problem(
                 end,
-                self.stored_run,
-                context.node.groups.peak_memory_bytes(self.id),
                 parameters,
                 progress,
-                self.ports_problem,
+                lambda: stored_output(self.stored_run),
+                peak_memory_bytes=context.node.groups.peak_memory_bytes(self.id),
+                ports_problem=self.ports_problem,
             )
         )
         if problem is None:

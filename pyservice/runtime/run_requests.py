@@ -114,6 +114,8 @@ class RunEnd(NamedTuple):
     """Kind of the problem that `message` explains, such as that of a `RunProblem`. Empty: none is
     known.
     """
+    node: str = ""
+    """Node of the process. Empty: this machine, or no node."""
 
 
 class LobbyProgress(NamedTuple):

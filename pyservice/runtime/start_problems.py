@@ -144,7 +144,7 @@ def start_problem(
         return is_visible and absolute.exists()
 
     name = str(command.relative_to(root) if command.is_relative_to(root) else command)
-    return program_problem(name, _read_file(command), has_file)
+    return program_problem(name, read_program_file(command), has_file)
 
 
 def start_timeout_problem(
@@ -168,7 +168,8 @@ def _missing_sign(adapter: Adapter | None) -> str:
             return "call lobbies/ready when the server listens"
 
 
-def _read_file(path: Path) -> ProgramFile | None:
+def read_program_file(path: Path) -> ProgramFile | None:
+    """Returns the properties of a file, or None if it does not exist. Raises OSError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):

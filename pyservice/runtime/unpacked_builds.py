@@ -227,7 +227,7 @@ class UnpackedBuilds:
         blocks = _uploaded_blocks(source)
         sizes = (source.content_length, self._reserve_bytes)
         try:
-            sha256, problem = await unpack_build(
+            report = await unpack_build(
                 folder,
                 source.kind,
                 source.compression,
@@ -238,11 +238,11 @@ class UnpackedBuilds:
             )
         except WorkerFailed as error:
             raise BuildUnusable(str(error)) from None
-        if problem is not None:
+        if (problem := report.problem) is not None:
             raise BuildUnusable(
                 f"{problem.entry!r} {problem.reason}" if problem.entry else problem.reason
             )
-        if source.sha256 is not None and sha256 != source.sha256:
+        if source.sha256 is not None and report.sha256 != source.sha256:
             raise BuildUnusable(
                 "the stored file is damaged, because its SHA-256 differs: upload it as a new build"
             )

@@ -21,6 +21,7 @@ from pydantic_settings import EnvSettingsSource
 
 from pyservice.settings.configuration_report import ConfigurationReport
 from pyservice.settings.exposure import exposure_warnings, is_of_this_machine
+from pyservice.settings.kubernetes_conflicts import kubernetes_conflicts
 from pyservice.settings.model import PREFIX, Settings
 from pyservice.settings.sections import (
     BuildKind,
@@ -261,8 +262,11 @@ def _listeners_among_public_ports(
 def ephemeral_public_ports(settings: Settings, folder: Path = _KERNEL_PORTS) -> str | None:
     """Returns a warning if the kernel gives public ports to outgoing connections.
 
-    `folder` has the kernel's range of these ports, and the reserved ports that it leaves out.
+    `folder` has the kernel's range of these ports, and the reserved ports that it leaves out. The
+    nodes of a cluster have kernels of their own.
     """
+    if settings.is_on_cluster:
+        return None
     try:
         first, last = map(int, (folder / "ip_local_port_range").read_text().split())
         reserved = (folder / "ip_local_reserved_ports").read_text().strip()
@@ -417,6 +421,7 @@ def _conflicts(settings: Settings, wrong: Set[str]) -> Iterator[tuple[list[str],
     yield from port_conflicts(settings, wrong)
     if "runtime" not in wrong:
         yield from _user_id_conflicts(settings)
+    yield from kubernetes_conflicts(settings, wrong)
 
 
 def _listener_names(settings: Settings) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from pyservice.settings.kubernetes_section import KubernetesSettings
 from pyservice.settings.quotas import QuotaSettings
 from pyservice.settings.sections import (
     BASIC_TIERS,
@@ -25,6 +26,7 @@ from pyservice.settings.sections import (
     ListenAddress,
     Network,
     Origin,
+    PortRange,
     RateLimits,
     RaySettings,
     Region,
@@ -124,6 +126,7 @@ class Settings(BaseSettings):
         BASIC_TIERS
     )
     runtime: RuntimeSettings = RuntimeSettings()
+    kubernetes: KubernetesSettings = KubernetesSettings()
     lobby_api_url: Endpoint | None = None
     """API address for game servers. None: the HTTP listener."""
     lobby_env_aliases: Annotated[dict[str, str] | None, BeforeValidator(from_text)] = None
@@ -161,6 +164,16 @@ class Settings(BaseSettings):
         if self.public_url is not None:
             return self.public_url.rstrip("/")
         return f"https://{self.domains.main}" if self.domains.main is not None else None
+
+    @property
+    def public_ports(self) -> PortRange:
+        """Public ports of lobbies and servers: those of this machine, or of each node."""
+        return self.kubernetes.node_ports if self.is_on_cluster else self.edge.public_ports
+
+    @property
+    def is_on_cluster(self) -> bool:
+        """Whether game servers run on the nodes of a cluster and not on this machine."""
+        return self.runtime.placement == "kubernetes"
 
     @property
     def edge_http_socket(self) -> Path:

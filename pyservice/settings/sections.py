@@ -159,6 +159,19 @@ def _database_url(value: object) -> object:
     return value
 
 
+def _age_recipient(value: object) -> object:
+    # Most services have none.
+    import pyrage
+
+    try:
+        pyrage.x25519.Recipient.from_str(str(value))
+    except pyrage.RecipientError:
+        raise ValueError(
+            "must be a public key of age such as age1..., which age-keygen prints"
+        ) from None
+    return value
+
+
 Ports = Annotated[PortRange, PlainValidator(_port_range)]
 PublicPorts = Annotated[PortRange, PlainValidator(_public_ports)]
 UserIds = Annotated[UserIdRange | None, PlainValidator(user_id_range)]
@@ -170,6 +183,7 @@ Origin = Annotated[str, BeforeValidator(_origin)]
 Endpoint = Annotated[str, BeforeValidator(_endpoint)]
 AcmeDomain = Annotated[str, BeforeValidator(_acme_domain)]
 EmailAddress = Annotated[str, BeforeValidator(_email_address)]
+AgeRecipient = Annotated[str, BeforeValidator(_age_recipient)]
 DatabaseUrl = Annotated[SecretStr, BeforeValidator(_database_url)]
 BuildKind = Literal["archive", "docker_image", "oci_bundle"]
 
@@ -500,11 +514,13 @@ class BackupSettings(_Section):
     """Number of backups that a target keeps. Older ones are removed after a new one."""
     bytes_per_second: int = Field(default=32 << 20, ge=64 << 10)
     """Limit of what a backup writes in a second."""
-    recipients: Annotated[tuple[str, ...], BeforeValidator(from_text)] = ()
+    recipients: Annotated[tuple[AgeRecipient, ...], BeforeValidator(from_text)] = ()
     """Public keys of age, such as `age1...`. Backups are encrypted for all of them."""
 
 
 class RuntimeSettings(_Section):
+    placement: Literal["local", "kubernetes"] = "local"
+    """Where game servers run: on this machine, or as Pods of a cluster."""
     kinds: Annotated[tuple[BuildKind, ...], BeforeValidator(from_text)] = ("archive",)
     isolation: Literal["auto", "user", "namespace", "landlock", "none"] = "auto"
     """Isolation of game servers. `auto`: another user if root, else a user namespace, else

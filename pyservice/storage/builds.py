@@ -1,12 +1,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
-from sqlalchemy import and_, bindparam, delete, exists, insert, select
+from sqlalchemy import and_, bindparam, delete, exists, insert, select, update
 
 from pyservice.storage.database import Record, Transaction
 from pyservice.storage.list_pages import Page, PageBounds, PagedList
-from pyservice.storage.tables import build_tags, builds, games, uploads
+from pyservice.storage.tables import (
+    build_tags,
+    builds,
+    games,
+    upload_files,
+    uploads,
+    version_builds,
+)
+
+IMAGE: Final = "image"
+"""Kind of a build that is an image in a registry. Its `image_tag` is the reference of the image."""
 
 _ROWS = select(builds, uploads.c.content_length, uploads.c.complete_ms).join(
     uploads, uploads.c.upload_id == builds.c.upload_id
@@ -40,6 +51,29 @@ _COMPLETENESS = (
 )
 
 
+_ARCHIVE_WITH_DIGEST = (
+    select(upload_files.c.upload_id, upload_files.c.path, upload_files.c.content_length)
+    .join(builds, builds.c.upload_id == upload_files.c.upload_id)
+    .join(uploads, uploads.c.upload_id == builds.c.upload_id)
+    .where(
+        upload_files.c.sha256 == bindparam("sha256"),
+        builds.c.kind == "archive",
+        uploads.c.complete_ms.is_not(None),
+    )
+    .order_by(upload_files.c.upload_id)
+    .limit(1)
+)
+
+
+_IMAGES_OF_VERSION = (
+    select(builds.c.build_id, builds.c.image_tag, games.c.group_id)
+    .join(version_builds, version_builds.c.build_id == builds.c.build_id)
+    .join(games, games.c.game_id == builds.c.game_id)
+    .where(version_builds.c.version_id == bindparam("version_id"), builds.c.kind == IMAGE)
+    .order_by(builds.c.build_id)
+)
+
+
 async def add(
     tx: Transaction,
     build_id: str,
@@ -63,6 +97,12 @@ async def add(
     await tx.run(insert(builds), values)
 
 
+async def set_scratch_mb(tx: Transaction, upload_id: str, scratch_mb: int) -> None:
+    """Stores the size of the scratch folder that the build of an upload requests."""
+    statement = update(builds).where(builds.c.upload_id == upload_id).values(scratch_mb=scratch_mb)
+    await tx.run(statement)
+
+
 async def find(tx: Transaction, game_id: str, build_id: str) -> Record | None:
     """Returns the build's columns with `content_length` and `complete_ms` of its upload, or None."""
     return await tx.first(_ONE, {"game_id": game_id, "build_id": build_id})
@@ -72,6 +112,16 @@ async def group_of(tx: Transaction, build_id: str) -> str | None:
     """Returns the developer group of a build's game, or None for an unknown build."""
     row = await tx.first(_GROUP, {"build_id": build_id})
     return None if row is None else str(row.group_id)
+
+
+async def archive_with_digest(tx: Transaction, sha256: bytes) -> Record | None:
+    """Returns the file of a complete build of the kind `archive`, or None."""
+    return await tx.first(_ARCHIVE_WITH_DIGEST, {"sha256": sha256})
+
+
+async def images_of_version(tx: Transaction, version_id: str) -> Sequence[Record]:
+    """Returns the builds of the kind `image` of a version, with the `group_id` of their game."""
+    return await tx.all(_IMAGES_OF_VERSION, {"version_id": version_id})
 
 
 async def of_game(

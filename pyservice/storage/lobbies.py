@@ -214,6 +214,7 @@ class EndedRun(NamedTuple):
     reason: str
     message: str
     exit_code: int | None
+    node: str | None = None
 
 
 def storable_text(message: str) -> str:

@@ -94,7 +94,8 @@ def load_records(connection: Connection, file: Path, revision: str) -> None:
     if current_revision(connection) is not None:
         if not is_unused(connection):
             raise DatabaseUnusable(
-                "the database is not empty: create a new one for the restored records"
+                "the database is not empty: create a new one for the restored records, or keep those that "
+                "it has with a restore without a database URL and with pyservice takeover"
             )
         unused = MetaData()
         unused.reflect(connection)

@@ -154,6 +154,21 @@ async def record_placed(tx: Transaction, server_id: str) -> None:
     )
 
 
+async def record_of(tx: Transaction, server_id: str) -> bytes | None:
+    """Returns the stored `hosting.v1.Server` of a server, or None if it does not exist."""
+    row = await tx.first(select(servers.c.record).where(servers.c.server_id == server_id))
+    if row is None:
+        return None
+    content: bytes = row.record
+    return content
+
+
+async def replace_record(tx: Transaction, server_id: str, content: bytes) -> None:
+    await tx.run(
+        update(servers).where(servers.c.server_id == server_id).values({"record": content})
+    )
+
+
 async def record_started(tx: Transaction, server_id: str, now_ms: int) -> None:
     """Records the start time of a server, unless one is already recorded."""
     condition = and_(servers.c.server_id == server_id, servers.c.start_ms.is_(None))
@@ -168,6 +183,7 @@ async def record_destroyed(
     failure: str | None,
     message: str | None,
     started_ms: int | None = None,
+    node: str | None = None,
 ) -> None:
     """Records the end of a server, unless it is already recorded. Frees its host ports.
 
@@ -181,6 +197,7 @@ async def record_destroyed(
         "failure": failure,
         "failure_message": None if message is None else storable_text(message),
         "start_ms": func.coalesce(servers.c.start_ms, started_ms),
+        "node": node,
     }
     await tx.run(update(servers).where(condition).values(values))
     await tx.run(delete(server_host_ports).where(server_host_ports.c.server_id == server_id))

@@ -266,8 +266,13 @@ builds: Final = Table(
     Column("compression", String(8), nullable=False),
     _text("image_tag", nullable=True),
     _ms("create_ms"),
+    Column("scratch_mb", Integer, nullable=True),
     Index("ix_builds_game_id_build_id", "game_id", "build_id"),
 )
+"""`scratch_mb` is that of `server.json` in an archive. NULL: none, or the upload is older than this
+column. `image_tag` names an image in a container archive. For the kind `image` it is a
+reference.
+"""
 
 build_tags: Final = Table(
     "build_tags",
@@ -395,6 +400,7 @@ servers: Final = Table(
     _text("failure_message", nullable=True),
     Column("cpu_millicores", BigInteger, nullable=False, server_default="0"),
     Column("memory_mb", BigInteger, nullable=False, server_default="0"),
+    Column("node", String(253), nullable=True),
     Index("ix_servers_namespace_id_server_id", "namespace_id", "server_id"),
     Index(
         "ix_servers_live",
@@ -412,9 +418,11 @@ servers: Final = Table(
         postgresql_where=text("destroy_ms IS NOT NULL"),
     ),
 )
-"""`record` has the immutable fields of the server as `hosting.v1.Server`. `stop_ms` is the time of
+"""`record` has the fields of the server as `hosting.v1.Server`. Only the binding of ports later
+than the creation changes them. `stop_ms` is the time of
 the stop request, `stop_timeout_ms` its timeout. The resources of servers that ended before
-revision 0005 are 0. `is_placed` is true once the ports are assigned.
+revision 0005 are 0. `is_placed` is true once the ports are assigned. `node` is the node of an ended
+server, in a placement with nodes.
 """
 
 server_tags: Final = Table(
@@ -444,7 +452,9 @@ lobby_runs: Final = Table(
     Column("reason", String(32), nullable=False),
     _text("message"),
     Column("exit_code", Integer),
+    Column("node", String(253), nullable=True),
 )
+"""`node` is the node of the run, in a placement with nodes."""
 
 exports: Final = Table(
     "exports",

@@ -294,25 +294,54 @@ def _stored_build(
 
 def _set_images(run: _Run, config: dict[str, Any]) -> None:
     """Names the builds of the container images in `image` and `dockerfile`."""
+    tool: ImageTool | None = None
+    for runtime in image_runtimes(config):
+        build_id = _registered(run, runtime)
+        if build_id is None:
+            tool = tool or ImageTool.find()
+            build_id = _uploaded_image(run, tool, runtime)
+        runtime["image_id"] = build_id
+
+
+def _registered(run: _Run, runtime: Mapping[str, Any]) -> str | None:
+    """Returns the id of the build of an image that the service's cluster fetches from its registry.
+
+    None: the image must be uploaded, because it has no digest, or the service is on one machine.
+    """
+    game, image = run.game, str(runtime.get("image", ""))
+    if "dockerfile" in runtime or "@" not in image:
+        return None
+    name = f"image {image.rpartition('@')[2]}"
+    for build in game.api.pages(f"{game.path}/builds", "builds"):
+        if build.get("image") == image:
+            return str(build["build_id"])
+    if run.skips(f"create a build of the image {image}, or upload it"):
+        return _NEW
+    try:
+        answer = game.api.post(f"{game.path}/builds", {"display_name": name, "image": image})
+    except Refused as refused:
+        if [problem.place for problem in refused.problems] != ["kind"]:
+            raise
+        return None
+    run.terminal.say(f"Created a build of the image {image}.")
+    return str(answer["build_id"])
+
+
+def _uploaded_image(run: _Run, tool: ImageTool, runtime: Mapping[str, Any]) -> str:
+    """Returns the id of the build with an image that this machine builds or fetches."""
     game = run.game
-    runtimes = list(image_runtimes(config))
-    if not runtimes:
-        return
-    tool = ImageTool.find()
-    for runtime in runtimes:
-        image = ready_image(run.terminal, game.project, tool, runtime)
-        name = f"image {tool.image_id(image)}"
-        stored, _ = find_stored(game.api, f"{game.path}/builds", "builds", name)
-        if stored is not None:
-            runtime["image_id"] = stored["build_id"]
-            continue
-        with tempfile.TemporaryDirectory(dir=game.project.work_folder) as folder:
-            archive = Path(folder, "image.tar")
-            tool.save(image, archive)
-            with archive.open("rb") as file:
-                kind = {"kind": "docker_image"}
-                digest = _digest(run.terminal, file)
-                runtime["image_id"] = _stored_build(run, name, file, kind, digest)
+    image = ready_image(run.terminal, game.project, tool, runtime)
+    name = f"image {tool.image_id(image)}"
+    stored, _ = find_stored(game.api, f"{game.path}/builds", "builds", name)
+    if stored is not None:
+        return str(stored["build_id"])
+    with tempfile.TemporaryDirectory(dir=game.project.work_folder) as folder:
+        archive = Path(folder, "image.tar")
+        tool.save(image, archive)
+        with archive.open("rb") as file:
+            kind = {"kind": "docker_image"}
+            digest = _digest(run.terminal, file)
+            return _stored_build(run, name, file, kind, digest)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,108 @@
+"""Listener of the control plane for the nodes of a cluster.
+
+It passes requests for routes on to the data plane, streams archives of builds, and takes logs. It
+serves before the database is available, so that a node is not silent meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+from google.protobuf.message import Message
+
+from pyservice.control.log_copies import LogCopies
+from pyservice.control.pod_builds import ArchiveReader
+from pyservice.errors import ServiceError, Unreachable
+from pyservice.network.node_names import SERVICE_HOST
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import archives_pb2, node_logs_pb2, routes_pb2
+from pyservice.process.background_tasks import BackgroundTasks
+from pyservice.rpc import InternalClient
+from pyservice.rpc.node_certificates import NodeCertificates
+from pyservice.rpc.node_grpc import NodeServer, StreamHandler
+from pyservice.settings import ListenAddress, Settings
+from pyservice.storage.database import Database
+from pyservice.storage.objects import Objects
+
+_INTERNAL: Final = "hosting.internal.v1"
+_STARTING: Final = "The control plane is starting."
+_MARGIN_S: Final = 10.0
+"""Time of the data plane for its response, beyond the requested wait."""
+
+_log = get_logger("service")
+
+
+class NodeListener:
+    def __init__(self, settings: Settings) -> None:
+        """Raises CertificatesUnusable."""
+        section = settings.kubernetes
+        assert section.certificates is not None, "the settings require it"
+        self._archives: StreamHandler | None = None
+        self._logs: LogCopies | None = None
+        self._tasks = BackgroundTasks()
+        self._address = section.node_listen
+        self._certificates = NodeCertificates(section.certificates, SERVICE_HOST)
+        # Its own connection, so that routes do not wait for configurations.
+        self._data_plane = InternalClient(settings.admin_socket)
+        self._server = NodeServer(
+            {
+                f"{_INTERNAL}.Routes.Follow": self._follow,
+                f"{_INTERNAL}.Routes.CountSessions": self._count_sessions,
+                f"{_INTERNAL}.NodeLogs.Copy": self._copy_logs,
+            },
+            {f"{_INTERNAL}.Archives.Get": self._archive},
+            self._certificates,
+            str(section.node_listen),
+        )
+
+    async def start(self) -> str:
+        """Returns the address. Raises OSError."""
+        port = await self._server.start()
+        self._tasks.own("certificates", self._certificates.run())
+        address = str(ListenAddress(self._address.host, port))
+        _log.info("listening for nodes", address=address)
+        return address
+
+    def serve_archives(self, database: Database, objects: Objects) -> None:
+        """Serves archives from now on. Before, nodes have to ask again."""
+        self._archives = ArchiveReader(database, objects).get
+
+    def take_logs(self, logs: LogCopies) -> None:
+        """Takes the logs of game servers from now on."""
+        self._logs = logs
+
+    async def stop(self) -> None:
+        await self._tasks.stop()
+        await self._server.stop(0.0)
+        await self._data_plane.close()
+
+    async def _follow(self, request: routes_pb2.FollowRequest) -> routes_pb2.FollowResponse:
+        timeout_s = request.wait_ms / 1000 + _MARGIN_S
+        response: routes_pb2.FollowResponse = await self._ask("Routes.Follow", request, timeout_s)
+        return response
+
+    async def _count_sessions(
+        self, request: routes_pb2.CountSessionsRequest
+    ) -> routes_pb2.CountSessionsResponse:
+        response: routes_pb2.CountSessionsResponse
+        response = await self._ask("Routes.CountSessions", request, _MARGIN_S)
+        return response
+
+    async def _ask(self, name: str, request: Any, timeout_s: float) -> Any:
+        try:
+            return await self._data_plane.call(f"{_INTERNAL}.{name}", request, timeout_s)
+        except Unreachable as error:
+            detail = f"The data plane does not answer: {error}"
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", detail) from None
+
+    async def _copy_logs(self, request: node_logs_pb2.CopyRequest) -> node_logs_pb2.CopyResponse:
+        if self._logs is None:
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", _STARTING)
+        return await self._logs.copy(request)
+
+    async def _archive(self, request: archives_pb2.GetRequest) -> AsyncIterator[Message]:
+        if self._archives is None:
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", _STARTING)
+        async for piece in self._archives(request):
+            yield piece
