@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 ATTEMPT_TIMEOUT_S = 3.0
-# The server rejects a player if `connected` takes longer.
-CONFIRM_TIMEOUT_S = 10.0
+# The server rejects a player if `connected` takes longer. So the connection is closed within 10 s.
+CONFIRM_TIMEOUT_S = 9.5
 RETRY_FIRST_S = 0.1
 RETRY_LONGEST_S = 2.0
 
