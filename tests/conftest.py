@@ -13,6 +13,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, ti
 from google.protobuf.descriptor import Descriptor
 
 from pyservice.pb.hosting.v1 import options_pb2
+from tests.cluster.fixtures import cluster as cluster
+from tests.cluster.fixtures import cluster_placement as cluster_placement
+from tests.cluster.fixtures import service_image as service_image
 from tests.support.data_plane_service import engine as engine
 from tests.support.data_plane_service import make_service as make_service
 from tests.support.data_plane_service import service as service

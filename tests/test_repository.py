@@ -48,6 +48,7 @@ ONE_IMPORTER = {
     "prometheus_client": ("pyservice/observability/metrics.py",),
     "os.environ": ("pyservice/settings/",),
     "structlog": ("pyservice/observability/logging.py",),
+    "yaml": ("pyservice/kubernetes/cluster_access.py",),
 }
 
 

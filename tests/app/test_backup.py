@@ -16,6 +16,7 @@ import pyrage
 import pytest
 
 from pyservice.backup.manifest import Manifest
+from pyservice.process.child_process import NO_RESTART
 from tests.support.command_line import run
 from tests.support.databases import Databases
 from tests.support.full_service import Developer
@@ -91,7 +92,7 @@ async def test_lost_machine_is_replaced_beside_its_living_database(
                 return (await client.call("list", {}, token=later.tokens["public"])).code == "OK"
 
             await eventually(knows_later_game)
-        assert await asyncio.to_thread(old.service.spawn().wait, PATIENCE_S) == 1
+        assert await asyncio.to_thread(old.service.spawn().wait, PATIENCE_S) == NO_RESTART
         assert "belongs to the service on" in old.service.log()
     finally:
         machines.close()

@@ -60,7 +60,7 @@ async def test_start_without_the_database_prints_how_to_create_it(
         f'the PostgreSQL server says: database "{name}" does not exist: create it (createdb {name}), '
         "or correct database_url"
     }
-    result = run(tmp_path, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
+    result = run(full_service.data_dir, "migrate", PYSERVICE_DATABASE_URL=full_service.database_url)
     assert (result.returncode, result.stdout) == (1, "")
     assert f'pyservice migrate: the PostgreSQL server says: database "{name}"' in result.stderr
     databases.server.psql(f"CREATE DATABASE {name}")

@@ -140,7 +140,7 @@ async def test_repeated_drain_changes_the_deadline_and_cancel_ends_it(machine: M
     wrong = await machine.failed("drain", "--deadline", "soon")
     assert "--deadline soon: give a duration such as 2h or 0s" in wrong
     assert (await machine.status())["drain"]["deadline_ts"] > early, "the mistake changed nothing"
-    await machine.failed("drain", "--deadline", "31d")
+    assert "at most 30d are allowed" in await machine.failed("drain", "--deadline", "31d")
     await machine.failed("drain", "--cancel", "--no-wait")
 
     waiting = machine.waiting_drain()
@@ -218,6 +218,8 @@ async def test_drain_waits_for_a_control_plane_that_is_down(machine: Machine) ->
     os.kill(control, signal.SIGSTOP)
     try:
         await machine.part("control", is_up=False)
+        lines = (await machine.command("status")).stdout.splitlines()
+        assert "control: down, its operations are refused, players are served" in lines
         await machine.drain()
         assert (await machine.find("idle")).code == "SHUTTING_DOWN"
         await machine.leave()

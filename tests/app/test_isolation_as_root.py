@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.node_preparation import NETWORK_NOT_ISOLATED
+from pyservice.runtime.shared_network import NETWORK_NOT_ISOLATED
 from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
 from tests.support import game_programs
 from tests.support.full_service import FullService, running

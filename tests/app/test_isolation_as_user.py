@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.run_lifecycle import NETWORK_IS_SHARED
+from pyservice.runtime.shared_network import NODE_IS_SHARED
 from tests.app.hostile_server import goals_of, reaches_nothing, runtime_status
 from tests.support import game_programs
 from tests.support.full_service import Developer, FullService, running
@@ -136,7 +136,7 @@ async def test_groups_do_not_share_a_node_without_network_isolation() -> None:
             ended_server = await second.until(refused["id"], "running", "failed", "destroyed")
             assert ended_server["status"] == "failed"
             assert ended_server["failure"]["reason"] == "EXEC_FAILED"
-            assert ended_server["failure"]["message"] == NETWORK_IS_SHARED
+            assert ended_server["failure"]["message"] == NODE_IS_SHARED
             assert await reached(server), "the server of the first group still runs"
 
 

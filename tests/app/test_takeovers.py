@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import random
-import shutil
 import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
@@ -23,6 +22,7 @@ import httpx
 import pytest
 
 from pyservice.cli.admin_requests import running_pids
+from pyservice.process.child_process import NO_RESTART
 from tests.support.command_line import run
 from tests.support.databases import Databases
 from tests.support.full_service import Developer, FullService
@@ -113,10 +113,8 @@ class Pair:
     async def start(self) -> None:
         await asyncio.to_thread(self.owner.start)
         self.token = self.owner.cloud_token
-        # As a restore does. The key recognizes repeated changes.
-        (self.other.data_dir / "control").mkdir(parents=True)
-        for name in ("control/keys.json", "formats.json"):
-            shutil.copy(self.owner.data_dir / name, self.other.data_dir / name)
+        # The keys recognize repeated changes.
+        self.other.take_keys_of(self.owner)
         async with self.developer() as developer:
             self.changes.game_id = await developer.game()
 
@@ -151,10 +149,10 @@ class Pair:
                 await eventually(is_done)
 
     async def require_lost(self) -> None:
-        """The earlier owner ends with status 1, and its log says why."""
+        """The earlier owner ends for good, and its log says why."""
         process = self.other.process
         assert process is not None
-        assert await asyncio.to_thread(process.wait, 2 * PATIENCE_S) == 1
+        assert await asyncio.to_thread(process.wait, 2 * PATIENCE_S) == NO_RESTART
         events = map(json.loads, (self.other.folder / "log").read_text().splitlines())
         errors = [event["error"] for event in events if event["event"] == "fatal error"]
         lost, refused = errors[-2:]

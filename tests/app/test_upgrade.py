@@ -35,6 +35,7 @@ def change(data_dir: Path, **fields: Any) -> None:
     path.write_text(json.dumps(content))
 
 
+@pytest.mark.full
 def test_noted_formats_are_those_of_the_files(service: FullService) -> None:
     service.start()
     data = service.data_dir
@@ -49,6 +50,7 @@ def test_noted_formats_are_those_of_the_files(service: FullService) -> None:
     assert (check.returncode, check.stdout.split(": ")[-1]) == (0, "there is no release before\n")
 
 
+@pytest.mark.full
 def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) -> None:
     service.start()
     assert service.stop() == 0
@@ -64,6 +66,7 @@ def test_release_with_the_same_formats_can_be_rolled_back(service: FullService) 
     )
 
 
+@pytest.mark.full
 def test_upgrade_is_committed_only_while_the_service_is_stopped(service: FullService) -> None:
     service.start()
     formats = json.loads((service.data_dir / FILE).read_text())["release"]["formats"]

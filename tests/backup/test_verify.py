@@ -12,6 +12,7 @@ import pytest
 
 from pyservice.backup.manifest import Manifest, encode_objects, read_objects
 from pyservice.backup.target import BackupFailed, StoredFile
+from pyservice.data_formats import RECORDS_REVISION
 from tests.support.backups import back_up, manifest_of, plain_target, problems
 from tests.support.command_line import run
 
@@ -91,7 +92,8 @@ async def test_each_changed_byte_of_a_manifest_is_found(
         changed[position] ^= 1
         with pytest.raises(BackupFailed, match=r"is damaged: use another|has the format 0"):
             Manifest.decode(bytes(changed), "manifest.json")
-    store(target, manifest_of(target, name), content.replace(b'"0016"', b'"0015"'))
+    other = content.replace(f'"{RECORDS_REVISION}"'.encode(), b'"0015"')
+    store(target, manifest_of(target, name), other)
     ended = run(tmp_path / "new", "restore", str(target), "--yes")
     assert ended.returncode == 1
     assert "manifest.json is damaged: use another backup" in ended.stderr

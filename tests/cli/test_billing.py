@@ -36,4 +36,4 @@ def test_valid_time_is_sent_to_the_service(
     assert (
         admin_requests.record_billing(tmp_path, "me", "nobody", "payment-failed", time, False) == 1
     )
-    assert "is no data directory" in capsys.readouterr().err
+    assert "is stopped: start it first" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import pyrage
 import pytest
 from typer.testing import CliRunner
 
@@ -144,6 +145,22 @@ def test_wrong_database_url_is_reported_without_secrets(url: str, message: str) 
 def test_escaped_database_url_is_ok(url: str) -> None:
     result = CliRunner().invoke(app, ["check-config", "--set", f"database_url={url}"])
     assert (result.exit_code, result.stdout) == (0, "ok\n"), result.output
+
+
+def test_recipient_of_backups_that_is_no_public_key_is_reported(tmp_path: Path) -> None:
+    identity = pyrage.x25519.Identity.generate()
+    keys = [str(identity.to_public()), str(identity), "age1nonsense"]
+    words = ("--set", f"backup.recipients={json.dumps(keys)}", "--set", "lame_duck_ms=x")
+    problems = _problems(*words)
+    sentence = "must be a public key of age such as age1..., which age-keygen prints (flag)"
+    assert f"pyservice: backup.recipients.1: {sentence}" in problems
+    assert f"pyservice: backup.recipients.2: {sentence}" in problems
+    assert sum("lame_duck_ms" in problem for problem in problems) == 1
+    assert len(problems) == 3
+    # The private key could be pasted by mistake.
+    assert str(identity) not in str(problems)
+    refused = run(tmp_path / "data", "serve", *words)
+    assert (refused.returncode, refused.stderr.splitlines()) == (1, problems)
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])

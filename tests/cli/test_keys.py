@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.support.data_plane_service import MakeService
 
 REGIONS = "/matchmaker/regions"
 
 
+@pytest.mark.full
 def test_tokens_stay_valid_after_rotation_and_restart(make_service: MakeService) -> None:
     service = make_service().start()
     before = service.public_token()
@@ -23,6 +26,7 @@ def test_tokens_stay_valid_after_rotation_and_restart(make_service: MakeService)
     assert response.status_code == 200, response.text
 
 
+@pytest.mark.full
 def test_leaked_key_is_dropped_without_its_replacement(make_service: MakeService) -> None:
     service = make_service().start()
     older = service.public_token()

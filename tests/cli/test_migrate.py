@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pyservice.cli.commands import app
-from pyservice.data_formats import RECORDS_REVISION
+from pyservice.data_formats import RECORDS_REVISION, note_formats
 from pyservice.storage.database import open_database
 from pyservice.storage.migrations import current_revision, known_revisions, upgrade
 from tests.support.command_line import run
@@ -27,6 +27,10 @@ def url(request: pytest.FixtureRequest, databases: Databases) -> str | None:
 
 def test_migrate_creates_the_tables_once(url: str | None, tmp_path: Path) -> None:
     environment = {} if url is None else {"PYSERVICE_DATABASE_URL": url}
+    folder = tmp_path / "control"
+    folder.mkdir()
+    note_formats(tmp_path)
+    assert revision(url, folder) is None
     for _ in range(2):
         result = run(tmp_path, "migrate", **environment)
         assert (result.returncode, result.stdout) == (0, f"{RECORDS_REVISION}\n"), result.stderr
@@ -97,20 +101,3 @@ def test_unusable_database_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     result = CliRunner().invoke(app, ["migrate", "--data-dir", str(tmp_path)])
     assert (result.exit_code, result.stdout) == (1, "")
     assert "postgresql" in result.stderr
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("group", "list"),
-        ("identity", "list"),
-        ("keys", "rotate"),
-        ("token", "create", "--game", "arena"),
-        ("token", "create", "--kind", "public", "--namespace", "arena/prod"),
-    ],
-    ids=" ".join,
-)
-def test_command_without_a_service_reports_a_remedy(words: tuple[str, ...], tmp_path: Path) -> None:
-    result = CliRunner().invoke(app, [*words, "--data-dir", str(tmp_path)])
-    assert (result.exit_code, result.stdout) == (1, "")
-    assert f"{tmp_path} is no data directory of a service" in result.stderr

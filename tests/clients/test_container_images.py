@@ -121,7 +121,7 @@ def test_missing_tool_is_named(
 def test_image_is_built_and_exported_by_docker(
     folder: Path, docker_words: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, result = deploy(capsys)
+    status, result = deploy(capsys, "--no-trial")
     if not HAS_OCI_RUNTIME:
         assert "must be a kind that this service runs (archive)" in str(result)
         assert status == ExitStatus.REFUSED
@@ -146,11 +146,27 @@ def test_image_that_this_machine_lacks_is_fetched(
     assert fields in text
     (folder / "hosting.toml").write_text(text.replace(fields, f'image = "{name}"\n'))
     (docker_words.parent / "absent").touch()
-    deploy(capsys)
+    deploy(capsys, "--no-trial")
     words = [json.loads(line) for line in docker_words.read_text().splitlines()]
     assert [one[0] for one in words] == ["info", "image", "pull", "image", "save"]
     assert words[2] == ["pull", name]
     assert words[4][-1] == name
+
+
+@pytest.mark.full
+def test_image_with_a_digest_is_uploaded_to_a_service_on_one_machine(
+    folder: Path, docker_words: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"registry.example/server:1@sha256:{'ab' * 32}"
+    text = SETTINGS.format(name=f"image-{next(_numbers)}")
+    lines = [
+        line for line in text.splitlines() if not line.startswith(("dockerfile", "build_args"))
+    ]
+    (folder / "hosting.toml").write_text("\n".join([*lines, f'image = "{name}"']))
+    deploy(capsys, "--no-trial")
+    words = [json.loads(line) for line in docker_words.read_text().splitlines()]
+    assert [one[0] for one in words] == ["info", "image", "image", "save"]
+    assert words[-1][-1] == name
 
 
 @pytest.mark.full

@@ -63,8 +63,10 @@ def test_change_reaches_a_player(folder: Path, played: PlayedGame) -> None:
     with played.player() as answer:
         assert not answer.startswith(NEW)
     server = folder / "server.py"
-    changed = server.read_text().replace("sendall(content)", f"sendall({NEW!r} + content)")
-    server.write_text(changed)
+    code, answer_code = server.read_text(), "ready.sendall(answer_to(content))"
+    assert answer_code in code
+    new_code = f"ready.sendall({NEW!r} + answer_to(content))"
+    server.write_text(code.replace(answer_code, new_code))
     began_s = time.monotonic()
     assert run(folder, "deploy")["changed"] is True
     with played.player() as answer:

@@ -15,6 +15,7 @@ import pytest
 
 from pyservice_cli.templates import create_game
 from pyservice_cli.terminal import Terminal
+from tests.support.leftover_processes import end_leftovers
 from tests.support.tracked_files import ROOT
 from tests.support.waiting import PATIENCE_S, until
 from tests.support.wheel_environment import wheel_environment as wheel_environment
@@ -68,6 +69,7 @@ def developer(wheel_environment: Path, tmp_path: Path) -> Iterator[Developer]:
     finally:
         service.send_signal(signal.SIGTERM)
         assert service.wait(PATIENCE_S) == 0
+        end_leftovers(tmp_path / "data")
     assert not list(one.announcements.iterdir())
 
 

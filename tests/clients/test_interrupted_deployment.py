@@ -148,19 +148,13 @@ INTERRUPTED = "pyservice: INTERRUPTED: Interrupted.\nRun the same command again 
 
 
 @pytest.mark.parametrize(
-    "moment",
-    [Moment.ARRIVED, pytest.param(Moment.ANSWERED, marks=pytest.mark.fast)],
-    ids=lambda moment: moment.name,
+    "moment", [Moment.ARRIVED, Moment.ANSWERED], ids=lambda moment: moment.name
 )
-def test_ctrl_c_at_any_request(
-    deployment: Deployment, moment: Moment, request: pytest.FixtureRequest
-) -> None:
+def test_ctrl_c_at_any_request(deployment: Deployment, moment: Moment) -> None:
     deployment.write("first")
     deployment.folder.deployed("--no-trial")
     deployment.write("second")
     points = deployment.points()
-    if request.config.getoption("--tier") == "fast":
-        points = points[5::8]
     old = "second"
     for number, point in enumerate(points):
         new = f"content {number}"

@@ -184,6 +184,7 @@ async def code(
     return (await client.call(slug, fields, token=token, key=key)).code
 
 
+@pytest.mark.full
 async def test_players_lobbies_and_tokens_go_on(service: FullService, facts: Any) -> None:
     async with service.open_client("http") as client:
         assert isinstance(client, HttpClient)
@@ -218,6 +219,7 @@ async def test_players_lobbies_and_tokens_go_on(service: FullService, facts: Any
             )
 
 
+@pytest.mark.full
 async def test_running_game_servers_are_taken_over(service: FullService, facts: Any) -> None:
     runs = (facts["server_id"], facts["hosted"]["lobby_id"])
     pids = [pid_of(service, run) for run in runs]
@@ -245,6 +247,7 @@ async def test_running_game_servers_are_taken_over(service: FullService, facts: 
         os.kill(pids[1], 0)
 
 
+@pytest.mark.full
 async def test_records_and_new_work_go_on(service: FullService, facts: Any) -> None:
     async with service.open_client("http") as client:
         owner = Developer(service, client, facts["cloud_token"])
@@ -258,6 +261,7 @@ async def test_records_and_new_work_go_on(service: FullService, facts: Any) -> N
 
 
 @pytest.mark.usefixtures("facts")
+@pytest.mark.full
 def test_stored_release_refuses_what_rollback_check_names(
     folder: Path, release: tuple[str, ...]
 ) -> None:

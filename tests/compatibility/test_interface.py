@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import pytest
@@ -46,18 +46,19 @@ class OpenApiComparison:
     def __init__(self, old: Any, new: Any) -> None:
         self._old = old
         self._new = new
-        self._request_components = self._components_of_requests()
+        self._request_components = self._components_of(_OF_REQUESTS)
+        self._response_components = self._components_of(("responses",))
 
     def incompatible(self) -> Iterator[str]:
         """Yields the paths at which a client of the old document meets something else in the new one."""
         yield from self._differences(self._old, self._new, "", is_request=False)
 
-    def _components_of_requests(self) -> set[str]:
+    def _components_of(self, parts: Iterable[str]) -> set[str]:
         unread = [
             operation.get(part)
             for item in self._old["paths"].values()
             for operation in item.values()
-            for part in _OF_REQUESTS
+            for part in parts
         ]
         components: set[str] = set()
         while unread:
@@ -73,6 +74,8 @@ class OpenApiComparison:
         is_request = is_request or path in self._request_components
         if old != new:
             old, new = _response(self._old, old), _response(self._new, new)
+            if is_request and isinstance(old, dict) and "anyOf" not in old:
+                new = _without_null(new)
         if isinstance(old, dict) and isinstance(new, dict):
             for name, value in old.items():
                 if is_request and name == "required" and new.get(name) is False:
@@ -110,8 +113,13 @@ class OpenApiComparison:
     def _list_differences(
         self, old: list[Any], new: list[Any], path: str, *, is_request: bool
     ) -> Iterator[str]:
-        if path.endswith("/required") and old != new:
-            yield f"{path} changed"
+        if path.endswith("/required"):
+            component = path.removesuffix("/required")
+            # A member that is optional now refuses no earlier request.
+            is_wider = is_request and set(new) <= set(old)
+            if old != new and not (is_wider and component not in self._response_components):
+                yield f"{path} changed"
+            return
         if path.endswith("/allOf") and is_request and len(new) > len(old):
             yield f"{path} has another rule"
         if path.endswith("/parameters"):
@@ -132,6 +140,15 @@ def _response(document: Any, value: Any) -> Any:
     reference = value.get("$ref", "") if isinstance(value, dict) else ""
     is_response = reference.startswith("#/components/responses/")
     return resolved(document, reference[1:]) if is_response else value
+
+
+def _without_null(schema: Any) -> Any:
+    """Returns the schema of a member that can also be null. This refuses no earlier request."""
+    if isinstance(schema, dict) and "anyOf" in schema:
+        match [one for one in schema["anyOf"] if one != {"type": "null"}]:
+            case [only]:
+                return {**only, **{name: schema[name] for name in schema.keys() - {"anyOf"}}}
+    return schema
 
 
 def _parameters(document: Any, parameters: list[Any]) -> list[Any]:
@@ -206,6 +223,21 @@ SCHEMA: Final[dict[str, Any]] = {
 
 def changes(old: Any, new: Any) -> list[str]:
     return list(OpenApiComparison(old, new).incompatible())
+
+
+def test_member_becomes_optional_only_in_requests() -> None:
+    optional = {**SCHEMA, "required": []}
+    assert changes(document(SCHEMA), document(optional))
+    old, new = document(SCHEMA), document(optional)
+    for one in (old, new):
+        one["components"]["schemas"]["Output"] = {"type": "object"}
+    assert changes(old, new) == []
+    a = {"anyOf": [SCHEMA["properties"]["a"], {"type": "null"}]}
+    new["components"]["schemas"]["Inner"] = {
+        **optional,
+        "properties": {**SCHEMA["properties"], "a": a},
+    }
+    assert changes(old, new) == []
 
 
 def with_property(name: str, **members: Any) -> Any:

@@ -162,6 +162,7 @@ def test_shell_command_of_an_example_succeeds(slug: str, served_game: ServedGame
 
 @ON_ONE
 @A_QUARTER
+@pytest.mark.full
 def test_operation_accepts_every_declared_token_kind(
     slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
@@ -185,6 +186,7 @@ def test_dev_token_gets_a_mock_response_as_documented(
 
 @ON_BOTH
 @A_QUARTER
+@pytest.mark.full
 def test_operation_reaches_every_declared_code(
     slug: str, served_game: ServedGame, checker: ResponseChecker
 ) -> None:
@@ -200,6 +202,7 @@ def test_operation_reaches_every_declared_code(
 
 @ON_ONE
 @pytest.mark.parametrize("slug", one_of(4, LIMITED))
+@pytest.mark.full
 def test_rate_limited_operation_returns_its_code(
     slug: str, strict_served_game: ServedGame, checker: ResponseChecker
 ) -> None:
@@ -213,6 +216,7 @@ def test_rate_limited_operation_returns_its_code(
 
 @ON_ONE
 @A_QUARTER
+@pytest.mark.full
 def test_generated_requests_are_answered_as_documented(
     slug: str,
     served_game: ServedGame,

@@ -44,6 +44,9 @@ class AcceptedKinds:
     def refusal_reason(self, kind: str) -> str | None:
         return None if kind in self._kinds else "it is not taken"
 
+    def build_problem(self, build_id: str) -> str | None:
+        return None
+
 
 class BuildUploads:
     def __init__(self, database: Database, folder: Path, bucket: S3BlobStore | None = None) -> None:
@@ -89,6 +92,13 @@ class BuildUploads:
         image = builds_pb2.BuildImageFile(path="server.tar", content_length=len(tar()))
         request = builds_pb2.CreateGameBuildRequest(
             game_id=self.game_id, display_name="x", image_file=image
+        )
+        return await self.builds.create(request, self.caller)
+
+    async def register(self, image: str) -> Any:
+        """Creates a build of the kind `image`."""
+        request = builds_pb2.CreateGameBuildRequest(
+            game_id=self.game_id, display_name="x", image=image
         )
         return await self.builds.create(request, self.caller)
 

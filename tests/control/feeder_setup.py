@@ -312,7 +312,13 @@ class Developer:
         context = RecordContext(source.database, IdempotentChanges(source.database), IDS, Topics())
         change = NamespaceChange(context, feed.feeder)
         self._operations = NamespaceOperations(
-            context, feed.feeder, change, cast(Any, None), cast(Any, None), lambda: None
+            context,
+            feed.feeder,
+            change,
+            cast(Any, None),
+            cast(Any, None),
+            lambda: None,
+            lambda version_id: None,
         )
         self._access = NamespaceAccessOperations(source.database, change)
         client = DataPlaneClient(feed._client)

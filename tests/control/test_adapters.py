@@ -104,6 +104,7 @@ async def has_players(
         (QUERY, [], "udp"),
     ],
 )
+@pytest.mark.full
 async def test_server_is_ready_without_a_call(
     game: Game, adapter: Any, words: list[str], protocol: str
 ) -> None:

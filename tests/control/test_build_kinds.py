@@ -158,6 +158,7 @@ async def test_build_that_expands_to_gigabytes_is_refused(
 
 
 @needs_oci_runtime
+@pytest.mark.full
 async def test_bundle_root_may_have_links_and_devices(open_back_end: GameBackEnd) -> None:
     entries = [link("rootfs/sh", "/bin/busybox"), file("rootfs/dev/null", type=tarfile.CHRTYPE)]
     content = tar({"config.json": CONFIG, "rootfs/run": b"x"}, [one for one, _ in entries])

@@ -47,6 +47,7 @@ class CapacityScene:
         self.capacity = NodeCapacity(NODE)
         self.ended: list[str] = []
         self.unreachable: dict[str, str] = {}
+        self.silent: list[list[str]] = []
         self.data_plane = DataPlane()
         self._folder = folder
 
@@ -67,6 +68,7 @@ class CapacityScene:
             )
             self.capacity.on_change = lobbies.node_changed
             lobbies.unreachable_lobbies = lambda: self.unreachable
+            lobbies.on_silent_nodes = lambda nodes: self.silent.append([*nodes])
             runs: Any = SimpleNamespace(end=self.ended.append)
             work = asyncio.create_task(lobbies.run(runs))
             yield
@@ -127,6 +129,17 @@ async def test_unreachable_lobbies_are_in_each_request(scene: CapacityScene) -> 
         [lobby] = question.unreachable
         assert (lobby.lobby_id, lobby.problem) == ("lobby", "Nothing listens at PORT=1.")
         answer.set_result(pb.WantedResponse(run="another"))
+
+
+async def test_silent_nodes_are_passed_on_and_repeated(scene: CapacityScene) -> None:
+    """The data plane answers at once if other nodes are silent than the request has."""
+    question, answer = await scene.data_plane.next_request()
+    assert list(question.silent_nodes) == []
+    for nodes in (["worker-1", "worker-2"], ["worker-2"], []):
+        answer.set_result(pb.WantedResponse(run="this", silent_nodes=nodes))
+        question, answer = await scene.data_plane.next_request()
+        assert list(question.silent_nodes) == nodes
+        assert scene.silent[-1] == nodes
 
 
 async def test_late_answer_is_repeated_and_applied_once(scene: CapacityScene) -> None:

@@ -344,6 +344,38 @@ def test_captcha_without_an_operator_address_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
+    ("adapter", "refused"),
+    [
+        ({"ready": "port"}, ["ready"]),
+        ({"ready": "log", "log_match": "x", "players": "edge"}, ["ready"]),
+        ({"ready": "query", "query": "a2s", "players": "query"}, ["ready", "players"]),
+        ({"ready": "calls", "players": "edge"}, []),
+    ],
+)
+def test_adapter_that_watches_a_game_server_is_refused_on_a_cluster(
+    adapter: dict[str, str], refused: list[str]
+) -> None:
+    mode = {"adapter": adapter, "docker": {"ports": {"game": {"protocol": "udp"}}}}
+    document = {"matchmaker": {"game_modes": {"duel": mode}}}
+    assert paths(document) == []
+    assert paths(document, replace(CONTEXT, is_on_cluster=True)) == [
+        ("config", *MODE, "adapter", field, "not-allowed") for field in refused
+    ]
+
+
+def test_network_of_the_node_is_refused_on_a_cluster() -> None:
+    context = replace(CONTEXT, is_on_cluster=True)
+    refused = [
+        (*docker, *field, "not-allowed")
+        for docker in (("matchmaker", "docker"), DOCKER)
+        for field in (("network_mode",), ("ports", "game", "port_range"))
+    ]
+    assert paths(EVERYTHING, context) == [("config", *path) for path in refused]
+    bridged = {"network_mode": "bridge", "ports": {"ws": {}}}
+    assert paths({"matchmaker": {"docker": bridged}}, context) == []
+
+
+@pytest.mark.parametrize(
     ("url", "network"),
     [
         ("http://127.0.0.1:9000", "127.0.0.0/8"),

@@ -109,6 +109,7 @@ def cpu_s(body: bytes) -> float:
 
 
 @pytest.mark.parametrize("name", one_of(4, BODIES))
+@pytest.mark.full
 def test_invalid_configuration_is_cheap_and_gets_a_small_answer(name: str) -> None:
     body = BODIES[name](LIMIT)
     assert LIMIT - 40_000 < len(body) <= LIMIT == 4 * MIB

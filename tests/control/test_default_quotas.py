@@ -23,6 +23,7 @@ ROOM: Final = 4
 full_service = service_fixture("module", quotas={})
 
 
+@pytest.mark.full
 async def test_small_studio_fits_into_the_default_quotas(
     developer: Developer, records: Records
 ) -> None:

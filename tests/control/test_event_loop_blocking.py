@@ -118,6 +118,7 @@ class Plane:
             PublicUrls(URL, None, URL, None, str),
             deletions,
             lambda: None,
+            lambda version_id: None,
         )
 
     async def prepare(self) -> None:

@@ -135,6 +135,7 @@ async def test_lane_serves_groups_in_turns() -> None:
 
 
 @pytest.mark.parametrize("kind", ["token", "domain", "domain access"])
+@pytest.mark.full
 async def test_revocation_does_not_wait_for_configurations(feed: FeedScenario, kind: str) -> None:
     large, small = await developer(feed, "large"), await developer(feed, "small")
     names, [other] = await large.namespaces(12), await small.namespaces(1)

@@ -162,6 +162,16 @@ async def test_unknown_tier_ends_its_lobby_only(scenario: LobbyRunScenario) -> N
     assert scenario.node.supervisor.is_known(lobby)
 
 
+async def test_stopping_lobby_without_a_process_ends_as_stopped(scenario: LobbyRunScenario) -> None:
+    """A control plane can be killed between the end of a process and its report."""
+    lobby = await scenario.lobby()
+    assert await scenario.data.engine.processes.stop(raw_id(lobby), only_if_idle=False)
+    async with scenario.following():
+        run = await eventually(lambda: scenario.run(lobby))
+        assert (run.reason, run.message) == ("stopped", "")
+        assert not scenario.is_live(lobby)
+
+
 async def test_start_waits_for_the_data_plane_addresses(scenario: LobbyRunScenario) -> None:
     runtime = scenario.data.runtime
     runtime.http_address = ""
@@ -206,3 +216,13 @@ async def test_end_is_recorded_with_any_message(database: Database) -> None:
     async with database.read() as tx:
         run = (await lobbies.find_ended_runs(tx, [lobby_id]))[lobby_id]
     assert (run.reason, run.message) == ("exec_failed", "No program a\ufffdb.")
+    assert run.node is None
+
+
+@each_database
+async def test_end_is_recorded_with_its_node(database: Database) -> None:
+    runs = LobbyRuns(database, IdleDataPlane(), SIZES.get, str, pb.Capacity)
+    lobby_id = format_uuid(bytes(16))
+    await runs.report_end(lobby_id, RunEnd("lost", node="worker-1"), TIER)
+    async with database.read() as tx:
+        assert (await lobbies.find_ended_runs(tx, [lobby_id]))[lobby_id].node == "worker-1"

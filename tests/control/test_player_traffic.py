@@ -148,6 +148,7 @@ async def test_lobby_record_counts_connected_players(
     await usage_with(lambda: game.record(lobby_id), {**expected, "player_count": 0})
 
 
+@pytest.mark.full
 async def test_server_has_its_traffic(back_end: ServerBackEnd, *, has_groups: bool) -> None:
     server = await back_end.running(network={"ports": BOTH})
     port = server["network"]["ports"]["game"]

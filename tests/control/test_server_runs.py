@@ -11,13 +11,13 @@ from typing import Any, Final
 import pytest
 
 from pyservice.concurrency.cancellation import cancel_and_wait
-from pyservice.control.server_runs import ServerRuns
+from pyservice.control.server_runs import ServerRuns, set_public_address
 from pyservice.control.servers import server_message
 from pyservice.pb.hosting.internal.v1 import runtime_pb2
 from pyservice.pb.hosting.v1 import servers_pb2 as pb
 from pyservice.runtime.run_requests import RunEnd
 from pyservice.storage import servers
-from pyservice.storage.database import Database
+from pyservice.storage.database import Database, Record
 from pyservice.timestamps import now_ms
 from tests.control.feeder_setup import IDS, Source, wait_for
 from tests.control.feeder_setup import source as source
@@ -53,13 +53,13 @@ class ServerRecords:
         self.database = database
         self._namespace_id = namespace_id
 
-    async def server(self) -> str:
+    async def server(self, network: pb.ServerNetwork | None = None) -> str:
         server_id = IDS.new()
         row = {
             "server_id": server_id,
             "namespace_id": self._namespace_id,
             "build_id": IDS.new(),
-            "record": pb.Server(id=server_id).SerializeToString(),
+            "record": pb.Server(id=server_id, network=network).SerializeToString(),
             "create_ms": now_ms(),
             "is_placed": True,
         }
@@ -68,10 +68,17 @@ class ServerRecords:
         return server_id
 
     async def record(self, server_id: str) -> pb.Server:
+        return server_message(await self._row(server_id))
+
+    async def node(self, server_id: str) -> str | None:
+        node: str | None = (await self._row(server_id)).node
+        return node
+
+    async def _row(self, server_id: str) -> Record:
         async with self.database.read() as tx:
             row = await servers.find(tx, self._namespace_id, server_id)
         assert row is not None
-        return server_message(row)
+        return row
 
     async def end_status(self, server_id: str) -> str:
         async def status() -> str | None:
@@ -95,6 +102,32 @@ async def test_start_is_recorded_after_an_early_end(server_records: ServerRecord
     assert record.destroyed_at > STARTED_MS
     await server_records.runs.report_end(server_id, RunEnd("lost"))
     assert await server_records.record(server_id) == record, "the first reported end counts"
+
+
+@each_database
+async def test_end_is_recorded_with_its_node(server_records: ServerRecords) -> None:
+    on_node, local = await server_records.server(), await server_records.server()
+    await server_records.runs.report_end(on_node, RunEnd("lost", node="worker-1"))
+    await server_records.runs.report_end(local, RunEnd("lost"))
+    assert await server_records.node(on_node) == "worker-1"
+    assert await server_records.node(local) is None
+
+
+@each_database
+async def test_ports_that_are_bound_later_get_their_address(server_records: ServerRecords) -> None:
+    address = runtime_pb2.PublicPort(hostname="203.0.113.7", port=26_001)
+    unbound = pb.ServerPort(protocol="udp")
+    set_public_address(unbound, runtime_pb2.PublicPort())
+    assert unbound == pb.ServerPort(protocol="udp")
+    server_id = await server_records.server(pb.ServerNetwork(ports={"game": unbound}))
+    await server_records.runs.record_ports(server_id, {"game": address, "unknown": address})
+    [(name, port)] = (await server_records.record(server_id)).network.ports.items()
+    assert (name, port.public_hostname, port.public_port) == ("game", "203.0.113.7", 26_001)
+    moved = runtime_pb2.PublicPort(hostname="203.0.113.8", port=26_002)
+    await server_records.runs.record_ports(server_id, {"game": moved})
+    port = (await server_records.record(server_id)).network.ports["game"]
+    assert (port.public_hostname, port.public_port) == ("203.0.113.8", 26_002)
+    await server_records.runs.record_ports(IDS.new(), {"game": address})
 
 
 @each_database

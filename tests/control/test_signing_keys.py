@@ -56,7 +56,7 @@ async def test_signatures_survive_rotation_and_restart(developer: Developer) -> 
     device = (await developer.client.call("get_device_link", {"device_link_token": link})).body
     assert full_service.stop() == 0
     full_service.start()
-    again = (await developer.client.call("get_device_link", {"device_link_token": link})).body
+    again = await developer.good("get_device_link", device_link_token=link)
     assert again["cloud_token"] == device["cloud_token"]
     assert await developer.good("create_version", key, **version) == first
     async with httpx.AsyncClient(timeout=PATIENCE_S) as client:

@@ -74,6 +74,7 @@ async def test_trial_starts_while_the_namespace_runs_another_version(game: Trial
     assert "is_trial" not in await game.record(found)
 
 
+@pytest.mark.full
 async def test_find_join_list_and_statistics_never_show_a_trial(game: TrialGame) -> None:
     client, token = game.developer.client, game.public_token
     current = await game.version("1.0.1", duel={"max_drain_ms": 1000})
@@ -99,12 +100,14 @@ async def test_find_join_list_and_statistics_never_show_a_trial(game: TrialGame)
         await game.end(lobby_id)
 
 
+@pytest.mark.full
 async def test_trial_ends_by_its_timeout(game: TrialGame) -> None:
     version_id = await game.version("2.0.0", duel=MUTE)
     record = await game.over(await game.start(version_id, timeout_ms=1500))
     assert (record["state"], record["failure"]) == ("failed", "START_TIMEOUT")
 
 
+@pytest.mark.full
 async def test_failed_trial_says_why(game: TrialGame) -> None:
     version_id = await game.version("2.0.0", ("python3", "-S", "absent.py"), duel={})
     lobby_id = await game.start(version_id)
@@ -133,6 +136,7 @@ async def test_wrong_requests_name_their_problem(game: TrialGame) -> None:
     assert await game.developer.code("start_trial", **foreign) == "VERSION_NOT_FOUND"
 
 
+@pytest.mark.full
 async def test_repeated_request_starts_one_trial(game: TrialGame) -> None:
     version_id = await game.version("2.0.0", duel={})
     fields = game.trial(version_id)
@@ -142,6 +146,7 @@ async def test_repeated_request_starts_one_trial(game: TrialGame) -> None:
     await game.end(first["lobby_id"])
 
 
+@pytest.mark.full
 async def test_trial_counts_for_the_limit_of_lobbies(game: TrialGame) -> None:
     target = {"game_id": game.game_id, "namespace_id": "prod"}
     await game.developer.good("set_mm_config", **target, lobby_count_max=1, max_players=16)

@@ -61,7 +61,7 @@ class DeletionScenario:
         deletions = Deletions(database, missing, self.plane, EPOCH, missing)
         self._versions = VersionOperations(context, deletions, missing)
         self._namespaces = NamespaceOperations(
-            context, missing, missing, missing, deletions, lambda: None
+            context, missing, missing, missing, deletions, lambda: None, missing
         )
         self._games = GameOperations(
             context, missing, missing, missing, [], GameDeletions(deletions, lambda: None)

@@ -109,7 +109,8 @@ async def test_facts_of_a_lobby_lifetime(scene: MatchmakerScene, reader: Reader)
     assert [fact.lsn for fact in facts] == sorted({fact.lsn for fact in facts})
     made, ready, closed, opened, ended = facts
     assert made.ts_ms == made.made.about.create_ts_ms == 1_700_000_000_000
-    assert all(before_ms - 5 <= fact.ts_ms <= after_ms + 5 for fact in facts[1:])
+    # The clock of the service does not follow each step of the clock of the machine.
+    assert all(before_ms - 1_000 <= fact.ts_ms <= after_ms + 1_000 for fact in facts[1:])
     assert ready.ts_ms <= closed.ts_ms <= opened.ts_ms <= ended.ts_ms
     assert (closed.closed.is_closed, opened.closed.is_closed) == (True, False)
     about = pb.LobbyAbout(

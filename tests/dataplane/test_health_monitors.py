@@ -21,9 +21,11 @@ class Other:
     def __init__(self) -> None:
         self.is_there = True
         self.delay_s = 0.0
+        self.requests = 0
         self.database_problem = self.object_store_problem = ""
 
     async def metrics(self) -> pb.MetricsResponse:
+        self.requests += 1
         await asyncio.sleep(self.delay_s)
         if not self.is_there:
             raise ConnectionRefusedError
@@ -72,6 +74,28 @@ async def test_control_plane_is_starting_until_its_first_response(
     other.is_there = False
     await until_met(lambda: not watch.is_up)
     assert not watch.is_starting
+    await cancel(running)
+
+
+async def test_control_plane_is_late_during_and_after_a_late_response(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    module = "pyservice.dataplane.health_monitors"
+    monkeypatch.setattr(f"{module}._POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(f"{module}._LATE_S", PATIENCE_S)
+    monkeypatch.setattr(f"{module}._LATE_FOR_S", 3_600.0)
+    other = Other()
+    watch = ControlPlaneMonitor(other.metrics, is_awaited=False)
+    running = asyncio.create_task(watch.run())
+    await until_met(lambda: watch.is_up)
+    seen = [watch.is_late]
+    monkeypatch.setattr(f"{module}._LATE_S", 0.1)
+    other.delay_s = 0.5
+    await until_met(lambda: watch.is_late)
+    other.delay_s = 0.0
+    requests = other.requests
+    await until_met(lambda: other.requests > requests + 2)
+    assert [*seen, watch.is_late] == [False, True], "it was late a moment ago"
     await cancel(running)
 
 

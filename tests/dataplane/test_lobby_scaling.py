@@ -117,6 +117,26 @@ def test_plan_waits_for_the_earliest_grace_period() -> None:
     assert plan(Group(0, (closed, recent)), 1, 9) == expected
 
 
+@pytest.mark.parametrize(
+    ("empty", "low", "expected"),
+    [
+        (fresh(2), 2, GroupPlan(start=1, stop=fresh(1))),
+        (fresh(2), 0, GroupPlan(stop=fresh(1))),
+        ((replace(LEFT, lobby=b"\0"),), 1, GroupPlan(start=1, stop=(replace(LEFT, lobby=b"\0"),))),
+        # Its players may come back, as in a drain of a single machine.
+        ((replace(LEFT, lobby=b"\0", empty_ms=5),), 1, GroupPlan(1, recheck_ms=GRACE_MS - 5)),
+        ((replace(LOADING, lobby=b"\0"),), 1, GroupPlan(1, recheck_ms=GRACE_MS - 5)),
+        ((replace(ATTACHED, lobby=b"\0"),), 1, GroupPlan()),
+    ],
+)
+def test_idle_lobby_of_a_cordoned_node_is_stopped_and_replaced(
+    empty: tuple[Empty, ...], low: int, expected: GroupPlan
+) -> None:
+    group, two = Group(0, empty), mode(low, 2)
+    found = plan_group(group, two, "local", GRACE_MS, is_draining=lambda lobby: lobby == b"\0")
+    assert found == expected
+
+
 def test_empty_lobbies_of_previous_versions_stop() -> None:
     empty_lobby = replace(LEFT, empty_ms=0)
     stopped = plan_group(Group(2, (empty_lobby, ATTACHED)), None, "local", GRACE_MS)

@@ -251,8 +251,14 @@ def test_schema_agrees_with_the_server(document: dict[str, Any], decode: Decode,
 
 def is_unsayable(refusal: ServiceError) -> bool:
     """Returns whether the rule is a byte length or CEL, which a JSON schema cannot express."""
-    words = {problem.path[-1] for problem in refusal.errors}
-    return bool(words) and words <= {"too-long", "not-allowed", "invalid"}
+    words = {
+        problem.path[-1] for problem in refusal.errors if tuple(problem.path) not in ONE_OF_TWO
+    }
+    return bool(refusal.errors) and words <= {"too-long", "not-allowed", "invalid"}
+
+
+ONE_OF_TWO = (("image_file", "required"),)
+"""Problems of a message that requires one of two fields."""
 
 
 def schema_of(shape: type[Any], form: SchemaForm) -> dict[str, Any]:

@@ -100,6 +100,7 @@ async def start(make_plane: MakePlane) -> AsyncIterator[StartComparison]:
 @pytest.mark.parametrize(
     ("seed", "count"), [(1, 300), pytest.param(2, 5_000, marks=pytest.mark.full)]
 )
+@pytest.mark.full
 async def test_generated_calls_have_one_outcome(
     start: StartComparison, seed: int, count: int
 ) -> None:

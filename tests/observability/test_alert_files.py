@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pytest
-import yaml  # type: ignore[import-untyped]
+import yaml
 
 from pyservice.pb.errors import TABLE
 from tests.support.doc_pages import DOCS, code, table_of
@@ -349,6 +349,7 @@ def promtool_test(case: Case) -> dict[str, Any]:
     }
 
 
+@pytest.mark.full
 def test_each_slow_rule_waits_and_fires(tmp_path: Path) -> None:
     files = [str(FOLDER / name) for name in ("recording.yml", "alerts.yml")]
     suite = {"rule_files": files, "tests": [promtool_test(case) for case in CASES]}

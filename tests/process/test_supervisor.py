@@ -145,7 +145,6 @@ def test_one_scrape_shows_both_planes(shared_service: SupervisedService) -> None
     assert len(series) == len(set(series))
 
 
-@pytest.mark.fast
 def test_killed_data_plane_restarts_on_the_same_ports(supervised: SupervisedService) -> None:
     public = supervised.public_token()
     lobby_id, _ = supervised.attach("party")

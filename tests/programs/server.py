@@ -4,9 +4,10 @@ The server reads its settings from the environment, listens on every port that i
 that it is ready and echoes what it receives. The variable PLAY holds words that change this.
 `mute` never reports ready. `exit:<code>` exits at once, and `leaves` exits with 0 after it is
 ready. `ignore-sigterm` ignores SIGTERM. With `guests`, the first bytes of a TCP stream are a player token, and the
-player is connected while the stream is open. With `sender-port`, each UDP reply starts with the sender's
-port and a space. With `proxy-header`, a TCP stream and each datagram begin with a PROXY header.
-The stream and each UDP reply then start with the player's address and port, and a space.
+player is connected while the stream is open. With `only-players`, the stream ends unless the service accepts the token.
+With `any-address`, the server listens on all addresses. With `sender-port`, each UDP reply starts with the sender's
+port and a space. With `proxy-header`, a TCP stream and each datagram begin with a PROXY header. The stream and each
+UDP reply then start with the player's address and port, and a space.
 """
 
 import contextlib
@@ -71,6 +72,11 @@ def named_by(header: bytes) -> bytes:
     )
 
 
+def answer_to(content: bytes) -> bytes:
+    """Returns what a player gets for bytes of a TCP stream. Other programs replace this function."""
+    return content
+
+
 def main() -> int:
     say("begins", *sys.argv[1:])
     for word in PLAY:
@@ -79,11 +85,12 @@ def main() -> int:
     if "ignore-sigterm" in PLAY:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     waiting = selectors.DefaultSelector()
+    address = "0.0.0.0" if "any-address" in PLAY else "127.0.0.1"
     for number in ports().values():
-        listener = socket.create_server(("127.0.0.1", number))
+        listener = socket.create_server((address, number))
         waiting.register(listener, selectors.EVENT_READ, "accept")
         datagrams = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        datagrams.bind(("127.0.0.1", number))
+        datagrams.bind((address, number))
         waiting.register(datagrams, selectors.EVENT_READ, "datagram")
     if "HOSTING_LOBBY_TOKEN" in os.environ and "mute" not in PLAY:
         say("ready", is_ready())
@@ -108,8 +115,14 @@ def main() -> int:
             elif content := ready.recv(65_536):
                 if "guests" in PLAY and ready not in guests:
                     guests[ready] = content.decode()
-                    say("comes", call("players/connected", player_token=guests[ready]))
-                ready.sendall(content)
+                    status = call("players/connected", player_token=guests[ready])
+                    say("comes", status)
+                    if "only-players" in PLAY and " 200 " not in status:
+                        del guests[ready]
+                        waiting.unregister(ready)
+                        ready.close()
+                        continue
+                ready.sendall(answer_to(content))
             else:
                 if ready in guests:
                     say("goes", call("players/disconnected", player_token=guests.pop(ready)))

@@ -69,6 +69,7 @@ def test_every_reason_of_a_skip_names_a_program_or_the_machine() -> None:
 
 
 @pytest.mark.parametrize(("variables", "failed"), [({}, 0), ({"CI_NO_SKIP": "1"}, 2)])
+@pytest.mark.full
 def test_missing_program_fails_a_test_only_in_ci(
     tmp_path: Path, variables: dict[str, str], failed: int
 ) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 
 import pytest
 
+from pyservice.process.child_process import NO_RESTART
 from tests.support.doc_pages import DOCS, page, table_of
 from tests.support.tracked_files import ROOT
 
@@ -20,13 +21,15 @@ SERVICES: Final = sorted(path.name for path in UNITS.glob("*.service"))
 PAGE: Final = "how-to/run-under-systemd.md"
 PROGRAM: Final = "/opt/hosting/.venv/bin/pyservice"
 WITH_RUNTIME: Final = {"hosting.service", "hosting-control.service"}
+"""Units of the control plane, which starts game servers and owns the database."""
 EXPOSURE_MAX: Final = 4.0
 """Of all units but those that start game servers."""
 SOCKETS: Final = {path.name for path in UNITS.glob("*.socket")}
 STARTED: Final = {*SOCKETS, *SERVICES, "hosting-backup.timer"} - {"hosting-backup.service"}
 """Units that run until an operator stops them."""
 
-pytestmark = pytest.mark.skipif(
+
+needs_systemd = pytest.mark.skipif(
     shutil.which("systemd-analyze") is None, reason="no systemd: apt-get install systemd"
 )
 
@@ -38,6 +41,7 @@ def exposure_of(unit: Path) -> float:
     return float(exposure)
 
 
+@needs_systemd
 def test_page_states_the_exposure_of_each_unit() -> None:
     stated = {name.strip("`"): float(figure) for name, _, figure in table_of(PAGE, "units")}
     assert sorted(stated) == SERVICES
@@ -47,6 +51,7 @@ def test_page_states_the_exposure_of_each_unit() -> None:
         assert name in WITH_RUNTIME or figure <= EXPOSURE_MAX
 
 
+@needs_systemd
 def test_units_are_valid_and_run_the_installed_program(tmp_path: Path) -> None:
     assert PROGRAM in page("how-to/install.md")
     for path in UNITS.iterdir():
@@ -66,6 +71,12 @@ def test_units_are_valid_and_run_the_installed_program(tmp_path: Path) -> None:
     # The command also reports units of the machine, and exits with 0 after a warning.
     assert "hosting" not in result.stderr, result.stderr
     assert result.returncode == 0, result.stderr
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_service_without_the_database_is_not_started_again(name: str) -> None:
+    statuses = re.findall(r"^RestartPreventExitStatus=(.+)$", (UNITS / name).read_text(), re.M)
+    assert statuses == ([str(NO_RESTART)] if name in WITH_RUNTIME else [])
 
 
 def commands_of(text: str, verb: str) -> list[set[str]]:

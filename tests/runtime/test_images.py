@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_manifests import BadManifest
 from pyservice.runtime.root_filesystem import container_root_uid
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 from tests.runtime.unpacked_trees import tree, unpacked
 from tests.support.container_images import file, folder, layer, link, saved
 from tests.support.upload_files import packed
@@ -129,7 +130,7 @@ def test_modes_and_owners_are_kept_without_set_id_bits(tmp_path: Path) -> None:
         "su": 0o755,
         "run": 0o711,
     }
-    root_uid = container_root_uid()
+    root_uid = container_root_uid(DEFAULT_CONTAINER_USER_IDS.numbers)
     if root_uid is not None:
         owners = {
             name: (one.st_uid - root_uid, one.st_gid - root_uid) for name, one in stats.items()

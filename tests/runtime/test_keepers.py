@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,13 @@ while [ $n -lt {LINES} ]; do
   [ $((n % 10)) -eq 0 ] && echo "$n" >&2
 done
 """
+
+
+def test_keeper_prints_its_version_without_any_environment() -> None:
+    # The Pod that has a node fetch an image runs it there.
+    ended = subprocess.run([KEEPER_BINARY, "--version"], env={}, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("hosting-keeper ")
 
 
 def numbers(lines: list[LogLine]) -> list[int]:

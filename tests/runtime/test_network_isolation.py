@@ -29,8 +29,9 @@ from pyservice.runtime.network_isolation import (
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.process_environment import ProcessPort
 from pyservice.runtime.run_folder import Isolation
-from pyservice.runtime.run_lifecycle import HOST_NETWORK_REFUSED, NETWORK_IS_SHARED
+from pyservice.runtime.run_lifecycle import HOST_NETWORK_REFUSED
 from pyservice.runtime.run_requests import PortRequest, Resources, RunRequest
+from pyservice.runtime.shared_network import NODE_IS_SHARED
 from tests.support.runtime_host import SHELL, RuntimeHost, build_of
 from tests.support.socket_queues import exchanged_datagrams, growth, queue_bytes
 from tests.support.tiers import one_of
@@ -338,7 +339,7 @@ async def test_groups_do_not_share_a_node_without_network_isolation(host: Runtim
     await host.running()
     refused = host.want(build_id=OTHER_BUILD)
     end = await host.reports.end(refused.id)
-    assert (end.reason, end.message) == ("exec_failed", NETWORK_IS_SHARED)
+    assert (end.reason, end.message) == ("exec_failed", NODE_IS_SHARED)
     for order in list(host.supervisor.runs):
         host.supervisor.end(order, 0)
     await host.reports.end(first.id)

@@ -28,6 +28,7 @@ from pyservice.runtime.isolation_trials import choose_container_runtime
 from pyservice.runtime.root_filesystem import ContainerProgram, RootFilesystem, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from pyservice.runtime.scratch_folders import ScratchKind, ScratchLimits
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 from tests.support.container_images import PROGRAM, needs_oci_runtime, server_program
 from tests.support.scratch_images import needs_loop_devices, needs_mke2fs
 from tests.support.waiting import eventually
@@ -109,7 +110,7 @@ async def test_container_writes_to_an_overlay_and_the_root_is_unchanged(
     (root / "bin").mkdir(parents=True)
     (root / PROGRAM[1:]).write_bytes(server_program())
     (root / PROGRAM[1:]).chmod(0o755)
-    RootFilesystem(root, container_root_uid(), lambda _: None)
+    RootFilesystem(root, container_root_uid(DEFAULT_CONTAINER_USER_IDS.numbers), lambda _: None)
     run = RunFolder(tmp_path / "run")
     containers = ContainerRuntime(runtime.runtime, runtime.mount_point)
     command = containers.command(root, run.path, run.scratch)

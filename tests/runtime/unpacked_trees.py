@@ -8,13 +8,19 @@ from typing import Any
 
 from pyservice.runtime.build_unpacking import unpack
 from pyservice.runtime.root_filesystem import container_root_uid
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 
 
 def unpacked(host: Path, content: bytes, kind: str = "docker_image", **more: Any) -> Path:
     (host / "root").mkdir(parents=True)
     compression = more.pop("compression", "none")
     build = (host, kind, compression, len(content))
-    unpack(io.BytesIO(content), *build, root_uid=container_root_uid(), **more)
+    unpack(
+        io.BytesIO(content),
+        *build,
+        root_uid=container_root_uid(DEFAULT_CONTAINER_USER_IDS.numbers),
+        **more,
+    )
     return host / "root"
 
 

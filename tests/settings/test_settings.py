@@ -343,6 +343,21 @@ def test_missing_or_invalid_toml_file_is_a_problem(tmp_path: Path) -> None:
     assert "is not TOML" in broken.message
 
 
+def test_relative_paths_count_from_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    path = _file(tmp_path, 'data_dir = "d"\n[tls]\ncert = "api.pem"\nkey = "api.key"\n')
+    for name in ("api.pem", "api.key"):
+        (tmp_path / name).touch()
+    assert [problem.name for problem in _problems({}, config_file=path)] == ["tls.cert", "tls.key"]
+    for name in ("api.pem", "api.key"):
+        (tmp_path / name).rename(here / name)
+    assert load({}, path, {}).data_dir.absolute() == here / "d"
+
+
 def test_settings_are_frozen() -> None:
     settings = load({}, environ={})
     with pytest.raises(ValidationError):

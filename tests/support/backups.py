@@ -15,7 +15,7 @@ from pyservice.app.object_storage import object_store
 from pyservice.backup.create import create_backup, utc_now
 from pyservice.backup.encryption import Encryption
 from pyservice.backup.manifest import Manifest, complete_backups, read_manifest
-from pyservice.backup.target import Target
+from pyservice.backup.target import Target, make_target
 from pyservice.backup.verify import problems_of
 from pyservice.settings import Settings
 from pyservice.settings.sections import BackupSettings
@@ -47,6 +47,7 @@ async def back_up(
     """Returns the name of the new backup."""
     settings = Settings(data_dir=data_dir, backup=BackupSettings(keep=keep))
     database = open_database(None, data_dir / "control")
+    make_target(str(target))
     opened = Target(str(target), RATE, Encryption(recipients))
     try:
         made = await create_backup(settings, database, object_store(settings), opened, clock)

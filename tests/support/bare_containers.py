@@ -10,6 +10,7 @@ from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PATH, ContainerRuntime
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
+from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS
 from tests.support.waiting import eventually
 
 INSIDE: Final = ContainerProgram((), (), {}, "/", 0, 0, (), "/", is_readonly=False)
@@ -22,7 +23,7 @@ def start_container(containers: ContainerRuntime, folder: Path, *command: str) -
     around = containers.command(root, run.path, run.scratch)
     run.prepare(KeeperSpec("run", around, Path("/"), {"PATH": PATH}, "processes"))
     root.mkdir(mode=0o755)
-    of_root = container_root_uid()
+    of_root = container_root_uid(DEFAULT_CONTAINER_USER_IDS.numbers)
     if of_root is not None:
         os.chown(root, of_root, of_root)
     containers.write_bundle(run.path, INSIDE, command, {"PATH": PATH}, SHARED)

@@ -92,7 +92,9 @@ class Databases:
     def empty(self, url: str | None, folder: Path) -> None:
         """Replaces the database by an empty one, as after a loss of data."""
         self.remove(url, folder)
-        if url is not None:
+        if url is None:
+            (folder / "records.db").touch()
+        else:
             self.server.psql(f"CREATE DATABASE {_name(url)}")
 
     def close(self) -> None:

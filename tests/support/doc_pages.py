@@ -72,6 +72,10 @@ TUTORIALS = tuple(
     f"tutorials/{name}.md"
     for name in ("browser-game", "own-server", "udp-game", "godot-game", "deploy-with-curl")
 )
+CLUSTER = tuple(
+    f"kubernetes/{name}.md" for name in ("install-on-k3s", "failures", "move-from-one-machine")
+)
+"""Pages with examples that run on the cluster of the tests."""
 COMMAND_LINE_PAGES = _how_to("add-dependencies bring-an-existing-server publish-a-unity-web-build")
 PAGES_BY_THEMSELVES = (
     "quickstart.md",
@@ -82,7 +86,7 @@ SEQUENCES = (
     LOBBY_SERVERS,
     OPERATORS,
     INCIDENTS,
-    *((one,) for one in (*TUTORIALS, *COMMAND_LINE_PAGES, *PAGES_BY_THEMSELVES)),
+    *((one,) for one in (*TUTORIALS, *COMMAND_LINE_PAGES, *PAGES_BY_THEMSELVES, *CLUSTER)),
 )
 HTTP, GRPC, METRICS, CDN, ROOM = "8080", "8081", "8090", "8092", "8200"
 TIMEOUT_S = 30.0
@@ -197,7 +201,10 @@ def help_of_curl() -> bytes:
 
 @dataclass
 class Reader:
-    """Runs a page. `ports` maps the ports in the page to the real ports."""
+    """Runs a page. `ports` maps the ports in the page to the real ports.
+
+    `words` maps other words in the page to the real ones. `before` receives each block that follows.
+    """
 
     folder: Path
     shell: Shell
@@ -205,11 +212,14 @@ class Reader:
     serve: Callable[[Reader, str], None] | None = None
     wait_stopped: Callable[[], None] | None = None
     done: list[Block] = field(default_factory=list)
+    words: dict[str, str] = field(default_factory=dict)
+    before: Callable[[Block], None] = lambda block: None
 
     def follow(self, name: str) -> None:
         blocks = blocks_of(name)
         for index, block in enumerate(blocks):
             follower = blocks[index + 1] if index + 1 < len(blocks) else None
+            self.before(block)
             try:
                 self._take(block, follower)
             except AssertionError as error:
@@ -245,6 +255,8 @@ class Reader:
                 time.sleep(0.05)
 
     def _real(self, text: str) -> str:
+        for word, real in self.words.items():
+            text = text.replace(word, real)
         return re.sub(r"\b8\d\d\d\b", lambda match: self.ports.get(match[0], match[0]), text)
 
 

@@ -18,7 +18,7 @@ from tests.support.leftover_processes import end_leftovers
 from tests.support.service_process import clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 150.0
 
 
 @dataclass

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,13 +26,22 @@ import httpx
 import orjson
 from google.protobuf.message import Message
 
+from pyservice.auth import keyring
+from pyservice.backup.restore import without_journal
+from pyservice.data_formats import CONTROL_KEYS, FILE
+from pyservice.durable_files import write_file
 from pyservice.edge.http_json_codec import decoder, encoder
 from pyservice.rpc.error_status import read_error
 from pyservice.schema.methods import METHODS, Method
 from pyservice.settings.sections import RateLimits
 from tests.support.leftover_processes import end_leftovers
 from tests.support.loopback import FREE_PORT
-from tests.support.service_process import clean_environment, set_flags, wait_ready_file
+from tests.support.service_process import (
+    START_TIMEOUT_S,
+    clean_environment,
+    set_flags,
+    wait_ready_file,
+)
 from tests.support.waiting import eventually as eventually
 
 STOP_TIMEOUT_S: Final = 30.0
@@ -249,12 +259,34 @@ class FullService:
         self.ready = wait_ready_file(self.spawn(*words), self.ready_file, self.log)
         return self
 
+    def start_again(self) -> None:
+        """Starts the service after a kill. Waits for the ports of processes that are about to end."""
+        end = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                self.start()
+            except AssertionError:
+                output = self.log().lower()
+                is_taken = "already in use" in output or "failed to bind" in output
+                if not is_taken or time.monotonic() > end:
+                    raise
+            else:
+                return
+
     def take_over(self) -> None:
         """Lets the stopped service accept a database that lacks its records."""
         command = [*self.interpreter, "-m", "pyservice", "takeover"]
         url = {} if self.database_url is None else {"PYSERVICE_DATABASE_URL": self.database_url}
         environment = clean_environment(**url)
         subprocess.run([*command, "--data-dir", str(self.data_dir)], env=environment, check=True)
+
+    def take_keys_of(self, other: FullService) -> None:
+        """Makes the keys of the other service those of this one, as a restore of its backup does."""
+        (self.data_dir / "control").mkdir(parents=True, exist_ok=True)
+        for name in (CONTROL_KEYS, FILE):
+            shutil.copy(other.data_dir / name, self.data_dir / name)
+        ring = without_journal(keyring.load(other.data_dir))
+        write_file(self.data_dir / keyring.FILE, keyring.text(ring))
 
     def control_pid(self) -> int:
         return int((self.data_dir / "control" / "LOCK").read_text().split()[0])
@@ -328,8 +360,15 @@ FED_CREATIONS: Final = frozenset(
 """Each call creates one more token unless it repeats an idempotency key."""
 REPEATED_S: Final = 60.0
 HARMLESS: Final = "Repeating the request is harmless"
-AGAIN: Final = (HARMLESS, "; try again")
+AGAIN: Final = (
+    *(HARMLESS, "; try again", "or try again"),
+    "Repeat the request with the same Idempotency-Key",
+)
 """Parts of a 503 detail that allow repetition of the request."""
+
+
+def may_be_repeated(detail: str | None) -> bool:
+    return any(one in (detail or "") for one in AGAIN)
 
 
 class Developer:
@@ -356,18 +395,18 @@ class Developer:
         return answer.code
 
     async def answered(
-        self, slug: str, key: str | None, fields: Mapping[str, Any]
+        self, slug: str, key: str | None, fields: Mapping[str, Any], token: str | None = None
     ) -> ServiceResponse:
-        """Repeats the call while its 503 allows a repetition. On a busy machine the data plane may
-        be slower than its limit of one second.
+        """Repeats the call while its 503 allows a repetition. On a busy machine a plane may be
+        slower than its limit of one second.
         """
-        if slug in FED_CREATIONS:
+        if slug in FED_CREATIONS or slug.startswith("delete_"):
             key = key or uuid4().hex
         deadline = time.monotonic() + REPEATED_S
-        answer = await self.call(slug, key, **fields)
-        while any(one in (answer.detail or "") for one in AGAIN) and time.monotonic() < deadline:
-            answer = await self.call(slug, key, **fields)
-        return answer
+        while True:
+            answer = await self.client.call(slug, fields, token=token or self.token, key=key)
+            if not may_be_repeated(answer.detail) or time.monotonic() > deadline:
+                return answer
 
     async def game(self, **fields: Any) -> str:
         request = {
@@ -418,7 +457,7 @@ class Developer:
             "game_mode": mode,
             "ports": {"game": {"address": "127.0.0.1", "port": 4000}},
         }
-        answer = await self.client.call("attach", fields, token=service_token)
+        answer = await self.answered("attach", None, fields, service_token)
         assert answer.code == "OK", answer
         ready = await self.client.call("ready", {}, token=answer.body["lobby_token"])
         assert ready.code == "OK", ready

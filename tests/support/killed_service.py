@@ -239,21 +239,8 @@ class KilledService(FullService):
         """Starts a new supervisor, because the restart delay of the old supervisor has grown."""
         if self.kills % 4 == 3:
             await asyncio.to_thread(self.stop)
-            await asyncio.to_thread(self._start_again)
+            await asyncio.to_thread(self.start_again)
         self.kills += 1
-
-    def _start_again(self) -> None:
-        end = time.monotonic() + UP_S
-        while True:
-            try:
-                self.start()
-            except AssertionError:
-                output = self.log().lower()
-                is_taken = "already in use" in output or "failed to bind" in output
-                if not is_taken or time.monotonic() > end:
-                    raise
-            else:
-                return
 
     def arm(self, step: Step) -> Rule:
         if step.is_half:

@@ -99,7 +99,8 @@ class Game:
 
     async def problem(self, lobby_id: str) -> str:
         async def written() -> Any:
-            return (await self.record(lobby_id)).get("problem")
+            record = await self.record(lobby_id)
+            return record and record.get("problem")
 
         return str(await eventually(written))
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tests.support.waiting import POLL_S
 
-START_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 120.0
 
 
 def clean_environment(**more: str) -> dict[str, str]:
@@ -27,8 +27,22 @@ def set_flags(settings: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
         if isinstance(value, Mapping):
             yield from set_flags(value, f"{prefix}{name}.")
         else:
-            text = json.dumps(value) if isinstance(value, list | tuple) else str(value)
-            yield from ("--set", f"{prefix}{name}={text}")
+            yield from ("--set", f"{prefix}{name}={_text(value)}")
+
+
+def set_variables(settings: Mapping[str, Any], prefix: str = "PYSERVICE_") -> dict[str, str]:
+    """Returns the environment variables of nested settings."""
+    variables: dict[str, str] = {}
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            variables |= set_variables(value, f"{prefix}{name.upper()}__")
+        else:
+            variables[f"{prefix}{name.upper()}"] = _text(value)
+    return variables
+
+
+def _text(value: object) -> str:
+    return json.dumps(value) if isinstance(value, list | tuple) else str(value)
 
 
 def wait_ready_file(

@@ -129,7 +129,7 @@ async def test_failed_rotation_changes_no_plane_and_can_be_repeated(
     of_data, of_control = keyring.load(data_dir), one.ring()
     ask = functools.partial(command_line.error_output, data_dir, "keys", "rotate")
     output = await kill_at_step(one.fixture.full_service, ROTATED[2], ask)
-    assert output.startswith(f"pyservice keys: the service of {data_dir} ")
+    assert output.startswith(f"pyservice keys: the control plane of {data_dir} does not answer: ")
     await one.fixture.state_reader.wait_until_fed()
     assert (keyring.load(data_dir), one.ring()) == (of_data, of_control)
     returned = await command_line.json_output(data_dir, "keys", "rotate")

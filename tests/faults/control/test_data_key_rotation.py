@@ -239,13 +239,14 @@ async def test_kill_at_every_step_of_a_drop(signed: SignedTokens) -> None:
 
 async def test_command_reports_a_plane_that_did_not_answer(signed: SignedTokens) -> None:
     data_dir = signed.full_service.data_dir
-    for words, step in (
-        (("keys", "rotate"), ROTATED[2]),
-        (("identity", "create", "--display-name", "Somebody"), RECORDS[2]),
+    for plane, words, step in (
+        ("data plane", ("keys", "rotate"), ROTATED[2]),
+        ("control plane", ("identity", "create", "--display-name", "Somebody"), RECORDS[2]),
     ):
         ask = functools.partial(command_line.error_output, data_dir, *words)
         output = await kill_at_step(signed.full_service, step, ask)
         (line,) = output.splitlines()
-        assert line.startswith(f"pyservice {words[0]}: the service of {data_dir} ")
+        problem = f"the {plane} of {data_dir} does not answer: see the log of the service"
+        assert line == f"pyservice {words[0]}: {problem}"
         await signed.state_reader.wait_until_fed()
         assert await command_line.output(data_dir, *words)
