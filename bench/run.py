@@ -22,6 +22,8 @@ from bench import (
     front,
     isolation,
     journal,
+    kubernetes,
+    kubernetes_scale,
     lists,
     lobbies,
     memory,
@@ -55,9 +57,9 @@ _PLAYERS = (
         memory,
         edge,
     ),
-    *(front, passing, neighbours, silence),
+    *(front, passing, neighbours, silence, kubernetes),
 )
-_CONTROL = (versions, changes, owner, lists, watches, uploads, backup, ready)
+_CONTROL = (versions, changes, owner, lists, watches, uploads, backup, ready, kubernetes_scale)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1
 
@@ -102,7 +104,10 @@ def _arguments() -> argparse.Namespace:
         help="where journals are written: a real disk",
     )
     parser.add_argument(
-        "--size", type=float, default=1.0, help="share of the full size of `backup`, for a trial"
+        "--size",
+        type=float,
+        default=1.0,
+        help="share of the full size of `backup` and `kubernetes-scale`, for a trial",
     )
     parser.add_argument(
         "--baseline",

@@ -41,7 +41,7 @@ MODES: Final = {"hall": {"max_players": 4, "docker": {"ports": {"game": {"protoc
 
 _PLAYER_LIMIT: Final = "player_limit_max = 65535\n"
 DEFAULT_LIMITS: Final = ""
-_NO_LIMITS: Final = """
+NO_LIMITS: Final = """
 [rate_limits]
 client = {per_second = 1000000, burst = 1000000}
 operator = {per_second = 1000000, burst = 1000000}
@@ -304,7 +304,7 @@ def running(
     database_url: str | None = None,
     *,
     is_pinned: bool = True,
-    limits: str = _NO_LIMITS,
+    limits: str = NO_LIMITS,
     more: str = "",
     checkout: Path = ROOT,
 ) -> Iterator[Service]:
@@ -325,7 +325,7 @@ def started(
     database_url: str | None = None,
     *,
     is_pinned: bool = True,
-    limits: str = _NO_LIMITS,
+    limits: str = NO_LIMITS,
     more: str = "",
     checkout: Path = ROOT,
 ) -> Iterator[Service]:

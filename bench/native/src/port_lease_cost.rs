@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use hosting_core::{Id, LeaseRequest, PortExposure, PortRequest, Protocol, SessionCounting};
+use hosting_core::{Id, LOCAL_NODE, LeaseRequest, PortExposure, PortRequest, Protocol, SessionCounting};
 
 use crate::engine_fixture::{EngineFixture, NAMESPACE, REGION};
 use crate::flags::Flags;
@@ -19,7 +19,7 @@ pub fn run(flags: &Flags) -> Result<Measurement, Failure> {
     let leases: usize = flags.get("leases", 200_000)?;
     let mut rng = SeededRandom::new(flags.get("seed", 1)?);
     let mut fixture = EngineFixture::new()?;
-    let count: usize = fixture.engine.port_counts()[0].iter().sum();
+    let count: usize = fixture.engine.port_counts(LOCAL_NODE)[0].iter().sum();
     let mut leased_numbers = vec![false; usize::from(u16::MAX) + 1];
     for _ in 0..(count as f64 * share) as usize {
         let number = lease(&mut fixture, random_server_id(&mut rng), rng.number())?;
@@ -64,7 +64,7 @@ fn run_round(fixture: &mut EngineFixture, rng: &mut SeededRandom, leased_ports: 
     }
     for (owner, _) in owners {
         fixture.execute(|engine, context| engine.end_lease(context, owner))?;
-        fixture.execute(|engine, context| engine.return_ports(context, owner))?;
+        fixture.execute(|engine, context| engine.return_ports(context, owner, LOCAL_NODE))?;
     }
     fixture.now += QUARANTINE_MS;
     Ok(duration)
@@ -80,7 +80,7 @@ fn lease(fixture: &mut EngineFixture, owner: Id, random: u64) -> Result<u16, Fai
     }];
     let request = LeaseRequest { owner, namespace: NAMESPACE, region: REGION, ports: &ports, random };
     let leased = fixture.execute(|engine, context| engine.lease_ports(context, &request))?;
-    match leased.first().map(|port| port.exposure) {
+    match leased.ports.first().map(|port| port.exposure) {
         Some(PortExposure::Number(number)) => Ok(number),
         other => Err(failure(format!("a lease gave {other:?}"))),
     }

@@ -1,0 +1,163 @@
+"""Process with the parts of the service on many nodes: `python -m bench.node_parts`.
+
+Each part follows the routes of its node over its own connection with mutual TLS. It serves no port.
+The process also acts for the game servers: it reports each one with a running Pod ready. SIGUSR1 writes
+what it has seen so far into `parts.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+import uvloop
+
+from bench.signalled_reports import report_on_signal
+from pyservice.errors import ServiceError, Unreachable
+from pyservice.kubernetes.api import KubernetesApi, Object, pods_of
+from pyservice.kubernetes.cluster_access import kubeconfig_access
+from pyservice.kubernetes.pod_manifest import SERVICE
+from pyservice.kubernetes.pod_status import pod_state
+from pyservice.kubernetes.watched_objects import WatchedObjects
+from pyservice.network.node_names import host_of_node
+from pyservice.observability.health import raise_descriptor_limit
+from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
+from pyservice.rpc.node_certificates import NodeCertificates
+from pyservice.rpc.node_grpc import NodeClient
+
+_WAIT_MS: Final = 20_000
+_TIMEOUT_S: Final = 25.0
+_RETRY_S: Final = 0.5
+_READY_RETRY_S: Final = 0.1
+_READY: Final = "/matchmaker/lobbies/ready"
+
+
+class NodeRoutes:
+    """Routes of one node, as its edge-guard has them."""
+
+    def __init__(self, node: str, client: NodeClient, served_s: dict[str, float]) -> None:
+        self._node = node
+        self._client = client
+        self._served_s = served_s
+        self._request = pb.FollowRequest(edge_id=node, instance=node, wait_ms=_WAIT_MS, node=node)
+        self.has_answer = False
+        self.failures = 0
+
+    async def follow(self) -> None:
+        request = self._request
+        while True:
+            request.question += 1
+            try:
+                name = "hosting.internal.v1.Routes.Follow"
+                response = await self._client.call(name, request, _TIMEOUT_S)
+            except (Unreachable, ServiceError):
+                self.failures += self.has_answer
+                await asyncio.sleep(_RETRY_S)
+                continue
+            self.has_answer = True
+            self._take(response)
+
+    def _take(self, response: pb.FollowResponse) -> None:
+        request = self._request
+        request.epoch, request.version = response.epoch, response.version
+        request.restore_id = response.restore_id
+        del request.outcomes[:]
+        for route in response.routes:
+            request.outcomes.add(
+                owner_id=route.owner_id,
+                port_name=route.port_name,
+                port=route.port,
+                kind=pb.OUTCOME_KIND_LISTENING,
+                backend_port=route.backend_port,
+            )
+            if route.backend_address:
+                self._served_s.setdefault(route.owner_id, time.monotonic())
+        for owner_id in response.removed:
+            request.outcomes.add(owner_id=owner_id, kind=pb.OUTCOME_KIND_REMOVED)
+
+
+class GameServers:
+    """Reports each lobby server with a running Pod ready."""
+
+    def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
+        self._url = f"http://{address}{_READY}"
+        self._session = session
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.ready = 0
+        self.refusals: list[str] = []
+
+    def observe(self, found: Object) -> None:
+        name, state = found["metadata"]["name"], pod_state(found)
+        if state.started_ms is None or state.is_deleting or name in self._tasks:
+            return
+        variables = {one["name"]: one["value"] for one in found["spec"]["containers"][0]["env"]}
+        report = self._report_ready(variables["HOSTING_LOBBY_TOKEN"])
+        self._tasks[name] = asyncio.create_task(report)
+
+    def observe_gone(self, name: str, uid: str, last: Object | None) -> None:
+        if (task := self._tasks.pop(name, None)) is not None:
+            task.cancel()
+
+    async def _report_ready(self, token: str) -> None:
+        headers = {"Authorization": f"Bearer {token}"}
+        while True:
+            async with self._session.post(self._url, json={}, headers=headers) as response:
+                if response.status == 200:
+                    self.ready += 1
+                    return
+                self.refusals.append(await response.text())
+            await asyncio.sleep(_READY_RETRY_S)
+
+
+async def _live(arguments: argparse.Namespace) -> None:
+    served_s: dict[str, float] = {}
+    routes = []
+    for node in arguments.nodes.split(","):
+        certificates = NodeCertificates(arguments.certificates / node, host_of_node(node))
+        client = NodeClient(arguments.service, certificates)
+        routes.append(NodeRoutes(node, client, served_s))
+    access = kubeconfig_access(arguments.kubeconfig)
+    connector = aiohttp.TCPConnector(limit=64)
+    async with KubernetesApi(access) as api, aiohttp.ClientSession(connector=connector) as session:
+        servers = GameServers(arguments.http, session)
+        pods = WatchedObjects(
+            api, pods_of(arguments.namespace), servers, f"{SERVICE}={arguments.service_name}"
+        )
+
+        def report() -> dict[str, Any]:
+            return {
+                "served_s": served_s,
+                "following": sum(one.has_answer for one in routes),
+                "failures": sum(one.failures for one in routes),
+                "ready": servers.ready,
+                "refusals": len(servers.refusals),
+                "last_refusal": servers.refusals[-1] if servers.refusals else "",
+                "cpu_s": time.process_time(),
+            }
+
+        report_on_signal(arguments.certificates / "parts.json", report)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(pods.run())
+            for one in routes:
+                group.create_task(one.follow())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("certificates", type=Path, help="folder with a folder for each node")
+    parser.add_argument("--nodes", required=True, help="names with commas between them")
+    parser.add_argument("--service", required=True, help="address of the listener for nodes")
+    parser.add_argument("--http", required=True, help="address of the public API")
+    parser.add_argument("--kubeconfig", type=Path, required=True)
+    parser.add_argument("--namespace", default="games")
+    parser.add_argument("--service-name", default="hosting")
+    raise_descriptor_limit()
+    uvloop.run(_live(parser.parse_args()))
+
+
+if __name__ == "__main__":
+    main()
