@@ -83,8 +83,9 @@ test: build $(FAST_TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## 
 
 test-full: wheel $(TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## Every test: what CI runs
 	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored
-	$(BIN)/pytest -m "not proof and not timing" -n 3 --dist worksteal
-	$(BIN)/pytest -m "timing and not proof" -n 0
+	@date '+tests of Python since %T'
+	$(BIN)/pytest -m "not proof and not timing and not cluster" -n 3 --dist worksteal
+	$(BIN)/pytest -m "timing and not proof and not cluster" -n 0
 
 test-programs: $(TEST_PROGRAMS) ## Compiled parts of the tests, for one test file by hand
 
@@ -148,8 +149,10 @@ $(ACME_SERVER):
 	@mkdir -p $(@D)
 	@if command -v go >/dev/null; then GOBIN=$(abspath $(@D)) scripts/step "ACME server of the tests" build/pebble.log go install $(PEBBLE)/pebble@v2.10.3 $(PEBBLE)/pebble-challtestsrv@v2.10.3; else echo "no Go:"; false; fi || echo "no ACME server: its tests are skipped"
 
+include tests/cluster/cluster.mk
+
 proofs: build $(FAST_TEST_PROGRAMS) $(FUZZ_TARGETS) ## The long proofs: kill -9, full disks, fuzzing
-	$(BIN)/pytest -m proof
+	$(BIN)/pytest -m "proof and not cluster"
 
 lint: build ## Format, types, layers, proto, stub and generated code
 	./scripts/lint
