@@ -317,14 +317,18 @@ async def test_pods_that_wait_for_a_node_are_limited_by_region_and_group(
 async def test_run_behind_the_limit_ends_with_the_problem_of_the_others(
     server: ApiServer,
 ) -> None:
-    async with open_scene(server, pending_ms=1_000, pending_per_group=1) as scene:
-        first = await scene.created()
-        server.set_status(first.id, conditions=[unschedulable(RESOURCES_FULL)])
-        second = scene.want()
-        end = await scene.end(second)
+    async with open_scene(server, pending_ms=3_000, pending_per_group=1) as scene:
+        scene.builds["build-2"] = ArchiveBuild("cd" * 32, "none", 1, "group-2")
+        async with scene.runs.pending.permit(("region", "elsewhere"), ("group", "group-1")):
+            limited = scene.want()
+            # It waits for a node after the deadline of the first run.
+            other = await scene.created(build_id="build-2")
+            server.set_status(other.id, conditions=[unschedulable(RESOURCES_FULL)])
+            end = await scene.end(limited)
         assert end.reason == "capacity"
         assert end.started_ms is None
-        assert "Insufficient cpu on 3 nodes" in end.message or "wait for a node" in end.message
+        assert "Insufficient cpu on 3 nodes" in end.message
+        assert limited.id not in server.pods
 
 
 @pytest.mark.parametrize(
