@@ -187,7 +187,8 @@ class Child:
                 else min(pause_s * 2, RESTART_PAUSE_MAX_S)
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), pause_s)
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
 
     async def wait_started(self) -> None:
         """Waits until the process works. Raises StartFailed if it is not restarted again."""
@@ -215,7 +216,8 @@ class Child:
         if self._task is None:
             return
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._task, STOP_TIMEOUT_S)
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._task
         if self._is_alive:
             assert self._process is not None
             self._process.kill()

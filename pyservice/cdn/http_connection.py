@@ -82,7 +82,8 @@ class CdnClients:
         if self._transports:
             self._no_transports.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._no_transports.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._no_transports.wait()
 
     def source(
         self, peername: tuple[str, int] | None, headers: Iterable[tuple[bytes, bytes]]

@@ -88,7 +88,8 @@ class CdnProcess:
             loop.add_reader(listener, has_client.set)
         try:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(has_client.wait(), _START_DELAY_S)
+                async with asyncio.timeout(_START_DELAY_S):
+                    await has_client.wait()
         finally:
             for listener in self._listeners.values():
                 loop.remove_reader(listener)
@@ -110,5 +111,6 @@ class CdnProcess:
         self._stopping.set()
         self._child.signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._has_ended.wait(), grace_s + _EXIT_S)
+            async with asyncio.timeout(grace_s + _EXIT_S):
+                await self._has_ended.wait()
         self._child.signal(signal.SIGKILL)

@@ -245,7 +245,8 @@ class UploadReceiver:
         if self._open:
             self._no_uploads.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._no_uploads.wait(), grace_s)
+                async with asyncio.timeout(grace_s):
+                    await self._no_uploads.wait()
         for reception in list(self._open.values()):
             reception.abort()
         while self._tasks:

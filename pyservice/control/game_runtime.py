@@ -93,7 +93,8 @@ class GameRuntime:
     async def wait_until_known(self) -> None:
         """Waits up to 2 s until the data plane knows that this service runs lobbies."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.lobbies.has_synced.wait(), _KNOWN_TIMEOUT_S)
+            async with asyncio.timeout(_KNOWN_TIMEOUT_S):
+                await self.lobbies.has_synced.wait()
 
     async def stop(self, *, is_ordered: bool, forced: asyncio.Event) -> None:
         """Stops the runtime, and the game servers if `end_with_service` is set or a drain is over.

@@ -119,7 +119,8 @@ class ImagePulls:
             return f"the cluster refuses the Pod: {error.message}"
         for event, limit_s in ((pull.bound, PENDING_S), (pull.over, PULL_TIMEOUT_S)):
             try:
-                await asyncio.wait_for(event.wait(), limit_s)
+                async with asyncio.timeout(limit_s):
+                    await event.wait()
             except TimeoutError:
                 return pull.state.problem or f"it was not fetched in {limit_s:.0f} s"
         return pull.state.problem

@@ -377,7 +377,8 @@ class PodLifecycle:
         await self._until(lambda: self.pod.node)
         name = self.pod.node
         try:
-            node = await asyncio.wait_for(context.nodes.wait_for(name), NODE_TIMEOUT_S)
+            async with asyncio.timeout(NODE_TIMEOUT_S):
+                node = await context.nodes.wait_for(name)
         except TimeoutError:
             return self._lost_end(lost_sentence(name, "it is not in the cluster"))
         if context.nodes.is_lost(name):

@@ -50,11 +50,13 @@ class StopSignals:
 
     async def pause(self, duration_ms: int) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.forced.wait(), duration_ms / 1000)
+            async with asyncio.timeout(duration_ms / 1000):
+                await self.forced.wait()
 
     async def wait_stop(self, duration_ms: int) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self.stop.wait(), duration_ms / 1000)
+            async with asyncio.timeout(duration_ms / 1000):
+                await self.stop.wait()
 
     async def end_all(
         self, stops: Sequence[Callable[[float], Awaitable[None]]], grace_s: float

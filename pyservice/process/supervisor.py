@@ -337,6 +337,5 @@ class _Supervisor:
 
     async def _wait_for_change(self, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(
-                self._has_changed.wait(), None if timeout_s == math.inf else timeout_s
-            )
+            async with asyncio.timeout(None if timeout_s == math.inf else timeout_s):
+                await self._has_changed.wait()
