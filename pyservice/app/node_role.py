@@ -22,8 +22,11 @@ from pyservice.observability.metrics import RequestMetrics
 from pyservice.process.directory_lock import make_folder
 from pyservice.process.launch import Launch, report_failed_start, run_locked
 from pyservice.process.listening_sockets import bound_address, listen
+from pyservice.rpc.node_certificates import file_stamps
+from pyservice.settings import Settings
 
 _PROBES_GRACE_S: Final = 1.0
+_CERTIFICATES_CHECK_S: Final = 5.0
 
 
 def run_node_role(launch: Launch) -> int:
@@ -49,10 +52,11 @@ async def _live(launch: Launch) -> int:
         probes = HttpServer(application, [listener])
         await probes.start()
         leaving = asyncio.create_task(_leave_pods(role, part))
+        following = asyncio.create_task(_follow_certificates(role, settings))
         try:
             return await role.live()
         finally:
-            await cancel_and_wait(leaving)
+            await cancel_and_wait(leaving, following)
             await probes.stop(_PROBES_GRACE_S)
     finally:
         listener.close()
@@ -71,3 +75,14 @@ async def _leave_pods(role: EdgeGuardRole, part: NodePart) -> None:
     """Leaves the Pods at a stop signal. Connections of players may last for hours."""
     await role.signals.stop.wait()
     await part.leave_pods()
+
+
+async def _follow_certificates(role: EdgeGuardRole, settings: Settings) -> None:
+    """Makes edge-guard read replaced certificates of players' ports. A Pod gets no SIGHUP."""
+    paths = [path for one in settings.edge.certificates for path in (one.cert, one.key)]
+    stamps = file_stamps(paths)
+    while True:
+        await asyncio.sleep(_CERTIFICATES_CHECK_S)
+        before, stamps = stamps, file_stamps(paths)
+        if stamps != before:
+            role.edge_guard.reload()

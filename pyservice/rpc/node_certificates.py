@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -33,10 +34,29 @@ class Pem(NamedTuple):
     key: bytes
 
 
+class FileStamp(NamedTuple):
+    inode: int
+    size: int
+    changed_ns: int
+
+
 class _Reading(NamedTuple):
     pem: Pem
     end_s: int
     """End of the validity, in seconds of Unix time."""
+
+
+def file_stamps(paths: Iterable[Path]) -> list[FileStamp | None]:
+    """Returns values that differ if a file is replaced. None: the file cannot be found."""
+    stamps: list[FileStamp | None] = []
+    for path in paths:
+        try:
+            status = path.stat()
+        except OSError:
+            stamps.append(None)
+        else:
+            stamps.append(FileStamp(status.st_ino, status.st_size, status.st_mtime_ns))
+    return stamps
 
 
 class NodeCertificates:
@@ -51,7 +71,7 @@ class NodeCertificates:
         self._paths = [folder / name for name in CERTIFICATE_FILES]
         self._host = host
         self._lock = threading.Lock()
-        self._stamps = self._read_stamps()
+        self._stamps = file_stamps(self._paths)
         self._reading = self._read()
 
     @property
@@ -67,7 +87,7 @@ class NodeCertificates:
     def refresh(self) -> bool:
         """Reads the files again if they were replaced. Returns whether `pem` has changed."""
         with self._lock:
-            stamps = self._read_stamps()
+            stamps = file_stamps(self._paths)
             if stamps == self._stamps:
                 return False
             before, self._stamps = self._reading, stamps
@@ -88,27 +108,16 @@ class NodeCertificates:
                 log_event("certificate ends", file=str(certificate), left_s=round(left_s))
             await asyncio.sleep(_CHECK_INTERVAL_S)
 
-    def _read_stamps(self) -> list[tuple[int, int, int] | None]:
-        stamps: list[tuple[int, int, int] | None] = []
-        for path in self._paths:
-            try:
-                status = path.stat()
-            except OSError:
-                stamps.append(None)
-            else:
-                stamps.append((status.st_ino, status.st_size, status.st_mtime_ns))
-        return stamps
-
     def _read(self) -> _Reading:
         for _ in range(_READS_MAX):
-            stamps = self._read_stamps()
+            stamps = file_stamps(self._paths)
             try:
                 reading = self._read_once()
             except CertificatesUnusable:
-                if stamps == self._read_stamps():
+                if stamps == file_stamps(self._paths):
                     raise
             else:
-                if stamps == self._read_stamps():
+                if stamps == file_stamps(self._paths):
                     return reading
         raise CertificatesUnusable(f"{self._paths[0].parent}: the files change all the time")
 

@@ -482,7 +482,9 @@ class EdgeSettings(_Section):
     is_fronted: bool = False
     """True if another proxy owns ports 80 and 443 and forwards to these listeners."""
     certificates: Annotated[tuple[Certificate, ...], BeforeValidator(from_text)] = ()
-    """Certificates, read again at SIGHUP. In local mode they enable TLS for https and tcp_tls."""
+    """Certificates, read again at SIGHUP. In local mode they enable TLS for https and tcp_tls. The
+    role `node` reads replaced files by itself.
+    """
     proxies: Annotated[tuple[Network, ...], BeforeValidator(from_text)] = ()
     """Proxies in front of edge-guard that report client addresses."""
     proxy_header: Literal["optional", "required"] = "optional"

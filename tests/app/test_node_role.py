@@ -27,6 +27,7 @@ from pyservice.pb.hosting.internal.v1 import runtime_pb2 as pb
 from pyservice.rpc import InternalClient
 from pyservice.settings import load
 from tests.support import game_programs
+from tests.support.certificates import HOST, Certificates, served_certificate
 from tests.support.data_plane_service import MakeService, Service
 from tests.support.edge_guard_service import EdgeGuardService, is_reached
 from tests.support.namespace_configurations import NAMESPACE_ID
@@ -61,11 +62,13 @@ class ServedCluster:
     The test is the runtime: it places a dynamic server.
     """
 
-    def __init__(self, folder: Path, make_service: MakeService) -> None:
+    def __init__(self, folder: Path, make_service: MakeService, certificates: Certificates) -> None:
         self.authority = NodeAuthority(folder / "authority")
         self._of_service = self.authority.issue_to_service(folder / "service")
         self.of_node = self.authority.issue_to_node(folder / "n1", "n1")
+        players = [{"server_names": [HOST], **certificates.settings}]
         self._settings: dict[str, Any] = {
+            "edge": {"certificates": players},
             "runtime": {"placement": "kubernetes"},
             "lobby_api_url": "http://service.example.com",
             "kubernetes": {
@@ -77,7 +80,9 @@ class ServedCluster:
         }
         self.data_plane: Service = make_service(settings=self._settings)
         (folder / "node").mkdir()
-        self.node = EdgeGuardService(folder / "node", {"edge": {"bind": "127.0.0.1"}})
+        self.node = EdgeGuardService(
+            folder / "node", {"edge": {"bind": "127.0.0.1", "certificates": players}}
+        )
         self.node.role, self.node.listeners = ("--role", "node"), ("metrics",)
         self.archive_port = free_port()
 
@@ -98,14 +103,16 @@ class ServedCluster:
     async def call(self, name: str, request: Any) -> Any:
         return await self.runtime.call(f"hosting.internal.v1.Runtime.{name}", request)
 
-    async def placed_server(self, backend: socket.socket) -> tuple[str, int]:
+    async def placed_server(
+        self, backend: socket.socket, protocol: str = "tcp", host: str = "127.0.0.1"
+    ) -> tuple[str, int]:
         """Returns the address at which players reach the server."""
-        protocols = {"game": "tcp"}
+        protocols = {"game": protocol}
         lease = pb.LeaseRequest(
             server_id=SERVER_ID, namespace_id=NAMESPACE_ID, region="local", protocols=protocols
         )
         await self.call("Lease", lease)
-        binding = pb.BindPortsRequest(owner_id=SERVER_ID, node="n1", host="127.0.0.1")
+        binding = pb.BindPortsRequest(owner_id=SERVER_ID, node="n1", host=host)
         port = (await self.call("BindPorts", binding)).ports["game"]
         address, number = backend.getsockname()
         backends = {"game": pb.Backend(address=address, port=number)}
@@ -121,8 +128,10 @@ class ServedCluster:
 
 
 @pytest.fixture
-async def cluster(tmp_path: Path, make_service: MakeService) -> AsyncIterator[ServedCluster]:
-    cluster = ServedCluster(tmp_path, make_service)
+async def cluster(
+    tmp_path: Path, make_service: MakeService, certificates: Certificates
+) -> AsyncIterator[ServedCluster]:
+    cluster = ServedCluster(tmp_path, make_service, certificates)
     await cluster.start()
     yield cluster
     await cluster.close()
@@ -142,6 +151,14 @@ async def backend() -> AsyncIterator[socket.socket]:
     listener = socket.create_server(("127.0.0.1", 0))
     async with await asyncio.start_server(echo, sock=listener):
         yield listener
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Certificates:
+    (tmp_path / "players").mkdir()
+    certificates = Certificates(tmp_path / "players")
+    certificates.renew()
+    return certificates
 
 
 async def reaches(address: tuple[str, int]) -> bool:
@@ -252,6 +269,29 @@ async def test_network_reaches_only_tls_and_the_ports_of_players(
     assert abstract_sockets(*pids) == []
     assert b"HTTP" not in await asyncio.to_thread(plain_answer, cluster.archive_port)
     assert (await archive(cluster, SHA256.hexdigest()))[0] == 200, "with TLS"
+
+
+async def test_replaced_certificate_of_players_is_served_without_a_signal(
+    cluster: ServedCluster, backend: socket.socket, certificates: Certificates
+) -> None:
+    """Kubernetes replaces the files of a secret and sends no signal."""
+    await asyncio.to_thread(cluster.node.start)
+    _, port = await cluster.placed_server(backend, "tcp_tls", HOST)
+
+    async def served() -> bytes | None:
+        with contextlib.suppress(OSError):
+            address = f"127.0.0.1:{port}"
+            return await asyncio.to_thread(served_certificate, address, certificates.trust())
+        return None
+
+    first = await eventually(served)
+    second = certificates.renew()
+    assert second != first
+
+    async def is_replaced() -> bool:
+        return await served() == second
+
+    await eventually(is_replaced)
 
 
 async def test_stop_ends_edge_guard_with_the_service(

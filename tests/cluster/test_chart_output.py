@@ -14,6 +14,7 @@ import pytest
 
 from pyservice.runtime.network_isolation import Egress, refused_networks
 from tests.cluster.rendered_chart import EVERYTHING, VALUES, objects, of_kind, rendered
+from tests.support.certificates import Certificates
 from tests.support.node_authority import NodeAuthority
 from tests.support.service_process import clean_environment
 from tests.support.tracked_files import ROOT
@@ -149,18 +150,52 @@ def variables(found: list[Object], kind: str = "StatefulSet") -> Iterator[tuple[
         yield one["name"], value
 
 
+def secrets_of(found: list[Object], kind: str) -> dict[str, str]:
+    """Returns the secret at each folder of a workload's container."""
+    [workload] = of_kind(kind, found)
+    pod = workload["spec"]["template"]["spec"]
+    secrets = {
+        one["name"]: one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one
+    }
+    [container] = pod["containers"]
+    mounts = ((one["mountPath"], secrets.get(one["name"])) for one in container["volumeMounts"])
+    return {path: secret for path, secret in mounts if secret is not None}
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
+def test_ports_of_players_have_the_certificate_of_a_secret(tmp_path: Path, kind: str) -> None:
+    certificates = Certificates(tmp_path / "authority")
+    certificates.renew("*.play.example.com")
+    tls = {"secret": "wildcard", "hosts": ["*.play.example.com"]}
+    values = {**EVERYTHING, "node": {"tls": tls}}
+    found = objects(values, tmp_path)
+    assert secrets_of(found, kind)["/etc/hosting/players"] == "wildcard"
+    (tmp_path / "players").mkdir()
+    (tmp_path / "players" / "tls.crt").symlink_to(certificates.cert)
+    (tmp_path / "players" / "tls.key").symlink_to(certificates.key)
+    check_settings(found, kind, tmp_path)
+    assert "/etc/hosting/players" not in secrets_of(objects(EVERYTHING, tmp_path), kind)
+
+
 @pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet"])
 @pytest.mark.parametrize("values", [VALUES, EVERYTHING], ids=["least", "everything"])
 def test_settings_of_the_pods_pass_the_check(tmp_path: Path, values: Object, kind: str) -> None:
-    found = objects(values, tmp_path)
+    check_settings(objects(values, tmp_path), kind, tmp_path)
+
+
+def check_settings(found: list[Object], kind: str, tmp_path: Path) -> None:
     configuration = next(
         one["data"]["service.toml"] for one in of_kind("ConfigMap", found) if "data" in one
     )
     config = tmp_path / "service.toml"
     config.write_text(configuration)
     authority = NodeAuthority(tmp_path / "authority")
+    players = str(tmp_path / "players")
     own = {
-        **dict(variables(found, kind)),
+        **{
+            name: value.replace("/etc/hosting/players", players)
+            for name, value in variables(found, kind)
+        },
         "PYSERVICE_CONFIG": str(config),
         "PYSERVICE_DATA_DIR": str(tmp_path / "data"),
         "PYSERVICE_KUBERNETES__CERTIFICATES": str(authority.issue_to_service(tmp_path / "tls")),
@@ -205,6 +240,7 @@ def test_uninstallation_keeps_what_running_matches_need(tmp_path: Path) -> None:
         (with_games(regions=[{"name": "x"}]), "at '/games/regions/0': missing property 'region'"),
         ({**VALUES, "node": {"archivePort": "8094"}}, "at '/node/archivePort': got string, want"),
         ({**VALUES, "api": {"type": "Ingress"}}, "at '/api/type': value must be one of"),
+        ({**VALUES, "node": {"tls": {"secret": "x"}}}, "at '/node/tls/hosts': minItems"),
     ],
 )
 def test_wrong_value_is_named_with_its_place(tmp_path: Path, values: Object, problem: str) -> None:

@@ -42,4 +42,20 @@ imagePullSecrets:
 - { name: PYSERVICE_KUBERNETES__ARCHIVE_PORT, value: {{ .Values.node.archivePort | quote }} }
 - { name: PYSERVICE_KUBERNETES__ARCHIVE_CACHE_BYTES, value: {{ .Values.node.archiveCacheBytes | int64 | quote }} }
 - { name: PYSERVICE_KUBERNETES__REGIONS, value: {{ toJson .Values.games.regions | quote }} }
+{{- if .Values.node.tls.secret }}
+- { name: PYSERVICE_EDGE__CERTIFICATES, value: {{ list (dict "server_names" .Values.node.tls.hosts "cert" "/etc/hosting/players/tls.crt" "key" "/etc/hosting/players/tls.key") | toJson | quote }} }
+{{- end }}
+{{- end }}
+
+{{- define "hosting.playersMount" -}}
+{{- if .Values.node.tls.secret }}
+- { name: players, mountPath: /etc/hosting/players, readOnly: true }
+{{- end }}
+{{- end }}
+
+{{- define "hosting.playersVolume" -}}
+{{- if .Values.node.tls.secret }}
+- name: players
+  secret: { secretName: {{ .Values.node.tls.secret }}, defaultMode: 0440 }
+{{- end }}
 {{- end }}
