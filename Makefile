@@ -18,7 +18,7 @@ TEST_PROGRAMS := $(FAST_TEST_PROGRAMS) $(addprefix build/test_programs/,older_ma
 # The tests start hundreds of Python processes: each would compile the modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help check missing-tools service run test test-programs client-drivers test-full proofs lint docs bench build wheel release generate lock clean
+.PHONY: help check missing-tools service run test test-programs client-drivers test-full test-ci untimed-tests proofs lint docs bench build wheel release generate lock clean
 
 help: ## List the commands
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,11 +81,17 @@ run: service ## Start the service with the arena in it, and say where to play (f
 test: build $(FAST_TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## The fast tests: run them before a commit
 	@scripts/test-fast $(BIN)/pytest -m "not proof" --tier fast -n 4 --dist worksteal
 
-test-full: wheel $(TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER) ## Every test: what CI runs
+test-full: TIER := full
+test-full: untimed-tests ## Every test but the proofs and those on a cluster
+	$(BIN)/pytest -m "timing and not proof and not cluster" -n 0
+
+test-ci: TIER := ci
+test-ci: untimed-tests ## What CI runs: no times, and not every variant of the slow tests
+
+untimed-tests: wheel $(TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER)
 	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored
 	@date '+tests of Python since %T'
-	$(BIN)/pytest -m "not proof and not timing and not cluster" -n 3 --dist worksteal
-	$(BIN)/pytest -m "timing and not proof and not cluster" -n 0
+	$(BIN)/pytest --instafail --tier $(TIER) -m "not proof and not timing and not cluster" -n 3 --dist worksteal
 
 test-programs: $(TEST_PROGRAMS) ## Compiled parts of the tests, for one test file by hand
 

@@ -51,7 +51,7 @@ from tests.support.waiting import PATIENCE_S
 
 error_cases.load_areas()
 
-NUMBERS: Final = {"fast": (3, 2), "full": (12, 6)}
+NUMBERS: Final = {"fast": (3, 2), "ci": (12, 6), "full": (12, 6)}
 LONG: Final = (100, 50)
 """Number of valid and invalid generated requests for each operation."""
 

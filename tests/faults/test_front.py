@@ -327,12 +327,6 @@ def _without_tokens(response: RawResponse) -> Any:
     return json.loads(TOKEN.sub(b"", response.body))
 
 
-# CI builds without optimisation over crates (.ci/run).
-IS_RELEASED_BUILD: Final = os.environ.get("CARGO_PROFILE_RELEASE_LTO") != "off"
-INSTRUCTIONS: Final = (15_000, 19_000) if IS_RELEASED_BUILD else (20_300, 24_800)
-"""Of a request without and with an idempotency key."""
-
-
 @pytest.fixture
 def one_core() -> Iterator[None]:
     """Leaves one core to the processes that this test starts, so that the front has one thread."""
@@ -350,7 +344,7 @@ def one_core() -> Iterator[None]:
 )
 @pytest.mark.parametrize(
     ("headers", "has_key", "instructions"),
-    [(BARE, False, INSTRUCTIONS[0]), (OF_HTTPX, True, INSTRUCTIONS[1])],
+    [(BARE, False, 15_000), (OF_HTTPX, True, 19_000)],
 )
 async def test_confirmation_of_a_player_takes_a_known_number_of_instructions(
     one_core: None,

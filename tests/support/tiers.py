@@ -1,10 +1,13 @@
-"""Test tiers: tests that run in `make test-full` and not in `make test`.
+"""Test tiers: which tests run in `make test`, in `make test-ci` and in `make test-full`.
 
 The fast tier skips tests with the marker `full`, `timing`, `proof` or `cluster`. The marker `fast` on a test of such a
 module makes it the smoke test that stays. Of a test over one of databases and transports it runs
 the first value. A test over both runs with two combinations: SQLite with HTTP, and PostgreSQL with
-gRPC. The fast tier runs one of them, by the name of the test. Hypothesis tries fewer examples in
-the fast tier, always the same ones.
+gRPC. The fast tier runs one of them, by the name of the test.
+
+The tier of CI runs the tests of the full tier. Of a test with the marker `full` that has several
+variants, it runs one of each `VARIANTS_OF_ONE_IN_CI`, always the same ones. In this tier and the
+fast one, Hypothesis tries fewer examples, always the same ones.
 
 With the environment variable CI_NO_SKIP, a test fails if it lacks a program that CI can install.
 """
@@ -25,6 +28,8 @@ _TRANSPORTS: Final = ("http", "grpc")
 INSTALLABLE: Final = re.compile(r"apt-get install \S|`make \S")
 """The reason of a skip for a missing program. It says how to install the program."""
 
+VARIANTS_OF_ONE_IN_CI: Final = 4
+
 _TIERS: Final = {"fast": True, "full": False, "timing": False, "proof": False, "cluster": False}
 
 
@@ -39,22 +44,25 @@ def one_of(count: int, values: Iterable[Any]) -> list[Any]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--tier",
-        choices=("fast", "full"),
+        choices=("fast", "ci", "full"),
         default="full",
-        help="fast: without tests marked `full`, and one of database and transport",
+        help="fast: without tests marked `full`, and one of database and transport; "
+        "ci: every test, and of those marked `full` a part of the variants",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    settings.register_profile(
-        "fast", max_examples=50, derandomize=True, deadline=None, database=None
-    )
+    for tier in ("fast", "ci"):
+        settings.register_profile(
+            tier, max_examples=50, derandomize=True, deadline=None, database=None
+        )
     settings.register_profile("full", max_examples=200, deadline=None)
     settings.load_profile(config.getoption("--tier"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    is_selected = _is_fast if config.getoption("--tier") == "fast" else _is_full
+    tier = config.getoption("--tier")
+    is_selected = {"fast": _is_fast, "ci": _CiTier(items).runs, "full": _is_full}[tier]
     config.hook.pytest_deselected(items=[item for item in items if not is_selected(item)])
     items[:] = filter(is_selected, items)
 
@@ -77,13 +85,40 @@ def _is_full(item: pytest.Item) -> bool:
 
 
 def _is_fast(item: pytest.Item) -> bool:
-    # The closest marker comes first: the test's own before its module's.
-    tier = next((mark.name for mark in item.iter_markers() if mark.name in _TIERS), "fast")
     database, transport = _combination(item)
     if database is None or transport is None:
-        return _TIERS[tier] and not (database or transport)
-    chosen = zlib.crc32(item.nodeid.partition("[")[0].encode()) % len(_DATABASES)
-    return _TIERS[tier] and database == transport == chosen
+        return _TIERS[_tier(item)] and not (database or transport)
+    return _TIERS[_tier(item)] and database == transport == _number(item) % len(_DATABASES)
+
+
+class _CiTier:
+    def __init__(self, items: list[pytest.Item]) -> None:
+        slow: dict[str, list[pytest.Item]] = {}
+        for item in items:
+            if _tier(item) == "full" and _is_full(item):
+                slow.setdefault(_name(item), []).append(item)
+        self._left_out: set[pytest.Item] = set()
+        for variants in slow.values():
+            step = min(VARIANTS_OF_ONE_IN_CI, len(variants))
+            self._left_out.update(variants)
+            self._left_out.difference_update(variants[_number(variants[0]) % step :: step])
+
+    def runs(self, item: pytest.Item) -> bool:
+        return item not in self._left_out and _is_full(item)
+
+
+def _tier(item: pytest.Item) -> str:
+    # The closest marker comes first: the test's own before its module's.
+    return next((mark.name for mark in item.iter_markers() if mark.name in _TIERS), "fast")
+
+
+def _name(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
+
+
+def _number(item: pytest.Item) -> int:
+    """Returns a number that differs from test to test and is the same for all variants of one."""
+    return zlib.crc32(_name(item).encode())
 
 
 def _combination(item: pytest.Item) -> tuple[int | None, int | None]:
