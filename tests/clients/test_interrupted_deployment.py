@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ from tests.support.forward_proxy import ForwardProxy, Moment, RequestLost, forwa
 from tests.support.full_service import FullService
 from tests.support.game_folder import SERVER, SITE, GameFolder
 from tests.support.game_folder import folder as folder
+from tests.support.leftover_processes import pids_of
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
@@ -190,13 +192,22 @@ def restart(
     deployment: Deployment,
     point: Point,
     moment: Moment,
+    *,
+    ends_servers: bool = False,
 ) -> Ended:
-    """Ends the service at one moment of a deployment, and starts it again on the same ports."""
+    """Ends the service at one moment of a deployment, and starts it again on the same ports.
+
+    With `ends_servers`, its game servers end too, as with their machine.
+    """
     starts: list[threading.Thread] = []
 
     def start_again() -> None:
         assert service.process is not None
         service.process.wait(PATIENCE_S)
+        if ends_servers:
+            for pid in pids_of(service.data_dir):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
         service.start()
 
     def act(now: Point, then: Moment) -> None:
@@ -243,17 +254,15 @@ def test_trial_that_a_restart_loses_is_started_again(
     full_service: FullService, deployment: Deployment
 ) -> None:
     point = (f"POST {deployment.folder.game}/versions/ID/trials", 0)
-    for attempt in range(5):
-        deployment.write(f"content {attempt}")
-        ended = restart(full_service, signal.SIGKILL, deployment, point, Moment.ANSWERED)
-        assert ended.status == 0, ended
-        assert "the game server of the mode duel is ready" in ended.output
-        assert deployment.running_content() == f"content {attempt}"
-        until(deployment.have_trials_ended)
-        newest, *others = deployment.folder.lobbies()
-        # The trial goes on if the runtime was faster than the signal.
-        if [lobby["failure"] for lobby in others if "failure" in lobby] == ["LOST"]:
-            assert newest["version_id"] == others[0]["version_id"]
-            assert "failure" not in newest
-            return
-    pytest.fail("no restart has lost a trial")
+    deployment.write("content")
+    ended = restart(
+        full_service, signal.SIGKILL, deployment, point, Moment.ANSWERED, ends_servers=True
+    )
+    assert ended.status == 0, ended
+    assert "the game server of the mode duel is ready" in ended.output
+    assert deployment.running_content() == "content"
+    until(deployment.have_trials_ended)
+    newest, lost = deployment.folder.lobbies()
+    assert lost["failure"] == "LOST"
+    assert newest["version_id"] == lost["version_id"]
+    assert "failure" not in newest
