@@ -80,7 +80,7 @@ class LobbyServer {
   static std::unique_ptr<LobbyServer> from_environment(std::shared_ptr<Transport> transport) {
     Environment environment;
     for (const char* name : {"HOSTING_API_URL", "HOSTING_LOBBY_TOKEN", "HOSTING_LOBBY_ID", "HOSTING_GAME_MODE", "HOSTING_REGION_ID",
-                             "HOSTING_MAX_PLAYERS", "HOSTING_LOBBY_TAGS", "HOSTING_LOBBY_CONFIG"})
+                             "HOSTING_MAX_PLAYERS", "HOSTING_LOBBY_TAGS", "HOSTING_LOBBY_CONFIG", "HOSTING_LISTEN_ADDRESS"})
       if (const char* value = std::getenv(name)) environment[name] = value;
     return std::make_unique<LobbyServer>(environment, std::move(transport));
   }
@@ -99,6 +99,9 @@ class LobbyServer {
     const char* found = std::getenv(variable_name.c_str());
     return std::atoi(variable(variable_name, found ? found : std::to_string(local)).c_str());
   }
+
+  // Address on which the server listens.
+  std::string listen_address() const { return variable("HOSTING_LISTEN_ADDRESS", "127.0.0.1"); }
 
   // Lets players in. Returns when the service has confirmed it, or when the lobby stops.
   void ready() {

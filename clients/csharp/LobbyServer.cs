@@ -85,6 +85,9 @@ namespace Hosting.Game
             return int.Parse(Variable(variable, local.ToString()));
         }
 
+        /// <summary>Address on which the server listens.</summary>
+        public string ListenAddress => Variable("HOSTING_LISTEN_ADDRESS", "127.0.0.1");
+
         /// <summary>Lets players in. Ends when the service has confirmed it, or when the lobby stops.</summary>
         public async Task ReadyAsync()
         {

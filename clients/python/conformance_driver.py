@@ -56,7 +56,10 @@ class Driver:
         self.server = hosting_game.LobbyServer.from_environment(fields["environment"])
         self.server.heartbeat_interval_s = fields.get("heartbeat_ms", 3000) / 1000
         await self.server.__aenter__()
-        names = ("is_local", "lobby_id", "game_mode", "region_id", "max_players", "tags", "config")
+        names = (
+            *("is_local", "lobby_id", "game_mode", "region_id", "max_players"),
+            *("tags", "config", "listen_address"),
+        )
         values = {name: getattr(self.server, name) for name in names}
         return {**values, "port": self.server.port(), "game_port": self.server.port("game-udp")}
 

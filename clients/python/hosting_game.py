@@ -218,6 +218,11 @@ class LobbyServer:
         return int(self.environ.get(variable, local))
 
     @property
+    def listen_address(self) -> str:
+        """Address on which the server listens."""
+        return self.environ.get("HOSTING_LISTEN_ADDRESS", "127.0.0.1")
+
+    @property
     def is_stopping(self) -> bool:
         return bool(self.stop_reason)
 

@@ -16,6 +16,8 @@ from pyservice.kubernetes.connection_trial import MODULE as TRIAL_MODULE
 from pyservice.kubernetes.connection_trial import ConnectionTrial
 from pyservice.runtime.archive_rules import SizeAllowance
 from pyservice.runtime.process_environment import (
+    ALL_ADDRESSES,
+    LISTEN_ADDRESS,
     EnvironmentTooLong,
     ProcessPort,
     expand_references,
@@ -321,7 +323,9 @@ def _variables(
     defaults: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
     """Returns the variables that the Pod sets. Raises CannotRun."""
-    own = {**request.own_env, **port_variables(ports)}
+    # Packets come from the node, at the address of the Pod.
+    listening = {LISTEN_ADDRESS: ALL_ADDRESSES}
+    own = {**request.own_env, **port_variables(ports), **listening}
     variables = merge_variables(defaults, request.env, own, aliases=aliases)
     for name, value in variables.items():
         if not _VARIABLE.fullmatch(name):

@@ -19,6 +19,11 @@ ALL_BYTES_MAX: Final = 2 << 20
 USER: Final = "server"
 """Name of a game server's user in `/etc/passwd`, which the keeper or the image has."""
 
+LISTEN_ADDRESS: Final = "HOSTING_LISTEN_ADDRESS"
+"""Variable with the address on which a game server listens."""
+ALL_ADDRESSES: Final = "0.0.0.0"
+
+_LOOPBACK: Final = "127.0.0.1"
 _EACH_BYTES: Final = 1 + 8
 _SHOWN_MAX: Final = 64
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -79,6 +84,15 @@ def merge_variables(
         if name in last and alias not in last:
             variables[alias] = last[name]
     return variables
+
+
+def listen_variable(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
+    """Returns the variable with the address to listen on, on a single machine.
+
+    Players reach ports of the host network without edge-guard.
+    """
+    is_direct = any(port.is_direct for port in ports.values())
+    return {LISTEN_ADDRESS: ALL_ADDRESSES if is_direct else _LOOPBACK}
 
 
 class EnvironmentTooLong(Exception):

@@ -21,6 +21,7 @@ from pyservice.runtime.process_environment import (
     EnvironmentTooLong,
     default_variables,
     expand_references,
+    listen_variable,
     merge_variables,
     port_variables,
 )
@@ -214,7 +215,11 @@ def _spec(
         else {"PATH": containers.PATH, "HOME": inside.home},
         build.env,
         request.env,
-        {**request.own_env, **port_variables(placement.ports)},
+        {
+            **request.own_env,
+            **port_variables(placement.ports),
+            **listen_variable(placement.ports),
+        },
         aliases=node.aliases,
     )
     args = request.args if inside is None else request.args or build.args

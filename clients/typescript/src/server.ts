@@ -96,6 +96,11 @@ export class LobbyServer {
     return Number(this.#environment[variable] ?? local);
   }
 
+  /** Address on which the server listens. */
+  get listenAddress(): string {
+    return this.#environment.HOSTING_LISTEN_ADDRESS ?? "127.0.0.1";
+  }
+
   get isStopping(): boolean {
     return this.stopReason !== "";
   }

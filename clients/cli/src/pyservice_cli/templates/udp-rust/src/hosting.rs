@@ -44,6 +44,11 @@ impl LobbyServer {
         variable.ok().and_then(|text| text.parse().ok()).unwrap_or(7777)
     }
 
+    /// Returns the address on which the server listens.
+    pub fn listen_address(&self) -> String {
+        env::var("HOSTING_LISTEN_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
+    }
+
     /// Lets players in, and sends heartbeats from now on. The process ends when the lobby has ended.
     pub fn ready(&self) {
         println!("ready");
