@@ -18,7 +18,7 @@ from pyservice.dataplane.engine_commands import FetchLeasedPorts, LeasedPorts
 from pyservice.dataplane.resolved_namespace import ResolvedMode
 from pyservice.errors import ServiceError
 from pyservice.ids import format_uuid
-from pyservice.network.node_silence import SILENT_AFTER_S
+from pyservice.network.node_silence import PING_INTERVAL_S, SILENT_AFTER_S
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 
@@ -30,6 +30,9 @@ WAIT_MS: Final = 10_000
 
 START_S: Final = 30.0
 """The same for a node that is new, or that has not asked since the start of the data plane."""
+
+_COMMON_S: Final = SILENT_AFTER_S - PING_INTERVAL_S - 0.5
+"""Nodes that are cut off together lose their requests within one interval of the pings."""
 
 _POLL_INTERVAL_S: Final = 0.25
 _TICK_MAX_S: Final = 0.5
@@ -87,6 +90,8 @@ class ClusterRoutes:
         self._processes = source.processes
         self._make_routes = make_routes
         self._nodes: dict[str, _Node] = {}
+        self._is_cut_off = False
+        """Whether no node is heard, although several were heard before."""
         self.silent_nodes: frozenset[str] = frozenset()
         """Nodes with leases or resting ports, if their edge-guard does not ask for routes."""
         self._gone: set[str] = set()
@@ -150,8 +155,10 @@ class ClusterRoutes:
         names = set(self._names_with_leases())
         for name in names:
             self._node(name)
-        for name, node in [*self._nodes.items()]:
+        for node in self._nodes.values():
             node.quiet_s = 0.0 if node.open_requests else node.quiet_s + passed_s
+        self._judge_common_silence()
+        for name, node in [*self._nodes.items()]:
             if name not in names and node.quiet_s > _FORGET_AFTER_S:
                 del self._nodes[name]
             elif node.is_silent != node.is_reported and not self.is_stopping:
@@ -159,6 +166,20 @@ class ClusterRoutes:
                 log_event = _log.error if node.is_silent else _log.info
                 log_event("node silent" if node.is_silent else "node answers again", node=name)
         self.silent_nodes = frozenset(name for name in names if self._nodes[name].is_silent)
+
+    def _judge_common_silence(self) -> None:
+        """Lets no node become silent while no node is heard: the network of this service is cut."""
+        heard = [node for node in self._nodes.values() if node.has_asked and not node.is_reported]
+        was_cut_off = self._is_cut_off
+        self._is_cut_off = len(heard) > 1 and all(node.quiet_s > _COMMON_S for node in heard)
+        for node in heard:
+            if self._is_cut_off:
+                node.quiet_s = min(node.quiet_s, SILENT_AFTER_S)
+            elif was_cut_off:
+                node.quiet_s = 0.0
+        if self._is_cut_off != was_cut_off and not self.is_stopping:
+            log_event = _log.error if self._is_cut_off else _log.info
+            log_event("no node answers" if self._is_cut_off else "nodes answer again")
 
     def _names_with_leases(self) -> Iterator[str]:
         return (name for name in self._processes.nodes() if name and name not in self._gone)

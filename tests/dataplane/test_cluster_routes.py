@@ -18,6 +18,7 @@ from pyservice.dataplane.player_addresses import PlayerAddresses
 from pyservice.dataplane.player_sessions import PlayerSessions
 from pyservice.dataplane.resolved_namespace import raw_id
 from pyservice.pb.hosting.internal.v1 import routes_pb2, runtime_pb2
+from tests.support.captured_logs import logged
 from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
@@ -411,6 +412,27 @@ async def test_no_node_is_silent_while_the_control_plane_is_late(
         assert not scene.cluster.silent_nodes
         is_late = False
         await until_met(lambda: scene.cluster.silent_nodes == {"n1"})
+
+
+async def test_no_node_is_silent_while_the_service_hears_none(
+    scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the network of the service is cut, the lobbies of the whole cluster must go on."""
+    monkeypatch.setattr(cluster_routes, "SILENT_AFTER_S", 0.6)
+    monkeypatch.setattr(cluster_routes, "_COMMON_S", 0.2)
+    monkeypatch.setattr(cluster_routes, "_POLL_INTERVAL_S", 0.02)
+    async with scene.starting() as (lobby, _):
+        await scene.bind(lobby.lobby_id)
+        await scene.n1.serve()
+        await scene.n2.follow()
+        with logged() as log:
+            await until_met(lambda: "no node answers" in log.getvalue())
+            await asyncio.sleep(1.0)
+            assert not scene.cluster.silent_nodes
+            assert not scene.cluster.is_edge_guard_dead
+            async with asking(scene.n2.follow(wait_ms=10_000)):
+                await until_met(lambda: scene.cluster.silent_nodes == {"n1"})
+        assert "nodes answer again" in log.getvalue()
 
 
 async def test_nodes_of_before_a_restart_are_known(
