@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +17,7 @@ from pyservice.storage import builds, uploads
 from pyservice.storage.database import Database
 from pyservice.storage.objects import Objects
 
+_KNOWN_MAX: Final = 10_000
 KIND_REFUSAL: Final = (
     "game servers run on Kubernetes, which takes images only from a registry: "
     "push the image to one and create a build with its reference in the field image, "
@@ -23,12 +25,28 @@ KIND_REFUSAL: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
 class PodBuildLookup:
-    database: Database
+    """Complete builds by their id. While the database is away, those that were found before."""
+
+    def __init__(self, database: Database) -> None:
+        self.database: Final = database
+        self._known: OrderedDict[str, PodBuild] = OrderedDict()
 
     async def __call__(self, game_id: str, build_id: str) -> PodBuild:
-        """Returns a complete build. Raises BuildUnusable."""
+        """Returns a complete build, which never changes. Raises BuildUnusable."""
+        known = self._known.pop(build_id, None)
+        try:
+            found = await self._read(game_id, build_id)
+        except ServiceError:
+            if known is None:
+                raise
+            found = known
+        self._known[build_id] = found
+        if len(self._known) > _KNOWN_MAX:
+            self._known.popitem(last=False)
+        return found
+
+    async def _read(self, game_id: str, build_id: str) -> PodBuild:
         async with self.database.read() as tx:
             row = await builds.find(tx, game_id, build_id)
             if row is None:

@@ -21,7 +21,9 @@ from pyservice.network.node_silence import SILENT_AFTER_S
 from pyservice.timestamps import now_ms
 from tests.support.cluster_service import cluster_settings
 from tests.support.command_line import run
-from tests.support.databases import KINDS, Databases
+from tests.support.databases import KINDS, Databases, Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
 from tests.support.edge_guard_service import EdgeGuardService
 from tests.support.full_service import (
     Developer,
@@ -247,6 +249,20 @@ async def test_lobbies_of_a_cordoned_node_end_when_they_are_empty(cluster: Clust
                     assert answer.code == "OK", answer
         ended = await game.over(lobby_id)
         assert ended["state"] == "stopped"
+
+
+async def test_lobby_of_a_known_build_starts_while_the_database_is_away(
+    cluster: Cluster, server: Server
+) -> None:
+    cluster.service.database_url = server.url()
+    async with cluster.game() as game:
+        await game.deploy("2.0.0", duel={}, solo={})
+        await game.find_lobby("duel")
+        await asyncio.to_thread(server.stop)
+        found = await game.find_lobby("solo")
+        assert await asyncio.to_thread(echoed, found["ports"]["game"]) == b"hello"
+        await asyncio.to_thread(server.start)
+        await until_met(lambda: len(cluster.server.pods) == 2)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +16,14 @@ from pyservice.kubernetes.pod_manifest import ArchiveBuild, ImageBuild
 from pyservice.pb.hosting.internal.v1 import archives_pb2
 from pyservice.pb.hosting.v1 import builds_pb2
 from pyservice.runtime.unpacked_builds import BuildUnusable
+from pyservice.storage.database import open_database
+from pyservice.storage.migrations import migrate
 from tests.control.build_uploads import IDS, BuildUploads
 from tests.control.build_uploads import builds as builds
 from tests.control.service_fixtures import each_database
+from tests.support.databases import Server
+from tests.support.databases import one_server as one_server
+from tests.support.databases import server as server
 from tests.support.upload_files import tar
 
 pytestmark = pytest.mark.anyio
@@ -59,6 +67,34 @@ async def test_size_of_the_scratch_folder_is_that_of_the_build(builds: BuildUplo
     found = await PodBuildLookup(builds.database)(builds.game_id, build.build_id)
     assert isinstance(found, ArchiveBuild)
     assert found.scratch_mb == 64
+
+
+@pytest.fixture
+async def builds_on_server(server: Server, tmp_path: Path) -> AsyncIterator[BuildUploads]:
+    database = open_database(server.url(), tmp_path)
+    await migrate(database, is_allowed=True)
+    builds = await BuildUploads(database, tmp_path / "objects").open()
+    await builds.restart("image")
+    yield builds
+    await builds.uploading.stop()
+    builds.blobs.close()
+    await database.close()
+
+
+@pytest.mark.full
+async def test_known_build_is_found_while_the_database_is_away(
+    builds_on_server: BuildUploads, server: Server
+) -> None:
+    game_id = builds_on_server.game_id
+    known, other = await builds_on_server.register(IMAGE), await builds_on_server.register(IMAGE)
+    lookup = PodBuildLookup(builds_on_server.database)
+    found = await lookup(game_id, known.build_id)
+    await asyncio.to_thread(server.stop)
+    assert await lookup(game_id, known.build_id) == found
+    with pytest.raises(ServiceError) as caught:
+        await lookup(game_id, other.build_id)
+    assert caught.value.code == "CONTROL_PLANE_UNAVAILABLE"
+    await asyncio.to_thread(server.start)
 
 
 async def test_unknown_build_cannot_run(builds: BuildUploads) -> None:
