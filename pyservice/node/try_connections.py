@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -38,7 +39,7 @@ async def try_connections(trial: ConnectionTrial) -> TrialReport:
             open_s = passed_s
         proven = proven + 1 if reaches_allowed and not reached else 0
         if proven == ROUNDS or passed_s >= trial.timeout_s:
-            return TrialReport(reaches_allowed, reached, round(open_s * 1_000))
+            return TrialReport(reaches_allowed, reached, math.ceil(open_s * 1_000))
         await asyncio.sleep(_PAUSE_S)
 
 
