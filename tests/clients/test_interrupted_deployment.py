@@ -11,6 +11,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import pytest
@@ -21,7 +22,6 @@ from tests.support.forward_proxy import ForwardProxy, Moment, RequestLost, forwa
 from tests.support.full_service import FullService
 from tests.support.game_folder import SERVER, SITE, GameFolder
 from tests.support.game_folder import folder as folder
-from tests.support.leftover_processes import pids_of
 from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.full, pytest.mark.timeout(600)]
@@ -186,6 +186,27 @@ def test_ctrl_c_during_the_first_deployment(deployment: Deployment) -> None:
         assert deployment.running_content() == "first", point
 
 
+def keepers(data_dir: Path) -> Iterator[Path]:
+    """Yields the processes that keep game servers, and the one that forks them."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            is_keeper = (process / "comm").read_text() == "hosting-keeper\n"
+            if is_keeper and str(data_dir) in (process / "cmdline").read_text():
+                yield process
+
+
+def keepers_of_runs(data_dir: Path) -> list[Path]:
+    return [one for one in keepers(data_dir) if "--nursery" not in (one / "cmdline").read_text()]
+
+
+def killed_keepers(data_dir: Path) -> list[Path]:
+    found = list(keepers(data_dir))
+    for process in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(process.name), signal.SIGKILL)
+    return found
+
+
 def restart(
     service: FullService,
     number: signal.Signals,
@@ -205,14 +226,14 @@ def restart(
         assert service.process is not None
         service.process.wait(PATIENCE_S)
         if ends_servers:
-            for pid in pids_of(service.data_dir):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            until(lambda: not killed_keepers(service.data_dir))
         service.start()
 
     def act(now: Point, then: Moment) -> None:
         if (now, then) == (point, moment) and not starts:
             assert service.process is not None
+            if ends_servers:
+                until(lambda: keepers_of_runs(service.data_dir))
             service.process.send_signal(number)
             starts.append(threading.Thread(target=start_again))
             starts[0].start()
