@@ -155,5 +155,5 @@ def test_values_of_pages_suit_the_chart(tmp_path: Path, file: str) -> None:
     [container] = workload["spec"]["template"]["spec"]["containers"]
     variables = {one["name"]: one.get("value") for one in container["env"]}
     names = {one["region"] for one in json.loads(variables["PYSERVICE_KUBERNETES__REGIONS"])}
-    regions = tomllib.loads(values["configuration"]).get("regions", ())
+    regions = tomllib.loads(values.get("configuration", "")).get("regions", ())
     assert names == {one["name_id"] for one in regions}
