@@ -70,7 +70,7 @@ Json open_server(const Json& fields) {
   return Object{{"is_local", server->is_local()},   {"lobby_id", server->lobby_id()},       {"game_mode", server->game_mode()},
                 {"region_id", server->region_id()}, {"max_players", server->max_players()}, {"tags", server->tags},
                 {"config", server->config},         {"port", server->port()},               {"game_port", server->port("game-udp")},
-                {"listen_address", server->listen_address()}};
+                {"bind_address", server->bind_address()}};
 }
 
 Json run(const std::string& id, const std::string& name, const Json& fields, hosting::Cancellation& cancellation) {

@@ -80,7 +80,7 @@ class LobbyServer {
   static std::unique_ptr<LobbyServer> from_environment(std::shared_ptr<Transport> transport) {
     Environment environment;
     for (const char* name : {"HOSTING_API_URL", "HOSTING_LOBBY_TOKEN", "HOSTING_LOBBY_ID", "HOSTING_GAME_MODE", "HOSTING_REGION_ID",
-                             "HOSTING_MAX_PLAYERS", "HOSTING_LOBBY_TAGS", "HOSTING_LOBBY_CONFIG", "HOSTING_LISTEN_ADDRESS"})
+                             "HOSTING_MAX_PLAYERS", "HOSTING_LOBBY_TAGS", "HOSTING_LOBBY_CONFIG", "HOSTING_BIND_ADDRESS"})
       if (const char* value = std::getenv(name)) environment[name] = value;
     return std::make_unique<LobbyServer>(environment, std::move(transport));
   }
@@ -101,7 +101,7 @@ class LobbyServer {
   }
 
   // Address on which the server listens.
-  std::string listen_address() const { return variable("HOSTING_LISTEN_ADDRESS", "127.0.0.1"); }
+  std::string bind_address() const { return variable("HOSTING_BIND_ADDRESS", "127.0.0.1"); }
 
   // Lets players in. Returns when the service has confirmed it, or when the lobby stops.
   void ready() {

@@ -82,7 +82,7 @@ internal static class ConformanceDriver
                 {
                     ["is_local"] = _server.IsLocal, ["lobby_id"] = _server.LobbyId, ["game_mode"] = _server.GameMode, ["region_id"] = _server.RegionId,
                     ["max_players"] = _server.MaxPlayers, ["tags"] = _server.Tags, ["config"] = _server.Config, ["port"] = _server.Port(), ["game_port"] = _server.Port("game-udp"),
-                    ["listen_address"] = _server.ListenAddress,
+                    ["bind_address"] = _server.BindAddress,
                 };
             case "close_server": await _server.CloseAsync(); return null;
             case "ready": await _server.ReadyAsync(); return null;

@@ -86,7 +86,7 @@ namespace Hosting.Game
         }
 
         /// <summary>Address on which the server listens.</summary>
-        public string ListenAddress => Variable("HOSTING_LISTEN_ADDRESS", "127.0.0.1");
+        public string BindAddress => Variable("HOSTING_BIND_ADDRESS", "127.0.0.1");
 
         /// <summary>Lets players in. Ends when the service has confirmed it, or when the lobby stops.</summary>
         public async Task ReadyAsync()

@@ -58,7 +58,7 @@ class Driver:
         await self.server.__aenter__()
         names = (
             *("is_local", "lobby_id", "game_mode", "region_id", "max_players"),
-            *("tags", "config", "listen_address"),
+            *("tags", "config", "bind_address"),
         )
         values = {name: getattr(self.server, name) for name in names}
         return {**values, "port": self.server.port(), "game_port": self.server.port("game-udp")}

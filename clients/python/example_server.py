@@ -20,10 +20,7 @@ async def play(socket, player):
 
 
 async def main():
-    async with (
-        lobby,
-        serve(lobby.websocket(play), lobby.listen_address, lobby.port(), max_size=256),
-    ):
+    async with lobby, serve(lobby.websocket(play), lobby.bind_address, lobby.port(), max_size=256):
         await lobby.ready()
         while not lobby.is_stopping:
             broadcast(players, json.dumps({"star": star, "players": list(players.values())}))

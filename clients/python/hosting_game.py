@@ -183,10 +183,10 @@ class LobbyServer:
         self.game_mode = self.environ.get("HOSTING_GAME_MODE", "")
         self.region_id = self.environ.get("HOSTING_REGION_ID", "")
         self.max_players = int(self.environ.get("HOSTING_MAX_PLAYERS", "0"))
+        self.bind_address = self.environ.get("HOSTING_BIND_ADDRESS", "127.0.0.1")
         self.tags: Any = json.loads(self.environ.get("HOSTING_LOBBY_TAGS", "{}"))
         self.config: Any = json.loads(self.environ.get("HOSTING_LOBBY_CONFIG", "null"))
-        self.heartbeat_interval_s = 3.0
-        self.stop_reason = ""
+        self.heartbeat_interval_s, self.stop_reason = 3.0, ""
         self._http = None if self.is_local else _Http(api_url, lobby_token)
         self._confirming: set[str] = set()
         self._players: dict[str, None] = {}
@@ -216,11 +216,6 @@ class LobbyServer:
         """
         variable = "PORT_" + name.upper().replace("-", "_") if name else "PORT"
         return int(self.environ.get(variable, local))
-
-    @property
-    def listen_address(self) -> str:
-        """Address on which the server listens."""
-        return self.environ.get("HOSTING_LISTEN_ADDRESS", "127.0.0.1")
 
     @property
     def is_stopping(self) -> bool:

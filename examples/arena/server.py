@@ -20,7 +20,7 @@ log = logging.getLogger("arena")
 
 def _arguments(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="examples.arena.server", description=__doc__)
-    host = os.environ.get("HOSTING_LISTEN_ADDRESS", "127.0.0.1")
+    host = os.environ.get("HOSTING_BIND_ADDRESS", "127.0.0.1")
     parser.add_argument("--host", default=host, help="address to listen on")
     parser.add_argument("--listen-fd", type=int, help="inherited listening socket to use instead")
     parser.add_argument("--seed", type=int, help="makes the places of gems and players repeatable")

@@ -19,7 +19,7 @@ ALL_BYTES_MAX: Final = 2 << 20
 USER: Final = "server"
 """Name of a game server's user in `/etc/passwd`, which the keeper or the image has."""
 
-LISTEN_ADDRESS: Final = "HOSTING_LISTEN_ADDRESS"
+BIND_ADDRESS: Final = "HOSTING_BIND_ADDRESS"
 """Variable with the address on which a game server listens."""
 ALL_ADDRESSES: Final = "0.0.0.0"
 
@@ -86,13 +86,13 @@ def merge_variables(
     return variables
 
 
-def listen_variable(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
+def bind_variable(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
     """Returns the variable with the address to listen on, on a single machine.
 
     Players reach ports of the host network without edge-guard.
     """
     is_direct = any(port.is_direct for port in ports.values())
-    return {LISTEN_ADDRESS: ALL_ADDRESSES if is_direct else _LOOPBACK}
+    return {BIND_ADDRESS: ALL_ADDRESSES if is_direct else _LOOPBACK}
 
 
 class EnvironmentTooLong(Exception):

@@ -19,9 +19,9 @@ from pyservice.runtime.filesystem import FileChange, apply_changes, is_folder_em
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.process_environment import (
     EnvironmentTooLong,
+    bind_variable,
     default_variables,
     expand_references,
-    listen_variable,
     merge_variables,
     port_variables,
 )
@@ -218,7 +218,7 @@ def _spec(
         {
             **request.own_env,
             **port_variables(placement.ports),
-            **listen_variable(placement.ports),
+            **bind_variable(placement.ports),
         },
         aliases=node.aliases,
     )

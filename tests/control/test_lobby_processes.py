@@ -67,7 +67,7 @@ async def test_find_starts_a_process_and_connects_its_player(game: Game) -> None
         "MAX_PLAYERS_PARTY": "4",
         "CPU": "375",
         "MEMORY": "256",
-        "LISTEN_ADDRESS": "127.0.0.1",
+        "BIND_ADDRESS": "127.0.0.1",
     }
     assert variables == {f"HOSTING_{name}": one for name, one in expected.items()}
     again = await game.find_lobby("duel")

@@ -81,14 +81,14 @@ async def test_process_environment_is_exact(back_end: ServerBackEnd) -> None:
         "HOSTING_GAME_ID": back_end.game_id,
         "HOSTING_CPU": "100",
         "HOSTING_MEMORY": "128",
-        "HOSTING_LISTEN_ADDRESS": "127.0.0.1",
+        "HOSTING_BIND_ADDRESS": "127.0.0.1",
     }
     assert {name: values[name] for name in expected} == expected
     service_names = {name for name in values if name.startswith("HOSTING_")}
     assert service_names == {
         *("HOSTING_API_URL", "HOSTING_GRPC_ADDRESS", "HOSTING_SERVER_ID", "HOSTING_GAME_ID"),
         *("HOSTING_ENVIRONMENT_ID", "HOSTING_REGION_ID", "HOSTING_CPU", "HOSTING_MEMORY"),
-        "HOSTING_LISTEN_ADDRESS",
+        "HOSTING_BIND_ADDRESS",
     }
     assert set(values) - service_names == {
         *("PATH", "HOME", "TMPDIR", "USER", "LOGNAME", "LANG", "MAP", "PORT", "PORT_GAME"),

@@ -231,7 +231,7 @@ def test_variables_have_the_precedence_of_a_single_machine() -> None:
         "MODE": "fast",
         "LOBBY": "abc",
         "HOSTING_LOBBY_ID": "abc",
-        "HOSTING_LISTEN_ADDRESS": "0.0.0.0",
+        "HOSTING_BIND_ADDRESS": "0.0.0.0",
         "PORT_ADMIN": "20000",
         "PORT_GAME": "20001",
     }

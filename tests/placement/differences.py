@@ -83,7 +83,7 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
     "loopback": Difference(
         "a program that listens at `127.0.0.1`",
         Side("players reach it", True),
-        Side("players do not reach it: listen at `0.0.0.0`", False),
+        Side("players do not reach it: listen at `HOSTING_BIND_ADDRESS`", False),
     ),
     "variable-name": Difference(
         "a variable with another name than letters, digits and `_`, such as `map-name`",

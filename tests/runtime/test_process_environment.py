@@ -12,8 +12,8 @@ from pyservice.runtime.process_environment import (
     WORD_BYTES_MAX,
     EnvironmentTooLong,
     ProcessPort,
+    bind_variable,
     expand_references,
-    listen_variable,
     merge_variables,
     port_variables,
 )
@@ -43,9 +43,9 @@ def test_ports_are_variables_by_name_and_a_single_port_without(
 
 
 def test_server_listens_on_all_addresses_only_for_ports_without_edge_guard() -> None:
-    assert listen_variable({"game": GAME}) == {"HOSTING_LISTEN_ADDRESS": "127.0.0.1"}
+    assert bind_variable({"game": GAME}) == {"HOSTING_BIND_ADDRESS": "127.0.0.1"}
     ports = {"game": GAME, "chat": ProcessPort(first=30_000, last=30_009, is_direct=True)}
-    assert listen_variable(ports) == {"HOSTING_LISTEN_ADDRESS": "0.0.0.0"}
+    assert bind_variable(ports) == {"HOSTING_BIND_ADDRESS": "0.0.0.0"}
 
 
 def test_later_variables_override_earlier_ones() -> None:

@@ -11,8 +11,8 @@ const commands: Commands = {
   ...playerCommands,
   open_server: (_, { environment, heartbeat_ms }) => {
     server = new LobbyServer(environment, heartbeat_ms);
-    const { isLocal, lobbyId, gameMode, regionId, maxPlayers, listenAddress, tags, config } = server;
-    const info = snakeCase({ isLocal, lobbyId, gameMode, regionId, maxPlayers, listenAddress });
+    const { isLocal, lobbyId, gameMode, regionId, maxPlayers, bindAddress, tags, config } = server;
+    const info = snakeCase({ isLocal, lobbyId, gameMode, regionId, maxPlayers, bindAddress });
     return { ...info, tags, config, port: server.port(), game_port: server.port("game-udp") };
   },
   close_server: () => server.close(),

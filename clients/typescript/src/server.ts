@@ -97,8 +97,8 @@ export class LobbyServer {
   }
 
   /** Address on which the server listens. */
-  get listenAddress(): string {
-    return this.#environment.HOSTING_LISTEN_ADDRESS ?? "127.0.0.1";
+  get bindAddress(): string {
+    return this.#environment.HOSTING_BIND_ADDRESS ?? "127.0.0.1";
   }
 
   get isStopping(): boolean {

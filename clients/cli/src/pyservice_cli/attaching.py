@@ -175,7 +175,7 @@ def _variables(
         "HOSTING_LOBBY_ID": str(answer["lobby_id"]),
         "HOSTING_LOBBY_TOKEN": str(answer["lobby_token"]),
         "HOSTING_GAME_MODE": mode,
-        "HOSTING_LISTEN_ADDRESS": "127.0.0.1",
+        "HOSTING_BIND_ADDRESS": "127.0.0.1",
     }
     for name, number in numbers.items():
         variables[f"PORT_{name.upper().replace('-', '_')}"] = str(number)

@@ -76,8 +76,8 @@ func port(port_name := "", local := 7777) -> int:
 
 
 ## Returns the address on which the server listens.
-func listen_address() -> String:
-	return _variable("HOSTING_LISTEN_ADDRESS", "127.0.0.1")
+func bind_address() -> String:
+	return _variable("HOSTING_BIND_ADDRESS", "127.0.0.1")
 
 
 ## Lets players in. Returns an error, or null when the service has confirmed it or the lobby stops.

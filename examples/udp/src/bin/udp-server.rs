@@ -30,8 +30,8 @@ fn main() -> ExitCode {
     let higher_limits = ["HOSTING_MAX_PLAYERS_DIRECT", "HOSTING_MAX_PLAYERS_PARTY"];
     let [direct_limit, party_limit] =
         higher_limits.map(|name| settings.get(name, &find_limit.to_string(), number(1..=256)));
-    let listen_address = settings.get("HOSTING_LISTEN_ADDRESS", "127.0.0.1", text);
-    let address = settings.get("--address", &listen_address, text);
+    let bind_address = settings.get("HOSTING_BIND_ADDRESS", "127.0.0.1", text);
+    let address = settings.get("--address", &bind_address, text);
     let silence_timeout = Duration::from_millis(settings.get("--silence-ms", "10000", number(100..=3_600_000)));
     let Some(stop) = settings.finish(USAGE) else { return ExitCode::FAILURE };
     let socket = match UdpSocket::bind((address.as_str(), port)) {

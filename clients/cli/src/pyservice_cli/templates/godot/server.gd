@@ -13,7 +13,7 @@ func _ready() -> void:
 	add_child(lobby)
 	lobby.stopping.connect(func(_reason: String) -> void: get_tree().quit())
 	peer.peer_disconnected.connect(_leave)
-	if peer.create_server(lobby.port(), lobby.listen_address()) != OK:
+	if peer.create_server(lobby.port(), lobby.bind_address()) != OK:
 		get_tree().quit(1)
 	await lobby.report_ready()
 

@@ -28,7 +28,7 @@ function play(socket: WebSocket): void {
 
 async function main(): Promise<void> {
   const lobby = LobbyServer.fromEnvironment();
-  const server = new WebSocketServer({ host: lobby.listenAddress, port: lobby.port(), maxPayload: 256 });
+  const server = new WebSocketServer({ host: lobby.bindAddress, port: lobby.port(), maxPayload: 256 });
   server.on("connection", lobby.websocket(play));
   const ticks = setInterval(() => {
     const state = JSON.stringify({ star, players: [...players.values()] });

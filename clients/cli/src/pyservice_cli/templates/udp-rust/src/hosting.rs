@@ -45,8 +45,8 @@ impl LobbyServer {
     }
 
     /// Returns the address on which the server listens.
-    pub fn listen_address(&self) -> String {
-        env::var("HOSTING_LISTEN_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
+    pub fn bind_address(&self) -> String {
+        env::var("HOSTING_BIND_ADDRESS").unwrap_or_else(|_| "127.0.0.1".into())
     }
 
     /// Lets players in, and sends heartbeats from now on. The process ends when the lobby has ended.

@@ -18,7 +18,7 @@ struct Player {
 
 fn main() -> std::io::Result<()> {
     let mut lobby = LobbyServer::from_environment();
-    let socket = UdpSocket::bind((lobby.listen_address(), lobby.port("game")))?;
+    let socket = UdpSocket::bind((lobby.bind_address(), lobby.port("game")))?;
     socket.set_read_timeout(Some(TICK))?;
     let (mut players, mut star, mut buffer) = (HashMap::<String, Player>::new(), [300, 200], [0; 256]);
     let mut tick = Instant::now();
