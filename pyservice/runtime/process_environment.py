@@ -86,13 +86,14 @@ def merge_variables(
     return variables
 
 
-def bind_variable(ports: Mapping[str, ProcessPort]) -> dict[str, str]:
-    """Returns the variable with the address to listen on, on a single machine.
+def service_variables(own: Mapping[str, str], ports: Mapping[str, ProcessPort]) -> dict[str, str]:
+    """Returns all variables of the service for a process on a single machine.
 
-    Players reach ports of the host network without edge-guard.
+    `own` are those of the run. Players reach ports of the host network without edge-guard.
     """
     is_direct = any(port.is_direct for port in ports.values())
-    return {BIND_ADDRESS: ALL_ADDRESSES if is_direct else _LOOPBACK}
+    address = ALL_ADDRESSES if is_direct else _LOOPBACK
+    return {**own, **port_variables(ports), BIND_ADDRESS: address}
 
 
 class EnvironmentTooLong(Exception):

@@ -19,11 +19,10 @@ from pyservice.runtime.filesystem import FileChange, apply_changes, is_folder_em
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.process_environment import (
     EnvironmentTooLong,
-    bind_variable,
     default_variables,
     expand_references,
     merge_variables,
-    port_variables,
+    service_variables,
 )
 from pyservice.runtime.root_filesystem import ContainerProgram, find_program
 from pyservice.runtime.run_folder import Isolation, KeeperSpec, RunFolder
@@ -215,11 +214,7 @@ def _spec(
         else {"PATH": containers.PATH, "HOME": inside.home},
         build.env,
         request.env,
-        {
-            **request.own_env,
-            **port_variables(placement.ports),
-            **bind_variable(placement.ports),
-        },
+        service_variables(request.own_env, placement.ports),
         aliases=node.aliases,
     )
     args = request.args if inside is None else request.args or build.args

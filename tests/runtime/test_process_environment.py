@@ -12,10 +12,10 @@ from pyservice.runtime.process_environment import (
     WORD_BYTES_MAX,
     EnvironmentTooLong,
     ProcessPort,
-    bind_variable,
     expand_references,
     merge_variables,
     port_variables,
+    service_variables,
 )
 
 GAME = ProcessPort(number=12_000)
@@ -43,9 +43,9 @@ def test_ports_are_variables_by_name_and_a_single_port_without(
 
 
 def test_server_listens_on_all_addresses_only_for_ports_without_edge_guard() -> None:
-    assert bind_variable({"game": GAME}) == {"HOSTING_BIND_ADDRESS": "127.0.0.1"}
+    assert service_variables({}, {"game": GAME})["HOSTING_BIND_ADDRESS"] == "127.0.0.1"
     ports = {"game": GAME, "chat": ProcessPort(first=30_000, last=30_009, is_direct=True)}
-    assert bind_variable(ports) == {"HOSTING_BIND_ADDRESS": "0.0.0.0"}
+    assert service_variables({}, ports)["HOSTING_BIND_ADDRESS"] == "0.0.0.0"
 
 
 def test_later_variables_override_earlier_ones() -> None:
