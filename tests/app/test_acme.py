@@ -50,7 +50,6 @@ def start_directory(directory: AcmeServer, service: Service) -> ssl.SSLContext:
     return ssl.create_default_context(cadata=directory.issuer())
 
 
-@pytest.mark.fast
 def test_order_succeeds_once_the_directory_is_up(
     make_service: MakeService, directory: AcmeServer
 ) -> None:

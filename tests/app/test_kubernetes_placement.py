@@ -142,6 +142,7 @@ async def copied_logs(address: str, folder: Path) -> AsyncIterator[None]:
             await cancel(copying)
 
 
+@pytest.mark.full
 async def test_log_shows_the_output_as_on_one_machine(
     server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +230,7 @@ def deploy(back_end: ServerBackEnd, folder: Path) -> Any:
     return json.loads(ended.stdout)
 
 
+@pytest.mark.full
 async def test_deployment_names_an_image_and_nodes_fetch_it(
     server: ApiServer, tmp_path: Path
 ) -> None:
@@ -255,6 +257,7 @@ async def test_deployment_names_an_image_and_nodes_fetch_it(
         assert not repeated["changed"], "the build was found again"
 
 
+@pytest.mark.full
 async def test_dynamic_server_runs_the_image_of_its_build(
     server: ApiServer, tmp_path: Path
 ) -> None:

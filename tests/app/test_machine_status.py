@@ -27,7 +27,6 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
         yield machine
 
 
-@pytest.mark.fast
 async def test_status_shows_the_whole_machine(machine: Machine, tmp_path: Path) -> None:
     await machine.deploy(duel=GUESTS)
     back_end = await machine.back_end()

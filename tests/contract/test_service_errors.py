@@ -272,6 +272,7 @@ def test_incomplete_request_times_out_in_every_operation(
     asyncio.run(story())
 
 
+@pytest.mark.full
 def test_bodies_above_the_memory_budget_are_overloaded(
     restartable: RestartableGame, checker: ResponseChecker
 ) -> None:

@@ -113,6 +113,7 @@ async def test_objects_are_counted_with_bytes(owner: Developer, full_service: Fu
     }
 
 
+@pytest.mark.full
 async def test_watch_changes_are_counted(owner: Developer, full_service: FullService) -> None:
     game_id = await owner.game()
     await settled_figures(full_service)

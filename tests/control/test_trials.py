@@ -52,6 +52,7 @@ async def game(developer: Developer) -> TrialGame:
     return game
 
 
+@pytest.mark.full
 async def test_trial_starts_while_the_namespace_runs_another_version(game: TrialGame) -> None:
     version_id = await game.version("2.0.0", duel={}, royale={})
     lobby_id = await game.start(version_id, "royale")

@@ -66,6 +66,7 @@ async def test_both_readers_answer_generated_requests(
     assert comparison.front_answers.keys() == PATHS.keys()
 
 
+@pytest.mark.full
 async def test_front_answers_no_request_beyond_the_limits_of_the_settings(
     make_plane: MakePlane,
 ) -> None:

@@ -117,7 +117,6 @@ def _check_restarts(
     assert load.counts.last_answers >= players * restarts
 
 
-@pytest.mark.fast
 def test_restart_of_the_data_plane_fails_no_request(make_supervised: MakeSupervised) -> None:
     supervised = make_supervised()
     supervised.start()

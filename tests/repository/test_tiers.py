@@ -91,7 +91,7 @@ def collected(folder: Path, tier: str) -> dict[str, str]:
         capture_output=True,
         text=True,
         check=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_ADDOPTS": ""},
     )
     names = [line.partition("::")[2] for line in result.stdout.splitlines() if "::" in line]
     return {name: name.partition("[")[0] for name in names}
