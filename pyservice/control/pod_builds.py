@@ -34,14 +34,17 @@ class PodBuildLookup:
 
     async def __call__(self, game_id: str, build_id: str) -> PodBuild:
         """Returns a complete build, which never changes. Raises BuildUnusable."""
-        known = self._known.pop(build_id, None)
         try:
             found = await self._read(game_id, build_id)
+        except BuildUnusable:
+            self._known.pop(build_id, None)
+            raise
         except ServiceError:
-            if known is None:
+            if build_id not in self._known:
                 raise
-            found = known
+            return self._known[build_id]
         self._known[build_id] = found
+        self._known.move_to_end(build_id)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)
         return found

@@ -25,6 +25,7 @@ from tests.support.databases import Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
 from tests.support.upload_files import tar
+from tests.support.waiting import cancel
 
 pytestmark = pytest.mark.anyio
 
@@ -89,6 +90,9 @@ async def test_known_build_is_found_while_the_database_is_away(
     known, other = await builds_on_server.register(IMAGE), await builds_on_server.register(IMAGE)
     lookup = PodBuildLookup(builds_on_server.database)
     found = await lookup(game_id, known.build_id)
+    cancelled = asyncio.create_task(lookup(game_id, known.build_id))
+    await asyncio.sleep(0)
+    await cancel(cancelled)
     await asyncio.to_thread(server.stop)
     assert await lookup(game_id, known.build_id) == found
     with pytest.raises(ServiceError) as caught:
