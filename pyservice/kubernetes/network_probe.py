@@ -21,6 +21,7 @@ from pyservice.kubernetes.connection_trial import ConnectionTrial, TrialReport
 from pyservice.kubernetes.pod_manifest import NETWORK, PROBE, PodTemplate, probe_manifest
 from pyservice.kubernetes.pod_status import PodState, pod_state
 from pyservice.kubernetes.watched_objects import WatchedObjects
+from pyservice.network.connection_attempt import accepts_connections
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.network_isolation import Egress
 from pyservice.runtime.shared_network import NETWORK_NOT_ISOLATED
@@ -37,7 +38,6 @@ _REPEATS_S: Final = doubling(10.0, 3_600.0)
 LISTEN_TIMEOUT_S: Final = 30.0
 _LISTEN_PAUSE_S: Final = 0.2
 _NAME_PAUSE_S: Final = 1.0
-_CONNECT_TIMEOUT_S: Final = 2.0
 _METADATA: Final = "169.254.169.254:80"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 _UNKNOWN: Final = "it is not known whether the cluster enforces its NetworkPolicies"
@@ -144,7 +144,7 @@ class NetworkProbe:
     async def _probe(self, targets: ProbeTargets) -> NetworkResult:
         try:
             await _require_answer(targets.own)
-            others = [one for one in targets.others if await _does_answer(one)]
+            others = [one for one in targets.others if await accepts_connections(one)]
             trial = ConnectionTrial(targets.allowed, (targets.own, *others))
             report = await self._run_pod(trial)
             # Else its silence in the Pod proves nothing.
@@ -261,20 +261,8 @@ async def _require_answer(address: str) -> None:
     """Waits for an answer, because a service that starts listens a little later. Raises _ProbeFailed."""
     loop = asyncio.get_running_loop()
     until_s = loop.time() + LISTEN_TIMEOUT_S
-    while not await _does_answer(address):
+    while not await accepts_connections(address):
         if loop.time() >= until_s:
             sentence = "does not answer this service: let metrics listen on the address of its Pod"
             raise _ProbeFailed(f"{address} {sentence}")
         await asyncio.sleep(_LISTEN_PAUSE_S)
-
-
-async def _does_answer(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except (OSError, TimeoutError):
-        return False
-    writer.transport.abort()
-    await writer.wait_closed()
-    return True

@@ -16,10 +16,10 @@ from typing import Final
 
 from pyservice.kubernetes.build_fetch import TERMINATION_LOG
 from pyservice.kubernetes.connection_trial import ConnectionTrial, TrialReport
+from pyservice.network.connection_attempt import accepts_connections
 
 ROUNDS: Final = 3
 """Consecutive rounds that prove the policies. A plugin may change its rules while a Pod starts."""
-_CONNECT_TIMEOUT_S: Final = 2.0
 _PAUSE_S: Final = 0.3
 
 
@@ -31,7 +31,9 @@ async def try_connections(trial: ConnectionTrial) -> TrialReport:
     loop = asyncio.get_running_loop()
     begin_s, proven, open_s = loop.time(), 0, 0.0
     while True:
-        is_reached = await asyncio.gather(*map(_is_reached, (trial.allowed, *trial.refused)))
+        is_reached = await asyncio.gather(
+            *map(accepts_connections, (trial.allowed, *trial.refused))
+        )
         reaches_allowed, *others = is_reached
         reached = tuple(itertools.compress(trial.refused, others))
         passed_s = loop.time() - begin_s
@@ -41,17 +43,6 @@ async def try_connections(trial: ConnectionTrial) -> TrialReport:
         if proven == ROUNDS or passed_s >= trial.timeout_s:
             return TrialReport(reaches_allowed, reached, math.ceil(open_s * 1_000))
         await asyncio.sleep(_PAUSE_S)
-
-
-async def _is_reached(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return True
 
 
 def main(arguments: Sequence[str] = sys.argv[1:], last_words: Path = Path(TERMINATION_LOG)) -> int:
