@@ -37,7 +37,8 @@ from pyservice.kubernetes.pod_status import PodState, pod_state
 from pyservice.kubernetes.watched_objects import WatchedObjects
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.end_problems import FAILED_STARTS
-from pyservice.runtime.run_requests import OwnerKind, RunEnd, RunReporter, RunRequest
+from pyservice.runtime.run_collection import RunCollection
+from pyservice.runtime.run_requests import OwnerKind, RunReporter, RunRequest
 
 _API_RETRIES_S: Final = doubling(0.1, 5.0)
 _REPORTED_MAX: Final = 10_000
@@ -60,7 +61,7 @@ class RunServices:
     """Whether developer groups may share a network that is not isolated."""
 
 
-class PodRuns:
+class PodRuns(RunCollection[PodLifecycle]):
     """Implements the same interface as the supervisor of a single machine."""
 
     def __init__(
@@ -72,6 +73,7 @@ class PodRuns:
         targets: ProbeTargets | None = None,
     ) -> None:
         """`targets` are the addresses for the probe of the network."""
+        super().__init__()
         settings = template.settings
         self.api: Final = api
         self.nodes: Final = nodes
@@ -82,7 +84,6 @@ class PodRuns:
         self.pending: Final = FairQueue(settings.pending_per_region, settings.pending_per_group)
         """Limits of Pods that wait for a node."""
         self.pending_s: Final = settings.pending_ms / 1_000
-        self.runs: dict[str, PodLifecycle] = {}
         self.failed_starts = Counter(dict.fromkeys(FAILED_STARTS, 0))
         self.on_change: Callable[[], None] = lambda: None
         """Is called when a run begins or ends."""
@@ -94,9 +95,6 @@ class PodRuns:
         self._leaving: dict[str, str] = {}
         """UIDs of Pods that are deleted and not yet gone, by id of their runs."""
         self._removals: set[asyncio.Task[None]] = set()
-        self._is_ending = False
-        self._idle = asyncio.Event()
-        self._idle.set()
         nodes.on_lost = self.lose_node
         nodes.on_cordon = self._check_node_again
 
@@ -138,52 +136,6 @@ class PodRuns:
             self._begin(PodLifecycle(self, order.id, request=order))
         else:
             run.confirm(order)
-
-    def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
-        """Stops a run. Returns False for an unknown run."""
-        run = self.runs.get(run_id)
-        if run is None:
-            return False
-        run.stop(kill_timeout_ms)
-        return True
-
-    def abandon(self, run_id: str, end: RunEnd) -> bool:
-        """Ends a run that was found and has not started. Returns False for an unknown run."""
-        run = self.runs.get(run_id)
-        if run is None:
-            return False
-        run.abandon(end)
-        return True
-
-    def is_known(self, run_id: str) -> bool:
-        return run_id in self.runs
-
-    def run_ids(self, owner: OwnerKind) -> list[str]:
-        return [run.id for run in self.runs.values() if run.parameters.owner == owner]
-
-    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
-        for run in list(self.runs.values()):
-            if run.parameters.owner == owner and run.id not in ids:
-                run.stop(None)
-
-    async def stop_all(self, forced: asyncio.Event) -> None:
-        """Stops all runs, and waits until their ends are reported. No new run starts.
-
-        After the event `forced`, the runs have one second left.
-        """
-        self._is_ending = True
-        for run in self.runs.values():
-            run.stop(None)
-        killing = asyncio.create_task(self._kill_all(forced))
-        try:
-            await self._idle.wait()
-        finally:
-            killing.cancel()
-
-    async def _kill_all(self, forced: asyncio.Event) -> None:
-        await forced.wait()
-        for run in self.runs.values():
-            run.stop(0)
 
     # Nodes.
 

@@ -13,7 +13,7 @@ import os
 import shutil
 import threading
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -27,13 +27,13 @@ from pyservice.runtime.filesystem import is_disk_short
 from pyservice.runtime.keeper_launcher import KeeperLauncher
 from pyservice.runtime.node_allocation import NodeCapacity, PlacementAllocator
 from pyservice.runtime.run_cleanup import RunRetention
+from pyservice.runtime.run_collection import RunCollection
 from pyservice.runtime.run_folder import DroppedOutput, KeeperNotices
 from pyservice.runtime.run_layout import NodeSettings, StoredRun
 from pyservice.runtime.run_lifecycle import RunLifecycle
 from pyservice.runtime.run_requests import (
     OwnerKind,
     Resources,
-    RunEnd,
     RunPlacement,
     RunReporter,
     RunRequest,
@@ -142,7 +142,7 @@ async def every_build_may(build_id: str) -> bool:
     return True
 
 
-class RunSupervisor:
+class RunSupervisor(RunCollection[RunLifecycle]):
     def __init__(
         self,
         folder: Path,
@@ -162,6 +162,7 @@ class RunSupervisor:
         `may_use_host_network` decides about runs with the network of the host, by their build.
         Unpacked builds for which `is_build_deleted` returns True are removed when no run uses them.
         """
+        super().__init__()
         self._is_build_deleted = is_build_deleted
         self._group_of_build = group_of_build
         self.may_use_host_network: Final = may_use_host_network
@@ -173,7 +174,6 @@ class RunSupervisor:
         self.placements = PlacementAllocator(
             has_users=node.has_users, numbers=node.process_ports, user_ids=node.user_ids
         )
-        self.runs: dict[str, RunLifecycle] = {}
         self._last_usages: deque[tuple[str, GroupUsage]] = deque(maxlen=_LAST_USAGES_MAX)
         self.failed_starts = Counter(dict.fromkeys(FAILED_STARTS, 0))
         self._reporters = reporters
@@ -182,9 +182,6 @@ class RunSupervisor:
         self._notify = on_notice
         self._workers = BatchedThreads(_THREADS, "runtime")
         self._notices = KeeperNotices(node.notify, self._on_notice)
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._is_ending = False
         self._unowned: list[StoredRun] = []
         self._reported_ids: dict[str, None] = {}
 
@@ -221,33 +218,8 @@ class RunSupervisor:
         else:
             run.confirm(request)
 
-    def end(self, run_id: str, kill_timeout_ms: int | None = None) -> bool:
-        """Stops a run with SIGTERM, and with SIGKILL after the timeout.
-
-        After several requests, the shortest timeout applies. Returns False for an unknown run.
-        """
-        run = self.runs.get(run_id)
-        if run is None:
-            return False
-        run.stop(kill_timeout_ms)
-        return True
-
-    def abandon(self, run_id: str, end: RunEnd) -> bool:
-        """Ends a run that an earlier service laid out but did not start. Reports `end` for it.
-
-        Returns False for an unknown run.
-        """
-        run = self.runs.get(run_id)
-        if run is None:
-            return False
-        run.abandon(end)
-        return True
-
     def follow(self, run_id: str, for_ms: int) -> None:
         StoredRun(self.folder / run_id).folder.follow(for_ms)
-
-    def is_known(self, run_id: str) -> bool:
-        return run_id in self.runs
 
     async def usages(self) -> dict[str, GroupUsage]:
         """Returns the resources that each run has used. Each ended run is in one result."""
@@ -259,33 +231,6 @@ class RunSupervisor:
 
     def record_last_usage(self, run_id: str) -> None:
         self._last_usages.append((run_id, self.node.groups.usage(run_id)))
-
-    def run_ids(self, owner: OwnerKind) -> list[str]:
-        return [run.id for run in self.runs.values() if run.parameters.owner == owner]
-
-    def stop_others(self, owner: OwnerKind, ids: Collection[str]) -> None:
-        for run in list(self.runs.values()):
-            if run.parameters.owner == owner and run.id not in ids:
-                run.stop(None)
-
-    async def stop_all(self, forced: asyncio.Event) -> None:
-        """Stops all runs, and waits until their ends are reported. No new run starts.
-
-        Setting the event `forced` kills the runs.
-        """
-        self._is_ending = True
-        for run in self.runs.values():
-            run.stop(None)
-        killing = asyncio.create_task(self._kill_all(forced))
-        try:
-            await self._idle.wait()
-        finally:
-            killing.cancel()
-
-    async def _kill_all(self, forced: asyncio.Event) -> None:
-        await forced.wait()
-        for run in self.runs.values():
-            run.stop(0)
 
     async def run(self) -> None:
         """Ends runs without a known owner, and removes old builds and run folders until cancelled."""
