@@ -17,7 +17,7 @@ from pyservice.kubernetes.connection_trial import ConnectionTrial
 from pyservice.runtime.archive_rules import SizeAllowance
 from pyservice.runtime.process_environment import (
     ALL_ADDRESSES,
-    BIND_ADDRESS,
+    BIND_VARIABLE,
     EnvironmentTooLong,
     ProcessPort,
     expand_references,
@@ -324,7 +324,7 @@ def _variables(
 ) -> dict[str, str]:
     """Returns the variables that the Pod sets. Raises CannotRun."""
     # Packets come from the node, at the address of the Pod.
-    listening = {BIND_ADDRESS: ALL_ADDRESSES}
+    listening = {BIND_VARIABLE: ALL_ADDRESSES}
     own = {**request.own_env, **port_variables(ports), **listening}
     variables = merge_variables(defaults, request.env, own, aliases=aliases)
     for name, value in variables.items():

@@ -19,9 +19,10 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.adapters import Adapter
+from pyservice.runtime.process_environment import BACKEND_ADDRESS
 from pyservice.runtime.run_lifecycle import RunLifecycle
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_forward
-from pyservice.runtime.run_requests import LISTEN_ADDRESS, ReportUndelivered
+from pyservice.runtime.run_requests import ReportUndelivered
 from pyservice.runtime.run_supervisor import RunSupervisor
 from pyservice.runtime.server_queries import QueryAnswer, QueryFailed, query_server
 from pyservice.runtime.unbound_ports import (
@@ -180,7 +181,7 @@ async def _query(run: RunLifecycle, adapter: Adapter) -> QueryAnswer | None:
     """Returns None if the game server does not answer."""
     port = run.process_ports[adapter.query_port].number
     try:
-        return await query_server(adapter.query, LISTEN_ADDRESS, port, adapter.query_path)
+        return await query_server(adapter.query, BACKEND_ADDRESS, port, adapter.query_path)
     except QueryFailed as error:
         _log.debug("a game server did not answer a query", id=run.id, error=str(error))
         return None

@@ -19,11 +19,12 @@ ALL_BYTES_MAX: Final = 2 << 20
 USER: Final = "server"
 """Name of a game server's user in `/etc/passwd`, which the keeper or the image has."""
 
-BIND_ADDRESS: Final = "HOSTING_BIND_ADDRESS"
-"""Variable with the address on which a game server listens."""
+BIND_VARIABLE: Final = "HOSTING_BIND_ADDRESS"
+"""Variable with the address that a game server binds."""
 ALL_ADDRESSES: Final = "0.0.0.0"
+BACKEND_ADDRESS: Final = "127.0.0.1"
+"""Address at which edge-guard of a single machine reaches game servers."""
 
-_LOOPBACK: Final = "127.0.0.1"
 _EACH_BYTES: Final = 1 + 8
 _SHOWN_MAX: Final = 64
 _REFERENCE: Final = re.compile(r"\$(\$?)\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -92,8 +93,8 @@ def service_variables(own: Mapping[str, str], ports: Mapping[str, ProcessPort]) 
     `own` are those of the run. Players reach ports of the host network without edge-guard.
     """
     is_direct = any(port.is_direct for port in ports.values())
-    address = ALL_ADDRESSES if is_direct else _LOOPBACK
-    return {**own, **port_variables(ports), BIND_ADDRESS: address}
+    address = ALL_ADDRESSES if is_direct else BACKEND_ADDRESS
+    return {**own, **port_variables(ports), BIND_VARIABLE: address}
 
 
 class EnvironmentTooLong(Exception):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from pyservice.runtime.adapters import Adapter
-from pyservice.runtime.process_environment import ProcessPort
+from pyservice.runtime.process_environment import BACKEND_ADDRESS, ProcessPort
 
 OwnerKind = Literal["lobby", "server"]
 Backend = tuple[str, int]
@@ -77,7 +77,7 @@ class RunPlacement:
     @property
     def backends(self) -> dict[str, Backend]:
         return {
-            name: (LISTEN_ADDRESS, port.number)
+            name: (BACKEND_ADDRESS, port.number)
             for name, port in self.ports.items()
             if port.number and not port.is_direct
         }
@@ -95,9 +95,6 @@ class RunPlacement:
             # Absent in runs of an earlier service.
             Adapter(**adapter) if (adapter := fields.get("adapter")) else None,
         )
-
-
-LISTEN_ADDRESS: Final = "127.0.0.1"
 
 
 class RunEnd(NamedTuple):

@@ -15,9 +15,8 @@ from time import monotonic
 from typing import Final, Literal, NamedTuple
 
 from pyservice.observability.logging import get_logger
-from pyservice.runtime.process_environment import ProcessPort, port_variables
+from pyservice.runtime.process_environment import BACKEND_ADDRESS, ProcessPort, port_variables
 from pyservice.runtime.run_lifecycle import RunLifecycle
-from pyservice.runtime.run_requests import LISTEN_ADDRESS
 from pyservice.runtime.run_supervisor import RunSupervisor
 
 _INTERVAL_S: Final = 2.0
@@ -31,7 +30,7 @@ _TABLES: Final[Sequence[tuple[str, Literal["TCP", "UDP"], str]]] = (
     ("udp", "UDP", _UNCONNECTED),
     ("udp6", "UDP", _UNCONNECTED),
 )
-_REACHED: Final = (IPv4Address(LISTEN_ADDRESS), IPv4Address(0))
+_REACHED: Final = (IPv4Address(BACKEND_ADDRESS), IPv4Address(0))
 _EVERY_V6: Final = IPv6Address(0)
 _SOLVED: Final = "The server listens on all of its ports now."
 _PROCESSES_MAX: Final = 256
@@ -96,7 +95,7 @@ def bound_ports(listeners: Iterable[Listener]) -> BoundPorts:
 
 
 def reached_listeners(listeners: Iterable[Listener], wanted: Collection[int]) -> list[Listener]:
-    """Returns the listeners on these ports that receive what edge-guard sends to LISTEN_ADDRESS."""
+    """Returns the listeners on these ports that receive what edge-guard sends to BACKEND_ADDRESS."""
     return [
         one
         for one in listeners
@@ -113,7 +112,7 @@ def _takes_ipv4(listener: Listener) -> bool:
     kind = socket.SOCK_STREAM if listener.protocol == "TCP" else socket.SOCK_DGRAM
     with socket.socket(socket.AF_INET, kind) as trial:
         try:
-            trial.bind((LISTEN_ADDRESS, listener.port))
+            trial.bind((BACKEND_ADDRESS, listener.port))
         except OSError as error:
             return error.errno == errno.EADDRINUSE
     return False
@@ -194,9 +193,7 @@ def _sentence(unbound: Sequence[str], elsewhere: Sequence[Listener]) -> str:
         return f"{missing}."
     shown = ", ".join(map(str, elsewhere[:_SHOWN_MAX]))
     variable = unbound[0].partition("=")[0]
-    return (
-        f"{missing}, but the server listens on {shown}; players reach {LISTEN_ADDRESS}:${variable}."
-    )
+    return f"{missing}, but the server listens on {shown}; players reach {BACKEND_ADDRESS}:${variable}."
 
 
 class PortsProblem(NamedTuple):
