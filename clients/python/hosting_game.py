@@ -186,7 +186,8 @@ class LobbyServer:
         self.bind_address = self.environ.get("HOSTING_BIND_ADDRESS", "127.0.0.1")
         self.tags: Any = json.loads(self.environ.get("HOSTING_LOBBY_TAGS", "{}"))
         self.config: Any = json.loads(self.environ.get("HOSTING_LOBBY_CONFIG", "null"))
-        self.heartbeat_interval_s, self.stop_reason = 3.0, ""
+        self.heartbeat_interval_s = 3.0
+        self.stop_reason = ""
         self._http = None if self.is_local else _Http(api_url, lobby_token)
         self._confirming: set[str] = set()
         self._players: dict[str, None] = {}
@@ -223,12 +224,8 @@ class LobbyServer:
 
     async def __aenter__(self) -> LobbyServer:
         # Before Python 3.10 these objects belong to the event loop in which they were created.
-        self._changed, self._stopping, self._left = (
-            asyncio.Event(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
-        self._has_answer = asyncio.Event()
+        self._changed, self._stopping = asyncio.Event(), asyncio.Event()
+        self._left, self._has_answer = asyncio.Event(), asyncio.Event()
         loop = asyncio.get_running_loop()
         self._signals: list[int] = []
         for number in (signal.SIGTERM, signal.SIGINT):
