@@ -86,7 +86,7 @@ test-full: untimed-tests ## Every test but the proofs and those on a cluster
 	$(BIN)/pytest -m "timing and not proof and not cluster" -n 0
 
 test-ci: TIER := ci
-test-ci: untimed-tests ## What CI runs: no times, and not every variant of the slow tests
+test-ci: untimed-tests ## What CI runs: no timing tests, and not every variant of slow tests
 
 untimed-tests: wheel $(TEST_PROGRAMS) client-drivers $(S3_SERVER) $(ACME_SERVER)
 	PROPTEST_CASES=1000 cargo test --workspace --exclude hosting-bindings --quiet -- --include-ignored
