@@ -100,7 +100,6 @@ async def test_ended_lobby_has_no_host_name(domain: Domain, game: Game) -> None:
         await eventually(is_unknown)
 
 
-@pytest.mark.fast
 async def test_site_is_served_at_its_own_host_name(domain: Domain, game: Game) -> None:
     page = b"<h1>The domain's own</h1>"
     await game.deploy(page)

@@ -48,7 +48,6 @@ async def drain_deadline(machine: Machine) -> datetime:
     return datetime.fromisoformat((await machine.status())["drain"]["deadline_ts"])
 
 
-@pytest.mark.fast
 async def test_matches_finish_and_then_the_service_exits(machine: Machine) -> None:
     await machine.deploy(duel={**GUESTS, "max_players": 2}, idle=ONE_IDLE, new={})
     first = await machine.find_lobby("duel")

@@ -79,6 +79,7 @@ async def server() -> AsyncIterator[ApiServer]:
         yield server
 
 
+@pytest.mark.full
 async def test_dynamic_server_runs_as_a_pod(server: ApiServer, tmp_path: Path) -> None:
     async with open_cluster_service(server, tmp_path) as back_end:
         created = await back_end.create(network={"ports": {}})

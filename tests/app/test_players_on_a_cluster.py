@@ -150,7 +150,6 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
         yield Cluster(server, tmp_path)
 
 
-@pytest.mark.fast
 async def test_player_reaches_a_lobby_until_its_node_is_silent(cluster: Cluster) -> None:
     async with cluster.game() as game:
         found = await game.find_lobby("duel")

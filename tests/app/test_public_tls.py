@@ -184,6 +184,7 @@ def refused_reload(service: SupervisedService) -> str:
     return str(event["problem"])
 
 
+@pytest.mark.full
 def test_sighup_refuses_a_certificate_that_clients_reject(
     tmp_path: Path, make_supervised: MakeSupervised
 ) -> None:
@@ -221,6 +222,7 @@ def test_start_refuses_an_expired_certificate(
     assert f"tls: {certificates.cert} expired on 20" in supervised.log()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("broken", ["cert", "key"])
 def test_wrong_file_fails_the_start_and_the_check(
     make_service: MakeService, tmp_path: Path, broken: str

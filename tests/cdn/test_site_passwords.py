@@ -233,6 +233,7 @@ async def test_reset_connection_cannot_guess_as_another_client(tmp_path: Path) -
         assert await ask(listener, client, "ann", "x") == 429
 
 
+@pytest.mark.full
 async def test_unknown_user_takes_as_long_as_a_wrong_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -341,6 +341,7 @@ async def test_start_removes_incomplete_files_of_a_crash(tmp_path: Path) -> None
         assert await listener.objects.stat("up/a") == 3
 
 
+@pytest.mark.full
 async def test_shutdown_lets_a_running_upload_finish(tmp_path: Path, connect: Connect) -> None:
     async with running_listener(tmp_path / "objects") as listener:
         wire = await connect(listener.url)

@@ -37,6 +37,7 @@ def text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+@pytest.mark.full
 async def test_account_with_all_rights_is_ok(tmp_path: Path) -> None:
     async with open_server() as server:
         result = await check(server, tmp_path)
@@ -51,6 +52,7 @@ async def test_missing_rights_are_one_problem(tmp_path: Path) -> None:
     assert "may not create pods in namespace games, list nodes: give it the Role" in result.stderr
 
 
+@pytest.mark.full
 async def test_cluster_that_is_away_is_a_warning(tmp_path: Path) -> None:
     async with open_server() as server:
         server.is_away = True

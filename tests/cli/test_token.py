@@ -35,6 +35,7 @@ def _create(service: Service, namespace: str) -> tuple[int, str, str]:
     return result.returncode, result.stdout.strip(), result.stderr
 
 
+@pytest.mark.full
 def test_rejected_namespace_does_not_block_another(make_service: MakeService) -> None:
     service = make_service().start()
     _feed(service, staging={"revision": 2, "versions": [version(duel=WRONG)]})

@@ -133,6 +133,7 @@ async def test_build_is_free_after_its_version(developer: Developer) -> None:
     await deleted_once(developer, "delete_build", "BUILD_NOT_FOUND", **fields)
 
 
+@pytest.mark.full
 async def test_site_is_deleted_with_its_files(
     developer: Developer, full_service: FullService
 ) -> None:

@@ -128,6 +128,7 @@ async def test_lobby_record_and_namespace_have_the_exact_traffic(
     assert after["server_cpu_seconds_total"] >= values["server_cpu_seconds_total"]
 
 
+@pytest.mark.full
 async def test_lobby_record_counts_connected_players(
     full_service: FullService, client: ServiceClient
 ) -> None:

@@ -358,6 +358,7 @@ async def test_waiting_lobby_gets_another_number(
     assert placement.ports["game"].port == number
 
 
+@pytest.mark.full
 @both
 async def test_waiting_server_gets_another_number(
     patient_scene: RuntimeScene, tmp_path: Path, block: Block
@@ -372,6 +373,7 @@ async def test_waiting_server_gets_another_number(
         assert (await leasing).ports["game"].port == number
 
 
+@pytest.mark.full
 async def test_repeated_ready_gets_another_number(
     patient_scene: RuntimeScene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +416,7 @@ async def test_refused_port_is_forgotten_with_its_owner(
         assert not patient_scene.routes._refused_ports
 
 
+@pytest.mark.full
 async def test_unserved_port_after_refusal_keeps_its_number(
     patient_scene: RuntimeScene, tmp_path: Path
 ) -> None:

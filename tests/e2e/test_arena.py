@@ -111,7 +111,6 @@ def address_of(placement: Any) -> str:
     return f"ws://{placement['ports']['game']['host']}/play?token={placement['player']['token']}"
 
 
-@pytest.mark.fast
 def test_closed_socket_frees_its_slot_for_find(start_run: StartRun) -> None:
     run = start_run()
     run.wait_for("Ctrl-C ends all of it")

@@ -102,7 +102,6 @@ def test_edge_guard_with_players_survives_and_is_found_again(service: EdgeGuardS
         assert player.recv(100) == b"there"
 
 
-@pytest.mark.fast
 def test_killed_edge_guard_is_restarted_with_its_routes(service: EdgeGuardService) -> None:
     address = with_server(service)
     pid = service.edge_pid()

@@ -288,6 +288,7 @@ async def test_signal_ends_the_server_with_status_0_and_sockets_with_1001(
     assert b"secret" not in await process.stderr.read()
 
 
+@pytest.mark.full
 async def test_idle_connection_does_not_delay_shutdown(refused_port: int) -> None:
     process = await start_server(environment_of(refused_port))
     _, writer = await asyncio.open_connection("127.0.0.1", await listening_port(process))

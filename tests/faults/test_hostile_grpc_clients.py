@@ -69,6 +69,7 @@ async def test_calls_that_wait_for_their_messages_are_limited(
             await calls.wait_ended(len(calls.ended) + 1)
 
 
+@pytest.mark.full
 async def test_incomplete_message_ends_after_the_timeout(plane: Plane, calls: RawCalls) -> None:
     calls.begin(1, JOIN)
     await calls.send(1, message_of(1_000)[:500])

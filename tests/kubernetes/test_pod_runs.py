@@ -314,6 +314,7 @@ async def test_pods_that_wait_for_a_node_are_limited_by_region_and_group(
         await until_met(lambda: scene.runs.states_by_region()["local", "waiting"] == 0)
 
 
+@pytest.mark.full
 async def test_run_behind_the_limit_ends_with_the_problem_of_the_others(
     server: ApiServer,
 ) -> None:

@@ -81,6 +81,7 @@ async def test_policies_that_come_late_are_waited_for(allowed: Target, refused: 
     assert found.open_ms > 0
 
 
+@pytest.mark.full
 async def test_network_that_comes_late_is_waited_for(allowed: Target, refused: Target) -> None:
     allowed.close()
     refused.close()

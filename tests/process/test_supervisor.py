@@ -355,7 +355,6 @@ def test_failed_data_plane_fails_the_start(make_supervised: MakeSupervised) -> N
     until(lambda: not processes_of(supervised.data_dir))
 
 
-@pytest.mark.fast
 def test_second_supervisor_fails_with_the_pid_of_the_first(
     shared_service: SupervisedService,
 ) -> None:

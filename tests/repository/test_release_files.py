@@ -45,6 +45,7 @@ def schema(uri: str) -> dict[str, Any]:
     return document
 
 
+@pytest.mark.full
 def test_release_names_each_part_that_it_ships(tmp_path: Path) -> None:
     natives = [(name, (ROOT / name).read_bytes()) for name in NATIVE]
     write_wheel(tmp_path, natives)

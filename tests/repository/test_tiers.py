@@ -66,6 +66,7 @@ def test_tier_runs_these_variants(tmp_path: Path, tier: str, counts: dict[str, i
     assert Counter(collected(tmp_path, tier).values()) == counts
 
 
+@pytest.mark.full
 def test_tier_of_ci_runs_every_test_and_a_part_of_slow_variants(tmp_path: Path) -> None:
     ran = collected(tmp_path, "ci")
     counts = Counter(ran.values())

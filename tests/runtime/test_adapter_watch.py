@@ -155,6 +155,7 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_queries, "TIMEOUT_S", 0.2)
 
 
+@pytest.mark.full
 @pytest.mark.anyio
 @pytest.mark.usefixtures("_short_times")
 async def test_servers_that_misbehave_free_no_slots_and_delay_no_other() -> None:

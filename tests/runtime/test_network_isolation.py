@@ -202,6 +202,7 @@ def expected_sizes(name: str) -> list[int]:
     return [2 * min(limit, 4 << 20)] * 8 + [2 * min(limit, 106_496)] * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("isolated", ["user"], indirect=True)
 async def test_filled_socket_queues_stay_within_their_sum(isolated: RuntimeHost) -> None:
     if isolated.node.groups.memory is None:
@@ -234,6 +235,7 @@ async def test_filled_socket_queues_stay_within_their_sum(isolated: RuntimeHost)
     assert exchanged_datagrams(100) == 100
 
 
+@pytest.mark.full
 async def test_a_server_reaches_its_api_and_answers_its_peers(
     isolated: RuntimeHost, service: tuple[str, int]
 ) -> None:
@@ -309,6 +311,7 @@ async def test_host_mode_needs_consent(host: RuntimeHost) -> None:
     await host.running(has_host_network=False)
 
 
+@pytest.mark.full
 async def test_rules_outlive_the_service_and_end_with_the_run(
     isolated: RuntimeHost, service: tuple[str, int]
 ) -> None:

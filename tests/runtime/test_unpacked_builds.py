@@ -25,6 +25,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "builds"
 
 
+@pytest.mark.full
 async def test_unused_builds_are_removed_after_a_day_or_on_a_full_disk(folder: Path) -> None:
     builds = open_builds(folder, Store(whole()))
     used, fresh, old = (f"{BUILD[:-2]}{name}" for name in ("01", "02", "03"))
@@ -120,6 +121,7 @@ def _of_an_earlier_boot(folder: Path, build_id: str = BUILD) -> None:
     (folder / build_id / "boot_id").write_text("0b9e0f5c-0000-4000-8000-000000000000")
 
 
+@pytest.mark.full
 async def test_start_after_a_reboot_waits_for_no_removal(folder: Path) -> None:
     store = Store(whole())
     ids = [f"{BUILD[:-2]}{number:02}" for number in range(3)]

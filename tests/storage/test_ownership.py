@@ -215,6 +215,7 @@ async def test_takeover_ends_a_transaction_that_stays_open(
     assert await look_once(other) == 0
 
 
+@pytest.mark.full
 async def test_takeover_ends_no_later_transaction(database: Database, other: Database) -> None:
     """Only the first one holds the lock for more than a second."""
     await own(database)
@@ -258,6 +259,7 @@ async def waits_for_the_lock(database: Database, count: int) -> None:
     assert await eventually(is_waiting)
 
 
+@pytest.mark.full
 async def test_takeover_needs_the_rights_of_the_earlier_owner(
     databases: Databases, tmp_path: Path
 ) -> None:
@@ -417,6 +419,7 @@ async def test_running_service_changes_nothing_in_an_earlier_state(
     assert await look_once(database) == 1
 
 
+@pytest.mark.full
 async def test_owner_of_an_earlier_state_is_no_owner_of_a_later_claim_of_its_epoch(
     database: Database, other: Database
 ) -> None:

@@ -60,6 +60,7 @@ async def test_missing_database_is_an_unavailable_one(tmp_path: Path) -> None:
     await reader.close()
 
 
+@pytest.mark.full
 async def test_large_site_leaves_the_event_loop_to_others(
     database: Database, reader: RecordReader
 ) -> None:

@@ -195,6 +195,7 @@ fn is_cut_off_in_parts(buffer_bytes: u32, bytes_per_second: usize, windows: u32)
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn reader_must_take_8_kib_a_second() {
     assert!(is_cut_off(6 << 10, 10) && !is_cut_off(32 << 10, 3), "one large part");
     assert!(is_cut_off_in_parts(1, 4 << 10, 10) && !is_cut_off_in_parts(8 << 10, 16 << 10, 4), "many parts");
@@ -227,6 +228,7 @@ fn client_with_a_closed_window_is_cut_off() {
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn window_that_grows_by_more_than_8_kib_a_second_is_enough() {
     let window = Duration::from_secs(1);
     for (bytes_per_second, is_enough) in [(32 << 10, true), (4 << 10, false)] {

@@ -117,6 +117,7 @@ fn power_loss_at_any_call_loses_no_event() {
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn failed_call_then_process_crash_loses_no_event() {
     at_every_call(&World::new(Disk::new(0)), Fault::Error(libc::EIO), After::Kill, 500, full_run);
 }
@@ -127,6 +128,7 @@ fn failed_call_then_power_loss_loses_no_event() {
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn full_disk_at_any_call_loses_no_event() {
     at_every_call(&World::new(Disk::new(1)), Fault::Error(libc::ENOSPC), After::PowerLoss, 900, full_run);
 }
@@ -152,6 +154,7 @@ pub fn open_and_go_on(world: &mut World) -> Result<(), OpenError> {
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn fault_at_any_call_of_recovery_loses_no_event() {
     for seed in 0..6 {
         for before in [2, 5] {
@@ -201,6 +204,7 @@ fn write_small_batches_twice(world: &mut World) -> Result<(), OpenError> {
 }
 
 #[test]
+#[ignore = "slow: make test-full runs it"]
 fn torn_block_loses_no_acknowledged_batch() {
     for seed in 0..8 {
         let mut base = World::new(Disk::with_torn_blocks(seed));
