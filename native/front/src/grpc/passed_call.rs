@@ -148,7 +148,7 @@ impl PassedCall {
         self.check_failures()?;
         let GrpcPlane { permits, streams, channel_streams, unverified_streams, .. } = self.grpc_plane();
         let (open, has_end) = match self.is_of_channel {
-            true => (channel_streams, false),
+            true => (channel_streams, true),
             false if self.is_verified() => (streams, false),
             false => (unverified_streams, true),
         };

@@ -12,7 +12,7 @@ use crate::limits::permit_queue::{Keys, Overload, Queue};
 use crate::requests::routes::ByPlane;
 use hosting_matchmaker::ClientKey;
 
-/// Open gRPC streams of all clients to one plane, and as many of event channels. Each is a task in Python, and may have no end.
+/// Open gRPC streams of all clients to one plane, and as many of event channels. Each is a task in Python.
 const STREAMS_AT_ONCE: usize = 1_024;
 /// Open gRPC streams with a token that the front cannot verify. So invented tokens take none of the permits of others.
 const UNVERIFIED_STREAMS_AT_ONCE: usize = 256;
@@ -55,7 +55,7 @@ pub struct GrpcPermits {
     pub calls: ByPlane<Arc<Permits>>,
     /// For open streams, which do not wait for a permit.
     pub streams: ByPlane<Arc<Permits>>,
-    /// For open streams of event channels. A client can invent a channel, so they take no permits of others.
+    /// For open streams of event channels. A client can invent a channel, so they take no permits of others, and end in time.
     pub channel_streams: ByPlane<Arc<Permits>>,
     /// For open streams with a token that the front cannot verify.
     pub unverified_streams: ByPlane<Arc<Permits>>,
