@@ -12,6 +12,7 @@ from pyservice.app.public_servers import (
     PublicListeners,
     PublicServers,
     ServerContext,
+    transport_settings,
     warn_without_front,
 )
 from pyservice.auth import keyring
@@ -84,6 +85,9 @@ START_FAILURES: Final = (*(keyring.KeyringError, FeedFileError, OpenFailed, Cert
 
 _INTERNAL: Final = "hosting.internal.v1"
 _RETRY_MS: Final = 1_000
+_GROUP_PART: Final = 8
+_GROUP_LEAST: Final = 32
+"""Requests that one group may have at servers of third parties: this part of the passed ones, or more."""
 _PROBES_GRACE_S: Final = 1.0
 
 _log = get_logger("service")
@@ -183,10 +187,13 @@ class DataPlane:
         # An ACME directory connects to the front, which starts next.
         self._certificate = open_certificate(settings)
         topics = Topics()
+        # Each waiting request is one of those that the front passes on. So no group waits with most of them.
+        passed_max = transport_settings(settings).data_requests_max
+        present_max = max(_GROUP_LEAST, passed_max // _GROUP_PART)
         self._to_games = OutboundHttpClient(
-            AllowedDestinations(settings.verification_allowed_networks)
+            AllowedDestinations(settings.verification_allowed_networks), present_max=present_max
         )
-        self._to_providers = OutboundHttpClient(allow_any, label="captcha")
+        self._to_providers = OutboundHttpClient(allow_any, label="captcha", present_max=present_max)
         self._processes = LobbyProcesses(
             settings,
             self._engine,

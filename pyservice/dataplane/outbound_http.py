@@ -30,7 +30,7 @@ from pyservice.observability.rays import new_span_id, note
 LOOKUPS_MAX: Final = 64
 LOOKUPS_PER_TENANT: Final = LOOKUPS_MAX // 8
 LOOKUP_TIMEOUT_MS: Final = 5_000
-_PRESENT_PER_TENANT: Final = 512
+PRESENT_PER_TENANT: Final = 512
 """Running and waiting."""
 
 
@@ -48,7 +48,7 @@ class DnsResolver:
         per_tenant: int = LOOKUPS_PER_TENANT,
         timeout_ms: int = LOOKUP_TIMEOUT_MS,
     ) -> None:
-        self._queue = FairQueue(at_once, per_tenant, present_max=_PRESENT_PER_TENANT)
+        self._queue = FairQueue(at_once, per_tenant, present_max=PRESENT_PER_TENANT)
         self._timeout_s = timeout_ms / 1000
         # A lookup lasts until its thread ends, even if every caller was cancelled.
         self._lookups: SingleFlight[str, list[str]] = SingleFlight(is_kept=True)
@@ -138,14 +138,16 @@ class OutboundHttpClient:
         timeout_ms: int = TIMEOUT_MS,
         tls: SSLContext | None = None,
         label: str = "webhook",
+        present_max: int = PRESENT_PER_TENANT,
     ) -> None:
+        """`present_max` limits the requests of one group that run or wait."""
         self._label = label
         self._is_allowed = is_allowed
         self._timeout_s = timeout_ms / 1000
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
         self._queue = FairQueue(
-            _PER_HOST, _PER_TENANT_AT_HOST, _PER_TENANT, present_max=_PRESENT_PER_TENANT
+            _PER_HOST, _PER_TENANT_AT_HOST, _PER_TENANT, present_max=present_max
         )
         self._lookups = DnsResolver()
 

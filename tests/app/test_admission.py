@@ -4,6 +4,9 @@ and cancelled requests.
 
 from __future__ import annotations
 
+import contextlib
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +19,15 @@ from examples.captcha_provider import Provider
 from pyservice.pb.hosting.v1 import matchmaker_pb2, matchmaker_pb2_grpc
 from tests.support.data_plane_service import MODES, MakeService, Service, version
 from tests.support.verification_server import LOOPBACK, Game, running_game, verified_modes
-from tests.support.waiting import PATIENCE_S
+from tests.support.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.full
 
+_HANGING = 20
+_JOIN = "/matchmaker/lobbies/join"
+_FILES = 8_000
+"""Open files of a service that passes one request on for each 25 of them."""
+_PRESENT = _FILES // 25 // 8
 PASSES_S = 1.5
 """Time in which the request reaches the game's verification server, which does not respond."""
 RULE = {
@@ -88,6 +96,60 @@ def test_grpc_find_is_verified_within_its_deadline(make_service: MakeService, ga
             stub.JoinLobby(request, metadata=metadata, timeout=PASSES_S)
         assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
     assert game.disconnected.wait(PATIENCE_S)
+
+
+def test_verification_that_hangs_delays_only_its_own_requests(
+    make_service: MakeService, game: Game
+) -> None:
+    service = make_service(modes=verified_modes(game.url), settings=LOOPBACK).start()
+    verified, _ = service.attach()
+    _, lobby_token = service.attach("party")
+    token = service.public_token()
+    game.go.clear()
+    with contextlib.ExitStack() as waiting:
+        for _ in range(_HANGING):
+            waiting.enter_context(sent(service, _JOIN, token, verified))
+        until(lambda: len(game.bodies) == _HANGING)
+        found = service.find(token, "party").json()
+        connected = service.connected(lobby_token, found["player"]["token"])
+        assert connected.status_code == 200, connected.text
+        # Python answers this request, as it does those that wait.
+        assert service.attach("party") is not None
+        assert not game.disconnected.is_set()
+
+
+def test_group_waits_with_an_eighth_of_the_passed_requests(
+    make_service: MakeService, game: Game
+) -> None:
+    service = make_service(modes=verified_modes(game.url), settings=LOOPBACK)
+    service.command_prefix = ("prlimit", f"--nofile={_FILES}")
+    verified, _ = service.start().attach()
+    token = service.public_token()
+    game.go.clear()
+    with contextlib.ExitStack() as waiting:
+        for number in range(_PRESENT):
+            # One address has a part of the passed requests.
+            join = sent(service, _JOIN, token, verified, f"127.{number % 4}.0.1")
+            waiting.enter_context(join)
+        until(lambda: len(game.bodies) == _PRESENT)
+        refusal = _join(service, token, verified)
+    assert refusal.json()["code"] == "MATCHMAKER_VERIFICATION_UNAVAILABLE"
+
+
+@contextlib.contextmanager
+def sent(
+    service: Service, path: str, token: str, lobby_id: str, client: str = "127.0.0.1"
+) -> Iterator[None]:
+    """Sends a request of a browser, and does not wait for the response."""
+    host, _, port = service.addresses["http"].rpartition(":")
+    body = json.dumps({"lobby_id": lobby_id})
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {token}\r\n"
+        f"Origin: http://example.com\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    with socket.create_connection((host, int(port)), source_address=(client, 0)) as connection:
+        connection.sendall(f"{head}{body}".encode())
+        yield
 
 
 def test_verification_is_cancelled_when_the_client_disconnects(
