@@ -1,10 +1,10 @@
 """Time that the front adds to a passed request, and passed requests at three times their peak rate.
 
-The request is `statistics`. It is sent to the front and to the socket of Python behind it in turn, one at a time.
+The request is a find with a `dev_` token, which Python answers. It is sent to the front and to the socket of Python
+behind it in turn, one at a time.
 
 The peak rate is that of 256 connections in a closed loop. Directly after each peak, requests come at three times its
-rate from eight client addresses. They have one public token, which counts by address. So they use up all permits and
-the queue behind them.
+rate from eight client addresses. So they use up all permits and the queue behind them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,15 @@ import grpc
 
 from bench.http_load import Request, send_all
 from bench.machine import LOAD_CORE, Bench, staying_on
-from bench.players import Players
+from bench.players import MODE, Players
 from bench.results import ROUNDS, Figure, Result, Run, WrongAnswer, interleaved, median
 from bench.service import Service, running
 from pyservice.observability.health import raise_descriptor_limit
 from pyservice.pb.hosting.v1 import matchmaker_pb2
 
 NAME: Final = "passing"
+_ANSWER: Final = b'"lobby_id"'
+_PASSED: Final = "hosting_front_passed_total"
 _REQUESTS: Final = 2_000
 _TIMES: Final = 3
 _PEAK_CONNECTIONS: Final = 256
@@ -40,9 +42,9 @@ _ADDRESSES: Final = 8
 def run(bench: Bench) -> Result:
     connections = min(_OVER_CONNECTIONS, raise_descriptor_limit() // 4)
     with running(bench.scratch("passing")) as service, staying_on(LOAD_CORE):
-        players = Players(service)
-        added = _one_at_a_time(service, players)
-        overload = _overload(service, players, connections)
+        token = Players(service).development_token()
+        added = _one_at_a_time(service, token)
+        overload = _overload(service, token, connections)
     figures = [
         _added("HTTP", added, "http", at_most=150.0),
         _added("gRPC", added, "grpc", at_most=None),
@@ -51,9 +53,13 @@ def run(bench: Bench) -> Result:
     return Result(NAME, figures, added | overload)
 
 
-def _one_at_a_time(service: Service, players: Players) -> dict[str, list[Run]]:
-    token = players.namespaces[0].service_token
-    request = service.request("statistics", token=token).raw
+def _find(service: Service, token: str) -> Request:
+    return service.request("find", {"game_modes": [MODE]}, _ANSWER.decode(), token=token)
+
+
+def _one_at_a_time(service: Service, token: str) -> dict[str, list[Run]]:
+    request = _find(service, token).raw
+    passed = service.metric(_PASSED)
     host, _, port = service.address.rpartition(":")
     python_grpc = f"unix:{service.data_dir / 'data-grpc.sock'}"
     with (
@@ -63,7 +69,7 @@ def _one_at_a_time(service: Service, players: Players) -> dict[str, list[Run]]:
         grpc.insecure_channel(python_grpc) as grpc_python,
     ):
         http_python.connect(str(service.data_dir / "data-http.sock"))
-        return interleaved(
+        runs = interleaved(
             {
                 "http front": lambda: _timed(lambda: _ask(http_front, request)),
                 "http python": lambda: _timed(lambda: _ask(http_python, request)),
@@ -71,6 +77,10 @@ def _one_at_a_time(service: Service, players: Players) -> dict[str, list[Run]]:
                 "grpc python": lambda: _timed(_call_of(grpc_python, token)),
             }
         )
+    sent = sum(one["requests"] for name in ("http front", "grpc front") for one in runs[name])
+    if (passed := service.metric(_PASSED) - passed) < sent:
+        raise WrongAnswer(f"the front passed {passed:.0f} of {sent} requests")
+    return runs
 
 
 def _timed(ask: Callable[[], None]) -> Run:
@@ -87,18 +97,18 @@ def _ask(connection: socket.socket, request: bytes) -> None:
     response = b""
     while not response.endswith(b"}"):
         response += connection.recv(65_536)
-    if not response.startswith(b"HTTP/1.1 200 ") or b'"player_count"' not in response:
-        raise WrongAnswer(f"statistics: {response[:200]!r}")
+    if not response.startswith(b"HTTP/1.1 200 ") or _ANSWER not in response:
+        raise WrongAnswer(f"find: {response[:200]!r}")
 
 
 def _call_of(channel: grpc.Channel, token: str) -> Callable[[], None]:
     """Returns a function that makes one call. A wrong status raises grpc.RpcError."""
     method: Any = channel.unary_unary(
-        "/hosting.v1.Matchmaker/GetPlayerStatistics",
-        request_serializer=matchmaker_pb2.GetPlayerStatisticsRequest.SerializeToString,
-        response_deserializer=matchmaker_pb2.GetPlayerStatisticsResponse.FromString,
+        "/hosting.v1.Matchmaker/FindLobby",
+        request_serializer=matchmaker_pb2.FindLobbyRequest.SerializeToString,
+        response_deserializer=matchmaker_pb2.FindLobbyResponse.FromString,
     )
-    request = matchmaker_pb2.GetPlayerStatisticsRequest()
+    request = matchmaker_pb2.FindLobbyRequest(game_modes=[MODE])
     metadata = (("authorization", f"Bearer {token}"),)
 
     def call() -> None:
@@ -120,11 +130,8 @@ def _added(
     )
 
 
-def _overload(service: Service, players: Players, connections: int) -> dict[str, list[Run]]:
-    request = Request(
-        service.request("statistics", token=players.public_token()).raw, b'"player_count"'
-    )
-
+def _overload(service: Service, token: str, connections: int) -> dict[str, list[Run]]:
+    request = _find(service, token)
     peak_requests, peaks, overloads = [request] * _PEAK_REQUESTS, [], []
     for _ in range(ROUNDS):
         peak = asyncio.run(send_all(service.address, peak_requests, _PEAK_CONNECTIONS)).run

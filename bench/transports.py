@@ -43,8 +43,8 @@ TOKENS = {"http": 49_152, "bare http": 49_152, "grpc": 16_384}
 OPEN_SHARE = 0.5
 OPEN_S = 0.4
 OPEN_ROUNDS = 3 * ROUNDS
-PLACEMENTS = {"join": 0.5, "find": 0.5}
-"""Required share of nginx's rate on the same request."""
+PLACEMENTS = {"join": (0.5, 0.58), "find": (0.5, 0.61)}
+"""Required shares of nginx's rate on the same request: as a browser sends it, and without its headers."""
 PLACED = 64_000
 Runs = Mapping[str, Sequence[Run]]
 
@@ -68,8 +68,8 @@ def run(bench: Bench) -> Result:
     if install is None:
         figures += [
             figure
-            for name, at_least in PLACEMENTS.items()
-            for figure in _placement_figures(runs, name, at_least)
+            for name, shares in PLACEMENTS.items()
+            for figure in _placement_figures(runs, name, *shares)
         ]
     return Result(NAME, figures, runs, about)
 
@@ -203,13 +203,15 @@ TRANSPORTS = (
 )
 
 
-def _placement_figures(runs: Runs, operation: str, at_least: float) -> Iterator[Figure]:
+def _placement_figures(
+    runs: Runs, operation: str, at_least: float, bare_at_least: float
+) -> Iterator[Figure]:
     yield _placement_figure(runs, operation, f"`{operation}` of a browser", at_least)
-    yield _placement_figure(runs, f"bare {operation}", f"bare `{operation}`", None)
+    yield _placement_figure(runs, f"bare {operation}", f"bare `{operation}`", bare_at_least)
     yield _open_loop_figure(runs, operation, f"`{operation}` of a browser", "nginx")
 
 
-def _placement_figure(runs: Runs, name: str, what: str, at_least: float | None) -> Figure:
+def _placement_figure(runs: Runs, name: str, what: str, at_least: float) -> Figure:
     bare, ours = runs[f"{name} peer"], runs[name]
     rate, bare_rate = median(ours, "answers_per_s"), median(bare, "answers_per_s")
     return Figure(
