@@ -17,8 +17,8 @@ from tests.support.example_run import StartRun
 from tests.support.example_run import start_run as start_run
 from tests.support.front_metrics import passed_besides_creation
 
-_MESSAGES: Final = 200
-"""Messages that each player receives, 20 in a second."""
+_MESSAGES: Final = 60 * 20
+"""Messages that each player receives in a minute."""
 
 
 @pytest.mark.full

@@ -76,8 +76,9 @@ def players(stage: Stage) -> Iterator[Players]:
         yield players
 
 
-def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage) -> None:
-    with contextlib.closing(stage.bots("large", 8, seconds=4)) as bots:
+@pytest.mark.parametrize("seconds", [4, pytest.param(60, marks=pytest.mark.full)])
+def test_find_starts_a_lobby_and_bots_play_through_edge_guard(stage: Stage, seconds: int) -> None:
+    with contextlib.closing(stage.bots("large", 8, seconds=seconds)) as bots:
         report = bots.report()
     assert (report["joined"], report["played"], report["failures"]) == (8, 8, {})
     [lobby_id] = report["lobbies"]
