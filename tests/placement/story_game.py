@@ -240,6 +240,17 @@ class StoryGame:
         until(lambda: self.is_reached(record))
         return record
 
+    def run_program(self, *command: str, memory_mb: int, **files: bytes) -> list[str]:
+        """Runs a program that must exit with 0, and returns the lines of its standard output."""
+        archive = game_programs.program_archive(command, files)
+        build_id = game_programs.upload_build(self._cloud.good, GAME, archive)
+        resources = {"cpu": 200, "memory": memory_mb}
+        server_id = self.create(runtime={"build": build_id}, resources=resources)["id"]
+        until(lambda: self.server_end(server_id))
+        end = self.server_end(server_id)
+        assert end == End("destroyed", exit_code=0), (end, self.lines(server_id, "std_err"))
+        return self.lines(server_id)
+
     def destroy(self, server_id: str, timeout_ms: int | None = None) -> None:
         query = {} if timeout_ms is None else {"override_kill_timeout": timeout_ms}
         self._cloud.good("DELETE", f"{self._environment}/servers/{server_id}", **query)
