@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from bench.http_load import send_all, share
-from bench.kubernetes_scene import GAME, HALL, PLANES, Scene, open_scene
+from bench.kubernetes_scene import DUEL, GAME, HALL, MATCH, PLANES, Scene, open_scene
 from bench.lobby_changes import LobbyChanges
 from bench.machine import Bench, loaded
 from bench.results import Figure, Result, Run, WrongAnswer, median
@@ -50,13 +50,13 @@ def run(bench: Bench) -> Result:
     lobbies, nodes = int(LOBBIES * bench.size), int(NODES * bench.size)
     base: list[Run] = []
     with open_scene(folder, 1, "one") as one:
-        _fill(one, 1, lobbies)
-        base += _finds_alone(one)
+        fill(one, 1, lobbies)
+        base += finds_alone(one)
         with open_scene(folder, nodes, "many") as many:
-            filled = _fill(many, nodes, lobbies)
-            changed = _measure_changes(many, lobbies, bench.size)
-            saturated = _saturate(many, lobbies, bench.size)
-        base += _finds_alone(one)
+            filled = fill(many, nodes, lobbies)
+            changed = measure_changes(many, lobbies, CHANGES_PER_S * bench.size, bench.size)
+            saturated = saturate(many, lobbies, bench.size)
+        base += finds_alone(one)
     return Result(
         NAME,
         _figures(filled, changed, saturated, base),
@@ -65,7 +65,7 @@ def run(bench: Bench) -> Result:
     )
 
 
-def _fill(scene: Scene, nodes: int, lobbies: int) -> Run:
+def fill(scene: Scene, nodes: int, lobbies: int) -> Run:
     """Connects all nodes, starts the lobbies that stay, and returns their cost."""
     before = scene.memory_mib()
     scene.wait_for_parts(nodes)
@@ -76,6 +76,8 @@ def _fill(scene: Scene, nodes: int, lobbies: int) -> Run:
     run = scene.start_lobbies(lobbies - 1)
     scene.wait_for_pods(lobbies)
     filled, cpu_s = scene.memory_mib(), scene.cpu_s()
+    run |= {"lobbies_per_s": (lobbies - 1) / run["seconds"]}
+    run |= {f"{name}_cores": one for name, one in _shares(began, cpu_s, run["seconds"]).items()}
     for plane in PLANES:
         run |= {
             f"{plane}_idle_cores": idle[plane],
@@ -84,8 +86,7 @@ def _fill(scene: Scene, nodes: int, lobbies: int) -> Run:
             f"{plane}_kib_of_a_lobby": (filled[plane] - connected[plane]) * _MIB / lobbies,
             f"{plane}_cpu_ms_of_a_start": (cpu_s[plane] - began[plane]) * 1_000 / lobbies,
         }
-    report = scene.cluster.report()
-    return run | {"pod_bytes": report["pod_bytes"], "nodes": report["nodes"]}
+    return run | scene.cluster.report()
 
 
 def _idle(scene: Scene) -> Mapping[str, float]:
@@ -95,7 +96,8 @@ def _idle(scene: Scene) -> Mapping[str, float]:
     return _shares(cpu_s, scene.cpu_s(), time.monotonic() - began_s)
 
 
-def _finds_alone(scene: Scene) -> list[Run]:
+def finds_alone(scene: Scene) -> list[Run]:
+    """Measures finds of existing lobbies without changes."""
     scene.service.wait_for_facts()
     with _preferred():
         return [loaded(lambda: _finds(scene)) for _ in range(_BASE_WINDOWS)]
@@ -136,7 +138,14 @@ async def _lags(scene: Scene, seconds: float) -> float:
     return worst_s
 
 
-def _measure_changes(scene: Scene, lobbies: int, size: float) -> Run:
+def measure_changes(
+    scene: Scene,
+    lobbies: int,
+    changes_per_s: float,
+    size: float,
+    modes: Sequence[str] = (DUEL, MATCH),
+) -> Run:
+    """Starts and ends lobbies at a rate, with finds and reads beside them, and returns the cost."""
     seconds = SECONDS if size == 1.0 else _TRIAL_S
 
     async def finds() -> list[Run]:
@@ -144,8 +153,8 @@ def _measure_changes(scene: Scene, lobbies: int, size: float) -> Run:
 
     async def all_at_once() -> Run:
         changes = LobbyChanges(scene)
-        starts_per_s = CHANGES_PER_S * size / 2
-        starting = asyncio.create_task(changes.at_rate(starts_per_s, _WARM_UP_S + seconds))
+        starts = changes.at_rate(changes_per_s / 2, _WARM_UP_S + seconds, modes)
+        starting = asyncio.create_task(starts)
         await asyncio.sleep(_WARM_UP_S)
         scene.begin_peaks()
         cpu_s, ended, began_s = scene.cpu_s(), changes.ended, time.monotonic()
@@ -161,7 +170,7 @@ def _measure_changes(scene: Scene, lobbies: int, size: float) -> Run:
         changes.close()
         return {
             "changes_per_s": count / took_s,
-            "required_changes_per_s": 0.98 * CHANGES_PER_S * size,
+            "required_changes_per_s": 0.98 * changes_per_s,
             **{f"{name}_cores": cores for name, cores in shares.items()},
             **{f"{plane}_peak_mib": peaks[plane] for plane in PLANES},
             "find_p99_us": median(results[0], "p99_us"),
@@ -179,7 +188,9 @@ def _measure_changes(scene: Scene, lobbies: int, size: float) -> Run:
     return _with_cluster_times(scene, run, lobbies)
 
 
-def _saturate(scene: Scene, lobbies: int, size: float) -> Run:
+def saturate(scene: Scene, lobbies: int, size: float) -> Run:
+    """Starts and ends lobbies without a pause, and returns the rate and what is busy."""
+
     async def work() -> Run:
         changes = LobbyChanges(scene)
         cpu_s, began_s = scene.cpu_s(), time.monotonic()
@@ -220,33 +231,35 @@ def _answer_times(changes: LobbyChanges) -> Run:
 def _with_cluster_times(scene: Scene, run: Run, lobbies: int) -> Run:
     """Adds the times of the Pods. Raises WrongAnswer if a Pod is missing or too many."""
     scene.wait_for_pods(lobbies)
-    cluster, parts = scene.cluster.report(), scene.report_of_parts()
+    parts = scene.report_of_parts()
     started_s: Mapping[str, float] = run.pop("started_s")
-    if missing := started_s.keys() - cluster["created_s"].keys():
+    if missing := started_s.keys() - parts["created_s"].keys():
         raise WrongAnswer(f"{len(missing)} lobbies started without a Pod")
     if parts["failures"]:
         raise WrongAnswer(f"{parts['failures']} requests of nodes failed")
-    created = sorted(cluster["created_s"][name] - at for name, at in started_s.items())
+    created = sorted(parts["created_s"][name] - at for name, at in started_s.items())
     served = sorted(
-        at - cluster["running_s"][name]
-        for name, at in parts["served_s"].items()
-        if name in started_s
+        at - parts["running_s"][name] for name, at in parts["served_s"].items() if name in started_s
     )
     return run | {
         "create_p50_ms": share(created, 0.5) * 1_000,
         "create_p99_ms": share(created, 0.99) * 1_000,
         "watch_p50_ms": share(served, 0.5) * 1_000,
         "watch_p99_ms": share(served, 0.99) * 1_000,
-        "requests": cluster["requests"],
-        "pod_changes": cluster["changes"],
+        **scene.cluster.report(),
     }
+
+
+def busiest(run: Run) -> str:
+    """Returns which program had most processor time, and how much."""
+    cores = {name: cores for name, cores in run.items() if name.endswith("_cores")}
+    del cores["service_cores"]
+    name = max(cores, key=cores.__getitem__)
+    return f"busiest: {name.removesuffix('_cores')} with {cores[name]:.2f} cores"
 
 
 def _figures(filled: Run, changed: Run, saturated: Run, base: Sequence[Run]) -> list[Figure]:
     base_us = statistics.median(run["p99_us"] for run in base)
-    busiest = max(
-        ("control", "data", "cluster", "parts"), key=lambda one: saturated[f"{one}_cores"]
-    )
     memory = [
         f"{plane} {filled[f'{plane}_mib_before']:.0f} MiB, nodes {filled[f'{plane}_mib_of_nodes']:.0f} MiB"
         for plane in PLANES
@@ -264,8 +277,8 @@ def _figures(filled: Run, changed: Run, saturated: Run, base: Sequence[Run]) -> 
         Figure("changes a second", changed["changes_per_s"], "/s", at_least=changed["required_changes_per_s"]),
         Figure("find of existing lobbies beside changes, p99", changed["find_p99_us"] / base_us, "×", at_most=2.0,
                note=f"{changed['find_p99_us'] / 1e3:.2f} of {base_us / 1e3:.2f} ms on one node without changes"),
-        Figure("create until the request for its Pod, p50", changed["create_p50_ms"], "ms"),
-        Figure("create until the request for its Pod, p99", changed["create_p99_ms"], "ms"),
+        Figure("create until a watch sees its Pod, p50", changed["create_p50_ms"], "ms"),
+        Figure("create until a watch sees its Pod, p99", changed["create_p99_ms"], "ms"),
         Figure("running Pod until its node has the route, p50", changed["watch_p50_ms"], "ms"),
         Figure("running Pod until its node has the route, p99", changed["watch_p99_ms"], "ms"),
         Figure("read of the control plane, p99", changed["read_p99_us"] / 1e3, "ms",
@@ -274,5 +287,5 @@ def _figures(filled: Run, changed: Run, saturated: Run, base: Sequence[Run]) -> 
         Figure("memory of a lobby in the control plane", filled["control_kib_of_a_lobby"], "KiB"),
         Figure("memory of a lobby in the data plane", filled["data_kib_of_a_lobby"], "KiB"),
         Figure("changes a second without a pause", saturated["changes_per_s"], "/s",
-               note=f"{CALLERS} callers; busiest: {busiest} with {saturated[f'{busiest}_cores']:.2f} cores"),
+               note=f"{CALLERS} callers; {busiest(saturated)}"),
     ]  # fmt: skip

@@ -1,7 +1,7 @@
-"""A service with game servers as Pods, a cluster of simulated nodes, and its lobbies.
+"""A service with game servers as Pods, and its lobbies.
 
 The service is on its core. The cluster, the parts of the service on the nodes, and the game servers are processes on
-the load's core.
+the load's core. The cluster is an API server of the tests with simulated nodes, or that of `bench/kwok_cluster.py`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tarfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bench.machine import LOAD_CORE, ROOT, cpu_seconds, on_core, python
 from bench.processes import begin_peak, end, memory_kib, wait_for
@@ -53,16 +53,35 @@ lobby_memory_mb = 1_000_000_000
 _BUILD: Final = {"command": ["./server"]}
 
 
-class Cluster:
-    """Address of an API server, with a kubeconfig, and the report of what it has seen."""
+class Cluster(Protocol):
+    """An API server with its nodes."""
+
+    @property
+    def kubeconfig(self) -> Path: ...
+
+    def report(self) -> Run:
+        """Returns what the cluster knows of its objects and requests."""
+        ...
+
+    def cpu_s(self) -> dict[str, float]:
+        """Returns the processor time of each program."""
+        ...
+
+
+class SimulatedCluster:
+    """The process with the API server of the tests and its simulated nodes."""
 
     def __init__(self, folder: Path, kubeconfig: Path, process: subprocess.Popen[bytes]) -> None:
         self.kubeconfig = kubeconfig
         self._folder = folder
-        self.process = process
+        self._process = process
 
-    def report(self) -> Any:
-        return read_report(self.process, self._folder / "cluster.json")
+    def report(self) -> Run:
+        report: Run = read_report(self._process, self._folder / "cluster.json")
+        return report
+
+    def cpu_s(self) -> dict[str, float]:
+        return {"cluster": cpu_seconds(self._process.pid)}
 
 
 class Scene:
@@ -97,11 +116,11 @@ class Scene:
             begin_peak(self.pids[plane])
 
     def cpu_s(self) -> dict[str, float]:
-        """Returns the processor time of each plane, of the whole service, and of the simulation."""
+        """Returns the processor time of each plane, of the whole service, and of the load's core."""
         return {
             **{plane: cpu_seconds(self.pids[plane]) for plane in PLANES},
             "service": self.service.cpu_s(),
-            "cluster": cpu_seconds(self.cluster.process.pid),
+            **self.cluster.cpu_s(),
             "parts": cpu_seconds(self.parts.pid),
         }
 
@@ -136,13 +155,17 @@ class Scene:
         return {"seconds": time.monotonic() - began_s}
 
     def wait_for_pods(self, count: int) -> None:
-        _wait(lambda: len(self.cluster.report()["pods"]) == count, f"there are not {count} Pods")
+        _wait(lambda: len(self.report_of_parts()["pods"]) == count, f"there are not {count} Pods")
+
+
+def node_names(count: int) -> list[str]:
+    return [f"f{number:04d}" for number in range(1, count + 1)]
 
 
 @contextlib.contextmanager
 def open_scene(folder: Path, nodes: int, name: str) -> Iterator[Scene]:
     """Starts a simulated cluster, a service, and its parts on the nodes."""
-    names = [f"f{number:04d}" for number in range(1, nodes + 1)]
+    names = node_names(nodes)
     with (
         running_cluster(folder / f"{name}-cluster", names) as cluster,
         open_service(folder, cluster, names, name) as scene,
@@ -151,7 +174,7 @@ def open_scene(folder: Path, nodes: int, name: str) -> Iterator[Scene]:
 
 
 @contextlib.contextmanager
-def running_cluster(folder: Path, names: Sequence[str]) -> Iterator[Cluster]:
+def running_cluster(folder: Path, names: Sequence[str]) -> Iterator[SimulatedCluster]:
     folder.mkdir(parents=True, exist_ok=True)
     for old in ("api.json", "cluster.json"):
         (folder / old).unlink(missing_ok=True)
@@ -163,7 +186,7 @@ def running_cluster(folder: Path, names: Sequence[str]) -> Iterator[Cluster]:
     try:
         wait_for(folder / "api.json", process, folder / "cluster.log")
         url = json.loads((folder / "api.json").read_text())["url"]
-        yield Cluster(folder, _kubeconfig(folder, url), process)
+        yield SimulatedCluster(folder, _kubeconfig(folder, url), process)
     finally:
         end(process)
 

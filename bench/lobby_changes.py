@@ -1,13 +1,11 @@
-"""Load of starts and ends of lobbies, in an open or a closed loop.
-
-Each response is checked. Half of the lobbies end by themselves, and the load removes the others.
-"""
+"""Load of starts and ends of lobbies, in an open or a closed loop. Each response is checked."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from bench.http_load import Request, ResponseReader
@@ -61,15 +59,18 @@ class LobbyChanges:
             for mode in (DUEL, MATCH)
         }
 
-    async def at_rate(self, starts_per_s: float, seconds: float) -> None:
-        """Starts lobbies at a fixed rate, and ends each after its lifetime."""
+    async def at_rate(self, starts_per_s: float, seconds: float, modes: Sequence[str]) -> None:
+        """Starts lobbies of these modes at a fixed rate, and ends each after its lifetime.
+
+        Lobbies of the mode `MATCH` end by themselves, and the load removes the others.
+        """
         began_s = time.monotonic()
         async with asyncio.TaskGroup() as group:
             for number in range(int(starts_per_s * seconds)):
                 delay_s = began_s + number / starts_per_s - time.monotonic()
                 if delay_s > 0:
                     await asyncio.sleep(delay_s)
-                group.create_task(self._live(MATCH if number % 2 else DUEL))
+                group.create_task(self._live(modes[number % len(modes)]))
 
     async def with_callers(self, callers: int, seconds: float) -> None:
         """Each caller starts a lobby, removes it, and starts the next one."""

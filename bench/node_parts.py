@@ -1,8 +1,8 @@
 """Process with the parts of the service on many nodes: `python -m bench.node_parts`.
 
 Each part follows the routes of its node over its own connection with mutual TLS. It serves no port.
-The process also acts for the game servers: it reports each one with a running Pod ready. SIGUSR1 writes
-what it has seen so far into `parts.json`.
+The process also acts for the game servers: it reports each one with a running Pod ready. A watch of the API server
+says when each Pod was created and began to run. SIGUSR1 writes what it has seen so far into `parts.json`.
 """
 
 from __future__ import annotations
@@ -87,18 +87,26 @@ class GameServers:
         self._url = f"http://{address}{_READY}"
         self._session = session
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self.created_s: Final[dict[str, float]] = {}
+        self.running_s: Final[dict[str, float]] = {}
+        """When the watch saw each Pod first, and when the Pod had begun to run, by `time.monotonic`."""
+        self.pods: Final[set[str]] = set()
         self.ready = 0
         self.refusals: list[str] = []
 
     def observe(self, found: Object) -> None:
         name, state = found["metadata"]["name"], pod_state(found)
+        self.pods.add(name)
+        self.created_s.setdefault(name, time.monotonic())
         if state.started_ms is None or state.is_deleting or name in self._tasks:
             return
+        self.running_s[name] = time.monotonic()
         variables = {one["name"]: one["value"] for one in found["spec"]["containers"][0]["env"]}
         report = self._report_ready(variables["HOSTING_LOBBY_TOKEN"])
         self._tasks[name] = asyncio.create_task(report)
 
     def observe_gone(self, name: str, uid: str, last: Object | None) -> None:
+        self.pods.discard(name)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
 
@@ -130,6 +138,9 @@ async def _live(arguments: argparse.Namespace) -> None:
 
         def report() -> dict[str, Any]:
             return {
+                "pods": sorted(servers.pods),
+                "created_s": servers.created_s,
+                "running_s": servers.running_s,
                 "served_s": served_s,
                 "following": sum(one.has_answer for one in routes),
                 "failures": sum(one.failures for one in routes),

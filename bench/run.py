@@ -23,6 +23,7 @@ from bench import (
     isolation,
     journal,
     kubernetes,
+    kubernetes_nodes,
     kubernetes_scale,
     lists,
     lobbies,
@@ -59,7 +60,10 @@ _PLAYERS = (
     ),
     *(front, passing, neighbours, silence, kubernetes),
 )
-_CONTROL = (versions, changes, owner, lists, watches, uploads, backup, ready, kubernetes_scale)
+_CONTROL = (
+    *(versions, changes, owner, lists, watches, uploads, backup, ready),
+    *(kubernetes_scale, kubernetes_nodes),
+)
 BENCHMARKS = {module.NAME: module.run for module in (*_PLAYERS, *_CONTROL)}
 BUSY_SHARE_MAX = 0.1
 
@@ -107,7 +111,7 @@ def _arguments() -> argparse.Namespace:
         "--size",
         type=float,
         default=1.0,
-        help="share of the full size of `backup` and `kubernetes-scale`, for a trial",
+        help="share of the full size of `backup`, `kubernetes-scale` and `kubernetes-nodes`, for a trial",
     )
     parser.add_argument(
         "--baseline",

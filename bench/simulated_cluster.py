@@ -9,7 +9,6 @@ import argparse
 import asyncio
 import json
 import ssl
-import time
 from collections import Counter
 from pathlib import Path
 from typing import Any, Final
@@ -18,44 +17,20 @@ import orjson
 import uvloop
 
 from bench.signalled_reports import report_on_signal, write_whole
-from pyservice.kubernetes.api import Object
-from tests.support.kubernetes_api_server import CONFIG_MAPS, NODES, PODS, ApiServer, open_server
+from tests.support.kubernetes_api_server import CONFIG_MAPS, NODES, ApiServer, open_server
 from tests.support.simulated_nodes import SimulatedNodes
 
 _BOOKMARK_S: Final = 30.0
 
 
-class SeenPods:
-    """Times of the first creation of each Pod, by `time.monotonic`."""
-
-    def __init__(self, server: ApiServer, nodes: SimulatedNodes) -> None:
-        self._server = server
-        self._nodes = nodes
-        self._created_s: dict[str, float] = {}
-        self._changes = 0
-        self._act = server.on_change
-        server.on_change = self._note
-
-    def _note(self, path: str, changed: Object) -> None:
-        if path == PODS.path:
-            self._changes += 1
-            self._created_s.setdefault(changed["metadata"]["name"], time.monotonic())
-        self._act(path, changed)
-
-    def report(self) -> dict[str, Any]:
-        server = self._server
-        pods = list(server.pods.values())
-        return {
-            "created_s": self._created_s,
-            "running_s": self._nodes.running_s,
-            "pods": list(server.pods),
-            "nodes": len(server.objects[NODES.path]),
-            "pod_bytes": sum(len(orjson.dumps(pod)) for pod in pods) / max(1, len(pods)),
-            "changes": self._changes,
-            "requests": Counter(f"{one.verb} {one.plural}" for one in server.requests),
-            "waiting_lines": server.waiting_lines,
-            "cpu_s": time.process_time(),
-        }
+def _report(server: ApiServer) -> dict[str, Any]:
+    pods = list(server.pods.values())
+    return {
+        "nodes": len(server.objects[NODES.path]),
+        "pod_bytes": sum(len(orjson.dumps(pod)) for pod in pods) / max(1, len(pods)),
+        "requests": Counter(f"{one.verb} {one.plural}" for one in server.requests),
+        "waiting_lines": server.waiting_lines,
+    }
 
 
 async def _serve(folder: Path, nodes: list[str]) -> None:
@@ -63,8 +38,8 @@ async def _serve(folder: Path, nodes: list[str]) -> None:
     tls.load_cert_chain(folder / "api" / "tls.crt", folder / "api" / "tls.key")
     async with open_server(tls) as server:
         server.put(CONFIG_MAPS, {"metadata": {"name": "hosting-game-servers"}})
-        seen = SeenPods(server, SimulatedNodes(server, nodes))
-        report_on_signal(folder / "cluster.json", seen.report)
+        SimulatedNodes(server, nodes)
+        report_on_signal(folder / "cluster.json", lambda: _report(server))
         write_whole(folder / "api.json", json.dumps({"url": server.url}))
         while True:
             await asyncio.sleep(_BOOKMARK_S)

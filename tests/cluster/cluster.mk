@@ -32,6 +32,11 @@ $(CLUSTER)/bin/helm: $(addprefix $(CLUSTER_SOURCES)/helm/,go.mod go.sum)
 	@mkdir -p $(@D)
 	@CGO_ENABLED=0 scripts/step "Helm" $(CLUSTER)/helm.log go build -C $(<D) -trimpath -ldflags "-s -w $(HELM_FLAGS)" -o $(abspath $@) helm.sh/helm/v3/cmd/helm
 
+# Simulated nodes for the benchmark `kubernetes-nodes`. The tests do not need them.
+$(CLUSTER)/bin/kwok: $(addprefix $(CLUSTER_SOURCES)/kwok/,go.mod go.sum)
+	@mkdir -p $(@D)
+	@CGO_ENABLED=0 scripts/step "kwok" $(CLUSTER)/kwok.log go build -C $(<D) -trimpath -ldflags "-s -w" -o $(abspath $@) sigs.k8s.io/kwok/cmd/kwok
+
 $(CLUSTER)/bin/pause: $(CLUSTER_SOURCES)/pause.c
 	@mkdir -p $(@D)
 	@cc -std=c11 -D_DEFAULT_SOURCE -Os -static -s -Wall -Wextra -Werror -o $@ $<

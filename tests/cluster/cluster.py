@@ -16,7 +16,7 @@ import httpx
 
 from tests.cluster.cluster_files import BIN, FOLDER
 from tests.cluster.control_groups import processes_with_groups, remove_groups
-from tests.cluster.control_plane import ControlPlane
+from tests.cluster.control_plane import LOST_NODE_S, ControlPlane
 from tests.cluster.image_store import update_image_store
 from tests.cluster.machines import START_S, network_of
 from tests.cluster.node import Node
@@ -33,12 +33,13 @@ class Cluster:
     """Control plane and nodes. `stop` removes everything, also after a failed start.
 
     If the process of the tests dies, the kernel ends all processes of the cluster.
+    Kubernetes takes a node for lost that is silent for `lost_node_s`.
     """
 
-    def __init__(self, count: int = 2) -> None:
+    def __init__(self, count: int = 2, lost_node_s: int = LOST_NODE_S) -> None:
         self._folder = folder = FOLDER / f"{RUN_PREFIX}{os.getpid()}"
         names = [f"n{number}" for number in range(1, count + 1)]
-        self._control_plane = ControlPlane(folder, names)
+        self._control_plane = ControlPlane(folder, names, lost_node_s)
         self._nodes = {
             name: Node(folder, number, self._control_plane) for number, name in enumerate(names, 1)
         }
@@ -104,6 +105,14 @@ class Cluster:
 
     def restart_api_server(self) -> None:
         self._control_plane.restart_api()
+
+    def start_program(self, program: str, *flags: str) -> None:
+        """Starts a program of `BIN` beside the control plane."""
+        self._control_plane.spawn(program, *flags)
+
+    def control_plane_programs(self) -> dict[str, int]:
+        """Returns the process ids of the programs of the control plane, by name."""
+        return self._control_plane.machine.programs()
 
     def processes_on(self, node: str) -> dict[int, str]:
         """Returns the commands of all processes on a node and in its Pods, by process id."""

@@ -30,17 +30,18 @@ _SPEAKERS: Final = {
 """User and group of each file with credentials."""
 _EVICTION_S: Final = 2
 """Time after which Pods leave a node that is lost, unless they tolerate it longer."""
-_LOST_NODE_S: Final = 6
+LOST_NODE_S: Final = 6
 """Time after which a silent node is lost."""
 
 
 class ControlPlane:
     """Machine with the programs of the control plane, and with the bridge between the nodes."""
 
-    def __init__(self, folder: Path, nodes: Sequence[str]) -> None:
+    def __init__(self, folder: Path, nodes: Sequence[str], lost_node_s: int) -> None:
         self.machine = Machine("control-plane", folder / "control-plane")
         self._folder = self.machine.folder
         self._nodes = nodes
+        self._lost_node_s = lost_node_s
         self._tokens = {name: secrets.token_hex(16) for name in (*_SPEAKERS, *nodes)}
 
     @property
@@ -86,7 +87,7 @@ class ControlPlane:
             *(f"--listen-peer-urls={peers}", f"--initial-advertise-peer-urls={peers}"),
             f"--initial-cluster=default={peers}",
         )
-        self._spawn("kube-apiserver", *self._api_flags())
+        self.spawn("kube-apiserver", *self._api_flags())
 
     def wait_api(self) -> None:
         with network_of(self.machine), self.client() as client:
@@ -95,18 +96,18 @@ class ControlPlane:
     def start_controllers(self) -> None:
         """Starts the controllers and the scheduler, and waits until Pods can be created."""
         controllers, scheduler = self.credentials("controllers"), self.credentials("scheduler")
-        self._spawn(
+        self.spawn(
             *("kube-controller-manager", "--leader-elect=false", "--bind-address=127.0.0.1"),
             *_credential_flags(controllers),
             f"--service-account-private-key-file={self._folder / 'accounts.key'}",
             *(f"--root-ca-file={self.authority}", f"--cluster-cidr={POD_NETWORK}"),
             *("--allocate-node-cidrs=false", "--node-monitor-period=1s"),
-            f"--node-monitor-grace-period={_LOST_NODE_S}s",
+            f"--node-monitor-grace-period={self._lost_node_s}s",
             # Of two nodes, a lost one is half of the zone, in which evictions stop by default.
             *("--node-eviction-rate=100", "--secondary-node-eviction-rate=100"),
             "--unhealthy-zone-threshold=1",
         )
-        self._spawn(
+        self.spawn(
             *("kube-scheduler", "--leader-elect=false", "--bind-address=127.0.0.1"),
             *_credential_flags(scheduler),
         )
@@ -122,11 +123,12 @@ class ControlPlane:
 
     def restart_api(self) -> None:
         """Starts again what `stop_api` has ended, and waits until the API server answers."""
-        self._spawn("kube-apiserver", *self._api_flags())
+        self.spawn("kube-apiserver", *self._api_flags())
         self.wait_api()
         self.start_controllers()
 
-    def _spawn(self, program: str, *flags: str) -> None:
+    def spawn(self, program: str, *flags: str) -> None:
+        """Starts a program of `BIN` on this machine."""
         self.machine.spawn(program, BIN / program, *flags)
 
     def _is_ready(self, client: httpx.Client) -> bool:

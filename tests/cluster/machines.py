@@ -92,6 +92,10 @@ class Machine:
         os.kill(_child_of(process), number)
         process.wait()
 
+    def programs(self) -> dict[str, int]:
+        """Returns the process ids of the programs that were started here."""
+        return {name: _child_of(process) for name, process in self._processes.items()}
+
     def processes(self) -> dict[int, str]:
         """Returns the commands of all processes of this machine and its containers, by process id."""
         parents, commands = {}, {}

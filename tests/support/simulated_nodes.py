@@ -35,8 +35,6 @@ class SimulatedNodes:
     """Nodes that all receive the same number of Pods."""
 
     def __init__(self, server: ApiServer, names: Sequence[str], delays: Delays = Delays()) -> None:
-        self.running_s: Final[dict[str, float]] = {}
-        """When each Pod began to run, by `time.monotonic`."""
         self._server = server
         self._delays = delays
         self._names = itertools.cycle(names)
@@ -75,7 +73,6 @@ class SimulatedNodes:
             return
         name, number = _name(pod), next(self._numbers)
         started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        self.running_s[name] = time.monotonic()
         self._server.run(
             name, f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}", started
         )
