@@ -75,11 +75,12 @@ fn processes_that_outlive_a_signalled_main_process_are_signalled_at_its_end() {
 #[test]
 fn processes_that_outlive_the_main_process_are_killed_at_the_timeout() {
     for mode in available_modes() {
-        let script = "setsid sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.01; done'& wait";
+        let script = "setsid sh -c 'trap \"\" TERM; echo up; while kill -0 $PPID; do sleep 0.01; done; \
+                      echo alone; while :; do sleep 0.01; done' 2>/dev/null & wait";
         let run = Run::new(mode, script, &[]).started();
         run.wait_for_line("o up");
         run.send_command("stop 3600000");
-        crate::run_fixture::wait_until(|| run.state()["status"] == "stopping", "it is stopping");
+        run.wait_for_line("o alone");
         run.send_command("stop 50");
         let state = run.wait_ended();
         assert_eq!((state["exit_code"].as_str(), state["reason"].as_str()), ("143", "stopped"), "{mode:?}");
