@@ -8,7 +8,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, get_args
 
 from pyservice.kubernetes.api import Object
 from pyservice.kubernetes.build_fetch import BUILD, MODULE, SCRATCH, START, BuildFetch
@@ -25,7 +25,7 @@ from pyservice.runtime.process_environment import (
     port_variables,
 )
 from pyservice.runtime.run_layout import CannotRun
-from pyservice.runtime.run_requests import Resources, RunPlacement, RunRequest
+from pyservice.runtime.run_requests import OwnerKind, Resources, RunPlacement, RunRequest
 from pyservice.runtime.scratch_folders import SCRATCH_BYTES_MAX, SCRATCH_BYTES_MIN
 from pyservice.settings.kubernetes_section import KubernetesSettings, RegionNodes
 
@@ -158,8 +158,10 @@ class PodNote:
         text = (pod["metadata"].get("annotations") or {}).get(RUN_REQUEST) or ""
         try:
             fields = json.loads(text)
+            if fields["owner"] not in get_args(OwnerKind):
+                return None
             return cls(RunPlacement.of(fields), str(fields["region"]), str(fields["group_id"]))
-        except (KeyError, TypeError, ValueError):
+        except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
             return None
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -21,6 +21,8 @@ from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.run_layout import CannotRun
 from pyservice.runtime.run_requests import PortRequest, Resources, RunRequest
 from tests.support.pod_requests import BUILD, pod_template, run_request
+
+NOTE: Final = json.loads(pod_note(run_request(), BUILD).encode())
 
 
 def manifest(
@@ -84,7 +86,15 @@ def test_note_brings_back_what_a_new_control_plane_must_know() -> None:
     }
 
 
-@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}", '{"owner": "lobby"}', "null"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(None, "", "{", "[]", "{}", '{"owner": "lobby"}', "null"),
+        json.dumps({**NOTE, "ports": []}),
+        json.dumps({**NOTE, "owner": "group"}),
+        pytest.param("[" * 200_000, id="nested"),
+    ],
+)
 def test_illegible_note_is_none(text: str | None) -> None:
     pod = manifest()
     pod["metadata"]["annotations"][RUN_REQUEST] = text
