@@ -8,6 +8,7 @@ that is stopped has a finalizer for it.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -300,7 +301,7 @@ class PodLifecycle:
     async def _send(self, manifest: Object) -> RunEnd | None:
         """Requests the Pod until it exists. Returns the end of a run that the cluster refuses."""
         context, backoff, loop = self._context, Backoff(_API_RETRIES_S), asyncio.get_running_loop()
-        name_until_s = loop.time() + NAME_TIMEOUT_S
+        name_until_s, failing_until_s = loop.time() + NAME_TIMEOUT_S, math.inf
         while True:
             try:
                 # No attempt is interrupted, because a cut one may still create the Pod.
@@ -318,7 +319,14 @@ class PodLifecycle:
                     if loop.time() > name_until_s:
                         sentence = "another Pod with the id of this run exists, and does not end"
                         return RunEnd("lost", message=sentence)
-            if failure.is_final:
+            # A proxy gives no reason, nor does an API server without its database. Both come back.
+            if failure.reason:
+                self.pod = PodState("", problem=refusal_end(failure).message)
+            if failure.status < 500 or not failure.reason:
+                failing_until_s = math.inf
+            else:
+                failing_until_s = min(failing_until_s, loop.time() + context.pending_s)
+            if failure.is_final or loop.time() >= failing_until_s:
                 return refusal_end(failure)
             self._note(failure, backoff)
             delay_s = backoff.next_s()

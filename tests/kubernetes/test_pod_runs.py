@@ -282,6 +282,24 @@ async def test_refused_run_ends_with_the_reason_of_the_server(
     assert scene.runs.failed_starts[reason] == 1
 
 
+async def test_run_ends_if_its_creation_fails_for_too_long(
+    scene: Scene, server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyservice.kubernetes.pod_lifecycle._API_RETRIES_S", (0.05,))
+    monkeypatch.setattr(scene.runs, "pending_s", 0.2)
+    server.is_away = True
+    request = scene.want()
+    await until_met(lambda: len(server.seen("create")) > 8)
+    server.is_away, server.creation_failure = False, ("", "etcdserver: request timed out")
+    await until_met(lambda: len(server.seen("create")) > 16)
+    run = scene.runs.runs[request.id]
+    server.creation_failure = ("InternalError", 'failed calling webhook "policy.example.com"')
+    sentence = 'the cluster refuses the Pod: failed calling webhook "policy.example.com"'
+    await until_met(lambda: run.pod.problem == sentence)
+    end = await scene.end(request)
+    assert (end.reason, end.message) == ("exec_failed", sentence)
+
+
 async def test_pod_without_room_ends_with_what_the_nodes_lack(server: ApiServer) -> None:
     async with open_scene(server, pending_ms=1_000) as scene:
         request = await scene.created()

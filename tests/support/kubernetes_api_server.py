@@ -67,6 +67,8 @@ class ApiServer:
         """Limit of Pods by a quota."""
         self.webhook_refusal: str | None = None
         """Sentence with which an admission webhook refuses new objects."""
+        self.creation_failure: tuple[str, str] | None = None
+        """Reason and message of the status 500 that answers each creation."""
         self.is_away = False
         """Whether each request ends without an answer."""
         self.answering = asyncio.Event()
@@ -297,6 +299,8 @@ class ApiServer:
                 "Forbidden",
                 f'admission webhook "policy.example.com" denied the request: {self.webhook_refusal}',
             )
+        if self.creation_failure is not None:
+            raise _Refused(500, *self.creation_failure)
         if name in self.objects.get(path, {}):
             raise _Refused(409, "AlreadyExists", f'{plural} "{name}" already exists')
         count = len(self.objects.get(path, {}))
