@@ -68,6 +68,8 @@ _API_RETRIES_S: Final = doubling(0.1, 5.0)
 _ERROR_DELAYS_S: Final = doubling(1.0, 30.0)
 _UNEXPECTED_MAX: Final = 3
 _PORTS_EXHAUSTED: Final = "PORTS_EXHAUSTED"
+_PORTS_ELSEWHERE: Final = "IN_USE"
+"""Code of the data plane for ports that players may know at another node."""
 _OWNER_ENDED: Final = ("MATCHMAKER_LOBBY_STOPPED", "MATCHMAKER_LOBBY_NOT_FOUND", "SERVER_NOT_FOUND")
 """Codes of the data plane for ports of a lobby or server that has ended."""
 
@@ -401,6 +403,9 @@ class PodLifecycle:
             if (code := await self._retry(lambda: self._bind_ports(node))) in _OWNER_ENDED:
                 self.stop(None)
                 return None
+            if code == _PORTS_ELSEWHERE:
+                sentence = f"its Pod came to the node {name}, and its ports are at another node"
+                return self._lost_end(sentence)
             if code:
                 sentence = f"no public port of the node {name} is free"
                 return RunEnd("no_ports", message=sentence, started_ms=self.pod.started_ms)
@@ -417,7 +422,7 @@ class PodLifecycle:
         try:
             await self._context.services.bind_ports(self.id, node.name, node.public_host)
         except ServiceError as error:
-            if error.code in (*_OWNER_ENDED, _PORTS_EXHAUSTED):
+            if error.code in (*_OWNER_ENDED, _PORTS_ELSEWHERE, _PORTS_EXHAUSTED):
                 return error.code
             raise
         return ""

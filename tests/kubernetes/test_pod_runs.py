@@ -356,6 +356,7 @@ async def test_run_behind_the_limit_ends_with_the_problem_of_the_others(
         ("PORTS_EXHAUSTED", ("no_ports", "no public port of the node n1 is free")),
         ("MATCHMAKER_LOBBY_STOPPED", ("stopped", "")),
         ("SERVER_NOT_FOUND", ("stopped", "")),
+        ("IN_USE", ("lost", "its Pod came to the node n1, and its ports are at another node")),
     ],
 )
 async def test_run_without_ports_of_its_node_ends(
