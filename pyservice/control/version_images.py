@@ -29,6 +29,8 @@ class VersionImages:
         self._regions = regions
         self._activated: asyncio.Queue[str] = asyncio.Queue()
         self._permits = FairQueue(_IMAGES_AT_ONCE, _IMAGES_OF_GROUP_AT_ONCE)
+        self._start_permits = FairQueue(_IMAGES_AT_ONCE, _IMAGES_OF_GROUP_AT_ONCE)
+        """Limits of the versions that were active at the start."""
         self._problems: dict[str, str] = {}
 
     def activate(self, version_id: str) -> None:
@@ -42,9 +44,24 @@ class VersionImages:
     async def run(self, pulls: ImagePulls) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(pulls.run())
+            for row in await self._active_versions():
+                group.create_task(self._fetch_at_start(row, pulls))
             while True:
                 version_id = await self._activated.get()
                 group.create_task(self._fetch_all(version_id, pulls))
+
+    async def _active_versions(self) -> Sequence[Record]:
+        try:
+            async with self._database.read() as tx:
+                return await builds.active_versions_with_images(tx)
+        except (ServiceError, Conflict) as error:
+            _log.warning("images of active versions are not fetched", error=str(error))
+            return ()
+
+    async def _fetch_at_start(self, version: Record, pulls: ImagePulls) -> None:
+        """Fetches images again, because an earlier control plane may have ended during a fetch."""
+        async with self._start_permits.permit("", version.group_id):
+            await self._fetch_all(version.version_id, pulls)
 
     async def _fetch_all(self, version_id: str, pulls: ImagePulls) -> None:
         try:

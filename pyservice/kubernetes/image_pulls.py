@@ -67,6 +67,8 @@ class ImagePulls:
         self._flights: SingleFlight[tuple[ImageBuild, str], PullProblem | None] = SingleFlight()
         self._pulls: dict[str, _Pull] = {}
         """Pods at work by name."""
+        self._unneeded: set[str] = set()
+        """UIDs of Pods of an earlier control plane, until they are gone."""
         self._removals: set[asyncio.Task[None]] = set()
 
     async def run(self) -> NoReturn:
@@ -139,7 +141,8 @@ class ImagePulls:
             if failure.reason == "AlreadyExists":
                 try:
                     metadata = (await self._api.get(self._pods, name))["metadata"]
-                    if "deletionTimestamp" not in metadata:
+                    is_leaving = "deletionTimestamp" in metadata
+                    if not is_leaving and metadata["uid"] not in self._unneeded:
                         return str(metadata["uid"])
                 except ApiError as error:
                     if error.status != 404:
@@ -159,12 +162,14 @@ class ImagePulls:
             if not is_leaving or metadata["uid"] == pull.uid:
                 pull.observe(pull_state(found))
         elif not is_leaving:
+            self._unneeded.add(metadata["uid"])
             deletion = delete_unneeded(self._api, self._pods, metadata["name"], metadata["uid"])
             task = asyncio.create_task(deletion)
             self._removals.add(task)
             task.add_done_callback(self._removals.discard)
 
     def observe_gone(self, name: str, uid: str, last: Object | None) -> None:
+        self._unneeded.discard(uid)
         pull = self._pulls.get(name)
         if pull is not None and pull.uid == uid:
             pull.observe(PullState(problem="its Pod was deleted", is_over=True))

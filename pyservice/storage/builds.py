@@ -11,6 +11,7 @@ from pyservice.storage.tables import (
     build_tags,
     builds,
     games,
+    namespaces,
     upload_files,
     uploads,
     version_builds,
@@ -72,6 +73,15 @@ _IMAGES_OF_VERSION = (
     .where(version_builds.c.version_id == bindparam("version_id"), builds.c.kind == IMAGE)
     .order_by(builds.c.build_id)
 )
+_ACTIVE_VERSIONS_WITH_IMAGES = (
+    select(version_builds.c.version_id, games.c.group_id)
+    .join(builds, builds.c.build_id == version_builds.c.build_id)
+    .join(games, games.c.game_id == builds.c.game_id)
+    .join(namespaces, namespaces.c.version_id == version_builds.c.version_id)
+    .where(builds.c.kind == IMAGE)
+    .distinct()
+    .order_by(version_builds.c.version_id.desc())
+)
 
 
 async def add(
@@ -122,6 +132,11 @@ async def archive_with_digest(tx: Transaction, sha256: bytes) -> Record | None:
 async def images_of_version(tx: Transaction, version_id: str) -> Sequence[Record]:
     """Returns the builds of the kind `image` of a version, with the `group_id` of their game."""
     return await tx.all(_IMAGES_OF_VERSION, {"version_id": version_id})
+
+
+async def active_versions_with_images(tx: Transaction) -> Sequence[Record]:
+    """Returns `version_id` and `group_id` of the versions with images in use, newest first."""
+    return await tx.all(_ACTIVE_VERSIONS_WITH_IMAGES)
 
 
 async def of_game(

@@ -89,6 +89,14 @@ def created(server: ApiServer) -> list[Object]:
     return [one.body for one in server.seen("create")]
 
 
+async def blocked_pull(server: ApiServer, pulls: ImagePulls) -> asyncio.Task[list[PullProblem]]:
+    """Returns a pull with a Pod on each of three nodes."""
+    pulling = asyncio.create_task(pulls.pull(BUILD, ["local"]))
+    await until_met(lambda: len(server.pods) == 3)
+    assert await is_blocked(pulling)
+    return pulling
+
+
 async def test_each_ready_node_fetches_the_image_once(
     server: ApiServer, cluster: Cluster, api: KubernetesApi
 ) -> None:
@@ -184,14 +192,27 @@ async def test_left_over_pods_are_deleted_after_a_restart(
 ) -> None:
     cluster.is_working = False
     async with running(api) as pulls:
-        pulling = asyncio.create_task(pulls.pull(BUILD, ["local"]))
-        await until_met(lambda: len(server.pods) == 3)
-        assert await is_blocked(pulling)
-        await cancel(pulling)
+        await cancel(await blocked_pull(server, pulls))
     assert len(server.pods) == 3
     server.put(PODS, {"metadata": {"name": "theirs", "labels": {PULL: "another"}}, "spec": {}})
     async with open_api(server) as second, running(second):
         await until_met(lambda: server.pods.keys() == {"theirs"})
+
+
+async def test_left_over_pod_that_is_being_deleted_is_not_taken(
+    server: ApiServer, cluster: Cluster, api: KubernetesApi
+) -> None:
+    cluster.is_working = False
+    async with running(api) as pulls:
+        await cancel(await blocked_pull(server, pulls))
+    server.forbidden.add(("delete", "pods"))
+    async with open_api(server) as second, running(second) as pulls:
+        await until_met(lambda: len(server.seen("delete")) >= 3)
+        cluster.is_working = True
+        pulling = asyncio.create_task(pulls.pull(BUILD, ["local"]))
+        await until_met(lambda: len(server.seen("get")) >= 3)
+        server.forbidden.clear()
+        assert await pulling == []
 
 
 async def test_answer_that_is_lost_makes_no_second_pod(
