@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NoReturn
@@ -13,6 +13,7 @@ from pyservice.kubernetes.api import NODES, KubernetesApi, Object
 from pyservice.kubernetes.watched_objects import WatchedObjects
 from pyservice.network.node_silence import SILENT_AFTER_S
 from pyservice.observability.logging import get_logger
+from pyservice.settings.kubernetes_section import RegionNodes, Toleration
 from pyservice.timestamps import now_ms
 
 PUBLIC_HOST: Final = "hosting/public-host"
@@ -28,6 +29,8 @@ _ADDRESSES: Final = ("ExternalIP", "InternalIP")
 """Types of addresses that players may reach, in order of preference."""
 _CORDON_TAINT: Final = "node.kubernetes.io/unschedulable"
 """Taint that the cluster gives to a cordoned Node, with the time."""
+_REFUSING_EFFECTS: Final = ("NoSchedule", "NoExecute")
+_ANY_NODES: Final = RegionNodes(region="any")
 
 _log = get_logger("kubernetes")
 
@@ -44,6 +47,8 @@ class ClusterNode:
     problem: str = ""
     """Why the node is not ready, as a sentence."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Sequence[Mapping[str, str]] = ()
+    """Taints that refuse new Pods."""
 
     @property
     def is_cordoned(self) -> bool:
@@ -53,7 +58,7 @@ class ClusterNode:
     def of(cls, found: Object, seen_ms: int) -> ClusterNode:
         """`seen_ms` is the time of a cordon that has no time of its own yet."""
         metadata, status = found["metadata"], found.get("status") or {}
-        name = metadata["name"]
+        name, spec = metadata["name"], found.get("spec") or {}
         ready: Mapping[str, Any] = next(
             (one for one in status.get("conditions") or () if one.get("type") == "Ready"), {}
         )
@@ -62,16 +67,32 @@ class ClusterNode:
             name,
             metadata.get("uid", ""),
             is_ready,
-            _cordoned_ms(found.get("spec") or {}, seen_ms),
+            _cordoned_ms(spec, seen_ms),
             _public_host(metadata.get("annotations") or {}, status.get("addresses") or ()),
             "" if is_ready else lost_sentence(name, str(ready.get("message") or "it is not ready")),
             metadata.get("labels") or {},
+            [one for one in spec.get("taints") or () if one.get("effect") in _REFUSING_EFFECTS],
         )
 
-    def takes_new_pods(self, labels: Mapping[str, str]) -> bool:
-        """Returns whether Pods that need these labels of a node can start here."""
-        is_free = self.is_ready and not self.is_cordoned
-        return is_free and labels.items() <= self.labels.items()
+    def takes_new_pods(self, region: RegionNodes | None) -> bool:
+        """Returns whether Pods of a region can start here. None: a region without own nodes."""
+        region = region or _ANY_NODES
+        return (
+            self.is_ready
+            and not self.is_cordoned
+            and region.node_selector.items() <= self.labels.items()
+            and all(
+                any(_tolerates(one, taint) for one in region.tolerations) for taint in self.taints
+            )
+        )
+
+
+def _tolerates(toleration: Toleration, taint: Mapping[str, str]) -> bool:
+    return (
+        toleration.key == taint["key"]
+        and toleration.value in (None, taint.get("value", ""))
+        and toleration.effect in (None, taint["effect"])
+    )
 
 
 def lost_sentence(name: str, reason: str) -> str:

@@ -83,10 +83,9 @@ class ImagePulls:
         """Has each node of the regions that takes new Pods fetch an image. Returns the problems."""
         targets: dict[str, str] = {}
         for region in regions:
-            nodes = self._template.settings.nodes_of(region)
-            labels = {} if nodes is None else nodes.node_selector
+            of_region = self._template.settings.nodes_of(region)
             for node in self._nodes.nodes.values():
-                if node.takes_new_pods(labels):
+                if node.takes_new_pods(of_region):
                     targets.setdefault(node.name, region)
         problems = await asyncio.gather(
             *(self._pull_once(build, region, node) for node, region in targets.items())

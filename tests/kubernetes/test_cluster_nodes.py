@@ -8,6 +8,7 @@ import pytest
 
 from pyservice.kubernetes.api import KubernetesApi, Object
 from pyservice.kubernetes.cluster_nodes import ClusterNode, ClusterNodes
+from pyservice.settings.kubernetes_section import RegionNodes, Toleration
 from pyservice.timestamps import now_ms
 from tests.support.kubernetes_api_server import NODES, ApiServer
 from tests.support.kubernetes_nodes import cluster_node, cordon
@@ -73,6 +74,31 @@ def test_new_node_without_conditions_is_not_ready(status: Object) -> None:
     node = ClusterNode.of({"metadata": {"name": "n1", "uid": "u"}, "status": status}, 0)
     assert not node.is_ready
     assert node.problem == "the node n1 was lost: it is not ready"
+
+
+@pytest.mark.parametrize(
+    ("taint", "toleration", "takes_pods"),
+    [
+        ({"effect": "NoSchedule"}, {}, True),
+        ({"effect": "NoExecute", "value": "eu"}, {}, True),
+        ({"effect": "NoSchedule", "value": "eu"}, {"value": "eu", "effect": "NoSchedule"}, True),
+        ({"effect": "NoSchedule"}, {"value": ""}, True),
+        ({"effect": "NoSchedule", "value": "us"}, {"value": "eu"}, False),
+        ({"effect": "NoExecute"}, {"effect": "NoSchedule"}, False),
+        ({"effect": "NoSchedule"}, {"key": "other"}, False),
+        ({"effect": "NoSchedule"}, None, False),
+        ({"effect": "NoExecute"}, None, False),
+        ({"effect": "PreferNoSchedule"}, None, True),
+    ],
+)
+def test_node_takes_pods_that_tolerate_its_taints(
+    taint: Object, toleration: Object | None, takes_pods: bool
+) -> None:
+    found = cluster_node("n1")
+    found["spec"]["taints"] = [{"key": "games", **taint}]
+    tolerations = () if toleration is None else (Toleration(**{"key": "games", **toleration}),)
+    region = RegionNodes(region="eu", tolerations=tolerations)
+    assert ClusterNode.of(found, 0).takes_new_pods(region) == takes_pods
 
 
 async def test_nodes_are_known_after_the_list(nodes: Nodes) -> None:

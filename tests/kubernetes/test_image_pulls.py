@@ -125,6 +125,18 @@ async def test_region_decides_which_nodes_fetch_the_image(
         assert len(created(server)) == 2
 
 
+async def test_node_with_a_taint_fetches_images_of_regions_that_tolerate_it(
+    server: ApiServer, cluster: Cluster, api: KubernetesApi
+) -> None:
+    server.change(NODES, "g1", {"spec": {"taints": [{"key": "games", "effect": "NoSchedule"}]}})
+    async with running(api, regions=REGIONS) as pulls:
+        await pulls.pull(BUILD, ["local"])
+        names = [pod["metadata"]["name"] for pod in created(server)]
+        assert sorted(names) == sorted(pull_name(BUILD, node) for node in ("g2", "other"))
+        await pulls.pull(BUILD, ["eu"])
+        assert created(server)[2]["metadata"]["name"] == pull_name(BUILD, "g1")
+
+
 async def test_pod_needs_no_program_of_the_image_and_is_no_game_server(
     server: ApiServer, cluster: Cluster, api: KubernetesApi
 ) -> None:
