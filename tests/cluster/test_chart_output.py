@@ -76,6 +76,7 @@ def test_refused_networks_are_those_of_a_single_machine(tmp_path: Path, egress: 
     for address in METADATA:
         assert not reached(policy, address, 8094), address
     is_open = egress != "none"
+    assert reached(policy, "8.8.8.8", 8094) == is_open, "archives open no public address"
     assert reached(policy, "8.8.8.8") == reached(policy, "2a00:1450::1") == is_open
     assert reached(policy, "10.96.0.1") == (egress == "any")
 
@@ -84,6 +85,7 @@ def test_networks_can_be_added_and_refused(tmp_path: Path) -> None:
     games = {
         "egressNetworks": ["169.254.20.10/32", "fd00:1::/64"],
         "refusedNetworks": ["198.100.0.0/24", "2a01:4f8::/32"],
+        "nodeNetworks": ["198.100.0.0/25"],
     }
     policy = policy_of_games(with_games(**games), tmp_path)
     assert reached(policy, "169.254.20.10")
@@ -91,6 +93,15 @@ def test_networks_can_be_added_and_refused(tmp_path: Path) -> None:
     assert not reached(policy, "198.100.0.7")
     assert not reached(policy, "2a01:4f8::7")
     assert reached(policy, "198.100.0.7", 8094), "game servers fetch archives from their node"
+    assert not reached(policy, "198.100.0.200", 8094)
+    assert not reached(policy, "10.244.1.7", 8094), "the value replaces the private networks"
+
+
+@pytest.mark.parametrize("node", ["10.250.0.11", "100.64.0.11", "172.31.0.11", "192.168.0.11"])
+def test_private_nodes_are_reached_for_archives_only(tmp_path: Path, node: str) -> None:
+    policy = policy_of_games(with_games(egress="none"), tmp_path)
+    assert reached(policy, node, 8094)
+    assert not reached(policy, node, 8095)
 
 
 def test_service_knows_what_the_policies_allow(tmp_path: Path) -> None:
