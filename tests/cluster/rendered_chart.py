@@ -31,7 +31,9 @@ EVERYTHING: Final[dict[str, Any]] = {
 }
 
 
-def rendered(values: dict[str, Any], folder: Path) -> subprocess.CompletedProcess[str]:
+def rendered(
+    values: dict[str, Any], folder: Path, *options: str
+) -> subprocess.CompletedProcess[str]:
     path = folder / "values.json"
     path.write_text(json.dumps(values))
     command: list[str | Path] = [
@@ -42,6 +44,7 @@ def rendered(values: dict[str, Any], folder: Path) -> subprocess.CompletedProces
         "--namespace=hosting",
         "--values",
         path,
+        *options,
     ]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 

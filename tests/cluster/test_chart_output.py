@@ -222,6 +222,15 @@ def check_settings(found: list[Object], kind: str, tmp_path: Path) -> None:
     assert (ended.returncode, ended.stdout) == (0, "ok\n"), ended.stderr
 
 
+def test_chart_refuses_a_cluster_that_does_not_refuse_a_second_replica(tmp_path: Path) -> None:
+    [policy] = of_kind("ValidatingAdmissionPolicy", objects(VALUES, tmp_path))
+    [rule] = policy["spec"]["matchConstraints"]["resourceRules"]
+    assert "statefulsets/scale" in rule["resources"]
+    ended = rendered(VALUES, tmp_path, "--kube-version=1.29.9")
+    assert ended.returncode != 0
+    assert "chart requires kubeVersion: >=1.30.0-0" in ended.stderr
+
+
 def test_records_and_objects_are_where_the_values_say(tmp_path: Path) -> None:
     environment = dict(variables(objects(EVERYTHING, tmp_path)))
     assert environment["PYSERVICE_DATABASE_URL"] == SECRETS["database", "url"]
