@@ -44,6 +44,13 @@ def kubernetes_conflicts(
             "does not work beside runtime.placement kubernetes, because the host name of a port does not "
             "say which node serves the port: remove it, and each port has a number at its node",
         )
+    for name in ("http", "https"):
+        if "edge" not in wrong and getattr(settings.edge, name) is not None:
+            yield (
+                ["edge", name],
+                "does not work beside runtime.placement kubernetes, because each port has a number at its node and "
+                "no host name: remove it",
+            )
     if "kubernetes" in wrong:
         return
     section = settings.kubernetes

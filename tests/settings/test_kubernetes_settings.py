@@ -68,6 +68,12 @@ def test_host_names_of_ports_are_refused(required: dict[str, Any]) -> None:
     assert "does not say which node serves the port" in problems["domains.job"]
 
 
+@pytest.mark.parametrize("name", ["http", "https"])
+def test_nodes_serve_no_port_by_host_name(required: dict[str, Any], name: str) -> None:
+    problems = problems_of(flags(required, edge={name: "0.0.0.0:443", "is_fronted": True}))
+    assert problems[f"edge.{name}"].endswith("at its node and no host name: remove it")
+
+
 def test_local_placement_needs_none_of_them() -> None:
     settings = load({"kubernetes": {"node_ports": "27000-27999"}}, environ={})
     assert str(settings.public_ports) == "26000-31999"
