@@ -16,14 +16,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 def test_containers_have_no_rights_on_their_nodes(cluster: Cluster, tmp_path: Path) -> None:
     found = objects(VALUES, tmp_path)
-    for kind, capabilities in (
-        ("StatefulSet", {"drop": ["ALL"]}),
-        ("DaemonSet", {"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}),
-    ):
+    for kind in ("StatefulSet", "DaemonSet"):
         [workload] = of_kind(kind, found)
         [container] = workload["spec"]["template"]["spec"]["containers"]
         context = container["securityContext"]
-        assert context["capabilities"] == capabilities
+        assert context["capabilities"] == {"drop": ["ALL"]}
         assert context["readOnlyRootFilesystem"] is True
         assert context["allowPrivilegeEscalation"] is False
 
