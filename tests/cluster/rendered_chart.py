@@ -23,6 +23,7 @@ EVERYTHING: Final[dict[str, Any]] = {
     "database": {"existingSecret": "database"},
     "s3": {"bucket": "objects", "existingSecret": "bucket"},
     "api": {"type": "NodePort", "nodePorts": {"http": 30_080, "grpc": 30_081, "cdn": 30_092}},
+    "node": {"metrics": "node"},
     "games": {
         "quota": {"requests.cpu": "100"},
         "pullSecrets": {"00000000-0000-4000-8000-000000000001": ["team"]},

@@ -113,6 +113,9 @@ def test_service_knows_what_the_policies_allow(tmp_path: Path) -> None:
 def test_metrics_of_a_node_are_on_its_loopback_address(tmp_path: Path) -> None:
     environment = dict(variables(objects(VALUES, tmp_path), "DaemonSet"))
     assert environment["PYSERVICE_METRICS"] == "127.0.0.1:8095"
+    [workload] = of_kind("DaemonSet", objects(VALUES, tmp_path))
+    [container] = workload["spec"]["template"]["spec"]["containers"]
+    assert container["livenessProbe"]["httpGet"]["host"] == "127.0.0.1"
 
 
 def test_pods_of_the_service_are_not_among_the_game_servers(tmp_path: Path) -> None:
@@ -126,10 +129,8 @@ def test_monitoring_finds_the_metrics(tmp_path: Path) -> None:
     found = objects(values, tmp_path)
     [monitor] = of_kind("ServiceMonitor", found)
     assert monitor["metadata"]["labels"]["release"] == "prometheus"
-    selected = monitor["spec"]["selector"]["matchLabels"].items()
-    [service] = (
-        one for one in of_kind("Service", found) if selected <= one["metadata"]["labels"].items()
-    )
+    service = monitored_service(monitor, found)
+    assert service["metadata"]["labels"][monitor["spec"]["jobLabel"]] == "hosting", "as in alerts"
     [endpoint] = monitor["spec"]["endpoints"]
     [port] = (one for one in service["spec"]["ports"] if one["name"] == endpoint["port"])
     [workload] = of_kind("StatefulSet", found)
@@ -142,12 +143,48 @@ def test_monitoring_finds_the_metrics(tmp_path: Path) -> None:
     assert not list(of_kind("ServiceMonitor", objects(VALUES, tmp_path)))
 
 
+def monitored_service(monitor: Object, found: list[Object]) -> Object:
+    selected = monitor["spec"]["selector"]["matchLabels"].items()
+    [service] = (
+        one for one in of_kind("Service", found) if selected <= one["metadata"]["labels"].items()
+    )
+    return service
+
+
+def test_monitoring_finds_the_metrics_of_nodes(tmp_path: Path) -> None:
+    monitoring = {"serviceMonitor": {"enabled": True}, "node": {"metrics": "node"}}
+    found = objects({**VALUES, **monitoring}, tmp_path)
+    _, monitor = of_kind("ServiceMonitor", found)
+    service = monitored_service(monitor, found)
+    assert service["metadata"]["name"] == "hosting-node"
+    [endpoint] = monitor["spec"]["endpoints"]
+    [port] = service["spec"]["ports"]
+    assert port["name"] == endpoint["port"]
+    [workload] = of_kind("DaemonSet", found)
+    pod = workload["spec"]["template"]
+    assert service["spec"]["selector"].items() <= pod["metadata"]["labels"].items()
+    environment = dict(variables(found, "DaemonSet"))
+    assert environment["PYSERVICE_METRICS"] == f"10.250.0.11:{port['targetPort']}"
+    [container] = pod["spec"]["containers"]
+    assert "host" not in container["livenessProbe"]["httpGet"], "the address of the Pod"
+    assert "ports" not in container, "two Pods of an upgrade share the port of their node"
+
+
 def variables(found: list[Object], kind: str = "StatefulSet") -> Iterator[tuple[str, str]]:
     """Yields the variables of a workload's Pod, as a node sets them."""
     [workload] = of_kind(kind, found)
     [container] = workload["spec"]["template"]["spec"]["containers"]
-    fields = {"status.podIP": "10.244.1.7", "spec.nodeName": "n1"}
-    known = {**SERVICES, "$(HOSTING_INTERNAL_SERVICE_HOST)": "10.96.0.8", "$(NODE_NAME)": "n1"}
+    fields = {
+        "status.podIP": "10.244.1.7",
+        "status.hostIP": "10.250.0.11",
+        "spec.nodeName": "n1",
+    }
+    known = {
+        **SERVICES,
+        "$(HOSTING_INTERNAL_SERVICE_HOST)": "10.96.0.8",
+        "$(NODE_NAME)": "n1",
+        "$(NODE_ADDRESS)": "10.250.0.11",
+    }
     for one in container["env"]:
         source = one.get("valueFrom", {})
         if secret := source.get("secretKeyRef"):

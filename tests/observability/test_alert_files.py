@@ -84,6 +84,14 @@ def test_page_lists_every_alert_with_its_runbook() -> None:
     }
 
 
+def test_page_lists_every_alert_that_differs_in_a_cluster() -> None:
+    rows = table_of("kubernetes/failures.md", "alerts of clusters")
+    listed = [alert for row in rows for alert in re.findall(r"`(Hosting\w+)`", row[0])]
+    # The service of a cluster has no edge-guard, no runtime of its own, and no limit of capacity.
+    absent = re.compile(r"hosting_edge_|hosting_runtime_(?!failed_starts)|hosting_capacity_")
+    assert sorted(listed) == sorted(name for name in ALERTS if absent.search(ALERTS[name]["expr"]))
+
+
 def seconds(duration: str) -> int:
     parts = re.findall(r"(\d+)([smhd])", duration)
     return sum(
