@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import operator
 import os
 import re
 import signal
@@ -11,8 +13,9 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import httpx
 import pytest
@@ -323,6 +326,33 @@ def test_how_to_pages_are_short() -> None:
     lines = {name: page(name).count("\n") for name in PAGES if name.startswith(folders)}
     assert len(lines) > 40
     assert {name for name, count in lines.items() if count > 150} == set()
+
+
+OPERATIONS: Final[dict[type[ast.operator], Callable[[float, float], float]]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+def value_of(node: ast.expr) -> float:
+    if isinstance(node, ast.BinOp):
+        return OPERATIONS[type(node.op)](value_of(node.left), value_of(node.right))
+    assert isinstance(node, ast.Constant)
+    return float(node.value)
+
+
+def test_size_of_a_cluster_is_computed_correctly() -> None:
+    rows = table_of("kubernetes/size-a-cluster.md", "size of a cluster")
+    assert len(rows) > 30
+    for what, amount, calculation, _ in rows:
+        text = code(calculation).replace(",", "").replace("×", "*").replace("−", "-")
+        [stated] = re.findall(r"\d[\d,]*\.?\d*", amount)
+        digits = len(stated.partition(".")[2])
+        computed = value_of(ast.parse(text, mode="eval").body)
+        # Numbers of nodes are rounded up.
+        assert abs(computed - float(stated.replace(",", ""))) < 10**-digits, what
 
 
 def test_complete_lobby_server_has_less_than_60_lines() -> None:
