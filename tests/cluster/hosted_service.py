@@ -139,11 +139,21 @@ cdn_url = "http://{address}:{_CDN_PORT}"
         end = time.monotonic() + START_S
         while True:
             found = (self.cluster.get(self.pods) or {"items": []})["items"]
-            if len(found) == count and all(map(is_ready, found)):
+            if len(found) == count and all(map(is_ready, found)) and self._is_reached():
                 return
             if time.monotonic() > end:
                 raise AssertionError(f"{self.kubectl('describe', 'pods')}\n{self.logs()}")
             time.sleep(0.1)
+
+    def _is_reached(self) -> bool:
+        """Returns whether nodes forward connections to the API, which begins after its Pod is ready."""
+        address = (self.cluster.address_of(self.node), _HTTP_PORT)
+        with self.cluster.network():
+            try:
+                socket.create_connection(address, PATIENCE_S).close()
+            except OSError:
+                return False
+        return True
 
 
 class ApiSource(Protocol):
