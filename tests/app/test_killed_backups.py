@@ -126,7 +126,7 @@ async def _require_new_tokens_only(
     "seed",
     [
         *(pytest.param(seed, marks=pytest.mark.full) for seed in range(5)),
-        *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(5, 100)),
+        *(pytest.param(seed, marks=pytest.mark.proof) for seed in range(5, 105)),
     ],
 )
 async def test_clients_go_on_after_a_killed_backup(
