@@ -49,6 +49,10 @@ class _Release(NamedTuple):
             if self.formats.get(part) != found
         ]
 
+    def is_newer_than(self, other: _Release) -> bool:
+        """Returns whether a format is newer than that of the other release."""
+        return any(found > other.formats.get(part, 0) for part, found in self.formats.items())
+
 
 _FIRST: Final = _Release("0.1.0", {"journal": 1, "records": 3, "feed": 1, "runs": 1})
 """It wrote no `formats.json`."""
@@ -108,11 +112,8 @@ def require_formats(data_dir: Path) -> None:
     found = noted.release
     if found.name == this.name and found.formats == this.formats:
         return
-    if any(number > this.formats.get(part, 0) for part, number in found.formats.items()):
-        raise FormatsRefused(
-            f"{data_dir} was written by release {found.name}: use that release, or a newer one "
-            "(pyservice rollback-check of that release says what a rollback loses)"
-        )
+    if found.is_newer_than(this):
+        raise FormatsRefused(_newer_release(data_dir, found))
     unreadable = found.unreadable(this.formats)
     if unreadable:
         raise FormatsRefused(
@@ -142,10 +143,12 @@ def commit_upgrade(data_dir: Path) -> str:
 def rollback_losses(data_dir: Path) -> tuple[bool, str]:
     """Returns whether the release before can read the directory, and a text for the operator.
 
-    Raises DataMissing and OSError.
+    For a directory of a newer release, "the release before" is this one. Raises DataMissing and OSError.
     """
     release, before, committed_ms = _noted_by_service(data_dir)
     this = _this_release()
+    if release.is_newer_than(this):
+        return False, _newer_release(data_dir, release)
     if release.name != this.name:
         return True, f"nothing was changed: release {release.name} goes on, and nothing is lost"
     if before is None:
@@ -157,6 +160,13 @@ def rollback_losses(data_dir: Path) -> tuple[bool, str]:
         f"release {before.name} cannot read {', '.join(unreadable)}. It needs a copy of {data_dir} "
         f"from before the upgrade ({rfc3339(committed_ms)}). All changes since then are lost: games, versions, "
         "tokens, revocations, lobbies and players"
+    )
+
+
+def _newer_release(data_dir: Path, release: _Release) -> str:
+    return (
+        f"{data_dir} was written by release {release.name}: use that release, or a newer one "
+        "(pyservice rollback-check of that release says what a rollback loses)"
     )
 
 
