@@ -277,7 +277,11 @@ CASES: Final = (
         *("4m", "6m"),
     ),
     Case("HostingBackupOld", {"hosting_control_backup_age_seconds": "0+60x1700"}, "26h", "26h12m"),
-    Case("HostingBackupMissing", {"hosting_control_plane_up": "1x1700"}, "25h", "26h1m"),
+    # Restarts and failed scrapes do not delay the alert.
+    *(
+        Case("HostingBackupMissing", {"hosting_control_plane_up": up}, "25h59m", "26h11m")
+        for up in ("1x1700", "1x2 _x20 0x9 1x800 _x20 1x900")
+    ),
     Case(
         "HostingBackupMissing",
         {"hosting_control_plane_up": "1x1700", "hosting_control_backup_age_seconds": "60x1700"},
