@@ -68,6 +68,7 @@ async def create_backup(
     own = [name for name in names if service_of(name) == service]
     now = clock()
     name = new_name(now, service, names)
+    _remove_incomplete(target, service, own)
     files = [
         target.put(f"{folder_of(name)}/{path}", iter([content]))
         for path, content in contents.items()
@@ -195,6 +196,18 @@ def _sync(place: str) -> None:
         os.sync()
 
 
+def _remove_incomplete(target: Target, service: str, own: list[str]) -> None:
+    """Removes what failed backups have stored since the last complete one, so that they do not fill the target."""
+    last = own[-1] if own else ""
+    target.delete([path for path in _files(target, service) if path.split("/")[1] > last])
+
+
+def _files(target: Target, service: str) -> list[str]:
+    """Returns the paths of all files of a service."""
+    paths = [path for folder in (BACKUPS, OBJECTS) for path in target.names(folder)]
+    return [path for path in paths if service_of(path.split("/")[1]) == service]
+
+
 def _remove_old(target: Target, own: list[str], keep: int) -> None:
     """Removes old backups of this service, and files of it that no complete backup needs."""
     kept = own[-keep:]
@@ -212,12 +225,4 @@ def _remove_old(target: Target, own: list[str], keep: int) -> None:
             f"{folder_of(name)}/{path}"
             for path in (MANIFEST, *(file.path for file in manifest.files))
         }
-    service = service_of(own[-1])
-    target.delete(
-        [
-            path
-            for folder in (BACKUPS, OBJECTS)
-            for path in target.names(folder)
-            if service_of(path.split("/")[1]) == service and path not in needed
-        ]
-    )
+    target.delete([path for path in _files(target, service_of(own[-1])) if path not in needed])

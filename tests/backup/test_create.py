@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pyservice.backup.target import BackupFailed
+from pyservice.backup.target import BackupFailed, Target
 from pyservice.storage.ownership import Instance
 from tests.support.backups import (
     SLOW,
@@ -122,6 +122,33 @@ async def test_backup_removes_the_records_that_a_killed_one_has_left(
     assert copies()
     await back_up(service, target)
     assert not list((service / "control").glob(".backup-*"))
+
+
+@pytest.mark.parametrize("is_first", [False, True])
+async def test_backup_first_removes_what_a_failed_one_has_stored(
+    new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_first: bool
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    operator = Operator(tmp_path / "private.key")
+    before = [] if is_first else [await back_up(service, target)]
+    complete = stored_objects(target)
+    stored_by_failed = []
+
+    def fail(*_: object) -> None:
+        stored_by_failed.append(stored_objects(target) - complete)
+        raise BackupFailed("the target is full")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Target, "put_file", fail)
+        for _ in range(2):
+            with pytest.raises(BackupFailed, match="the target is full"):
+                await back_up(service, target, operator.public_key)
+    one, other = stored_by_failed
+    assert len(one) == len(other) > 0
+    assert one.isdisjoint(other)
+    last = await back_up(service, target, operator.public_key)
+    assert problems(target, operator.file) == {name: [] for name in (*before, last)}
+    assert len(stored_objects(target) - complete) == len(one)
 
 
 async def test_copy_of_the_records_leaves_the_storage_reserve(
