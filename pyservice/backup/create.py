@@ -121,14 +121,20 @@ def _contents(data_dir: Path) -> dict[str, bytes]:
 
 
 def _known_objects(target: Target, own: list[str]) -> Mapping[str, StoredFile]:
-    """Returns the objects of the last backup of this service. A damaged one has none."""
+    """Returns the objects of the last backup of this service that the target still has. A damaged backup has none."""
     if not own:
         return {}
     try:
-        return read_objects(target, read_manifest(target, own[-1]))
+        objects = read_objects(target, read_manifest(target, own[-1]))
     except BackupFailed as failed:
         _log.warning("all objects are stored again", error=str(failed))
         return {}
+    # A lifecycle rule of the bucket or an operator can have removed files.
+    sizes = target.names(OBJECTS)
+    known = {path: file for path, file in objects.items() if sizes.get(file.path) == file.bytes}
+    if len(known) < len(objects):
+        _log.warning("the target has lost objects", count=len(objects) - len(known))
+    return known
 
 
 async def _copy_records(

@@ -183,6 +183,20 @@ async def test_full_backup_follows_a_damaged_list_of_objects(
     assert len(stored_objects(target)) == len(objects)
 
 
+@pytest.mark.parametrize("content", [None, b"a"])
+async def test_lost_or_cut_object_of_a_target_is_stored_again(
+    new_service: NewService, tmp_path: Path, content: bytes | None
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    await back_up(service, target)
+    [lost, *_] = stored_objects(target)
+    lost.unlink()
+    if content is not None:
+        lost.write_bytes(content)
+    second = await back_up(service, target)
+    assert problems(target)[second] == []
+
+
 @pytest.mark.parametrize("hours", [1, -1])
 async def test_backups_go_on_in_order_if_the_clock_was_an_hour_off(
     new_service: NewService, tmp_path: Path, hours: int
