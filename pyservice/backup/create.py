@@ -33,6 +33,7 @@ from pyservice.observability.logging import get_logger
 from pyservice.runtime.filesystem import is_disk_short
 from pyservice.settings import Settings
 from pyservice.storage.database import Database
+from pyservice.storage.ownership import Instance
 from pyservice.storage.record_copy import RECORDS, copy_records
 from pyservice.transport.native import version
 
@@ -156,11 +157,13 @@ async def _copy_records(
             )
         target.throttle.wait(length)
 
+    # The service raises its position, so the snapshots are not below this one.
+    instance = Instance.of_folder(settings.data_dir)
     with tempfile.TemporaryDirectory(dir=control, prefix=_SCRATCH) as folder:
         file = Path(folder) / RECORDS
         for _ in range(_ATTEMPTS):
             file.unlink(missing_ok=True)
-            revision = await copy_records(database, control, file, note_copied)
+            revision = await copy_records(database, control, file, note_copied, instance)
             known = _copy_objects(target, objects, name, known)
             # An object that was removed meanwhile is not in newer records either.
             missing = missing_objects(file, known)

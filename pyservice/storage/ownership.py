@@ -259,9 +259,11 @@ def _claim(connection: Connection, location: str, instance: Instance) -> Claim:
     return claimed
 
 
-def _require_own(
-    connection: Connection, before: Owner | None, location: str, instance: Instance
-) -> None:
+def require_state(before: Owner | None, location: str, instance: Instance) -> None:
+    """Refuses a database of another service, and an earlier state. `before` is its owner.
+
+    Raises OwnedByAnother and EarlierState.
+    """
     if before is None:
         if instance.seen > (0, 0):
             raise EarlierState(f"the database {location} has no records of this service: {_REMEDY}")
@@ -271,15 +273,21 @@ def _require_own(
             f"the database {location} belongs to {before}: give this service another database, or "
             "run pyservice takeover if the other service is lost"
         )
-    if before.host_name != instance.host_name and _is_renewed(connection, before):
-        raise OwnedByAnother(
-            f"the database {location} belongs to {before}, and this data directory is a copy of it: "
-            "stop the other service, or run pyservice takeover if it is lost"
-        )
     if (before.epoch, before.position) < instance.seen:
         raise EarlierState(
             f"the database {location} was restored to an earlier time, {before.renewed}, and lacks "
             f"later changes of this service: {_REMEDY}"
+        )
+
+
+def _require_own(
+    connection: Connection, before: Owner | None, location: str, instance: Instance
+) -> None:
+    require_state(before, location, instance)
+    if before and before.host_name != instance.host_name and _is_renewed(connection, before):
+        raise OwnedByAnother(
+            f"the database {location} belongs to {before}, and this data directory is a copy of it: "
+            "stop the other service, or run pyservice takeover if it is lost"
         )
 
 

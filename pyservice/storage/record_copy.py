@@ -8,12 +8,29 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import Boolean, Connection, MetaData, Table, create_engine, insert, select
+from sqlalchemy import (
+    Boolean,
+    Connection,
+    MetaData,
+    NullPool,
+    Table,
+    create_engine,
+    insert,
+    select,
+)
+from sqlalchemy.exc import DBAPIError
 
 from pyservice.storage.database import CRASH_MARK_TABLE, Database
 from pyservice.storage.database_errors import DatabaseUnusable
 from pyservice.storage.migrations import current_revision, upgrade
-from pyservice.storage.ownership import OWNER_TABLE, is_unused, mark_unused
+from pyservice.storage.ownership import (
+    OWNER_TABLE,
+    Instance,
+    is_unused,
+    mark_unused,
+    read_owner,
+    require_state,
+)
 from pyservice.storage.sqlite import connect_to_read
 from pyservice.storage.tables import idempotent_answers
 
@@ -24,23 +41,45 @@ _NOT_COPIED: Final = frozenset({"alembic_version", OWNER_TABLE, CRASH_MARK_TABLE
 
 
 async def copy_records(
-    database: Database, folder: Path, file: Path, note_copied: Callable[[int], None]
+    database: Database,
+    folder: Path,
+    file: Path,
+    note_copied: Callable[[int], None],
+    instance: Instance,
 ) -> str:
     """Copies one snapshot of the records into a new SQLite file. Returns their revision.
 
     The service can change the records meanwhile. `folder` has the file of a SQLite database.
-    Calls `note_copied` with the bytes that were written since the last call.
-    Raises DatabaseUnusable if the database is empty or damaged.
+    Calls `note_copied` with the bytes that were written since the last call. The caller has read
+    `instance` before. Raises DatabaseUnusable if the database is empty or damaged, or is not the
+    newest state of the instance.
     """
-    if database.name == "sqlite":
-        try:
-            return _copy_file(folder / RECORDS, file, note_copied)
-        except sqlite3.Error as error:
-            raise DatabaseUnusable(f"{folder / RECORDS} cannot be copied: {error}") from error
-    return await database.run_sync(lambda connection: _copy_rows(connection, file, note_copied))
+    if database.name != "sqlite":
+        return await database.run_sync(
+            lambda connection: _copy_rows(
+                connection, file, note_copied, database.location, instance
+            )
+        )
+    source = folder / RECORDS
+    try:
+        _copy_file(source, file, note_copied)
+        with create_engine(f"sqlite:///{file}", poolclass=NullPool).begin() as copied:
+            revision = _own_revision(copied, f"{source} (no database URL is set)", instance)
+            copied.exec_driver_sql(f"DROP TABLE IF EXISTS {OWNER_TABLE}")
+    except (sqlite3.Error, DBAPIError) as error:
+        raise DatabaseUnusable(f"{source} cannot be copied: {error.args[0]}") from error
+    return revision
 
 
-def _copy_file(source: Path, file: Path, note_copied: Callable[[int], None]) -> str:
+def _own_revision(connection: Connection, location: str, instance: Instance) -> str:
+    revision = current_revision(connection)
+    if revision is None:
+        raise DatabaseUnusable("the database is empty: start the service first")
+    require_state(read_owner(connection), location, instance)
+    return revision
+
+
+def _copy_file(source: Path, file: Path, note_copied: Callable[[int], None]) -> None:
     growth = _Growth(file, note_copied)
     with closing(connect_to_read(source)) as reading, closing(sqlite3.connect(file)) as written:
         # The copy would begin again at each change, without this snapshot.
@@ -48,17 +87,17 @@ def _copy_file(source: Path, file: Path, note_copied: Callable[[int], None]) -> 
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         reading.backup(written, pages=_PAGES, progress=growth.note)
         reading.execute("ROLLBACK")
-        written.execute(f"DROP TABLE IF EXISTS {OWNER_TABLE}")
-        written.commit()
-        (revision,) = written.execute("SELECT version_num FROM alembic_version").fetchone()
-    return str(revision)
 
 
-def _copy_rows(connection: Connection, file: Path, note_copied: Callable[[int], None]) -> str:
+def _copy_rows(
+    connection: Connection,
+    file: Path,
+    note_copied: Callable[[int], None],
+    location: str,
+    instance: Instance,
+) -> str:
     connection.execution_options(isolation_level="REPEATABLE READ")
-    revision = current_revision(connection)
-    if revision is None:
-        raise DatabaseUnusable("the database is empty: start the service first")
+    revision = _own_revision(connection, location, instance)
     engine, growth = create_engine(f"sqlite:///{file}"), _Growth(file, note_copied)
     with engine.begin() as written:
         upgrade(written, None, revision)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pyservice.backup.target import BackupFailed, Target
-from pyservice.storage.ownership import Instance
+from pyservice.storage.ownership import EarlierState, Instance
 from tests.support.backups import (
     SLOW,
     Operator,
@@ -242,6 +242,22 @@ async def test_another_service_is_refused(new_service: NewService, tmp_path: Pat
     with pytest.raises(BackupFailed, match="is of another service: choose another target"):
         await back_up(other, target)
     assert names(target) == [name]
+
+
+async def test_records_of_an_earlier_time_replace_no_good_backup(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    """Such a file is left over if the service uses PostgreSQL now, and the command has no database URL."""
+    service, target = new_service("service"), tmp_path / "backups"
+    name = await back_up(service, target)
+    instance = Instance.of_folder(service)
+    epoch, position = instance.seen
+    instance.note(epoch, position + 1)
+    with pytest.raises(
+        EarlierState, match=r"records\.db \(no database URL is set\) was restored to an earlier time"
+    ):
+        await back_up(service, target, keep=1)
+    assert problems(target) == {name: []}
 
 
 async def test_two_services_at_once_leave_each_other_complete_backups(
