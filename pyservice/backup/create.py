@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -56,10 +56,10 @@ async def create_backup(
     target: Target,
     clock: Callable[[], datetime] = utc_now,
 ) -> Manifest:
-    """Stores a backup, and removes all but the newest `backup.keep` ones. Raises BackupFailed.
+    """Stores a backup, and removes all but the newest `backup.keep` ones.
 
     The caller has the lock `control/BACKUP.LOCK`. Objects that the last backup of this service has
-    are not stored again.
+    are not stored again. Raises BackupFailed, also after it has stored a backup that lacks objects.
     """
     _remove_scratch(settings.data_dir)
     contents = _contents(settings.data_dir)
@@ -75,7 +75,7 @@ async def create_backup(
         for path, content in contents.items()
     ]
     known = _known_objects(target, own)
-    revision, records, stored = await _copy_records(
+    revision, records, stored, missing = await _copy_records(
         settings, database, objects, target, name, known
     )
     object_list = encode_objects(stored.values())
@@ -94,6 +94,13 @@ async def create_backup(
     _sync(target.place)
     target.put_plain(f"{folder_of(name)}/{MANIFEST}", manifest.encode())
     _sync(target.place)
+    if missing:
+        # Only older backups may have them. So these stay, and the last backup gets older until its alert.
+        raise BackupFailed(
+            f"the backup {name} is stored, but the store of objects has lost {len(missing)} files, such as "
+            f"{missing[0][1]} of the upload {missing[0][0]}: pyservice backup verify names them, and no older "
+            "backup is removed until they are back"
+        )
     write_last_backup(settings.data_dir, manifest.name, manifest.created_ms, target.place)
     _remove_old(target, [*own, name], settings.backup.keep)
     return manifest
@@ -145,8 +152,11 @@ async def _copy_records(
     target: Target,
     name: str,
     known: Mapping[str, StoredFile],
-) -> tuple[str, StoredFile, Mapping[str, StoredFile]]:
-    """Stores a snapshot of the records, and then the objects. Returns the revision, too."""
+) -> tuple[str, StoredFile, Mapping[str, StoredFile], Sequence[tuple[str, str]]]:
+    """Stores a snapshot of the records, and then the objects.
+
+    Returns revision, records, objects, and the files without an object.
+    """
     control = settings.data_dir / "control"
 
     def note_copied(length: int) -> None:
@@ -169,11 +179,8 @@ async def _copy_records(
             missing = missing_objects(file, known)
             if not missing:
                 break
-        else:
-            # A store that has lost an object must not prevent backups of the others.
-            _log.error("objects are missing", files=[path for _, path in missing[:10]])
         records = target.put_file(f"{folder_of(name)}/{RECORDS}", file)
-    return revision, records, known
+    return revision, records, known, missing
 
 
 def _copy_objects(

@@ -13,7 +13,7 @@ import pytest
 from pyservice.backup.manifest import Manifest, encode_objects, read_objects
 from pyservice.backup.target import BackupFailed, StoredFile
 from pyservice.data_formats import RECORDS_REVISION
-from tests.support.backups import back_up, manifest_of, plain_target, problems
+from tests.support.backups import back_up, manifest_of, names, plain_target, problems
 from tests.support.command_line import run
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120), pytest.mark.full]
@@ -58,12 +58,19 @@ async def test_records_that_contradict_each_other_are_named(
     assert any(problem in one for one in found[bad]), found[bad]
 
 
-async def test_file_without_an_object_is_named(new_service: NewService, tmp_path: Path) -> None:
+async def test_backup_without_an_object_fails_after_it_is_stored(
+    new_service: NewService, tmp_path: Path
+) -> None:
     service, target = new_service("service"), tmp_path / "backups"
     good = await back_up(service, target)
+    age = (service / "control/last-backup.json").read_bytes()
     [lost, *_] = (path for path in (service / "control/objects/kept").rglob("*") if path.is_file())
     lost.unlink()
-    bad = await back_up(service, target)
+    ended = run(service, "backup", "create", str(target), "--set", "backup.keep=1")
+    assert ended.returncode == 1
+    assert "is stored, but the store of objects has lost 1 files, such as " in ended.stderr
+    assert (service / "control/last-backup.json").read_bytes() == age
+    [_, bad] = names(target)
     found = problems(target)
     assert found[good] == []
     [problem] = found[bad]
