@@ -65,7 +65,19 @@ def remove_unfinished(path: Path) -> None:
 
 def sync_folder(folder: Path) -> None:
     """Makes renamed and removed files durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(folder, os.O_DIRECTORY)
+
+
+def sync_tree(path: Path) -> None:
+    """Makes a file durable, or a folder with all that is below it. Raises OSError."""
+    if path.is_dir():
+        for below in path.iterdir():
+            sync_tree(below)
+    _sync(path)
+
+
+def _sync(path: Path, flags: int = 0) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(descriptor)
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +26,7 @@ from pyservice.backup.manifest import (
     read_objects,
 )
 from pyservice.backup.references import missing_objects
-from pyservice.backup.target import BUCKET, BackupFailed, Store, StoredFile, Target
+from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
 from pyservice.data_formats import KEY_FILES
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.filesystem import is_disk_short
@@ -91,9 +90,9 @@ async def create_backup(
         object_count=len(stored),
         object_bytes=sum(one.bytes for one in stored.values()),
     )
-    _sync(target.place)
+    target.sync()
     target.put_plain(f"{folder_of(name)}/{MANIFEST}", manifest.encode())
-    _sync(target.place)
+    target.sync()
     if missing:
         # Only older backups may have them. So these stay, and the last backup gets older until its alert.
         raise BackupFailed(
@@ -204,12 +203,6 @@ def _copy_objects(
                 # It was removed after it was listed.
                 continue
     return found
-
-
-def _sync(place: str) -> None:
-    """Makes the files of a folder durable. A bucket is durable when it answers."""
-    if not place.startswith(BUCKET):
-        os.sync()
 
 
 def _remove_incomplete(target: Target, service: str, own: list[str]) -> None:

@@ -24,7 +24,7 @@ from pyservice.backup.manifest import (
 )
 from pyservice.backup.target import BackupFailed, Store, StoredFile, Target
 from pyservice.data_formats import UNFINISHED_RESTORE, has_unfinished_restore, note_formats
-from pyservice.durable_files import remove_unfinished, sync_folder, write_file
+from pyservice.durable_files import remove_unfinished, sync_folder, sync_tree, write_file
 from pyservice.process.directory_lock import (
     LOCK_FILE,
     SUPERVISOR_LOCK_FILE,
@@ -91,7 +91,13 @@ def restoring(data_dir: Path) -> Iterator[None]:
             elif path != marker:
                 path.unlink()
         yield
-        os.sync()
+        try:
+            for path in _contents(data_dir):
+                sync_tree(path)
+            for folder in (data_dir / "control", data_dir):
+                sync_folder(folder)
+        except OSError as error:
+            raise BackupFailed(f"{data_dir} cannot be written: {error.strerror}") from error
         marker.unlink()
         sync_folder(data_dir)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import time
@@ -14,6 +15,7 @@ from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
 
 from pyservice.backup.encryption import Encryption, KeyUnusable
+from pyservice.durable_files import sync_folder
 
 BUCKET: Final = "s3://"
 _READ_BYTES: Final = 1 << 20
@@ -83,7 +85,7 @@ class Throttle:
 
 
 def _write_file(path: Path, blocks: Iterator[bytes]) -> None:
-    """Writes a file to the disk block by block, under another name until it is complete.
+    """Writes a durable file to the disk block by block, under another name until it is complete.
 
     Otherwise the kernel writes some hundred megabytes at once after half a minute. Syncs of the
     journal then wait for them.
@@ -97,6 +99,7 @@ def _write_file(path: Path, blocks: Iterator[bytes]) -> None:
                 file.flush()
                 # The kernel begins to write, and does not keep what is written.
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            os.fsync(file.fileno())
         unfinished.rename(path)
     except BaseException:
         unfinished.unlink(missing_ok=True)
@@ -108,10 +111,21 @@ def _open_private(path: str, flags: int) -> int:
 
 
 def _make_folder(folder: Path) -> None:
-    """Creates the folder and its parents with mode 0700, where they are missing."""
+    """Creates a durable folder and its parents with mode 0700, where they are missing."""
     if not folder.parent.exists():
         _make_folder(folder.parent)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    if not folder.is_dir():
+        folder.mkdir(mode=0o700, exist_ok=True)
+        _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    try:
+        sync_folder(folder)
+    except OSError as error:
+        # Some network file systems have no such call for folders.
+        if error.errno != errno.EINVAL:
+            raise
 
 
 class Target:
@@ -122,6 +136,8 @@ class Target:
         self.encryption = encryption
         self._store = open_target(place)
         self.throttle = Throttle(bytes_per_second)
+        self._changed: set[Path] = set()
+        """Folders with new files since the last `sync`."""
 
     def put_plain(self, path: str, content: bytes) -> StoredFile:
         """Stores a file without secrets, which is read without a private key."""
@@ -154,8 +170,17 @@ class Target:
                 # Without this call, the store has no file of this name.
                 writer.close()
             else:
-                _write_file(Path(self.place) / path, counted())
+                file = Path(self.place) / path
+                _write_file(file, counted())
+                self._changed.add(file.parent)
         return StoredFile(path, length, digest.hexdigest(), recipients)
+
+    def sync(self) -> None:
+        """Makes the names of the stored files durable. In a bucket, they are from the start."""
+        with self._failures():
+            for folder in self._changed:
+                _sync_folder(folder)
+        self._changed.clear()
 
     def read_plain(self, path: str) -> bytes:
         """Returns a file that `put_plain` has stored. Raises FileNotFoundError."""
