@@ -218,20 +218,28 @@ def _files(target: Target, service: str) -> list[str]:
 
 
 def _remove_old(target: Target, own: list[str], keep: int) -> None:
-    """Removes old backups of this service, and files of it that no complete backup needs."""
-    kept = own[-keep:]
+    """Removes old backups of this service, and files of it that no kept backup needs.
+
+    A backup refers to its own files, and to older ones only if the backup before it refers to them.
+    So the oldest kept backup names all older files that are needed.
+    """
+    oldest = own[-keep:][0]
     # A backup without its manifest is none, so it is removed first.
     target.delete([f"{folder_of(name)}/{MANIFEST}" for name in own[:-keep]])
-    needed = set()
-    for name in kept:
-        try:
-            manifest = read_manifest(target, name)
-            needed |= {file.path for file in read_objects(target, manifest).values()}
-        except BackupFailed as failed:
-            _log.warning("no objects are removed", error=str(failed))
-            return
-        needed |= {
-            f"{folder_of(name)}/{path}"
-            for path in (MANIFEST, *(file.path for file in manifest.files))
-        }
-    target.delete([path for path in _files(target, service_of(own[-1])) if path not in needed])
+    try:
+        manifest = read_manifest(target, oldest)
+        needed = {file.path for file in read_objects(target, manifest).values()}
+    except BackupFailed as failed:
+        _log.warning("no objects are removed", error=str(failed))
+        return
+    needed |= {
+        f"{folder_of(oldest)}/{path}"
+        for path in (MANIFEST, *(file.path for file in manifest.files))
+    }
+    target.delete(
+        [
+            path
+            for path in _files(target, service_of(oldest))
+            if path.split("/")[1] <= oldest and path not in needed
+        ]
+    )

@@ -183,6 +183,19 @@ async def test_full_backup_follows_a_damaged_list_of_objects(
     assert len(stored_objects(target)) == len(objects)
 
 
+async def test_old_backups_are_removed_beside_a_damaged_one(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    """Only the list of the oldest kept backup is read, because a week has 168."""
+    service, target = new_service("service"), tmp_path / "backups"
+    made = [await back_up(service, target) for _ in range(4)]
+    (target / "backups" / made[2] / "objects.json").write_text("[")
+    made.append(await back_up(service, target, keep=4))
+    assert sorted(path.name for path in (target / "backups").iterdir()) == made[1:]
+    found = problems(target)
+    assert [name for name in made[1:] if found[name]] == [made[2]]
+
+
 @pytest.mark.parametrize("content", [None, b"a"])
 async def test_lost_or_cut_object_of_a_target_is_stored_again(
     new_service: NewService, tmp_path: Path, content: bytes | None
