@@ -512,8 +512,10 @@ class S3Settings(_Section):
 class BackupSettings(_Section):
     """Backups by `pyservice backup create`."""
 
-    keep: int = Field(default=14, ge=1, le=100_000)
-    """Number of backups that a target keeps. Older ones are removed after a new one."""
+    keep: int = Field(default=168, ge=1, le=100_000)
+    """Number of backups that a target keeps. The default is a week of the shipped timer, which runs
+    every hour. Older ones are removed after a new one.
+    """
     bytes_per_second: int = Field(default=32 << 20, ge=64 << 10)
     """Limit of what a backup writes in a second."""
     recipients: Annotated[tuple[AgeRecipient, ...], BeforeValidator(from_text)] = ()

@@ -196,6 +196,16 @@ async def test_old_backups_are_removed_beside_a_damaged_one(
     assert [name for name in made[1:] if found[name]] == [made[2]]
 
 
+async def test_target_of_an_upgrade_inside_another_has_a_retention_of_its_own(
+    new_service: NewService, tmp_path: Path
+) -> None:
+    service, target = new_service("service"), tmp_path / "backups"
+    before = await back_up(service, target / "before-1.2.0")
+    last = [await back_up(service, target, keep=1) for _ in range(2)][-1]
+    assert problems(target / "before-1.2.0") == {before: []}
+    assert problems(target) == {last: []}
+
+
 @pytest.mark.parametrize("content", [None, b"a"])
 async def test_lost_or_cut_object_of_a_target_is_stored_again(
     new_service: NewService, tmp_path: Path, content: bytes | None

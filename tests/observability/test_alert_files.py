@@ -276,7 +276,7 @@ CASES: Final = (
         {'hosting_runtime_failed_starts_total{reason="exited"}': "0x4 6x20"},
         *("4m", "6m"),
     ),
-    Case("HostingBackupOld", {"hosting_control_backup_age_seconds": "0+60x1700"}, "26h", "26h12m"),
+    Case("HostingBackupOld", {"hosting_control_backup_age_seconds": "0+60x300"}, "3h", "3h12m"),
     # Restarts and failed scrapes do not delay the alert.
     *(
         Case("HostingBackupMissing", {"hosting_control_plane_up": up}, "25h59m", "26h11m")

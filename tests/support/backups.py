@@ -41,7 +41,7 @@ async def back_up(
     data_dir: Path,
     target: Path,
     *recipients: str,
-    keep: int = 14,
+    keep: int = 168,
     clock: Callable[[], datetime] = utc_now,
 ) -> str:
     """Returns the name of the new backup."""
