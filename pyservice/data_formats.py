@@ -131,9 +131,11 @@ def require_formats(data_dir: Path) -> None:
 def commit_upgrade(data_dir: Path) -> str:
     """Allows the formats of this release. Returns what the operator should know.
 
-    Raises DataMissing and OSError.
+    Raises DataMissing, FormatsRefused and OSError.
     """
     noted, this = _noted_by_service(data_dir), _this_release()
+    if noted.release.is_newer_than(this):
+        raise FormatsRefused(_newer_release(data_dir, noted.release))
     if noted.release.formats == this.formats:
         return f"nothing to commit: {data_dir} has the formats of this release"
     _note(data_dir, _Noted(this, noted.release, now_ms()))

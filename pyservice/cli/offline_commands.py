@@ -73,7 +73,7 @@ def commit_upgrade(settings: Settings) -> int:
     try:
         with stopped_service(settings.data_dir):
             print(data_formats.commit_upgrade(settings.data_dir))
-    except (DirectoryUnusable, OSError) as error:
+    except (DirectoryUnusable, data_formats.FormatsRefused, OSError) as error:
         print(f"pyservice upgrade commit: {error}", file=sys.stderr)
         return 1
     return 0

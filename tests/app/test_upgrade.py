@@ -112,6 +112,9 @@ def test_directory_of_a_newer_release_is_refused(service: FullService) -> None:
     assert "was written by release 9.0.0: use that release, or a newer one" in refused.stderr
     check = run(service.data_dir, "rollback-check")
     assert (check.returncode, check.stdout.strip() in refused.stderr) == (1, True), check.stdout
+    commit = run(service.data_dir, "upgrade", "commit")
+    assert (commit.returncode, commit.stdout) == (1, "")
+    assert check.stdout in commit.stderr
     (service.data_dir / FILE).write_text("{")
     refused = run(service.data_dir, "serve")
     assert refused.returncode == 1
