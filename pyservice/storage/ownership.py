@@ -10,7 +10,8 @@ a database that was restored to an earlier time is refused, until an operator ac
 takeover. A running owner also knows its newest transaction id on PostgreSQL, which only an earlier
 state assigns again.
 
-A takeover of an earlier state can assign an epoch again. So each claim also has a random id.
+A takeover of an earlier state can assign an epoch again. So each claim also has a random id. The
+owner notes it in its data directory, so that a copy of the directory is not taken for its owner.
 Times in the row are of the clock of the database, because clocks of two machines differ.
 """
 
@@ -60,7 +61,7 @@ _HOLD_MAX_MS: Final = 1_000
 _LOCK_TIMEOUT: Final = "55P03"
 _NOT_PERMITTED: Final = "42501"
 _COPY_RENEWED_MS: Final = 60_000
-"""The owner renews its row every 10 s. A row of another host that is younger than this has a running owner."""
+"""The owner renews its row every 10 s. A row of a copy that is younger than this has a running owner."""
 _NOW_MS: Final = {
     "postgresql": text("CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint)"),
     "sqlite": text("CAST(strftime('%s', 'now') AS INTEGER) * 1000"),
@@ -102,30 +103,35 @@ class Instance(NamedTuple):
     file: Path
     seen: tuple[int, int] = (0, 0)
     """Newest epoch and position that the instance has noted in its file."""
+    claims: Sequence[str] | None = None
+    """Ids of the last claim, and of one that may be committed. None: the file is of an earlier version."""
 
     @classmethod
     def of_folder(cls, data_dir: Path) -> Instance:
         """Returns the instance of a data directory, and creates its file at the first start.
 
-        Raises OSError.
+        Raises OSError and DatabaseUnusable.
         """
         file = data_dir / "control" / INSTANCE_FILE
         identity = socket.gethostname(), str(data_dir.absolute()), file
         try:
             noted = json.loads(file.read_bytes())
             seen = int(noted["epoch"]), int(noted["position"])
-            return cls(str(noted["instance_id"]), *identity, seen)
+            return cls(str(noted["instance_id"]), *identity, seen, noted.get("claims"))
         except FileNotFoundError:
-            instance = cls(str(uuid4()), *identity)
+            instance = cls(str(uuid4()), *identity, claims=[])
             instance.note(*instance.seen)
             return instance
         except (ValueError, KeyError, TypeError):
             raise OSError(f"{file} is damaged: restore it from a backup") from None
 
-    def note(self, epoch: int, position: int) -> None:
-        """Makes the epoch and position durable that the database has. Raises OSError."""
+    def note(self, epoch: int, position: int, *claims: str) -> None:
+        """Makes the epoch, position and claims durable. Raises DatabaseUnusable."""
         noted = {"instance_id": self.instance_id, "epoch": epoch, "position": position}
-        write_file(self.file, json.dumps(noted).encode() + b"\n")
+        try:
+            write_file(self.file, json.dumps({**noted, "claims": claims}).encode() + b"\n")
+        except OSError as error:
+            raise DatabaseUnusable(f"{self.file} cannot be written: {error.strerror}") from error
 
 
 class Owner(NamedTuple):
@@ -177,6 +183,7 @@ class Ownership:
         self._claim_id = claimed.owner.claim_id
         self._on_loss = on_loss
         self._position = claimed.owner.position
+        self._is_noted = True
         self._require_position()
 
     async def renew(self) -> None:
@@ -184,25 +191,23 @@ class Ownership:
 
         Raises DatabaseUnusable if the position cannot be noted.
         """
-        position = self._position + 1
+        # A row that is further ahead of the note has another owner, with a copy of the directory.
+        position = self._position + self._is_noted
         async with self._database.write() as tx:
             await tx.run(_RENEW[self._database.name], {"next_position": position})
         self._position = position
         self._require_position()
-        try:
-            await asyncio.to_thread(self._instance.note, self.epoch, position)
-        except OSError as error:
-            raise DatabaseUnusable(
-                f"{self._instance.file} cannot be written: {error.strerror}"
-            ) from error
+        self._is_noted = False
+        await asyncio.to_thread(self._instance.note, self.epoch, position, self._claim_id)
+        self._is_noted = True
 
     def _require_position(self) -> None:
         self._database.fence(self._claim_id, self._position, self._lose)
 
     def _lose(self) -> NoReturn:
         # The next claim of an earlier state is refused, even if its position is the last one.
-        with contextlib.suppress(OSError):
-            self._instance.note(self.epoch, self._position + 1)
+        with contextlib.suppress(DatabaseUnusable):
+            self._instance.note(self.epoch, self._position + 1, self._claim_id)
         self._on_loss()
 
 
@@ -211,27 +216,31 @@ async def claim(
 ) -> Ownership:
     """Makes the instance the owner. Afterwards, the database calls `on_loss` before a transaction of a lost owner.
 
-    Raises OwnedByAnother, EarlierState, OSError, or ServiceError if the database is unavailable.
+    Raises OwnedByAnother, EarlierState, DatabaseUnusable, or ServiceError if the database is unavailable.
     """
     claimed = await database.run_sync(
         lambda connection: _claim(connection, database.location, instance)
     )
-    instance.note(claimed.owner.epoch, claimed.owner.position)
+    _note_owner(instance, claimed.owner)
     return Ownership(database, instance, claimed, on_loss)
 
 
 async def take_over(database: Database, instance: Instance) -> Claim:
     """Makes the instance the owner of the database, in any state and of any owner.
 
-    An earlier owner exits at its next change. Raises DatabaseUnusable, OSError and ServiceError.
+    An earlier owner exits at its next change. Raises DatabaseUnusable and ServiceError.
     """
 
     def work(connection: Connection) -> Claim:
         return _take(connection, instance)
 
     claimed = await database.run_sync(work)
-    instance.note(claimed.owner.epoch, claimed.owner.position)
+    _note_owner(instance, claimed.owner)
     return claimed
+
+
+def _note_owner(instance: Instance, owner: Owner) -> None:
+    instance.note(owner.epoch, owner.position, owner.claim_id)
 
 
 def read_owner(connection: Connection) -> Owner | None:
@@ -252,11 +261,12 @@ def is_unused(connection: Connection) -> bool:
 
 
 def _claim(connection: Connection, location: str, instance: Instance) -> Claim:
+    def require(before: Owner | None) -> None:
+        _require_own(connection, before, location, instance)
+
     # A refusal needs no lock, and then ends no session of the owner.
-    _require_own(connection, read_owner(connection), location, instance)
-    claimed = _take(connection, instance)
-    _require_own(connection, claimed.before, location, instance)
-    return claimed
+    require(read_owner(connection))
+    return _take(connection, instance, require)
 
 
 def require_state(before: Owner | None, location: str, instance: Instance) -> None:
@@ -278,6 +288,21 @@ def require_state(before: Owner | None, location: str, instance: Instance) -> No
             f"the database {location} was restored to an earlier time, {before.renewed}, and lacks "
             f"later changes of this service: {_REMEDY}"
         )
+    if _is_of_copy(before, instance) and _is_renewed(connection, before):
+        raise OwnedByAnother(
+            f"the database {location} belongs to {before}, and that service has a copy of this data "
+            "directory: stop it, or run pyservice takeover if it is lost"
+        )
+
+
+def _is_of_copy(owner: Owner, instance: Instance) -> bool:
+    """Returns whether the row may be of a service with a copy of this instance's data directory."""
+    if owner.host_name != instance.host_name:
+        return True
+    # A process that was killed may have renewed the row once more than it noted.
+    return instance.claims is not None and (
+        owner.claim_id not in instance.claims or owner.position > instance.seen[1] + 1
+    )
 
 
 def _require_own(
@@ -304,11 +329,16 @@ def _now_ms(connection: Connection) -> int:
     return int(connection.execute(select(_NOW_MS[connection.dialect.name])).scalar_one())
 
 
-def _take(connection: Connection, instance: Instance) -> Claim:
+def _take(
+    connection: Connection,
+    instance: Instance,
+    require: Callable[[Owner | None], None] = lambda _: None,
+) -> Claim:
     if connection.dialect.name == "postgresql":
         _lock_exclusively(connection)
     _owners.create(connection, checkfirst=True)
     before = read_owner(connection)
+    require(before)
     found = (0, 0) if before is None else (before.epoch, before.position)
     epochs, positions = zip(instance.seen, found, strict=True)
     owner = Owner(
@@ -326,6 +356,10 @@ def _take(connection: Connection, instance: Instance) -> Claim:
         _crash_marks.create(connection, checkfirst=True)
         connection.execute(delete(_crash_marks))
         connection.execute(insert(_crash_marks), {"mark": owner.claim_id})
+        # If the process is killed around the commit, the row has one of these claims. So the next
+        # start takes the row back at once.
+        claims = [owner.claim_id] if before is None else [owner.claim_id, before.claim_id]
+        instance.note(*max(instance.seen, found), *claims)
     return Claim(owner, before)
 
 

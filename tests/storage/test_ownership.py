@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -70,6 +71,16 @@ async def other(proxy: PostgresProxy, tmp_path: Path) -> AsyncIterator[Database]
     await database.close()
 
 
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    (tmp_path / "data/control").mkdir(parents=True)
+    return tmp_path / "data"
+
+
+async def start(database: Database, data_dir: Path) -> Ownership:
+    return await claim(database, Instance.of_folder(data_dir), lose)
+
+
 async def own(database: Database, instance: Instance = HERE) -> int:
     return (await claim(database, instance, lose)).epoch
 
@@ -112,10 +123,10 @@ def test_instance_of_a_data_directory_stays_the_same(tmp_path: Path) -> None:
     assert first == Instance.of_folder(tmp_path)
     assert (first.host_name, first.data_dir) == (socket.gethostname(), str(tmp_path))
     file = tmp_path / "control/instance.json"
-    noted = {"instance_id": first.instance_id, "epoch": 2, "position": 7}
-    first.note(2, 7)
+    noted = {"instance_id": first.instance_id, "epoch": 2, "position": 7, "claims": ["c"]}
+    first.note(2, 7, "c")
     assert json.loads(file.read_text()) == noted
-    assert Instance.of_folder(tmp_path).seen == (2, 7)
+    assert Instance.of_folder(tmp_path) == first._replace(seen=(2, 7), claims=["c"])
     file.write_text("{}")
     with pytest.raises(OSError, match="is damaged: restore it from a backup"):
         Instance.of_folder(tmp_path)
@@ -142,10 +153,76 @@ async def test_copy_of_a_data_directory_is_refused_while_the_owner_runs(
 ) -> None:
     await own(database)
     copy = HERE._replace(host_name="host-b")
-    with pytest.raises(OwnedByAnother, match="this data directory is a copy of it: stop the other"):
+    with pytest.raises(OwnedByAnother, match="and that service has a copy of this data directory"):
         await own(other, copy)
     await renewed_before(database, 60_000)
     assert await own(other, copy) == 2, "the same directory on a new machine"
+
+
+@pytest.mark.parametrize("is_claimed_later", [True, False])
+async def test_copy_on_a_host_of_the_same_name_is_refused_while_the_owner_runs(
+    is_claimed_later: bool, database: Database, other: Database, data_dir: Path, tmp_path: Path
+) -> None:
+    """The copy is of before the last claim, or of a running service."""
+    owned = await start(database, data_dir)
+    copy = shutil.copytree(data_dir, tmp_path / "copy")
+    if is_claimed_later:
+        owned = await start(database, data_dir)
+    for _ in range(2):
+        await owned.renew()
+    with pytest.raises(OwnedByAnother) as caught:
+        await start(other, copy)
+    assert str(caught.value).endswith(
+        "and that service has a copy of this data directory: stop it, or run pyservice takeover if it is lost"
+    )
+    await write_once(database)
+    await start(database, data_dir)
+    await write_once(database)
+    await renewed_before(database, 60_000)
+    await start(other, copy)
+    with pytest.raises(OwnedByAnother, match="has a copy of this data directory"):
+        await start(database, data_dir)
+
+
+class Killed(Exception):
+    pass
+
+
+@pytest.mark.parametrize("killed_at", ["before the commit", "after the commit"])
+async def test_claim_that_was_killed_is_repeated_at_once(
+    killed_at: str, database: Database, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await (await start(database, data_dir)).renew()
+    note, is_noted = Instance.note, False
+
+    def note_until_killed(*words: Any) -> None:
+        nonlocal is_noted
+        if is_noted:
+            raise Killed
+        note(*words)
+        is_noted = True
+        if killed_at == "before the commit":
+            raise Killed
+
+    for _ in range(2):
+        is_noted = False
+        with monkeypatch.context() as patch:
+            patch.setattr(Instance, "note", note_until_killed)
+            with pytest.raises(Killed):
+                await start(database, data_dir)
+    await start(database, data_dir)
+
+
+async def test_owner_that_could_not_note_its_renewals_starts_again_at_once(
+    database: Database, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owned = await start(database, data_dir)
+    with monkeypatch.context() as patch:
+        patch.setattr(owned, "_instance", HERE._replace(file=data_dir / "away/one.json"))
+        for _ in range(2):
+            with pytest.raises(DatabaseUnusable):
+                await owned.renew()
+    await start(database, data_dir)
 
 
 async def test_data_directory_moves_to_another_machine_whatever_its_clock_says(
