@@ -481,6 +481,7 @@ class ControlPlane:
             servers=self._runtime.server_states(),
             owner_epoch=self._ownership.epoch,
             nodes=self._runtime.nodes(),
+            cdn_problem=self._cdn.problem,
         )
 
     async def start(self) -> dict[str, str]:

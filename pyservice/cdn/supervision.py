@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import signal
 import socket
+import time
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -25,6 +27,8 @@ _START_DELAY_S: Final = 5.0
 """Longest delay of the first start. Loading the modules of three processes at once would delay the
 planes.
 """
+_SILENT_S: Final = 10.0
+"""Time without an answer after which the process has a problem. It includes the delay of the first start."""
 _EXIT_S: Final = 2.0
 """Time that the process may need beyond the grace period of its requests."""
 _UP: Final = (
@@ -50,12 +54,15 @@ class CdnProcess:
         self._listeners = listeners
         self._child = ChildProcess("cdn", flags, lambda: None)
         self._client = client
+        self._answered_s = math.inf
+        """Monotonic time of the last answer, or of the call of `run`. Before: infinite."""
         self._stopping = asyncio.Event()
         self._has_ended = asyncio.Event()
         self._has_ended.set()
 
     async def run(self) -> None:
         """Starts the process with its first client, or after 5 s, and restarts it after an exit."""
+        self._answered_s = time.monotonic()
         await self._wait_for_client()
         loop = asyncio.get_running_loop()
         backoff = Backoff(RESTART_DELAYS_S)
@@ -102,7 +109,14 @@ class CdnProcess:
         request, text = control_pb2.MetricsRequest(), None
         with contextlib.suppress(Unreachable, ServiceError):
             text = (await self._client.call(CDN_METRICS, request, _SCRAPE_TIMEOUT_S)).text
+            self._answered_s = time.monotonic()
         return _UP.format(int(text is not None)).encode() + (text or b"")
+
+    @property
+    def problem(self) -> str:
+        """Says that the process has answered no scrape for 10 s. Otherwise empty."""
+        is_silent = time.monotonic() - self._answered_s > _SILENT_S
+        return "does not answer" if is_silent else ""
 
     async def stop(self, grace_s: float) -> None:
         """Stops the process, and kills it if it exceeds the grace period. A second call with 0

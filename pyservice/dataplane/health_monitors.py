@@ -152,6 +152,7 @@ class ControlPlaneMonitor:
         self.is_up = False
         self.database_problem = ""
         self.object_store_problem = ""
+        self.cdn_problem = ""
         self.servers: Mapping[str, int] | None = None
         """Dynamic servers by state. None: the control plane does not respond."""
         self.nodes: Sequence[pb.NodeStatus] = ()
@@ -190,6 +191,7 @@ class ControlPlaneMonitor:
             self.is_up = response is not None
             self.database_problem = response.database_problem if response else ""
             self.object_store_problem = response.object_store_problem if response else ""
+            self.cdn_problem = response.cdn_problem if response else ""
             self.servers = dict(response.servers) if response else None
             self.nodes = list(response.nodes) if response else ()
             self.owner_epoch = response.owner_epoch if response else self.owner_epoch

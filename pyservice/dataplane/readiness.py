@@ -83,7 +83,10 @@ class Readiness:
             "feed": Note(self._feed()),
             "control": self._control(),
             "database": self._database(),
-            "object_store": self._object_store(),
+            "object_store": self._reported(
+                self.monitors.control.object_store_problem, "players are served"
+            ),
+            "cdn": self._reported(self.monitors.control.cdn_problem, "sites and uploads fail"),
             "runtime": Note(self.runtime()),
             "edge_guard": Note(self.edge_guard()),
             **({} if drain is None else {"drain": Note(drain)}),
@@ -96,6 +99,7 @@ class Readiness:
             "control": control.is_up,
             "database": control.is_up and not control.database_problem,
             "object_store": control.is_up and not control.object_store_problem,
+            "cdn": control.is_up and not control.cdn_problem,
             "runtime": self.is_runtime_connected(),
             "edge_guard": not self.is_edge_guard_dead(),
             "storage": not self.monitors.storage.is_low,
@@ -118,11 +122,11 @@ class Readiness:
         problem = self.monitors.control.database_problem
         return Note(f"{problem}; players are served") if problem else None
 
-    def _object_store(self) -> str | None:
+    def _reported(self, problem: str, effect: str) -> str | None:
+        """Returns the condition of a part that the control plane checks."""
         if not self.monitors.control.is_up:
             return Note("not known, the control plane does not answer")
-        problem = self.monitors.control.object_store_problem
-        return Note(f"{problem}; players are served") if problem else None
+        return Note(f"{problem}; {effect}") if problem else None
 
     @staticmethod
     def _credit(status: Status) -> str:

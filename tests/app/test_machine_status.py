@@ -45,7 +45,7 @@ async def test_status_shows_the_whole_machine(machine: Machine, tmp_path: Path) 
     assert full["players"] == 1
     assert {name for name, part in full["parts"].items() if part["is_up"]} == {
         *("data_plane", "control", "database", "object_store"),
-        *("runtime", "edge_guard", "storage"),
+        *("cdn", "runtime", "edge_guard", "storage"),
     }
     assert full["room"]["cpu_millicores"] == 64_000
     assert full["room"]["used_memory_mb"] > SERVER_MEMORY_MB, "the lobby counts too"

@@ -123,6 +123,21 @@ async def test_stalled_cdn_delays_no_other_operation(site_owner: SiteOwner) -> N
     assert site_owner.cdn_pid() == pid
 
 
+async def test_status_shows_a_stalled_cdn(site_owner: SiteOwner) -> None:
+    async def is_shown(exit_status: int, line: str) -> bool:
+        status = await asyncio.to_thread(run, site_owner.service.data_dir, "status")
+        return status.returncode == exit_status and f"\n{line}\n" in status.stdout
+
+    await eventually(lambda: is_shown(0, "cdn: up"))
+    pid = site_owner.cdn_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        await eventually(lambda: is_shown(1, "cdn: down, does not answer; sites and uploads fail"))
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    await eventually(lambda: is_shown(0, "cdn: up"))
+
+
 async def test_cdn_ends_with_its_control_plane(site_owner: SiteOwner) -> None:
     service, before = site_owner.service, site_owner.cdn_pid()
     os.kill(service.control_pid(), signal.SIGKILL)

@@ -22,7 +22,7 @@ class Other:
         self.is_there = True
         self.delay_s = 0.0
         self.requests = 0
-        self.database_problem = self.object_store_problem = ""
+        self.database_problem = self.object_store_problem = self.cdn_problem = ""
 
     async def metrics(self) -> pb.MetricsResponse:
         self.requests += 1
@@ -33,6 +33,7 @@ class Other:
             text=TEXT,
             database_problem=self.database_problem,
             object_store_problem=self.object_store_problem,
+            cdn_problem=self.cdn_problem,
         )
 
 
@@ -99,7 +100,7 @@ async def test_control_plane_is_late_during_and_after_a_late_response(
     await cancel(running)
 
 
-@pytest.mark.parametrize("name", ["database_problem", "object_store_problem"])
+@pytest.mark.parametrize("name", ["database_problem", "object_store_problem", "cdn_problem"])
 async def test_problem_of_a_part_is_reported_while_up(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

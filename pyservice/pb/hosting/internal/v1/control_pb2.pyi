@@ -64,7 +64,7 @@ class MetricsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class MetricsResponse(_message.Message):
-    __slots__ = ("text", "database_problem", "object_store_problem", "servers", "owner_epoch", "nodes")
+    __slots__ = ("text", "database_problem", "object_store_problem", "servers", "owner_epoch", "nodes", "cdn_problem")
     class ServersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,13 +78,15 @@ class MetricsResponse(_message.Message):
     SERVERS_FIELD_NUMBER: _ClassVar[int]
     OWNER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    CDN_PROBLEM_FIELD_NUMBER: _ClassVar[int]
     text: bytes
     database_problem: str
     object_store_problem: str
     servers: _containers.ScalarMap[str, int]
     owner_epoch: int
     nodes: _containers.RepeatedCompositeFieldContainer[NodeStatus]
-    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ..., servers: _Optional[_Mapping[str, int]] = ..., owner_epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ...) -> None: ...
+    cdn_problem: str
+    def __init__(self, text: _Optional[bytes] = ..., database_problem: _Optional[str] = ..., object_store_problem: _Optional[str] = ..., servers: _Optional[_Mapping[str, int]] = ..., owner_epoch: _Optional[int] = ..., nodes: _Optional[_Iterable[_Union[NodeStatus, _Mapping]]] = ..., cdn_problem: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
     __slots__ = ("name", "state", "lobbies", "servers")
