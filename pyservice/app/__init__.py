@@ -111,8 +111,12 @@ def run_control(launch: Launch) -> int:
 def run_cdn(launch: Launch) -> int:
     """Runs the CDN until a stop signal. The control plane is its parent."""
     from pyservice.app.cdn_plane import CdnPlane
+    from pyservice.process.capabilities import drop_capabilities
     from pyservice.process.plane_process import run_plane
     from pyservice.storage.database_errors import DatabaseUnusable
+
+    # The process parses requests of the internet. It inherits its listeners, and only uses files.
+    drop_capabilities(launch.settings.data_dir / "control")
 
     def make(settings: Settings) -> CdnPlane:
         return CdnPlane(settings, tuple(launch.listeners.values()))

@@ -123,6 +123,15 @@ async def test_stalled_cdn_delays_no_other_operation(site_owner: SiteOwner) -> N
     assert site_owner.cdn_pid() == pid
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has capabilities to drop")
+async def test_cdn_of_root_serves_sites_without_capabilities(site_owner: SiteOwner) -> None:
+    tasks = Path(f"/proc/{site_owner.cdn_pid()}/task").glob("*/status")
+    statuses = [dict(line.split(":\t") for line in one.read_text().splitlines()) for one in tasks]
+    rights = {one[name] for one in statuses for name in ("CapPrm", "CapEff", "CapInh", "CapBnd")}
+    assert rights == {"0" * 16}
+    assert await site_owner.is_shown()
+
+
 async def test_status_shows_a_stalled_cdn(site_owner: SiteOwner) -> None:
     async def is_shown(exit_status: int, line: str) -> bool:
         status = await asyncio.to_thread(run, site_owner.service.data_dir, "status")
