@@ -23,7 +23,10 @@ RECORDS_REVISION: Final = "0018"
 FEED_FORMAT: Final = 1
 
 _FORMATS: Final = {"journal": 2, "records": int(RECORDS_REVISION), "feed": FEED_FORMAT, "runs": 1}
-"""The journal's format is that of its segments. `runs` are the folders of game servers."""
+"""The journal's format is that of its segments. `runs` are the folders of game servers.
+
+Files of a run carry no version. A test reads the folders that release 0.1.0 wrote.
+"""
 CONTROL_KEYS: Final = "control/keys.json"
 KEY_FILES: Final = ("keys.json", CONTROL_KEYS)
 """Keys of the data plane and of the control plane."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import sqlite3
@@ -17,7 +18,7 @@ import pytest
 from pyservice._native import version
 from pyservice.data_formats import FILE, require_formats
 from tests.support.command_line import run
-from tests.support.full_service import FullService
+from tests.support.full_service import Developer, FullService
 from tests.support.unprivileged_python import USER, interpreter
 
 
@@ -35,13 +36,22 @@ def change(data_dir: Path, **fields: Any) -> None:
     path.write_text(json.dumps(content))
 
 
+async def publish(service: FullService) -> None:
+    async with service.open_client("http") as client:
+        developer = Developer(service, client)
+        await developer.public_token(await developer.arena())
+
+
 @pytest.mark.full
 def test_noted_formats_are_those_of_the_files(service: FullService) -> None:
     service.start()
+    asyncio.run(publish(service))
     data = service.data_dir
     formats = json.loads((data / FILE).read_text())["release"]["formats"]
     [first, *_] = sorted((data / "journal").glob("seg-*.log"))
     assert struct.unpack_from("<8sI", first.read_bytes()) == (b"HJSEGMNT", formats["journal"])
+    [feed, *_] = (data / "feed").glob("*.cfg")
+    assert struct.unpack_from("<8sH", feed.read_bytes()) == (b"HOSTFEED", formats["feed"])
     assert service.stop() == 0
     with closing(sqlite3.connect(data / "control/records.db")) as records:
         [(revision,)] = records.execute("SELECT version_num FROM alembic_version")

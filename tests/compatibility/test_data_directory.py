@@ -27,6 +27,8 @@ from uuid import uuid4
 
 import pytest
 
+from pyservice import data_formats
+from pyservice.runtime.run_folder import RunFolder
 from tests.compatibility.interface_list import FOLDER
 from tests.support.command_line import run
 from tests.support.fault_shim import compiled_library
@@ -88,6 +90,19 @@ def test_directory_stays_as_it_is_until_the_upgrade_is_committed(folder: Path, f
     assert run(data, "migrate").returncode == 1
     assert "and nothing is lost" in run(data, "rollback-check").stdout
     assert changed(before, contents(data)) == set()
+
+
+def test_run_folders_of_the_release_can_be_read(folder: Path, facts: Any) -> None:
+    """Their files carry no version. A change that cannot read them needs a new number in `data_formats`."""
+    assert data_formats._FORMATS["runs"] == data_formats._FIRST.formats["runs"]
+    for run_id in (facts["server_id"], facts["hosted"]["lobby_id"]):
+        run_folder = RunFolder(folder / "data/servers" / run_id)
+        state = run_folder.state()
+        assert state is not None
+        assert (state.status, state.exit_code) == ("running", None)
+        assert run_folder.note()
+        assert run_folder.spec_values("id") == [run_id]
+        assert list(run_folder.lines())
 
 
 @pytest.fixture
