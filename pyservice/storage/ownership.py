@@ -288,11 +288,6 @@ def require_state(before: Owner | None, location: str, instance: Instance) -> No
             f"the database {location} was restored to an earlier time, {before.renewed}, and lacks "
             f"later changes of this service: {_REMEDY}"
         )
-    if _is_of_copy(before, instance) and _is_renewed(connection, before):
-        raise OwnedByAnother(
-            f"the database {location} belongs to {before}, and that service has a copy of this data "
-            "directory: stop it, or run pyservice takeover if it is lost"
-        )
 
 
 def _is_of_copy(owner: Owner, instance: Instance) -> bool:
@@ -309,10 +304,10 @@ def _require_own(
     connection: Connection, before: Owner | None, location: str, instance: Instance
 ) -> None:
     require_state(before, location, instance)
-    if before and before.host_name != instance.host_name and _is_renewed(connection, before):
+    if before and _is_of_copy(before, instance) and _is_renewed(connection, before):
         raise OwnedByAnother(
-            f"the database {location} belongs to {before}, and this data directory is a copy of it: "
-            "stop the other service, or run pyservice takeover if it is lost"
+            f"the database {location} belongs to {before}, and that service has a copy of this data "
+            "directory: stop it, or run pyservice takeover if it is lost"
         )
 
 

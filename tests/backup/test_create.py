@@ -277,7 +277,8 @@ async def test_records_of_an_earlier_time_replace_no_good_backup(
     epoch, position = instance.seen
     instance.note(epoch, position + 1)
     with pytest.raises(
-        EarlierState, match=r"records\.db \(no database URL is set\) was restored to an earlier time"
+        EarlierState,
+        match=r"records\.db \(no database URL is set\) was restored to an earlier time",
     ):
         await back_up(service, target, keep=1)
     assert problems(target) == {name: []}

@@ -44,7 +44,9 @@ async def test_backup_fails_if_its_disk_does_not_sync(
     assert names(target)
 
 
-@pytest.mark.parametrize("file", ["control/records.db", "control/objects/kept/*", "control/objects"])
+@pytest.mark.parametrize(
+    "file", ["control/records.db", "control/objects/kept/*", "control/objects"]
+)
 async def test_restore_fails_if_its_disk_does_not_sync(
     new_service: NewService, tmp_path: Path, file: str
 ) -> None:
