@@ -340,7 +340,8 @@ def value_of(node: ast.expr) -> float:
     if isinstance(node, ast.BinOp):
         return OPERATIONS[type(node.op)](value_of(node.left), value_of(node.right))
     assert isinstance(node, ast.Constant)
-    return float(node.value)
+    assert isinstance(node.value, int | float)
+    return node.value
 
 
 def test_size_of_a_cluster_is_computed_correctly() -> None:
