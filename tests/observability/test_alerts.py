@@ -48,6 +48,10 @@ def address(service: FullService) -> str:
     return str(service.ready["metrics"])
 
 
+def edge_guard_pid(service: FullService) -> int:
+    return int((service.data_dir / "edge/LOCK").read_text().split()[0])
+
+
 def is_healthy(prometheus: Prometheus, service: FullService) -> bool:
     return all(prometheus.value(gauge, address(service)) == 1 for gauge in GAUGES)
 
@@ -90,10 +94,12 @@ class Scene:
         """Causes one outage of each kind. Returns service and name of the alerts to expect."""
         self.s3.kill()
         self.server.stop()
-        edge = self.parts.data_dir / "edge" / "LOCK"
-        self._stop(int(edge.read_text().split()[0]))
+        self._stop(edge_guard_pid(self.parts))
         self._stop(lock_holder_pid(self.parts.data_dir / "control/cdn"))
         self._stop(self.plane.control_pid())
+        # The next edge-guard does not find the socket of the data plane.
+        (self.plane.data_dir / "admin.sock").unlink()
+        os.kill(edge_guard_pid(self.plane), signal.SIGKILL)
         assert self.whole.process is not None
         data_plane = lock_holder_pid(self.whole.data_dir)
         assert data_plane
@@ -103,6 +109,7 @@ class Scene:
         return {
             *((address(self.parts), f"Hosting{name}Down") for name in of_parts),
             (address(self.plane), "HostingControlPlaneDown"),
+            (address(self.plane), "HostingEdgeGuardDisconnected"),
             (address(self.whole), "HostingDown"),
         }
 
