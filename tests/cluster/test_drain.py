@@ -53,8 +53,13 @@ class Drain:
 
     def wait_refused(self, lobby_id: str) -> None:
         """Waits until the cluster has refused to evict the Pod of a lobby."""
-        until(lambda: lobby_id in self._log.read_text() and REFUSAL in self._log.read_text())
-        assert self._process.poll() is None
+
+        def is_refused() -> bool:
+            text = self._log.read_text()
+            assert self._process.poll() is None, text
+            return lobby_id in text and REFUSAL in text
+
+        until(is_refused)
 
     def wait(self) -> None:
         assert self._process.wait(WAIT_S) == 0, self._log.read_text()
@@ -85,8 +90,10 @@ def find_on_last_node(cluster: Cluster, hosted: HostedService, game: PublishedGa
     cluster.kubectl("cordon", hosted.node)
     found = game.find()
     cluster.kubectl("uncordon", hosted.node)
-    pod = cluster.get(f"{GAMES}/{found['lobby']['lobby_id']}")
-    assert pod is not None
+    # Kubernetes protects a Pod only after its node has reported it running.
+    pod = cluster.wait_for(
+        f"{GAMES}/{found['lobby']['lobby_id']}", lambda pod: pod["status"]["phase"] == "Running"
+    )
     assert pod["spec"]["nodeName"] == cluster.nodes[-1]
     return found
 
