@@ -62,9 +62,8 @@ async def main(url: str, data_dir: Path, writers: int) -> None:
 
     await wait_for_line()
     database = open_database(url, data_dir)
-    instance = Instance.of_folder(data_dir)
-    await take_over(database, instance)
-    epoch = (await claim(database, instance, lose)).epoch
+    await take_over(database, Instance.of_folder(data_dir))
+    epoch = (await claim(database, Instance.of_folder(data_dir), lose)).epoch
     report("owner", epoch)
     numbers = itertools.count(1)
     await asyncio.gather(*(write() for _ in range(writers)))
