@@ -513,9 +513,7 @@ class BackupSettings(_Section):
     """Backups by `pyservice backup create`."""
 
     keep: int = Field(default=168, ge=1, le=100_000)
-    """Number of backups that a target keeps. The default is a week of the shipped timer, which runs
-    every hour. Older ones are removed after a new one.
-    """
+    """Number of backups that a target keeps, by default a week of hourly ones. A new one removes older ones."""
     bytes_per_second: int = Field(default=32 << 20, ge=64 << 10)
     """Limit of what a backup writes in a second."""
     recipients: Annotated[tuple[AgeRecipient, ...], BeforeValidator(from_text)] = ()
