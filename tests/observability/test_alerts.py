@@ -17,11 +17,11 @@ import httpx
 import pytest
 
 from pyservice.process.directory_lock import lock_holder_pid
-from tests.support import game_programs
 from tests.support.databases import Server
 from tests.support.full_service import Developer, FullService
 from tests.support.hosted_game import Hosted
 from tests.support.prometheus import Prometheus, running_prometheus
+from tests.support.published_game import Machine
 from tests.support.s3_server import ACCESS_KEY, BUCKET, SECRET_KEY, S3Server, running_s3
 from tests.support.small_disk import small_disk
 from tests.support.waiting import PATIENCE_S, within
@@ -29,6 +29,7 @@ from tests.support.waiting import PATIENCE_S, within
 FIRES_WITHIN_S: Final = 120.0
 QUIET_WITHIN_S: Final = 120.0
 DISK_MIB: Final = 64
+PLAYERS: Final = 8
 RESERVE_BYTES: Final = 1 << 20
 GAUGES: Final = (
     'up{job="hosting"}',
@@ -226,7 +227,10 @@ async def loaded(service: FullService) -> AsyncIterator[Load]:
 @pytest.mark.timeout(4500)
 @pytest.mark.parametrize("duration_s", [3600])
 async def test_normal_load_fires_no_alert(tmp_path: Path, duration_s: int) -> None:
-    service = FullService(tmp_path / "s", runtime=game_programs.SETTINGS)
+    """Players come and go, game servers run, and a backup is made beside them."""
+    server = Server()
+    machine = Machine(tmp_path / "s", server.url())
+    service = machine.service
     fired: set[tuple[str, str]] = set()
     played = 0
     try:
@@ -234,13 +238,19 @@ async def test_normal_load_fires_no_alert(tmp_path: Path, duration_s: int) -> No
         with running_prometheus(tmp_path / "prometheus", [address(service)]) as prometheus:
             async with loaded(service) as load:
                 end = time.monotonic() + duration_s
+                target = str(tmp_path / "backups")
+                backup = asyncio.create_task(
+                    asyncio.to_thread(machine.good, "backup", "create", target)
+                )
                 while time.monotonic() < end:
-                    await load.play()
-                    played += 1
+                    await asyncio.gather(*(load.play() for _ in range(PLAYERS)))
+                    played += PLAYERS
                     fired |= await asyncio.to_thread(prometheus.alerts, "firing")
                     await asyncio.sleep(0.2)
+                await backup
             assert is_healthy(prometheus, service)
     finally:
         service.close()
-    assert played > duration_s / 10
+        server.close()
+    assert played > duration_s
     assert fired == set()
