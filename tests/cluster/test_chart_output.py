@@ -97,6 +97,12 @@ def test_networks_can_be_added_and_refused(tmp_path: Path) -> None:
     assert not reached(policy, "10.244.1.7", 8094), "the value replaces the private networks"
 
 
+def test_networks_of_nodes_are_never_all_networks(tmp_path: Path) -> None:
+    ended = rendered(with_games(nodeNetworks=[]), tmp_path)
+    assert ended.returncode != 0
+    assert "nodeNetworks" in ended.stderr
+
+
 @pytest.mark.parametrize("node", ["10.250.0.11", "100.64.0.11", "172.31.0.11", "192.168.0.11"])
 def test_private_nodes_are_reached_for_archives_only(tmp_path: Path, node: str) -> None:
     policy = policy_of_games(with_games(egress="none"), tmp_path)
