@@ -321,8 +321,8 @@ class PodLifecycle:
                     if loop.time() > name_until_s:
                         sentence = "another Pod with the id of this run exists, and does not end"
                         return RunEnd("lost", message=sentence)
-            # A proxy gives no reason, nor does an API server without its database. Both come back.
-            if failure.reason:
+            # An answer without a reason is that of a proxy. A Pod of the same name is about to end.
+            if failure.reason not in ("", "AlreadyExists"):
                 self.pod = PodState("", problem=refusal_end(failure).message)
             if failure.status < 500 or not failure.reason:
                 failing_until_s = math.inf
