@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.concurrency.fair_queue import FairQueue
 from pyservice.control.configuration_encoding import decode
 from pyservice.errors import ServiceError
@@ -19,6 +20,7 @@ from pyservice.storage.database import Conflict, Database, Record
 _IMAGES_AT_ONCE: Final = 16
 _IMAGES_OF_GROUP_AT_ONCE: Final = 2
 _PROBLEMS_MAX: Final = 10_000
+_RETRIES_S: Final = doubling(0.1, 5.0)
 
 _log = get_logger("runtime")
 
@@ -44,22 +46,29 @@ class VersionImages:
     async def run(self, pulls: ImagePulls) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(pulls.run())
-            for row in await self._active_versions():
-                group.create_task(self._fetch_at_start(row, pulls))
+            group.create_task(self._fetch_active(pulls))
             while True:
                 version_id = await self._activated.get()
                 group.create_task(self._fetch_all(version_id, pulls))
 
+    async def _fetch_active(self, pulls: ImagePulls) -> None:
+        """Fetches images again, because an earlier control plane may have ended during a fetch."""
+        async with asyncio.TaskGroup() as group:
+            for version in await self._active_versions():
+                group.create_task(self._fetch_at_start(version, pulls))
+
     async def _active_versions(self) -> Sequence[Record]:
-        try:
-            async with self._database.read() as tx:
-                return await builds.active_versions_with_images(tx)
-        except (ServiceError, Conflict) as error:
-            _log.warning("images of active versions are not fetched", error=str(error))
-            return ()
+        backoff = Backoff(_RETRIES_S)
+        while True:
+            try:
+                async with self._database.read() as tx:
+                    return await builds.active_versions_with_images(tx)
+            except (ServiceError, Conflict) as error:
+                if not backoff.failures:
+                    _log.warning("images of active versions are fetched later", error=str(error))
+            await asyncio.sleep(backoff.next_s())
 
     async def _fetch_at_start(self, version: Record, pulls: ImagePulls) -> None:
-        """Fetches images again, because an earlier control plane may have ended during a fetch."""
         async with self._start_permits.permit("", version.group_id):
             await self._fetch_all(version.version_id, pulls)
 
