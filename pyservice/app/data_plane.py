@@ -187,7 +187,7 @@ class DataPlane:
         # An ACME directory connects to the front, which starts next.
         self._certificate = open_certificate(settings)
         topics = Topics()
-        # Each waiting request is one of those that the front passes on. So no group waits with most of them.
+        # Each waiting request is one of those that the front passes on, which all groups share.
         passed_max = transport_settings(settings).data_requests_max
         present_max = max(_GROUP_LEAST, passed_max // _GROUP_PART)
         self._to_games = OutboundHttpClient(
