@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import random
 import resource
 import socket
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 
 from tests.support.loopback import OWN_ADDRESS
+from tests.support.waiting import until
 
 _OTHER_FILES: Final = 1_000
 
@@ -25,7 +27,8 @@ class OtherProgram:
         self._sockets: dict[int, socket.socket] = {}
         for number in set(numbers) - self.free:
             self._sockets[number] = bound_socket = socket.socket(type=kind)
-            bound_socket.bind((OWN_ADDRESS, number))
+            # A game server of the test before may be about to end.
+            until(lambda to=bound_socket, number=number: _is_bound(to, number))  # type: ignore[misc]
 
     def let_go(self) -> int:
         number, bound_socket = self._sockets.popitem()
@@ -35,6 +38,16 @@ class OtherProgram:
     def close(self) -> None:
         for bound_socket in self._sockets.values():
             bound_socket.close()
+
+
+def _is_bound(to: socket.socket, number: int) -> bool:
+    try:
+        to.bind((OWN_ADDRESS, number))
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return False
+    return True
 
 
 @contextlib.contextmanager
