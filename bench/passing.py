@@ -4,12 +4,14 @@ The request is a find with a `dev_` token, which Python answers. It is sent to t
 behind it in turn, one at a time.
 
 The peak rate is that of 256 connections in a closed loop. Directly after each peak, requests come at three times its
-rate from eight client addresses. So they use up all permits and the queue behind them.
+rate from eight client addresses. They have eight tokens, because one token has only a part of the permits. So they use
+up all permits and the queue behind them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import socket
 import statistics
 import time
@@ -35,16 +37,17 @@ _PEAK_CONNECTIONS: Final = 256
 _PEAK_REQUESTS: Final = 10_000
 _OVER_S: Final = 3.0
 _OVER_CONNECTIONS: Final = 16_384
-"""More than the permits and the requests that wait for them. A quarter of the open files if that is less."""
+"""More than the permits and the requests that wait for them. An eighth of the open files if that is less."""
 _ADDRESSES: Final = 8
 
 
 def run(bench: Bench) -> Result:
-    connections = min(_OVER_CONNECTIONS, raise_descriptor_limit() // 4)
+    connections = min(_OVER_CONNECTIONS, raise_descriptor_limit() // 8)
     with running(bench.scratch("passing")) as service, staying_on(LOAD_CORE):
-        token = Players(service).development_token()
-        added = _one_at_a_time(service, token)
-        overload = _overload(service, token, connections)
+        players = Players(service)
+        tokens = [players.development_token() for _ in range(_ADDRESSES)]
+        added = _one_at_a_time(service, tokens[0])
+        overload = _overload(service, tokens, connections)
     figures = [
         _added("HTTP", added, "http", at_most=150.0),
         _added("gRPC", added, "grpc", at_most=None),
@@ -130,15 +133,15 @@ def _added(
     )
 
 
-def _overload(service: Service, token: str, connections: int) -> dict[str, list[Run]]:
-    request = _find(service, token)
-    peak_requests, peaks, overloads = [request] * _PEAK_REQUESTS, [], []
+def _overload(service: Service, tokens: Sequence[str], connections: int) -> dict[str, list[Run]]:
+    finds = itertools.cycle([_find(service, token) for token in tokens])
+    peak_requests, peaks, overloads = list(itertools.islice(finds, _PEAK_REQUESTS)), [], []
     for _ in range(ROUNDS):
         peak = asyncio.run(send_all(service.address, peak_requests, _PEAK_CONNECTIONS)).run
         rate = _TIMES * peak["answers_per_s"]
         sent = send_all(
             service.address,
-            [request] * round(_OVER_S * rate),
+            list(itertools.islice(finds, round(_OVER_S * rate))),
             connections,
             rate,
             may_be_refused=True,
