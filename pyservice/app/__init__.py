@@ -116,7 +116,7 @@ def run_cdn(launch: Launch) -> int:
     from pyservice.storage.database_errors import DatabaseUnusable
 
     # The process parses requests of the internet. It inherits its listeners, and only uses files.
-    drop_capabilities(launch.settings.data_dir / "control")
+    drop_capabilities()
 
     def make(settings: Settings) -> CdnPlane:
         return CdnPlane(settings, tuple(launch.listeners.values()))
