@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -23,6 +22,7 @@ from pyservice_cli.connections import TOKEN_VARIABLE, URL_VARIABLE
 from tests.support.cluster_service import cluster_settings
 from tests.support.command_line import run
 from tests.support.container_files import ContainerFiles
+from tests.support.free_ports import free_port
 from tests.support.full_service import FullService, eventually, running
 from tests.support.kubernetes_api_server import (
     CONFIG_MAPS,
@@ -48,12 +48,6 @@ game = "image"
 image = "{IMAGE}"
 ports.game.protocol = "http"
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 @contextlib.asynccontextmanager

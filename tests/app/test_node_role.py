@@ -30,6 +30,7 @@ from tests.support import game_programs
 from tests.support.certificates import HOST, Certificates, served_certificate
 from tests.support.data_plane_service import MakeService, Service
 from tests.support.edge_guard_service import EdgeGuardService, is_reached
+from tests.support.free_ports import free_port
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.node_authority import NodeAuthority
 from tests.support.supervised_service import is_gone
@@ -40,12 +41,6 @@ pytestmark = [pytest.mark.full, pytest.mark.anyio]
 SERVER_ID = "0192f000-0000-7000-8000-0000000000f1"
 ARCHIVE = b"a build" * 100_000
 SHA256 = hashlib.sha256(ARCHIVE)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def stored_archive(

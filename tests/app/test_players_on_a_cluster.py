@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import random
 import signal
-import socket
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +24,7 @@ from tests.support.databases import KINDS, Databases, Server
 from tests.support.databases import one_server as one_server
 from tests.support.databases import server as server
 from tests.support.edge_guard_service import EdgeGuardService
+from tests.support.free_ports import free_port
 from tests.support.full_service import (
     Developer,
     FullService,
@@ -44,12 +44,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.full]
 
 NODE: Final = "n1"
 GRACE_MS: Final = 3_000
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -24,6 +23,7 @@ from tests.clients.service import developer as developer
 from tests.clients.service import full_service as full_service
 from tests.clients.service import game as game
 from tests.support import game_programs
+from tests.support.free_ports import free_port
 from tests.support.full_service import Developer, eventually
 from tests.support.game_back_end import GameBackEnd
 from tests.support.lobby_game import TIER
@@ -50,11 +50,6 @@ socket.emit("close");
 console.log(await drained);
 await lobby.close();
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -416,9 +415,3 @@ def headings(path: Path) -> set[str]:
 
 def port_of(address: str) -> str:
     return address.rpartition(":")[2].partition("/")[0]
-
-
-def free_port() -> str:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return str(unused.getsockname()[1])

@@ -18,11 +18,11 @@ from tests.support.doc_pages import (
     ROOT,
     Reader,
     Shell,
-    free_port,
     help_of_curl,
     port_of,
 )
 from tests.support.example_run import Run
+from tests.support.free_ports import free_port
 
 
 @pytest.fixture
@@ -73,5 +73,5 @@ def wait_until_open(run: Run) -> dict[str, str]:
         GRPC: port_of(ready["grpc"]),
         METRICS: port_of(ready["metrics"]),
         CDN: port_of(ready["cdn"]),
-        ROOM: free_port(),
+        ROOM: str(free_port()),
     }
