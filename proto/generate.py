@@ -11,6 +11,7 @@ import filecmp
 import json
 import re
 import shutil
+import string
 import subprocess
 import sys
 import sysconfig
@@ -108,9 +109,16 @@ def generate(work: Path) -> Path:
     return out
 
 
+def read_errors() -> dict[str, Any]:
+    """Returns the content of errors.toml. Its words can contain shared values."""
+    table = tomllib.loads((PROTO / "errors.toml").read_text())
+    words = {word: text.format_map(table["shared"]) for word, text in table["words"].items()}
+    return {**table, "words": words}
+
+
 def error_table() -> str:
     """Returns the table of errors as the source of a Python module."""
-    table = tomllib.loads((PROTO / "errors.toml").read_text())
+    table = read_errors()
     lines = [
         '"""Generated from proto/errors.toml: HTTP and gRPC form of each error code."""',
         "",
@@ -139,12 +147,14 @@ def error_table() -> str:
         lines.append("    ),")
     lines += ["}", "", "WORDS: Final[dict[str, str]] = {"]
     lines += [f"    {quoted(word)}: {quoted(text)}," for word, text in table["words"].items()]
-    return "\n".join([*lines, "}"]) + "\n"
+    lines += ["}", ""]
+    lines += [f"{name.upper()}: Final = {quoted(value)}" for name, value in table["shared"].items()]
+    return "\n".join(lines) + "\n"
 
 
 def native_contract(work: Path) -> str:
     """Returns the table of errors, and the fields and limits of messages, as the source of a Rust module."""
-    table = tomllib.loads((PROTO / "errors.toml").read_text())
+    table = read_errors()
     words = table["words"]
     lines = [
         "//! Generated from proto/errors.toml and the protos: error codes, problem words, fields, and limits.",
@@ -169,6 +179,8 @@ def native_contract(work: Path) -> str:
         *(f"    ({quoted(word)}, {quoted(text)})," for word, text in words.items()),
         "];",
         "",
+        *(native_value(name, value) for name, value in table["shared"].items()),
+        "",
         *message_rules(work),
     ]
     formatted = subprocess.run(
@@ -179,6 +191,17 @@ def native_contract(work: Path) -> str:
         check=True,
     )
     return formatted.stdout
+
+
+def native_value(name: str, value: str | int) -> str:
+    """Returns a shared value as a constant. A sentence with numbers is a function."""
+    if isinstance(value, int):
+        return f"pub const {name.upper()}: usize = {value};"
+    numbers = [field for _, field, _, _ in string.Formatter().parse(value) if field]
+    if not numbers:
+        return f"pub const {name.upper()}: &str = {quoted(value)};"
+    parameters = ", ".join(f"{number}: usize" for number in numbers)
+    return f"pub fn {name}({parameters}) -> String {{ format!({quoted(value)}) }}"
 
 
 def native_errors(codes: dict[str, Any]) -> list[str]:

@@ -57,10 +57,14 @@ _RULES_OF_DATA_PLANE: Final = {
     "native steps: authorize, limit, read": r"self\.admit\(&caller",
     "steps in Python: authorize, limit, read": r"\.authorize\((request\.)?call\)$|limit\.check\(",
 }
-# The protos have these rules, and `contract.rs` is generated from them.
+# The protos and `errors.toml` have these rules, and `contract.rs` is generated from them.
 _GENERATED: Final = {
     "limits": r"(?i)(hold_ms|party_size|game_modes|regions)\w*(\)|\.len\(\))?(: \w+)? ?([<>]=?|=) ?\d[\d_]+",
     "fields": r"\"prevent_auto_create_lobby\"",
+    "the depth of JSON": r"nested deeper|JSON_DEPTH_MAX: usize",
+    "reasons of query parameters": r"percent-encoded UTF-8|must occur only once",
+    "the detail of a message of another type": r"does not have the request type",
+    "the detail of a body that is too large": r"Send at most \{\w*\} bytes, not",
 }
 
 

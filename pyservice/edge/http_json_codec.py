@@ -17,6 +17,7 @@ import orjson
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
+from pyservice.pb.errors import MALFORMED_PARAMETER, REPEATED_PARAMETER, WORDS
 from pyservice.schema import json_text
 from pyservice.schema.findings import MAX_PROBLEMS, Finding, Findings
 from pyservice.schema.json_decoding import compile_decoder, compile_field_decoder
@@ -167,15 +168,15 @@ def _compile_query(method: Method) -> _Read:
         for raw_name, raw_text in _parameters(query):
             name, text = _decode_text(raw_name), _decode_text(raw_text)
             if name is None:
-                findings.append(Finding((_readable(raw_name),), "invalid", _MALFORMED))
+                findings.append(Finding((_readable(raw_name),), "invalid", MALFORMED_PARAMETER))
             elif name not in readers:
-                findings.append(Finding((name,), "unknown-parameter", "is not a known parameter"))
+                findings.append(Finding((name,), "unknown-parameter", WORDS["unknown-parameter"]))
             elif name in names:
-                findings.append(Finding((name,), "not-unique", "must occur only once"))
+                findings.append(Finding((name,), "not-unique", REPEATED_PARAMETER))
             else:
                 names.add(name)
                 if text is None:
-                    findings.append(Finding((name,), "invalid", _MALFORMED))
+                    findings.append(Finding((name,), "invalid", MALFORMED_PARAMETER))
                 else:
                     findings += readers[name](message, converters[name](text))
         return findings
@@ -183,7 +184,6 @@ def _compile_query(method: Method) -> _Read:
     return read
 
 
-_MALFORMED: Final = "is not percent-encoded UTF-8"
 _NO_ESCAPE: Final = re.compile(rb"%(?![0-9A-Fa-f]{2})")
 
 

@@ -646,3 +646,9 @@ WORDS: Final[dict[str, str]] = {
     "not-found": "names something that does not exist",
     "incomplete": "names something that is not complete",
 }
+
+JSON_DEPTH_MAX: Final = 64
+MALFORMED_PARAMETER: Final = "is not percent-encoded UTF-8"
+REPEATED_PARAMETER: Final = "must occur only once"
+WRONG_MESSAGE: Final = "The message does not have the request type of this method; check the proto file."
+TOO_LARGE: Final = "Send at most {limit} bytes, not {size}."

@@ -20,6 +20,7 @@ from pyservice.front import internal_headers
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, RequestMetrics, TransportMetrics
 from pyservice.observability.rays import Rays, Trace, current
+from pyservice.pb.errors import TOO_LARGE, WRONG_MESSAGE
 from pyservice.rpc.error_status import RAY_ID, status_code, trailers
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal_grpc import Handler, add_internal, listen
@@ -281,15 +282,12 @@ class _Calls:
 
         def read(data: bytes) -> Message:
             if len(data) > limit_bytes:
-                detail = f"Send at most {limit_bytes} bytes, not {len(data)}."
+                detail = TOO_LARGE.format(limit=limit_bytes, size=len(data))
                 raise ServiceError("BODY_TOO_LARGE", detail)
             try:
                 message = parse(data)
             except DecodeError as error:
-                raise ServiceError(
-                    "BODY_INVALID",
-                    "The message does not have the request type of this method; check the proto file.",
-                ) from error
+                raise ServiceError("BODY_INVALID", WRONG_MESSAGE) from error
             refuse_invalid(method, message)
             return message
 

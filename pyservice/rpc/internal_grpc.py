@@ -20,6 +20,7 @@ from google.protobuf.message import DecodeError, Message
 from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.observability.logging import get_logger
+from pyservice.pb.errors import WRONG_MESSAGE
 from pyservice.pb.hosting.internal.v1 import control_pb2
 from pyservice.rpc.error_status import read_error, status_code, trailers
 from pyservice.transport import trace_context
@@ -122,9 +123,7 @@ async def end_failed(
         case ServiceError():
             failure = error
         case DecodeError():
-            failure = ServiceError(
-                "BODY_INVALID", "The message does not have the request type of this method."
-            )
+            failure = ServiceError("BODY_INVALID", WRONG_MESSAGE)
         case _:
             log.error(
                 "internal call failed", method=method.full_name, ray_id=ray_id, exc_info=error

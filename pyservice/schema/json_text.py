@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import orjson
 
+from pyservice.pb.errors import JSON_DEPTH_MAX, WORDS
+
 LARGE_BYTES: Final = 64 * 1024
 """Size of a text in bytes from which on parsing pauses the garbage collector."""
 
@@ -28,8 +30,6 @@ def garbage_collection_paused() -> Iterator[None]:
     finally:
         gc.enable()
 
-
-MAX_DEPTH = 64
 
 _texts = json.JSONDecoder(parse_int=str, parse_float=str)
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -64,14 +64,14 @@ def parse(text: bytes) -> Any:
         word = "too-deep" if "depth limit" in error.msg else "not-json"
         raise JsonTextError(word, reason) from None
     # A text with few brackets cannot be too deep.
-    if text.count(b"[") + text.count(b"{") > MAX_DEPTH and _is_too_deep(value):
-        raise JsonTextError("too-deep", f"is nested deeper than {MAX_DEPTH} levels")
+    if text.count(b"[") + text.count(b"{") > JSON_DEPTH_MAX and _is_too_deep(value):
+        raise JsonTextError("too-deep", WORDS["too-deep"])
     return value
 
 
 def _is_too_deep(value: Any) -> bool:
     level = [value]
-    for _ in range(MAX_DEPTH + 1):
+    for _ in range(JSON_DEPTH_MAX + 1):
         containers = [item for item in level if type(item) is dict or type(item) is list]
         if not containers:
             return False

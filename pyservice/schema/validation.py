@@ -23,7 +23,7 @@ from google.protobuf.message import Message
 from pyservice._native import MATCHED_LENGTH, broken_rules
 from pyservice.errors import FieldProblem, ServiceError
 from pyservice.pb.buf.validate import validate_pb2
-from pyservice.pb.errors import WORDS
+from pyservice.pb.errors import TOO_LARGE, WORDS
 from pyservice.pb.hosting.v1 import matchmaker_pb2, options_pb2, versions_pb2
 from pyservice.schema import json_text
 from pyservice.schema.findings import Finding, Findings, is_omitted, nested_under, report_findings
@@ -237,7 +237,7 @@ def refuse_invalid(
     if limit is not None and method.body_field not in ("", "*"):
         size = len(getattr(message, method.body_field))
         if size > limit:
-            raise ServiceError("BODY_TOO_LARGE", f"Send at most {limit} bytes, not {size}.")
+            raise ServiceError("BODY_TOO_LARGE", TOO_LARGE.format(limit=limit, size=size))
     findings = _check(message)
     in_query, in_body = unread
     if not (findings or in_body or in_query):

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyservice.schema.json_text import MAX_DEPTH, JsonTextError, member_texts, parse
+from pyservice.pb.errors import JSON_DEPTH_MAX
+from pyservice.schema.json_text import JsonTextError, member_texts, parse
 
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
@@ -32,12 +33,12 @@ def nested(levels: int) -> bytes:
     return b'{"a":[' * pairs + b"[" * odd + b"]" * odd + b"]}" * pairs
 
 
-@pytest.mark.parametrize("levels", [1, MAX_DEPTH - 1, MAX_DEPTH])
+@pytest.mark.parametrize("levels", [1, JSON_DEPTH_MAX - 1, JSON_DEPTH_MAX])
 def test_nesting_up_to_the_limit_is_accepted(levels: int) -> None:
     assert parse(nested(levels)) == json.loads(nested(levels))
 
 
-@pytest.mark.parametrize("levels", [MAX_DEPTH + 1, 1000, 100_000])
+@pytest.mark.parametrize("levels", [JSON_DEPTH_MAX + 1, 1000, 100_000])
 def test_nesting_over_the_limit_is_rejected(levels: int) -> None:
     for text in (nested(levels), b"[[]," + nested(levels - 1) + b"]"):
         with pytest.raises(JsonTextError) as refused:

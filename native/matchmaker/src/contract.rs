@@ -815,6 +815,14 @@ pub const WORDS: [(&str, &str); 17] = [
     ("incomplete", "names something that is not complete"),
 ];
 
+pub const JSON_DEPTH_MAX: usize = 64;
+pub const MALFORMED_PARAMETER: &str = "is not percent-encoded UTF-8";
+pub const REPEATED_PARAMETER: &str = "must occur only once";
+pub const WRONG_MESSAGE: &str = "The message does not have the request type of this method; check the proto file.";
+pub fn too_large(limit: usize, size: usize) -> String {
+    format!("Send at most {limit} bytes, not {size}.")
+}
+
 pub const FIND_LOBBY_REQUEST_FIELDS: Fields = &[
     ("game_modes", Form::Texts(32)),
     ("regions", Form::Texts(64)),

@@ -5,16 +5,14 @@ use prost::{DecodeError, Message};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::contract::Code;
-use crate::error::{FieldProblem, ServiceError};
+use crate::contract::{Code, MALFORMED_PARAMETER, REPEATED_PARAMETER, WRONG_MESSAGE, too_large};
+use crate::error::{FieldProblem, ServiceError, standard_reason};
 use crate::json_fields::{Json, fields, read_body, read_fields};
 use crate::left_to_python::LeftToPython;
 use crate::operation::Operation;
 use crate::request_rules::{self as rules, Finding};
 use crate::requests::{Body, Encoded, LOBBIES_PATH, NoFields, Request, STATE_BYTES_MAX, STATE_PATH};
 
-const WRONG_MESSAGE: &str = "The message does not have the request type of this method; check the proto file.";
-const MALFORMED: &str = "is not percent-encoded UTF-8";
 /// Python shortens longer descriptions.
 const PROBLEMS_MAX: usize = 200;
 const PROBLEMS_BYTES_MAX: usize = 32 * 1024;
@@ -63,7 +61,7 @@ fn describe_proto(operation: Operation, message: &[u8]) -> Result<ServiceError, 
     };
     let code = match &request {
         Request::SetState(message) if message.state.len() > STATE_BYTES_MAX => {
-            let detail = format!("Send at most {STATE_BYTES_MAX} bytes, not {}.", message.state.len());
+            let detail = too_large(STATE_BYTES_MAX, message.state.len());
             return Ok(ServiceError::from(Code::BodyTooLarge).with_detail(detail));
         }
         Request::GetState(_) => Code::IdInvalid,
@@ -90,20 +88,20 @@ fn describe_target(operation: Operation, path: &str, query: &str) -> Result<Serv
         let (raw_name, raw_text) = parameter.split_once('=').unwrap_or((parameter, ""));
         let finding = |word, reason: &'static str| Finding::new(vec![raw_name.to_owned().into()], word, reason);
         let Some(name) = decoded(raw_name) else {
-            findings.push(finding("invalid", MALFORMED));
+            findings.push(finding("invalid", MALFORMED_PARAMETER));
             continue;
         };
         let location = vec![name.clone().into()];
         let Some((_, form)) = fields.iter().find(|(known, _)| *known == name) else {
-            findings.push(Finding::new(location, "unknown-parameter", "is not a known parameter"));
+            findings.push(Finding::new(location, "unknown-parameter", standard_reason("unknown-parameter")));
             continue;
         };
         if members.iter().any(|(known, _)| *known == name) {
-            findings.push(Finding::new(location, "not-unique", "must occur only once"));
+            findings.push(Finding::new(location, "not-unique", REPEATED_PARAMETER));
             continue;
         }
         let Some(text) = decoded(raw_text) else {
-            findings.push(Finding::new(location, "invalid", MALFORMED));
+            findings.push(Finding::new(location, "invalid", MALFORMED_PARAMETER));
             members.push((name, Json::Null));
             continue;
         };

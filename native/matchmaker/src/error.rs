@@ -77,10 +77,15 @@ pub struct FieldProblem {
     omitted_count: usize,
 }
 
+/// Returns the standard text of a problem word.
+pub fn standard_reason(word: &str) -> &'static str {
+    WORDS.iter().find(|(known, _)| *known == word).map_or("", |(_, text)| *text)
+}
+
 impl FieldProblem {
     /// `reason` replaces the standard text of the word.
     pub fn new(location: &[&str], word: &'static str, reason: Option<&str>) -> FieldProblem {
-        let standard = WORDS.iter().find(|(known, _)| *known == word).map_or("", |(_, text)| *text);
+        let standard = standard_reason(word);
         let path = location.iter().map(|name| Cow::Owned((*name).to_owned())).chain([word.into()]).collect();
         let name = Some(location.join(".")).filter(|name| !name.is_empty());
         let name = name.as_deref().unwrap_or("the body");

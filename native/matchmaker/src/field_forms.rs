@@ -6,9 +6,8 @@ use hosting_core::Id;
 use serde_json::Value;
 use uuid::Uuid;
 
-pub const JSON_DEPTH_MAX: usize = 64;
-/// Word and reason of the problem of a JSON text with more levels.
-pub const TOO_DEEP: (&str, &str) = ("too-deep", "is nested deeper than 64 levels");
+use crate::contract::JSON_DEPTH_MAX;
+use crate::error::standard_reason;
 
 /// Reads an address without a zone.
 pub fn ip_address(text: &str) -> Option<IpAddr> {
@@ -31,7 +30,7 @@ pub fn read_cursor(cursor: &str) -> Option<u64> {
 /// Returns the word and the reason of the problem of a JSON text.
 pub fn json_problem(text: &[u8]) -> Option<(&'static str, &'static str)> {
     match serde_json::from_slice::<Value>(text) {
-        Ok(value) if depth(&value) > JSON_DEPTH_MAX => Some(TOO_DEEP),
+        Ok(value) if depth(&value) > JSON_DEPTH_MAX => Some(("too-deep", standard_reason("too-deep"))),
         Ok(_) => None,
         Err(_) => Some(("not-json", "is not valid JSON")),
     }

@@ -8,11 +8,11 @@ use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
 use crate::contract::{
-    FIND_LOBBY_REQUEST_FIELDS, Fields, Form, HEARTBEAT_REQUEST_FIELDS, JOIN_LOBBY_REQUEST_FIELDS,
+    FIND_LOBBY_REQUEST_FIELDS, Fields, Form, HEARTBEAT_REQUEST_FIELDS, JOIN_LOBBY_REQUEST_FIELDS, JSON_DEPTH_MAX,
     LIST_LOBBIES_REQUEST_FIELDS, PLAYER_CONNECTED_REQUEST_FIELDS, PLAYER_DISCONNECTED_REQUEST_FIELDS,
     SET_LOBBY_CLOSED_REQUEST_FIELDS,
 };
-use crate::field_forms::{JSON_DEPTH_MAX, TOO_DEEP};
+use crate::error::standard_reason;
 use crate::left_to_python::LeftToPython;
 use crate::operation::Operation;
 use crate::request_rules::Finding;
@@ -36,7 +36,7 @@ pub fn read_body(operation: Operation, text: &[u8], findings: &mut Vec<Finding>)
     let text = if text.is_empty() { b"{}" } else { text };
     let json: Json = serde_json::from_slice(text).map_err(|_| LeftToPython::NotJson)?;
     let (word, reason) = match json {
-        json if json.depth() > JSON_DEPTH_MAX => TOO_DEEP,
+        json if json.depth() > JSON_DEPTH_MAX => ("too-deep", standard_reason("too-deep")),
         Json::Object(members) => return read_fields(fields(operation), members, findings),
         _ => ("wrong-type", "must be an object"),
     };

@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use hosting_matchmaker::contract::too_large;
 use hosting_matchmaker::{Operation, Reply};
 use http::header::HeaderMap;
 use http::uri::PathAndQuery;
@@ -86,7 +87,7 @@ pub async fn answer(
         Ok(message) => message,
         Err(MessageFailure::Problem(problem)) => return Ok(call.refuse(problem)),
         Err(MessageFailure::TooLarge(length)) => {
-            let sentence = format!("Send at most {} bytes, not {length}.", method.message_bytes_max);
+            let sentence = too_large(method.message_bytes_max, length);
             return Ok(call.refuse_with(Problem::BodyTooLarge, sentence));
         }
         Err(MessageFailure::Gone) => return Err(io::ErrorKind::ConnectionReset.into()),
