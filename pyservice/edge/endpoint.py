@@ -44,7 +44,6 @@ class Endpoint:
         method = METHODS[operation.method]
         self.slug = method.slug
         self.takes_key = method.takes_key
-        self.body_limit_bytes = method.body_limit_bytes or settings.body_limit_bytes
         self._method = method
         self._steps = OperationSteps(operation, rate_limit, meter)
         self._run = operation.run
@@ -83,8 +82,8 @@ class Endpoint:
 
     def _encoded(self, request: Request, call: Call) -> EncodedRequest:
         form: Form = "json" if self.takes_key else "target"
-        # Native code reads either a body or a query. `_read` raises the failure of a body.
-        if request.failure is not None or (self.takes_key and request.query):
+        # Native code reads either a body or a query.
+        if self.takes_key and request.query:
             form = "other"
         return EncodedRequest(
             self.slug,
@@ -102,8 +101,6 @@ class Endpoint:
         if self._takes_body:
             headers = request.headers
             check_body_form(headers.get(b"content-type"), headers.get(b"content-encoding"))
-        if request.failure is not None:
-            raise request.failure
         if call.idempotency_key is not None:
             check_idempotency_key(call.idempotency_key)
         message, unread = self._decode(request.body, request.query, call.path or {})

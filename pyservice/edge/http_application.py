@@ -81,7 +81,7 @@ class HttpApplication:
             match = self._match(request)
             if isinstance(match, tuple):
                 slug = match[0].slug
-            await self._receive(request, match, receive)
+            request.body = await _body(receive)
             async with _WhileConnected(receive):
                 response = await self._respond(request, match, trace)
         except _ClientDisconnected:
@@ -112,27 +112,6 @@ class HttpApplication:
         if endpoint is None:
             return ServiceError("NOT_FOUND", _OTHER_PLANE)
         return endpoint, parameters
-
-    async def _receive(self, request: Request, match: Match, receive: Receive) -> None:
-        """Receives the body up to its limit. Longer bodies set `request.failure`."""
-        limit_bytes = self._settings.body_limit_bytes
-        if isinstance(match, tuple):
-            limit_bytes = match[0].body_limit_bytes
-        pieces: list[bytes] = []
-        size_bytes = 0
-        while True:
-            event = await receive()
-            if event["type"] == "http.disconnect":
-                raise _ClientDisconnected
-            piece = event.get("body", b"")
-            pieces.append(piece)
-            size_bytes += len(piece)
-            if size_bytes > limit_bytes:
-                request.failure = ServiceError("BODY_TOO_LARGE")
-                return
-            if not event.get("more_body", False):
-                request.body = b"".join(pieces)
-                return
 
     async def _respond(self, request: Request, match: Match, trace: Trace) -> HttpResponse:
         try:
@@ -242,3 +221,15 @@ class _WhileConnected:
             self._watch.cancel()
         if self._has_disconnected and self._task.uncancel() == 0:
             raise _ClientDisconnected
+
+
+async def _body(receive: Receive) -> bytes:
+    """Receives a body. The front has checked its length."""
+    pieces: list[bytes] = []
+    while True:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise _ClientDisconnected
+        pieces.append(event.get("body", b""))
+        if not event.get("more_body", False):
+            return b"".join(pieces)

@@ -28,11 +28,10 @@ class Request:
     """A received HTTP request. Header names are lower-case, and repeated headers are joined by
     commas.
 
-    `path` is not decoded. `failure` is the error of a body that was not received. It is reported
-    if no earlier check fails.
+    `path` is not decoded.
     """
 
-    __slots__ = ("body", "failure", "headers", "method", "path", "peer", "query")
+    __slots__ = ("body", "headers", "method", "path", "peer", "query")
 
     def __init__(
         self,
@@ -51,7 +50,6 @@ class Request:
             fields[name] = fields[name] + b", " + value if name in fields else value
         self.peer = peer
         self.body = b""
-        self.failure: ServiceError | None = None
 
     def text(self, name: bytes) -> str | None:
         """Returns the value of a header, or None if the request lacks it."""

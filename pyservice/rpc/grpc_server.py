@@ -14,13 +14,13 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from pyservice.calls import Call, EncodedRequest, Form, Operation, WaitForChange
+from pyservice.calls import Call, EncodedRequest, Operation, WaitForChange
 from pyservice.errors import ServiceError
 from pyservice.front import internal_headers
 from pyservice.observability.logging import get_logger
 from pyservice.observability.metrics import CANCELLED, OK, RequestMetrics, TransportMetrics
 from pyservice.observability.rays import Rays, Trace, current
-from pyservice.pb.errors import TOO_LARGE, WRONG_MESSAGE
+from pyservice.pb.errors import WRONG_MESSAGE
 from pyservice.rpc.error_status import RAY_ID, status_code, trailers
 from pyservice.rpc.health import Health, add_health, add_reflection
 from pyservice.rpc.internal_grpc import Handler, add_internal, listen
@@ -29,7 +29,6 @@ from pyservice.schema.validation import refuse_invalid
 from pyservice.transport import (
     TransportSettings,
     client_address,
-    message_limit_bytes,
     trace_context,
 )
 from pyservice.transport.native import check_idempotency_key
@@ -191,7 +190,6 @@ class _Calls:
         read_message = self._reader(method)
         takes_key = method.takes_key
         is_internal, long_polls = self._settings.is_internal, self._long_polls
-        limit_bytes = message_limit_bytes(method, self._settings)
 
         async def work(data: bytes, context: Context, fields: _Fields, trace: Trace) -> bytes:
             call = self._call(context, fields, trace.ray_id)
@@ -204,9 +202,7 @@ class _Calls:
                 return read_message(data)
 
             is_paid = is_internal and not _PAID.isdisjoint(fields)
-            # `read` refuses a message that is too long.
-            form: Form = "proto" if len(data) <= limit_bytes else "other"
-            encoded = EncodedRequest(method.slug, call, form, data, is_paid=is_paid)
+            encoded = EncodedRequest(method.slug, call, "proto", data, is_paid=is_paid)
             reply = await steps.answer(encoded, read)
             if reply is not None:
                 context.set_trailing_metadata(((RAY_ID, trace.ray_id),))
@@ -277,13 +273,9 @@ class _Calls:
         return Trace(ray_id, started, parent_span)
 
     def _reader(self, method: Method) -> Callable[[bytes], Message]:
-        limit_bytes = message_limit_bytes(method, self._settings)
         parse = method.request.FromString
 
         def read(data: bytes) -> Message:
-            if len(data) > limit_bytes:
-                detail = TOO_LARGE.format(limit=limit_bytes, size=len(data))
-                raise ServiceError("BODY_TOO_LARGE", detail)
             try:
                 message = parse(data)
             except DecodeError as error:

@@ -83,12 +83,6 @@ def test_watch_returns_the_next_change(service: SupervisedService) -> None:
     assert answers[0].json()["watch"]["index"] != index
 
 
-def test_body_limit_is_that_of_the_settings(service: SupervisedService) -> None:
-    with cloud(service) as client:
-        refusal = client.post("/cloud/games/validate", content=b" " * ((1 << 20) + 1))
-    assert (refusal.status_code, refusal.json()["code"]) == (413, "BODY_TOO_LARGE")
-
-
 def test_log_warns_that_the_front_is_off(service: SupervisedService) -> None:
     def warnings() -> list[str]:
         lines = (service.folder / "log").read_text().splitlines()

@@ -135,18 +135,6 @@ async def test_client_disconnect_cancels_a_slow_token_check(service: SlowService
         await until_met(lambda: service.given_up == 1)
 
 
-async def test_oversized_body_is_reported_after_the_token(service: SlowService) -> None:
-    service.may_know.set()
-    async with open_api("http", service, TransportSettings(body_limit_bytes=100)) as api:
-        assert isinstance(api, HttpApi)
-        for token, code in (("cloud_bad", "TOKEN_REVOKED"), ("cloud_good", "BODY_TOO_LARGE")):
-            connection = await HttpConnection.open(api.address)
-            headers = {"authorization": f"Bearer {token}"}
-            response = await connection.ask("POST", PATH, b"x" * 200, headers)
-            assert code_of(response) == code
-            await connection.close()
-
-
 async def test_asynchronous_local_operation_waits() -> None:
     topics = Topics()
     long_polls = LongPolls(topics)

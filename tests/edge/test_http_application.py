@@ -126,11 +126,6 @@ async def test_two_tokens_are_rejected(connection: HttpConnection, service: Smal
     assert service.calls == []
 
 
-async def test_body_over_the_limit_is_rejected(connection: HttpConnection) -> None:
-    response = await connection.ask("POST", CONNECTED_PATH, b" " * 1001, GOOD)
-    assert (response.status, code_of(response)) == (413, "BODY_TOO_LARGE")
-
-
 async def test_query_is_parsed(connection: HttpConnection) -> None:
     path = "/matchmaker/lobbies/list?include_state="
     response = await connection.ask("GET", path + "true", None, GOOD)
