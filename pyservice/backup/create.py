@@ -63,21 +63,23 @@ async def create_backup(
     _remove_scratch(settings.data_dir)
     contents = _contents(settings.data_dir)
     service = service_id(settings.data_dir)
-    names = complete_backups(target)
+    stored = target.names(BACKUPS) | target.names(OBJECTS)
+    names = complete_backups(stored)
     require_own(settings.data_dir, service, target.place, names)
     own = [name for name in names if service_of(name) == service]
     now = clock()
     name = new_name(now, service, names)
-    _remove_incomplete(target, service, own)
+    files_of_service = [path for path in stored if service_of(path.split("/")[1]) == service]
+    files_of_backups = _remove_incomplete(target, files_of_service, own)
     files = [
         target.put(f"{folder_of(name)}/{path}", iter([content]))
         for path, content in contents.items()
     ]
-    known = _known_objects(target, own)
-    revision, records, stored, missing = await _copy_records(
+    known = _known_objects(target, own, stored)
+    revision, records, kept, missing = await _copy_records(
         settings, database, objects, target, name, known
     )
-    object_list = encode_objects(stored.values())
+    object_list = encode_objects(kept.values())
     files += [records, target.put_plain(f"{folder_of(name)}/{OBJECT_LIST}", object_list)]
     manifest = Manifest(
         name=name,
@@ -87,8 +89,8 @@ async def create_backup(
         files=tuple(
             file._replace(path=file.path.removeprefix(f"{folder_of(name)}/")) for file in files
         ),
-        object_count=len(stored),
-        object_bytes=sum(one.bytes for one in stored.values()),
+        object_count=len(kept),
+        object_bytes=sum(one.bytes for one in kept.values()),
     )
     target.sync()
     target.put_plain(f"{folder_of(name)}/{MANIFEST}", manifest.encode())
@@ -101,7 +103,7 @@ async def create_backup(
             "backup is removed until they are back"
         )
     write_last_backup(settings.data_dir, manifest.name, manifest.created_ms, target.place)
-    _remove_old(target, [*own, name], settings.backup.keep)
+    _remove_old(target, files_of_backups, [*own, name], settings.backup.keep)
     return manifest
 
 
@@ -127,7 +129,9 @@ def _contents(data_dir: Path) -> dict[str, bytes]:
     return contents
 
 
-def _known_objects(target: Target, own: list[str]) -> Mapping[str, StoredFile]:
+def _known_objects(
+    target: Target, own: list[str], sizes: Mapping[str, int]
+) -> Mapping[str, StoredFile]:
     """Returns the objects of the last backup of this service that the target still has. A damaged backup has none."""
     if not own:
         return {}
@@ -137,7 +141,6 @@ def _known_objects(target: Target, own: list[str]) -> Mapping[str, StoredFile]:
         _log.warning("all objects are stored again", error=str(failed))
         return {}
     # A lifecycle rule of the bucket or an operator can have removed files.
-    sizes = target.names(OBJECTS)
     known = {path: file for path, file in objects.items() if sizes.get(file.path) == file.bytes}
     if len(known) < len(objects):
         _log.warning("the target has lost objects", count=len(objects) - len(known))
@@ -205,27 +208,26 @@ def _copy_objects(
     return found
 
 
-def _remove_incomplete(target: Target, service: str, own: list[str]) -> None:
-    """Removes what failed backups have stored since the last complete one, so that they do not fill the target."""
+def _remove_incomplete(target: Target, files: Sequence[str], own: list[str]) -> list[str]:
+    """Removes what failed backups have stored since the last complete one, so that they do not fill the target.
+
+    Returns the other files.
+    """
     last = own[-1] if own else ""
-    target.delete([path for path in _files(target, service) if path.split("/")[1] > last])
+    target.delete([path for path in files if path.split("/")[1] > last])
+    return [path for path in files if path.split("/")[1] <= last]
 
 
-def _files(target: Target, service: str) -> list[str]:
-    """Returns the paths of all files of a service."""
-    paths = [path for folder in (BACKUPS, OBJECTS) for path in target.names(folder)]
-    return [path for path in paths if service_of(path.split("/")[1]) == service]
-
-
-def _remove_old(target: Target, own: list[str], keep: int) -> None:
-    """Removes old backups of this service, and files of it that no kept backup needs.
+def _remove_old(target: Target, files: Sequence[str], own: list[str], keep: int) -> None:
+    """Removes old backups of this service, and those of its earlier files that no kept backup needs.
 
     A backup refers to its own files, and to older ones only if the backup before it refers to them.
     So the oldest kept backup names all older files that are needed.
     """
     oldest = own[-keep:][0]
     # A backup without its manifest is none, so it is removed first.
-    target.delete([f"{folder_of(name)}/{MANIFEST}" for name in own[:-keep]])
+    manifests = [f"{folder_of(name)}/{MANIFEST}" for name in own[:-keep]]
+    target.delete(manifests)
     try:
         manifest = read_manifest(target, oldest)
         needed = {file.path for file in read_objects(target, manifest).values()}
@@ -236,10 +238,5 @@ def _remove_old(target: Target, own: list[str], keep: int) -> None:
         f"{folder_of(oldest)}/{path}"
         for path in (MANIFEST, *(file.path for file in manifest.files))
     }
-    target.delete(
-        [
-            path
-            for path in _files(target, service_of(oldest))
-            if path.split("/")[1] <= oldest and path not in needed
-        ]
-    )
+    unneeded = {path for path in files if path.split("/")[1] <= oldest}
+    target.delete(sorted(unneeded - needed - set(manifests)))

@@ -71,11 +71,14 @@ def folder_of(name: str) -> str:
     return f"{BACKUPS}/{name}"
 
 
-def complete_backups(target: Target) -> list[str]:
-    """Returns the names of the complete backups of a target, oldest first."""
-    suffix = f"/{MANIFEST}"
-    paths = (path for path in target.names(BACKUPS) if path.endswith(suffix))
-    return sorted(path.removeprefix(f"{BACKUPS}/").removesuffix(suffix) for path in paths)
+def complete_backups(paths: Iterable[str]) -> list[str]:
+    """Returns the names of the complete backups among the files of a target, oldest first."""
+    start, end = f"{BACKUPS}/", f"/{MANIFEST}"
+    return sorted(
+        path.removeprefix(start).removesuffix(end)
+        for path in paths
+        if path.startswith(start) and path.endswith(end)
+    )
 
 
 def read_manifest(target: Target, name: str) -> Manifest:

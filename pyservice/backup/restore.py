@@ -16,6 +16,7 @@ from pyservice.auth import keyring
 from pyservice.auth.keyring import Keyring, restored
 from pyservice.backup.backup_names import note_replaced
 from pyservice.backup.manifest import (
+    BACKUPS,
     Manifest,
     complete_backups,
     folder_of,
@@ -49,7 +50,7 @@ _EPOCH_STEP: Final = 1 << 20
 
 def newest_backup(target: Target, name: str | None) -> Manifest:
     """Returns the manifest of a backup, by default of the newest one. Raises BackupFailed."""
-    names = complete_backups(target)
+    names = complete_backups(target.names(BACKUPS))
     if not names:
         raise BackupFailed(
             f"{target.place} has no complete backup: name the target of pyservice backup create"
@@ -134,7 +135,7 @@ async def restore_backup(
     for path, file in files.items():
         if path.startswith(("control/", "feed/")):
             write_file(data_dir / path, b"".join(target.read(file)), mode=0o600)
-    note_replaced(data_dir, complete_backups(target))
+    note_replaced(data_dir, complete_backups(target.names(BACKUPS)))
     records = data_dir / "control" / RECORDS
     _write_records(records, target.read(files[RECORDS]))
     # They name lobbies and servers that no longer exist.

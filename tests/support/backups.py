@@ -14,7 +14,7 @@ import pyrage
 from pyservice.app.object_storage import object_store
 from pyservice.backup.create import create_backup, utc_now
 from pyservice.backup.encryption import Encryption
-from pyservice.backup.manifest import Manifest, complete_backups, read_manifest
+from pyservice.backup.manifest import BACKUPS, Manifest, complete_backups, read_manifest
 from pyservice.backup.target import Target, make_target
 from pyservice.backup.verify import problems_of
 from pyservice.settings import Settings
@@ -72,7 +72,7 @@ def problems(target: Path, identity: Path | None = None) -> dict[str, list[str]]
 
 
 def names(target: Path) -> list[str]:
-    return complete_backups(plain_target(target))
+    return complete_backups(plain_target(target).names(BACKUPS))
 
 
 def manifest_of(target: Path, name: str) -> Manifest:
