@@ -106,7 +106,8 @@ class _Load:
         self._may_be_refused = may_be_refused
         self.bodies: list[bytes] = [b""] * len(requests) if is_kept else []
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.free: list[_Caller] = []
+        self.free: deque[_Caller] = deque()
+        """Callers without a request. They take turns, because the service closes silent connections."""
         self.waiting: deque[tuple[int, float]] = deque()
         self.is_open = False
 
@@ -146,7 +147,7 @@ class _Load:
             while number < len(self.requests) and began_s + number / rate_per_s <= now_s:
                 due_s = began_s + number / rate_per_s
                 if self.free:
-                    self.free.pop().send_request(number, due_s)
+                    self.free.popleft().send_request(number, due_s)
                 else:
                     self.waiting.append((number, due_s))
                 number += 1
@@ -177,7 +178,7 @@ async def send_all(
     cpu_before_s, began_s = time.process_time(), time.perf_counter()
     planned_sends = None
     if rate_per_s:
-        load.is_open, load.free = True, callers.copy()
+        load.is_open, load.free = True, deque(callers)
         planned_sends = loop.create_task(load.send_at_rate(rate_per_s, began_s))
     else:
         for number in range(len(requests)):
