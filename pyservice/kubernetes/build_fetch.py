@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Final
 
@@ -38,7 +38,8 @@ class BuildFetch:
     """Names of the variables that the Pod sets. They override those of the build."""
 
     def encode(self) -> str:
-        return json.dumps(asdict(self), ensure_ascii=False)
+        fields = {name: getattr(self, name) for name in self.__slots__}
+        return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
     def decode(cls, text: str) -> BuildFetch:

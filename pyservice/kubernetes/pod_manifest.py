@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, NamedTuple, get_args
 
@@ -149,7 +149,7 @@ class PodNote:
     group_id: str = ""
 
     def encode(self) -> str:
-        fields = {**asdict(self.placement), "region": self.region, "group_id": self.group_id}
+        fields = {**self.placement.fields(), "region": self.region, "group_id": self.group_id}
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod

@@ -92,6 +92,8 @@ class PodRuns(RunCollection[PodLifecycle]):
         self.protection: Final = PodProtection(nodes, settings.drain_ms)
         self._watched = WatchedObjects(api, self.pods, self, template.selector)
         self._reported: dict[str, None] = {}
+        self._groups: Counter[str] = Counter()
+        """Number of runs by developer group."""
         self._leaving: dict[str, str] = {}
         """UIDs of Pods that are deleted and not yet gone, by id of their runs."""
         self._removals: set[asyncio.Task[None]] = set()
@@ -182,14 +184,16 @@ class PodRuns(RunCollection[PodLifecycle]):
             await self.probe.wait_for_first()
             if not self._may_begin(group_id):
                 return False
-        run.group_id = group_id
+        if run.group_id is None:
+            run.group_id = group_id
+            self._groups[group_id] += 1
         return True
 
     def _may_begin(self, group_id: str) -> bool:
         return (
             self.services.may_share_network
             or self.probe.is_enforced
-            or all(run.group_id in (None, group_id) for run in self.runs.values())
+            or self._groups.keys() <= {group_id}
         )
 
     # Capacity.
@@ -237,6 +241,8 @@ class PodRuns(RunCollection[PodLifecycle]):
 
     def _begin(self, run: PodLifecycle) -> None:
         self.runs[run.id] = run
+        if run.group_id is not None:
+            self._groups[run.group_id] += 1
         self._idle.clear()
         run.task = asyncio.create_task(run.live())
         run.task.add_done_callback(functools.partial(self._forget, run))
@@ -248,6 +254,8 @@ class PodRuns(RunCollection[PodLifecycle]):
         if (error := task.exception()) is not None:
             _log.error("run is given up", id=run.id, exc_info=error)
         del self.runs[run.id]
+        if run.group_id is not None:
+            self._groups -= Counter([run.group_id])
         if run.uid:
             self._leaving[run.id] = run.uid
         if not self.runs:

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -256,7 +256,7 @@ def _spec(
         nice=0 if node.groups.cpu else _nice(request.resources.cpu_millicores),
         notify=node.notify,
         network=network,
-        note=json.dumps(asdict(placement)),
+        note=json.dumps(placement.fields()),
     )
 
 

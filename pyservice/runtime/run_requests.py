@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from pyservice.runtime.adapters import Adapter
@@ -81,6 +81,12 @@ class RunPlacement:
             for name, port in self.ports.items()
             if port.number and not port.is_direct
         }
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields for `json.dumps`. `of` reads them."""
+        # `asdict` would copy each value.
+        adapter = None if self.adapter is None else asdict(self.adapter)
+        return {name: getattr(self, name) for name in self.__slots__} | {"adapter": adapter}
 
     @classmethod
     def of(cls, fields: Mapping[str, Any]) -> RunPlacement:
