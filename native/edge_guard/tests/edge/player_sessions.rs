@@ -56,7 +56,7 @@ fn stream_without_a_slot_is_closed() {
     let port = free_port();
     guard.source.serve_route(&counted("a", "tcp", port, echo_streams()));
     assert!(play(port).is_none(), "no reservation");
-    assert!(guard.figure("connections_refused_total{reason=\"no_slot\"}") == 1);
+    guard.wait_for_figure("connections_refused_total{reason=\"no_slot\"}", |refused| refused == 1);
     guard.source.with_state(|state| state.slots.insert(CLIENT.to_vec()));
     let first = wait_for("the address is asked about again", || play(port));
     let second = play(port).expect("two players behind one address");
