@@ -1,4 +1,4 @@
-"""Queries of game servers on loopback: Source A2S, Quake 3 status, Minecraft server list ping, HTTP.
+"""Queries of game servers: Source A2S, Quake 3 status, Minecraft server list ping, HTTP.
 
 Each query has a timeout, and limits of the size and number of messages.
 """
@@ -61,7 +61,8 @@ class _Datagrams:
     """A connected UDP socket, so that only the server's datagrams arrive."""
 
     def __init__(self, host: str, port: int) -> None:
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_DGRAM)
         self._socket.setblocking(False)
         self._socket.connect((host, port))
         self._left = _DATAGRAMS_MAX
@@ -140,7 +141,8 @@ async def _query_http(host: str, port: int, path: str) -> QueryAnswer:
     reader, writer = await asyncio.open_connection(host, port, limit=_ANSWER_BYTES_MAX)
     try:
         # A response of HTTP/1.0 ends with the connection, and has no chunks.
-        writer.write(f"GET {path} HTTP/1.0\r\nHost: {host}:{port}\r\n\r\n".encode())
+        name = f"[{host}]" if ":" in host else host
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: {name}:{port}\r\n\r\n".encode())
         answer = b""
         while len(answer) <= _ANSWER_BYTES_MAX and (part := await reader.read(_ANSWER_BYTES_MAX)):
             answer += part

@@ -11,14 +11,13 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from pyservice.runtime import node_allocation
 from pyservice.runtime.run_requests import PortRequest, RunEnd, RunRequest
-from tests.support.loopback import OWN_ADDRESS
+from tests.support.loopback import NEEDS_IPV6, OWN_ADDRESS
 from tests.support.occupied_ports import OtherProgram
 from tests.support.runtime_host import RuntimeHost, until
 
@@ -30,8 +29,6 @@ NUMBERS: Final = range(first := 10_000 + os.getpid() % 100 * 20, first + 19)
 ONE: Final = range(NUMBERS.stop, NUMBERS.stop + 1)
 KINDS: Final = {"stream": socket.SOCK_STREAM, "datagram": socket.SOCK_DGRAM}
 PROTOCOLS: Final = {socket.SOCK_STREAM: "tcp", socket.SOCK_DGRAM: "udp"}
-HAS_IPV6: Final = Path("/proc/net/if_inet6").exists()
-NEEDS_IPV6: Final = pytest.mark.skipif(not HAS_IPV6, reason="this machine has no IPv6")
 EVERYWHERE: Final = [pytest.param("0.0.0.0"), pytest.param("::", marks=NEEDS_IPV6)]
 LOOPBACKS: Final = [
     pytest.param("127.0.0.1"),

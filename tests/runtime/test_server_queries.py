@@ -29,6 +29,7 @@ from tests.runtime.recorded_answers import (
     split_half_life,
     varint,
 )
+from tests.support.loopback import NEEDS_IPV6
 
 pytestmark = pytest.mark.anyio
 
@@ -50,10 +51,12 @@ class Datagrams(asyncio.DatagramProtocol):
 
 
 @asynccontextmanager
-async def datagram_server(answers: Callable[[bytes], list[bytes]]) -> AsyncIterator[int]:
+async def datagram_server(
+    answers: Callable[[bytes], list[bytes]], host: str = "127.0.0.1"
+) -> AsyncIterator[int]:
     loop = asyncio.get_running_loop()
     transport, _ = await loop.create_datagram_endpoint(
-        lambda: Datagrams(answers), local_addr=("127.0.0.1", 0)
+        lambda: Datagrams(answers), local_addr=(host, 0)
     )
     try:
         yield transport.get_extra_info("sockname")[1]
@@ -100,6 +103,12 @@ async def test_recorded_datagrams_count_players_without_bots(game: str) -> None:
         # A server with challenges gets the same request with the challenge.
         challenges = [b"", *(one[5:] for one in recorded.datagrams if one == CHALLENGE)]
         assert requests == [A2S_REQUEST + challenge for challenge in challenges]
+
+
+@NEEDS_IPV6
+async def test_server_can_have_an_ipv6_address() -> None:
+    async with datagram_server(lambda _: [QUAKE_3], "::1") as port:
+        assert (await query_server("quake3", "::1", port)).players == 2
 
 
 @pytest.mark.parametrize("game", STREAMS)
