@@ -19,6 +19,7 @@ from pyservice.pb.hosting.internal.v1 import control_pb2, runtime_pb2
 from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.full_scratch import FullScratch
+from pyservice.runtime.listening_ports import ListeningPorts
 from pyservice.runtime.node_preparation import PreparedNode, prepare_node
 from pyservice.runtime.run_folder import DroppedOutput, RunFolder
 from pyservice.runtime.run_requests import Resources
@@ -57,6 +58,7 @@ class LocalPlacement:
         )
         self._ports = UnboundPorts()
         self._full_scratch = FullScratch()
+        self._listening = ListeningPorts()
         self._adapters: AdapterWatch | None = None
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
@@ -74,7 +76,7 @@ class LocalPlacement:
     ) -> None:
         node = self._node = await prepare_node(self._settings)
         self._ports.on_change = lobbies.node_changed
-        self._adapters = AdapterWatch(lobbies)
+        self._adapters = AdapterWatch(lobbies, self._listening, self._folder)
         may_share = node.settings.network is not None or self._settings.runtime.allow_shared_network
         self._supervisor = RunSupervisor(
             self._settings.data_dir.resolve() / "servers",
@@ -124,6 +126,7 @@ class LocalPlacement:
         yield "runtime", self._supervisor.run()
         yield "ports", self._ports.run(self._supervisor)
         yield "scratch", self._full_scratch.run(self._supervisor)
+        yield "listening", self._listening.run()
         yield "adapters", self._adapters.run(self._supervisor)
 
     async def end_all(self, forced: asyncio.Event) -> None:

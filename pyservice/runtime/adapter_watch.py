@@ -1,7 +1,7 @@
 """Watch of lobby servers that do not call the service: reports when they are ready, and their players.
 
 Every run is watched by a task of its own, so a server that does not answer delays no other. All that
-a watch knows is in the run's folder and log. So a new service continues it.
+a watch knows is in the placement and the log of the run. So a new service continues it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -19,18 +19,9 @@ from pyservice.concurrency.cancellation import cancel_and_wait
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.adapters import Adapter
-from pyservice.runtime.process_environment import BACKEND_ADDRESS
-from pyservice.runtime.run_lifecycle import RunLifecycle
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_forward
-from pyservice.runtime.run_requests import ReportUndelivered
-from pyservice.runtime.run_supervisor import RunSupervisor
+from pyservice.runtime.run_requests import Backend, ReportUndelivered, RunPlacement, RunRequest
 from pyservice.runtime.server_queries import QueryAnswer, QueryFailed, query_server
-from pyservice.runtime.unbound_ports import (
-    bound_ports,
-    find_listeners,
-    reached_listeners,
-    unbound_variables,
-)
 
 _INTERVAL_S: Final = 0.25
 _READY_QUERY_INTERVAL_S: Final = 1.0
@@ -39,11 +30,46 @@ _RESTART_DELAY_S: Final = 5.0
 _RETRY_DELAYS_S: Final = (0.25, 0.5, 1.0, 2.0)
 _LOG_LINES_MAX: Final = 1_000
 _LOG_BYTES_MAX: Final = 4 << 20
+_FOLLOW_MS: Final = 5_000
+"""Time for which each read of a log asks for its new lines."""
 
 LEFT_AFTER_S: Final = 30.0
 """Time for which every answer has fewer players, before slots are freed."""
 
 _log = get_logger("runtime")
+
+
+class WatchedRun(Protocol):
+    """A game server of either placement."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def parameters(self) -> RunRequest | RunPlacement: ...
+    @property
+    def backends(self) -> Mapping[str, Backend]:
+        """Addresses and numbers of the ports behind edge-guard, by name. Empty before they are known."""
+        ...
+
+    @property
+    def port_protocols(self) -> Mapping[str, str]:
+        """Protocols of the ports by name. Empty for a run that is not requested."""
+        ...
+
+
+class WatchedRuns(Protocol):
+    @property
+    def runs(self) -> Mapping[str, WatchedRun]: ...
+
+
+class PortWaiter(Protocol):
+    """Finds out whether a game server listens, as its placement allows it."""
+
+    async def wait_listening(self, run: WatchedRun, port: str) -> None:
+        """Waits until the run listens on the port with this name."""
+        ...
 
 
 class AdapterReporter(Protocol):
@@ -78,22 +104,31 @@ class AnsweredCounts:
 
 
 class AdapterWatch:
-    def __init__(self, reporter: AdapterReporter) -> None:
+    def __init__(
+        self,
+        reporter: AdapterReporter,
+        ports: PortWaiter,
+        folder: Path,
+        follow_log: Callable[[str, int], None] = lambda run_id, for_ms: None,
+    ) -> None:
+        """`folder` has the folders of runs. `follow_log` has new lines of a run's log written at once
+        for some ms.
+        """
         self._reporter = reporter
+        self._ports = ports
+        self._folder = folder
+        self._follow_log = follow_log
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._port_waiters: dict[str, tuple[RunLifecycle, asyncio.Event]] = {}
 
-    async def run(self, supervisor: RunSupervisor) -> None:
+    async def run(self, watched: WatchedRuns) -> None:
         try:
             while True:
-                self._follow(supervisor.runs)
-                if self._port_waiters:
-                    await self._find_ports()
+                self._follow(watched.runs)
                 await asyncio.sleep(_INTERVAL_S)
         finally:
             await cancel_and_wait(*self._tasks.values())
 
-    def _follow(self, runs: Mapping[str, RunLifecycle]) -> None:
+    def _follow(self, runs: Mapping[str, WatchedRun]) -> None:
         for run_id, run in runs.items():
             if run.state == "running" and run_id not in self._tasks:
                 adapter = run.parameters.adapter
@@ -104,7 +139,7 @@ class AdapterWatch:
             if watched is None or watched.state != "running":
                 self._tasks.pop(run_id).cancel()
 
-    async def _watch(self, run: RunLifecycle, adapter: Adapter) -> None:
+    async def _watch(self, run: WatchedRun, adapter: Adapter) -> None:
         """Watches a run until it is cancelled. Begins again after an error."""
         while True:
             try:
@@ -118,33 +153,18 @@ class AdapterWatch:
                 _log.error("the watch of a game server failed", id=run.id, exc_info=error)
             await asyncio.sleep(_RESTART_DELAY_S)
 
-    async def _wait_ready(self, run: RunLifecycle, adapter: Adapter) -> None:
+    async def _wait_ready(self, run: WatchedRun, adapter: Adapter) -> None:
         match adapter.ready:
             case "port":
-                found = asyncio.Event()
-                self._port_waiters[run.id] = run, found
-                try:
-                    await found.wait()
-                finally:
-                    del self._port_waiters[run.id]
+                await self._ports.wait_listening(run, adapter.port)
             case "log":
-                await wait_for_line(run.path, LogPattern(adapter.log_match))
+                follow = functools.partial(self._follow_log, run.id, _FOLLOW_MS)
+                pattern = LogPattern(adapter.log_match)
+                await wait_for_line(self._folder / run.id, pattern, follow)
             case "query":
                 await _wait_for_answer(run, adapter)
 
-    async def _find_ports(self) -> None:
-        waiting = [*self._port_waiters.values()]
-        numbers = {port.number for run, _ in waiting for port in run.process_ports.values()}
-        listeners = await asyncio.to_thread(lambda: reached_listeners(find_listeners(), numbers))
-        bound = bound_ports(listeners)
-        for run, found in waiting:
-            adapter = run.parameters.adapter
-            ports = run.process_ports
-            watched = {} if adapter is None else {adapter.port: ports[adapter.port]}
-            if not unbound_variables(watched, run.port_protocols, bound):
-                found.set()
-
-    async def _report_ready(self, run: RunLifecycle) -> None:
+    async def _report_ready(self, run: WatchedRun) -> None:
         backoff = Backoff(_RETRY_DELAYS_S)
         while True:
             try:
@@ -154,7 +174,7 @@ class AdapterWatch:
                     _log.warning("a ready lobby is reported again", id=run.id, error=str(error))
             await asyncio.sleep(backoff.next_s())
 
-    async def _count_players(self, run: RunLifecycle, adapter: Adapter) -> None:
+    async def _count_players(self, run: WatchedRun, adapter: Adapter) -> None:
         counts = AnsweredCounts()
         loop = asyncio.get_running_loop()
         while True:
@@ -170,32 +190,43 @@ class AdapterWatch:
             await asyncio.sleep(_COUNT_INTERVAL_S)
 
 
-async def _wait_for_answer(run: RunLifecycle, adapter: Adapter) -> None:
+async def _wait_for_answer(run: WatchedRun, adapter: Adapter) -> None:
     while True:
         if await _query(run, adapter) is not None:
             return
         await asyncio.sleep(_READY_QUERY_INTERVAL_S)
 
 
-async def _query(run: RunLifecycle, adapter: Adapter) -> QueryAnswer | None:
-    """Returns None if the game server does not answer."""
-    port = run.process_ports[adapter.query_port].number
+async def _query(run: WatchedRun, adapter: Adapter) -> QueryAnswer | None:
+    """Returns None if the game server does not answer, or has no address yet."""
+    backend = run.backends.get(adapter.query_port)
+    if backend is None:
+        return None
     try:
-        return await query_server(adapter.query, BACKEND_ADDRESS, port, adapter.query_path)
+        return await query_server(adapter.query, *backend, adapter.query_path)
     except QueryFailed as error:
         _log.debug("a game server did not answer a query", id=run.id, error=str(error))
         return None
 
 
-async def wait_for_line(path: Path, pattern: LogPattern) -> None:
-    """Waits until a line of the program matches. Lines of the service do not count."""
+async def wait_for_line(
+    path: Path, pattern: LogPattern, follow: Callable[[], None] = lambda: None
+) -> None:
+    """Waits until a line of the program matches. Lines of the service do not count.
+
+    `path` is the folder of the run, which may not exist yet. `follow` is called before each read.
+    """
     position = 0
     while True:
+        follow()
         read = functools.partial(
             read_forward, path, "all", position, _LOG_LINES_MAX, EMPTY_SPAN, _LOG_BYTES_MAX
         )
         scan = await asyncio.to_thread(read)
-        if scan is not None:
+        if scan is None:
+            # The unfinished write of a copy was removed, and its lines are written again.
+            position = 0
+        else:
             lines = (line for line in scan.lines if line.stream != "service")
             if any(pattern.matches(line.text) for line in lines):
                 return

@@ -25,6 +25,7 @@ from pyservice.runtime.run_folder import KeeperFailed, KeeperState, log_text
 from pyservice.runtime.run_layout import CannotRun, StoredRun
 from pyservice.runtime.run_logs import newest_line
 from pyservice.runtime.run_requests import (
+    Backend,
     ReportUndelivered,
     RunEnd,
     RunPlacement,
@@ -121,6 +122,11 @@ class RunLifecycle:
     def process_ports(self) -> Mapping[str, ProcessPort]:
         """Returns the ports of the process by name. Empty before its placement."""
         return {} if self.placement is None else self.placement.ports
+
+    @property
+    def backends(self) -> Mapping[str, Backend]:
+        """Returns where edge-guard reaches the process, by name of the port. Empty before its placement."""
+        return {} if self.placement is None else self.placement.backends
 
     @property
     def port_protocols(self) -> dict[str, str]:

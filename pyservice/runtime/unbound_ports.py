@@ -157,7 +157,7 @@ def unbound_variables(
     """
     unbound = []
     for name, port in sorted(ports.items()):
-        missing = _missing_protocols(port.number, protocols.get(name), bound)
+        missing = missing_protocols(port.number, protocols.get(name), bound)
         if port.number and missing:
             has_other = port.number in bound.tcp | bound.udp
             over = f" over {' and '.join(missing)}" if has_other else ""
@@ -166,7 +166,8 @@ def unbound_variables(
     return unbound
 
 
-def _missing_protocols(number: int, protocol: str | None, bound: BoundPorts) -> list[str]:
+def missing_protocols(number: int, protocol: str | None, bound: BoundPorts) -> list[str]:
+    """Returns the names of the protocols that a port still needs a socket of."""
     is_bound = {"TCP": number in bound.tcp, "UDP": number in bound.udp}
     if protocol is None:
         return [] if any(is_bound.values()) else list(is_bound)
@@ -180,7 +181,7 @@ def _has_unserved_port(
     """Returns whether nothing at all listens on one of the ports."""
     for name, port in ports.items():
         protocol = protocols.get(name)
-        missing = _missing_protocols(port.number, protocol, bound)
+        missing = missing_protocols(port.number, protocol, bound)
         is_half_served = protocol == "tcp_udp" and len(missing) == 1
         if port.number and missing and not is_half_served:
             return True

@@ -22,6 +22,9 @@ from pyservice.runtime.adapter_watch import (
     wait_for_line,
 )
 from pyservice.runtime.adapters import Adapter
+from pyservice.runtime.copied_log import SEGMENT_BYTES, CopiedLog
+from pyservice.runtime.listening_ports import ListeningPorts
+from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.server_queries import QueryAnswer
 from tests.runtime.recorded_answers import PREFIX
 from tests.support.waiting import PATIENCE_S, until_met
@@ -74,6 +77,37 @@ async def test_line_of_the_service_does_not_match(tmp_path: Path) -> None:
     await asyncio.wait_for(waiting, PATIENCE_S)
 
 
+@pytest.mark.anyio
+async def test_line_of_a_copied_log_matches_after_old_segments_are_removed(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    waiting = asyncio.create_task(wait_for_line(path, LogPattern("map is loaded")))
+    log = CopiedLog(path, 0)
+    filler = b"1 o loading\n" * (SEGMENT_BYTES // 12)
+    for number in range(5):
+        log.append(filler, b"%d" % number)
+    assert RunFolder(path).segments()[0][0] > 0, "the beginning is removed"
+    finished, _ = await asyncio.wait([waiting], timeout=1)
+    assert not finished
+    log.append(b"2 e the map is loaded\n", b"last")
+    await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+@pytest.mark.anyio
+async def test_lines_that_a_copy_writes_again_are_read_again(tmp_path: Path) -> None:
+    log = CopiedLog(tmp_path, 0)
+    log.append(b"1 o one\n", b"1")
+    [(_, segment)] = RunFolder(tmp_path).segments()
+    whole = segment.read_bytes()
+    segment.write_bytes(whole + b"1 o unfinished\n" * 100)
+    reads = asyncio.Semaphore(0)
+    pattern = LogPattern("map is loaded")
+    waiting = asyncio.create_task(wait_for_line(tmp_path, pattern, reads.release))
+    for _ in range(2):
+        await asyncio.wait_for(reads.acquire(), PATIENCE_S)
+    segment.write_bytes(whole + b"1 o the map is loaded\n")
+    await asyncio.wait_for(waiting, PATIENCE_S)
+
+
 class PlayerReports:
     """Receiver of counts. Reports which of them may free slots."""
 
@@ -120,7 +154,8 @@ def run_at(run_id: str, port: int) -> Any:
         id=run_id,
         state="running",
         parameters=SimpleNamespace(adapter=adapter),
-        process_ports={"game": SimpleNamespace(number=port)},
+        backends={"game": ("127.0.0.1", port)},
+        port_protocols={},
     )
 
 
@@ -136,7 +171,8 @@ async def watched_servers(
         )
         runs[name] = run_at(name, transport.get_extra_info("sockname")[1])
     supervisor: Any = SimpleNamespace(runs=runs)
-    watching = asyncio.create_task(AdapterWatch(reports).run(supervisor))
+    watch = AdapterWatch(reports, ListeningPorts(), Path("servers"))
+    watching = asyncio.create_task(watch.run(supervisor))
     try:
         yield servers
     finally:
