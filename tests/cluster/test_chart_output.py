@@ -70,7 +70,11 @@ def networks_within(egress: Egress) -> Iterator[str]:
 def test_refused_networks_are_those_of_a_single_machine(tmp_path: Path, egress: Egress) -> None:
     policy = policy_of_games(with_games(egress=egress), tmp_path)
     assert policy["spec"]["podSelector"] == {}, "also for a Pod that has lost its labels"
-    assert policy["spec"]["ingress"] == []
+    [rule] = policy["spec"]["ingress"]
+    [peer] = rule.pop("from")
+    assert not rule, "all ports"
+    assert peer["namespaceSelector"] == {"matchLabels": {"kubernetes.io/metadata.name": "hosting"}}
+    assert peer["podSelector"]["matchLabels"]["app.kubernetes.io/component"] == "service"
     for address in (*networks_within(egress), *METADATA):
         assert not reached(policy, address), address
     for address in METADATA:
