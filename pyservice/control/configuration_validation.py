@@ -33,7 +33,7 @@ from pyservice.network.reserved_names import (
     is_header_of_requests,
 )
 from pyservice.pb.hosting.v1 import versions_pb2 as pb
-from pyservice.runtime.adapters import WATCHED_SIGNS, adapter_problems
+from pyservice.runtime.adapters import Adapter, adapter_problems
 from pyservice.schema.findings import Finding, report_findings
 
 GAME_MODES_MAX: Final = 32
@@ -126,10 +126,11 @@ def _adapter(
 ) -> Iterator[Finding]:
     if not mode.HasField("adapter"):
         return
-    for field in ("ready", "players"):
-        if context.is_on_cluster and getattr(mode.adapter, field) in WATCHED_SIGNS:
-            yield Finding((*path, "adapter", field), "not-allowed", NO_WATCH)
     docker = mode.docker if mode.HasField("docker") else matchmaker.docker
+    if context.is_on_cluster and mode.adapter.ready == "port":
+        port = docker.ports.entries.get(Adapter.of(mode.adapter, docker.ports.entries).port)
+        if port is not None and port.protocol == "udp":
+            yield Finding((*path, "adapter", "ready"), "not-allowed", NO_UDP_WATCH)
     for problem in adapter_problems(mode.adapter, docker.ports.entries):
         yield Finding((*path, "adapter", problem.field), problem.word, problem.reason)
     if mode.HasField("heartbeat_timeout") and mode.adapter.ready not in ("", "calls"):
@@ -260,9 +261,9 @@ NO_HOST_NETWORK: Final = (
     "use network_mode bridge, and ports with the proxy edge-guard"
 )
 
-NO_WATCH: Final = (
-    "is not possible on Kubernetes yet, where the service does not watch game servers: "
-    "use calls, or players edge"
+NO_UDP_WATCH: Final = (
+    "cannot be port on Kubernetes for a port of udp, because the service tries a TCP connection: "
+    "use log or query"
 )
 
 _DEFAULT_PROTOCOL: Final = "https"

@@ -27,17 +27,17 @@ _log = get_logger("runtime")
 class PodLogs:
     def __init__(self, settings: Settings, find_pod: Callable[[str], PodState | None]) -> None:
         """`find_pod` returns the Pod of a run that has not ended."""
-        self._folder = settings.data_dir / "servers"
+        self.folder: Final = settings.data_dir / "servers"
         reserve_bytes = settings.storage_reserve_bytes
-        self.copies: Final = LogCopies(self._folder, settings.runtime.log_bytes_max, reserve_bytes)
+        self.copies: Final = LogCopies(self.folder, settings.runtime.log_bytes_max, reserve_bytes)
         self._find_pod = find_pod
         self._retention = RunRetention(
-            self._folder, functools.partial(is_disk_short, self._folder, reserve_bytes)
+            self.folder, functools.partial(is_disk_short, self.folder, reserve_bytes)
         )
 
     def open(self) -> None:
         """Creates the folder of the logs. Raises OSError."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self.folder.mkdir(mode=0o700, exist_ok=True)
 
     def reporter(self, inner: RunReporter) -> RunReporter:
         """Returns a reporter that begins and ends logs, and then passes reports on."""
@@ -70,7 +70,7 @@ class PodLogs:
         """Marks the end of a run as reported. Its log is removed some days later."""
         self.copies.close(run_id)
         with contextlib.suppress(OSError):
-            await asyncio.to_thread(_mark_reported, self._folder / run_id)
+            await asyncio.to_thread(_mark_reported, self.folder / run_id)
 
     async def recover(self, run_ids: Collection[str]) -> None:
         """Marks the ends of all runs but `run_ids`. A crash may have come between."""
@@ -86,11 +86,11 @@ class PodLogs:
             await asyncio.sleep(_CLEANUP_INTERVAL_S)
 
     def _mark_others(self, run_ids: Collection[str]) -> None:
-        with os.scandir(self._folder) as entries:
+        with os.scandir(self.folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in names:
             if name not in run_ids:
-                _mark_reported(self._folder / name)
+                _mark_reported(self.folder / name)
 
 
 def _mark_reported(path: Path) -> None:

@@ -24,10 +24,12 @@ from pyservice.kubernetes.image_pulls import ImagePulls
 from pyservice.kubernetes.network_probe import ProbeTargets, probe_targets
 from pyservice.kubernetes.pod_lifecycle import PodLifecycle
 from pyservice.kubernetes.pod_manifest import OwnerReference, PodTemplate
+from pyservice.kubernetes.pod_ports import PodPorts
 from pyservice.kubernetes.pod_runs import PodRuns, RunServices
 from pyservice.kubernetes.pod_status import PodState
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2, runtime_pb2
+from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.build_unpacking import ARCHIVE
 from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.run_folder import DroppedOutput
@@ -76,6 +78,7 @@ class PodPlacement:
         self._nodes.on_gone = self._on_node_gone
         self.logs: Final = PodLogs(settings, self._pod)
         self._pods: PodRuns | None = None
+        self._adapters: AdapterWatch | None = None
         self._servers: ServerRuns | None = None
         self._recovered = asyncio.Event()
         self._gone_nodes: dict[str, None] = {}
@@ -123,6 +126,9 @@ class PodPlacement:
             ),
             self._targets,
         )
+        self._adapters = AdapterWatch(
+            lobbies, PodPorts(), self.logs.folder, self.logs.copies.follow
+        )
         self._pods.on_cordon = lobbies.node_changed
         self._pods.probe.on_change = lobbies.node_changed
 
@@ -131,10 +137,12 @@ class PodPlacement:
 
     def work(self) -> Iterable[tuple[str, Coroutine[Any, Any, None]]]:
         assert self._pods is not None
+        assert self._adapters is not None
         yield "runtime", self._follow(self._pods)
         yield "nodes", self._report_gone_nodes()
         yield "players", self._follow_empty_lobbies(self._pods)
         yield "logs", self.logs.run()
+        yield "adapters", self._adapters.run(self._pods)
         yield "images", self._fetch_images(self._pods)
 
     async def _follow(self, pods: PodRuns) -> None:

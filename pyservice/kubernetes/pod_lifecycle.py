@@ -139,7 +139,7 @@ class PodLifecycle:
     @property
     def state(self) -> str:
         """Returns one of: waiting, pending, starting, running, stopping, ended."""
-        if self.is_reported or self.pod.end is not None:
+        if self.is_reported or self._lost or self.pod.end is not None:
             return "ended"
         if self._stop.is_requested or self.pod.is_deleting:
             return "stopping"
@@ -156,6 +156,12 @@ class PodLifecycle:
             return {}
         ports = self.note.placement.ports
         return {name: (self.pod.ip, port.number) for name, port in ports.items()}
+
+    @property
+    def port_protocols(self) -> Mapping[str, str]:
+        """Returns the protocols of the ports by name. Empty for a run that is not requested."""
+        ports = self._request.ports if self._request is not None else {}
+        return {name: port.protocol for name, port in ports.items()}
 
     def confirm(self, request: RunRequest) -> None:
         """Records that the control plane wants this run."""

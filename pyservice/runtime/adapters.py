@@ -11,8 +11,6 @@ from pyservice._native import LogPattern
 
 READY: Final = ("calls", "port", "log", "query")
 PLAYERS: Final = ("calls", "edge", "query")
-WATCHED_SIGNS: Final = ("port", "log", "query")
-"""Values of `ready` and `players` for which the runtime watches the game server."""
 UNKNOWN_PLAYERS: Final = ("refuse", "accept")
 QUERIES: Final = ("a2s", "quake3", "minecraft", "http")
 

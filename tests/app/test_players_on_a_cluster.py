@@ -72,6 +72,8 @@ class Cluster:
             "certificates": str(authority.issue_to_node(folder / NODE, NODE)),
             "archive_port": free_port(),
         }
+        self.calls_ready = True
+        """Whether game servers report that they are ready."""
         self._games: list[asyncio.Server] = []
         self._starting: set[asyncio.Task[None]] = set()
         server.on_change = self._act
@@ -95,7 +97,7 @@ class Cluster:
         return "unschedulable" in self.server.objects[NODES.path][NODE]["spec"]
 
     async def _run(self, name: str) -> None:
-        """Acts as the game server of a Pod: listens, and reports that it is ready."""
+        """Acts as the game server of a Pod: listens, and may report that it is ready."""
         # Each Pod has an address of its own, with the same port.
         address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
         [container] = self.server.pods[name]["spec"]["containers"]
@@ -103,6 +105,8 @@ class Cluster:
         port = int(variables["PORT_GAME"])
         self._games.append(await asyncio.start_server(echo, address, port))
         self.server.run(name, address)
+        if not self.calls_ready:
+            return
         async with self.service.open_client("http") as client:
 
             async def is_ready() -> bool:
@@ -212,6 +216,29 @@ async def test_control_plane_that_starts_again_keeps_lobbies(cluster: Cluster) -
         assert await asyncio.to_thread(echoed, again["ports"]["game"]) == b"hello"
         await until_met(lambda: list(cluster.server.pods) == [lobby_id])
         assert len(cluster.server.seen("create")) == 1
+
+
+async def test_player_reaches_a_lobby_that_makes_no_calls(cluster: Cluster) -> None:
+    cluster.calls_ready = False
+    async with cluster.game() as game:
+        await game.deploy("2.0.0", duel={"adapter": {"ready": "port", "players": "edge"}})
+        found = await game.find_lobby("duel")
+        assert await asyncio.to_thread(echoed, found["ports"]["game"]) == b"hello"
+
+
+async def test_port_of_udp_that_shows_readiness_is_refused_with_the_remedy(
+    cluster: Cluster,
+) -> None:
+    async with cluster.serving() as client:
+        developer = Developer(cluster.service, client)
+        ports = {"game": {"protocol": "udp"}}
+        mode = {"docker": {"ports": ports}, "adapter": {"ready": "port"}}
+        config = {"matchmaker": {"game_modes": {"duel": mode}}}
+        refused = await developer.call(
+            "create_version", game_id=await developer.game(), display_name="1.0.0", config=config
+        )
+        assert refused.code == "VALIDATION_FAILED"
+        assert "use log or query" in str(refused.body)
 
 
 async def test_lobbies_of_a_cordoned_node_end_when_they_are_empty(cluster: Cluster) -> None:

@@ -344,22 +344,35 @@ def test_captcha_without_an_operator_address_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("adapter", "refused"),
+    ("adapter", "protocol", "refused"),
     [
-        ({"ready": "port"}, ["ready"]),
-        ({"ready": "log", "log_match": "x", "players": "edge"}, ["ready"]),
-        ({"ready": "query", "query": "a2s", "players": "query"}, ["ready", "players"]),
-        ({"ready": "calls", "players": "edge"}, []),
+        ({"ready": "port"}, "udp", ["ready"]),
+        ({"ready": "port", "port": "game"}, "udp", ["ready"]),
+        ({"ready": "port"}, "tcp_udp", []),
+        ({"ready": "port"}, "tcp", []),
+        ({"ready": "port"}, "https", []),
+        ({"ready": "port"}, None, []),
+        ({"ready": "log", "log_match": "x", "players": "edge"}, "udp", []),
+        ({"ready": "query", "query": "a2s", "players": "query"}, "udp", []),
     ],
 )
-def test_adapter_that_watches_a_game_server_is_refused_on_a_cluster(
-    adapter: dict[str, str], refused: list[str]
+def test_port_of_udp_shows_no_readiness_on_a_cluster(
+    adapter: dict[str, str], protocol: str | None, refused: list[str]
 ) -> None:
-    mode = {"adapter": adapter, "docker": {"ports": {"game": {"protocol": "udp"}}}}
+    game = {} if protocol is None else {"protocol": protocol}
+    mode = {"adapter": adapter, "docker": {"ports": {"game": game}}}
     document = {"matchmaker": {"game_modes": {"duel": mode}}}
     assert paths(document) == []
     assert paths(document, replace(CONTEXT, is_on_cluster=True)) == [
         ("config", *MODE, "adapter", field, "not-allowed") for field in refused
+    ]
+
+
+def test_adapter_without_its_port_has_one_problem_on_a_cluster() -> None:
+    mode = {"adapter": {"ready": "port", "port": "absent"}, "docker": {"ports": {"game": {}}}}
+    document = {"matchmaker": {"game_modes": {"duel": mode}}}
+    assert paths(document, replace(CONTEXT, is_on_cluster=True)) == [
+        ("config", *MODE, "adapter", "port", "not-found")
     ]
 
 

@@ -11,7 +11,8 @@ import pytest
 from pyservice.kubernetes.api import ApiError
 from pyservice.kubernetes.pod_deletion import REPORT_END
 from pyservice.kubernetes.pod_manifest import RUN_REQUEST
-from pyservice.runtime.run_requests import RunEnd, RunRequest
+from pyservice.runtime.adapters import Adapter
+from pyservice.runtime.run_requests import LobbyProgress, RunEnd, RunRequest
 from tests.kubernetes.run_scene import AutomaticNodes, Scene, open_scene
 from tests.support.kubernetes_api_server import CONFIG_MAPS, NODES, PODS, ApiServer
 from tests.support.kubernetes_nodes import cluster_node
@@ -39,6 +40,32 @@ async def test_running_pod_is_reported_again_and_followed(scene: Scene, server: 
     assert scene.deletions(request)[0]["gracePeriodSeconds"] == 7
     server.finish(request.id, 0)
     assert (await scene.end(request)).reason == "stopped"
+
+
+@pytest.mark.parametrize(
+    ("adapter", "missing"),
+    [
+        (Adapter(ready="log", log_match="Done"), 'no line of its log matched log_match "Done"'),
+        (Adapter(ready="port", port="game"), "nothing listened at its port game"),
+        (
+            Adapter(ready="query", query="a2s", query_port="game"),
+            "no answer to the query a2s at its port game",
+        ),
+        (None, "call lobbies/ready when the server listens"),
+    ],
+)
+async def test_lobby_that_never_was_ready_has_the_sentence_of_a_single_machine(
+    scene: Scene, server: ApiServer, adapter: Adapter | None, missing: str
+) -> None:
+    request = await scene.running(adapter=adapter)
+    await scene.start_again()
+    scene.reports.progress[request.id] = LobbyProgress(is_ready=False, start_timeout_s=60.04)
+    scene.runs.end(request.id)
+    await until_met(lambda: scene.deletions(request))
+    server.finish(request.id, 143)
+    end = await scene.end(request)
+    assert (end.reason, end.kind) == ("stopped", "never-ready")
+    assert end.message == f"The lobby was not ready after 60 s: {missing}"
 
 
 async def test_pod_that_ended_meanwhile_is_reported_and_then_deleted(
