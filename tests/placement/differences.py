@@ -85,6 +85,18 @@ DIFFERENCES: Final[Mapping[str, Difference]] = {
         Side("players reach it", True),
         Side("players do not reach it: listen at `HOSTING_BIND_ADDRESS`", False),
     ),
+    "udp-readiness": Difference(
+        "an [adapter](adapters.md) with `ready` `port`",
+        Side(
+            "the sockets of the port count. For `tcp_udp` both are needed, and `udp` is possible",
+            "OK",
+        ),
+        Side(
+            "a TCP connection from the service counts. For `tcp_udp` only TCP is needed, and `udp` is "
+            "refused: set `ready` to `log` or `query`",
+            "VALIDATION_FAILED",
+        ),
+    ),
     "variable-name": Difference(
         "a variable with another name than letters, digits and `_`, such as `map-name`",
         Side("the program gets it", None),

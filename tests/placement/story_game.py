@@ -41,6 +41,14 @@ MODES: Final[Mapping[str, str]] = {
     "absent": "",
 }
 """Words for the programs of the game modes, as `tests/programs/story.py` describes it."""
+ADAPTERS: Final[Mapping[str, Mapping[str, str]]] = {
+    "by-port": {"ready": "port"},
+    "by-log": {"ready": "log", "log_match": "^ready by itself$"},
+    "by-query": {"ready": "query", "query": "http"},
+    "counted": {"ready": "query", "query": "http", "players": "query"},
+    "adopted-count": {"ready": "log", "log_match": "^ready", "query": "http", "players": "query"},
+}
+"""Adapters of the game modes with servers that make no calls."""
 NEVER_EXITED: Final = 0
 """Exit code in the record of a lobby without one. In the record of a server, it is absent."""
 STARTS_S: Final = 60.0
@@ -314,15 +322,27 @@ class StoryGame:
         )
         self.build_id = self._upload("python3", "-S", "story.py")
         absent = self._upload("no-such-program")
-        modes = {name: self._mode(name, play) for name, play in MODES.items()}
+        modes = {name: self._mode(f"any-address guests {play}") for name, play in MODES.items()}
+        for name, adapter in ADAPTERS.items():
+            modes[name] = self.unaware_mode(**adapter)
         modes["absent"]["docker"]["image_id"] = absent
         modes["huge"]["tier"] = HUGE_TIER
-        version = {"display_name": "1.0.0", "config": {"matchmaker": {"game_modes": modes}}}
-        version_id = self._cloud.good("POST", f"{self._path}/versions", version)["version_id"]
-        body = {"version_id": version_id}
+        reply = self.try_version("1.0.0", **modes)
+        assert reply.code == "OK", reply
+        body = {"version_id": reply.body["version_id"]}
         self._cloud.good("PUT", f"{self._path}/namespaces/prod/version", body)
         path = f"{self._path}/namespaces/prod/tokens/public"
         self._players.token = self._cloud.good("POST", path, {})["token"]
+
+    def try_version(self, name: str, **modes: Any) -> Reply:
+        version = {"display_name": name, "config": {"matchmaker": {"game_modes": modes}}}
+        return self._cloud.call("POST", f"{self._path}/versions", version)
+
+    def unaware_mode(self, *, protocol: str = "tcp", **adapter: str) -> dict[str, Any]:
+        """Returns a game mode with servers that make no calls."""
+        mode = self._mode("any-address unaware")
+        mode["docker"]["ports"] = {"game": {"protocol": protocol}}
+        return {**mode, "adapter": adapter}
 
     def _upload(self, *command: str) -> str:
         story = (game_programs.FOLDER / "story.py").read_bytes()
@@ -330,13 +350,13 @@ class StoryGame:
         archive = game_programs.program_archive(command, files, scratch_mb=SCRATCH_MB)
         return game_programs.upload_build(self._cloud.good, GAME, archive)
 
-    def _mode(self, name: str, play: str) -> dict[str, Any]:
+    def _mode(self, play: str) -> dict[str, Any]:
         return {
             "tier": TIER,
             "max_players": 4,
             "docker": {
                 "image_id": self.build_id,
-                "env": {"PLAY": f"any-address guests {play}"},
+                "env": {"PLAY": play},
                 "ports": {"game": {"protocol": "tcp"}},
             },
         }

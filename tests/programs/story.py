@@ -1,12 +1,14 @@
 """Game server of the stories about placements: `python3 -S story.py`.
 
 It is `server.py` with more words in PLAY, which it obeys before it listens. A player sends `do` and
-words to have them obeyed later, and gets the message back. `out:<text>` and `err:<text>` print a
+words to have them obeyed later, and gets the message back. With `unaware`, the server makes no
+calls, and prints `ready by itself` when it listens. A GET gets the number of players in JSON, which
+is 0 until `players:<number>` sets it. `out:<text>` and `err:<text>` print a
 line, `count:<number>` prints numbers, and `long:<length>` a long line. `exit:<code>` exits,
 `signal:<number>` dies by a signal, and `import:<name>` imports a module. `allocate:<MiB>` takes
 memory, and `fill:<MiB>` writes a file into the scratch folder. With `sigterm-exits:<code>`, SIGTERM
 ends the program with this code. With `catch-sigterm`, SIGTERM is only noted, and `await-sigterm`
-waits for it. A GET gets an answer in HTTP.
+waits for it.
 """
 
 import os
@@ -17,6 +19,7 @@ from pathlib import Path
 
 import server  # type: ignore[import-not-found]
 
+PLAYERS = ["0"]
 HELD: list[bytes] = []
 TERMINATED = threading.Event()
 _BLOCK = bytes(1 << 20)
@@ -26,6 +29,10 @@ _COMMAND = b"do "
 def obey(word: str) -> None:
     name, _, value = word.partition(":")
     match name:
+        case "unaware":
+            server.is_ready = lambda: "by itself"
+        case "players":
+            PLAYERS[:] = [value]
         case "out":
             print(value, flush=True)
         case "err":
@@ -55,19 +62,25 @@ def obey(word: str) -> None:
             TERMINATED.wait()
 
 
+def is_request(content: bytes) -> bool:
+    return content.startswith(b"GET ")
+
+
 def answer_to(content: bytes) -> bytes:
     if content.startswith(_COMMAND):
         for word in content.decode().split():
             obey(word)
-    if content.startswith(b"GET "):
-        return b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nConnection: close\r\n\r\nhello"
+    if is_request(content):
+        body = f'{{"players": {PLAYERS[0]}}}'
+        head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close"
+        return f"{head}\r\n\r\n{body}".encode()
     return content
 
 
 def main() -> int:
     for word in server.PLAY:
         obey(word)
-    server.answer_to = answer_to
+    server.answer_to, server.is_last = answer_to, is_request
     return int(server.main())
 
 
