@@ -194,7 +194,8 @@ class PodLifecycle:
         if not self.pod.uid:
             self._early = pod
             return
-        if pod.uid != self.pod.uid:
+        # The watch repeats what the answer of a request has shown already.
+        if pod.uid != self.pod.uid or (pod == self.pod and not self._is_unseen):
             return
         if pod.node and not self.pod.node:
             self._since_s = asyncio.get_running_loop().time()
