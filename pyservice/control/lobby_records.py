@@ -43,6 +43,8 @@ _BATCH: Final = 200
 _WAIT_MS: Final = 10_000
 _LOBBIES_PER_QUERY: Final = 1_000
 _RETRIES_S: Final = (0.05, 1.0)
+_PAUSE_S: Final = 0.02
+"""Pause after each answer, so that one transaction has all facts of that time."""
 _PRUNE_EVERY_MS: Final = 10 * 60_000
 
 _log = get_logger("history")
@@ -82,7 +84,7 @@ class LobbyFactReader:
         self.job = RetryingJob("facts", "facts not read", Unreachable, pauses_s=_RETRIES_S)
 
     async def run(self) -> None:
-        await self.job.repeat_forever(self._next)
+        await self.job.repeat_forever(self._next, every_s=_PAUSE_S)
 
     async def _next(self) -> None:
         try:

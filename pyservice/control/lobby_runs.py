@@ -37,6 +37,8 @@ WAIT_MS: Final = 10_000
 _RETRY_INTERVAL_MS: Final = 1_000
 """Poll interval while a lobby waits for a retry, or the servers' addresses are unknown."""
 _RETRIES_S: Final = (0.05, 0.5)
+_PAUSE_S: Final = 0.01
+"""Pause after each answer on a cluster, so that one answer has all changes of that time."""
 
 
 class RuntimeClient(Protocol):
@@ -140,6 +142,9 @@ class LobbyRuns:
             runs.stop_others("lobby", {lobby.lobby_id for lobby in response.lobbies})
         self._run, self._sequence = response.run, response.sequence
         self.has_synced.set()
+        # A single machine reports its capacity at once.
+        if self._capacity().is_elastic:
+            await asyncio.sleep(_PAUSE_S)
 
     def node_changed(self) -> None:
         """Reports the capacity, the unreachable lobbies and the cordoned nodes at once."""

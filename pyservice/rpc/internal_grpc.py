@@ -185,6 +185,8 @@ _POLL_MS: Final = 20_000
 _TIMEOUT_MARGIN_MS: Final = 10_000
 """Timeout beyond the requested wait."""
 _RETRY_DELAYS_S: Final = doubling(0.05, 1.0)
+_PAUSE_S: Final = 0.02
+"""Pause after each answer, so that one answer has all changes of that time."""
 
 
 def next_changes(topics: Topics) -> Handler:
@@ -224,6 +226,7 @@ class ChangesPoll:
             backoff.reset()
             run, after = changes.run, changes.sequence
             self._take(changes)
+            await asyncio.sleep(_PAUSE_S)
 
     async def _ask(self, run: str, after: int) -> Changes:
         request = control_pb2.NextChangesRequest(run=run, after_sequence=after, wait_ms=_POLL_MS)
