@@ -57,7 +57,9 @@ class CdnPlane:
             uploads = UploadReceiver(storage.folder, storage.signer, counts, domain, rays)
         self._server = CdnServer(self._cdn, self._listeners, uploads, proxies, backlog)
 
-    async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
+    async def _render(self, request: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
+        if request.is_without_text:
+            return control_pb2.MetricsResponse()
         text = self._metrics.render(self._cdn.render_metrics())
         return control_pb2.MetricsResponse(text=text)
 

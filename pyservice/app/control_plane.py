@@ -438,7 +438,19 @@ class ControlPlane:
             is_on_cluster=settings.is_on_cluster,
         )
 
-    async def _render(self, _: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
+    async def _render(self, request: control_pb2.MetricsRequest) -> control_pb2.MetricsResponse:
+        cdn = await self._cdn.scrape(request)
+        return control_pb2.MetricsResponse(
+            text=b"" if request.is_without_text else self._render_text(cdn),
+            database_problem=self._database_watch.problem,
+            object_store_problem=self._object_store_watch.problem,
+            servers=self._runtime.server_states(),
+            owner_epoch=self._ownership.epoch,
+            nodes=self._runtime.nodes(),
+            cdn_problem=self._cdn.problem,
+        )
+
+    def _render_text(self, cdn: bytes) -> bytes:
         works = (
             self._feeder,
             *self._readers.values(),
@@ -457,32 +469,19 @@ class ControlPlane:
             self._exports,
             self._usage,
         )
-        problem = self._database_watch.problem
         backup_ms = last_backup_ms(self._settings.data_dir)
         measured = metrics.render_metrics(
             self._feeder,
             self._topics.sequence,
             self._runtime.dropped_output,
             unexpected_errors={work.job.work: work.job.unexpected_errors for work in works},
-            is_database_up=not problem,
+            is_database_up=not self._database_watch.problem,
             is_object_store_up=not self._object_store_watch.problem,
             owner_epoch=self._ownership.epoch,
             backup_age_s=None if backup_ms is None else (now_ms() - backup_ms) / 1000,
         )
-        return control_pb2.MetricsResponse(
-            text=self._metrics.render(
-                measured,
-                self._usage.render(),
-                self._runtime.render_metrics(self._usage.used),
-                await self._cdn.scrape(),
-            ),
-            database_problem=problem,
-            object_store_problem=self._object_store_watch.problem,
-            servers=self._runtime.server_states(),
-            owner_epoch=self._ownership.epoch,
-            nodes=self._runtime.nodes(),
-            cdn_problem=self._cdn.problem,
-        )
+        runtime = self._runtime.render_metrics(self._usage.used)
+        return self._metrics.render(measured, self._usage.render(), runtime, cdn)
 
     async def start(self) -> dict[str, str]:
         sys.setswitchinterval(THREAD_SWITCH_S)

@@ -411,8 +411,10 @@ class DataPlane:
         native = self._engine.render_metrics(self._namespaces.labels())
         return native + self._readiness.render()
 
-    async def _control_metrics(self) -> control_pb2.MetricsResponse:
-        name, request = f"{_INTERNAL}.Control.Metrics", control_pb2.MetricsRequest()
+    async def _control_metrics(
+        self, request: control_pb2.MetricsRequest
+    ) -> control_pb2.MetricsResponse:
+        name = f"{_INTERNAL}.Control.Metrics"
         response: control_pb2.MetricsResponse = await self._control_client.call(name, request)
         return response
 

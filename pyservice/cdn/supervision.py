@@ -101,12 +101,12 @@ class CdnProcess:
             for listener in self._listeners.values():
                 loop.remove_reader(listener)
 
-    async def scrape(self) -> bytes:
+    async def scrape(self, request: control_pb2.MetricsRequest) -> bytes:
         """Returns the metric `hosting_control_cdn_up`, followed by the metrics of the process.
 
         Without a response within 120 ms, the metric is 0 and no metrics follow.
         """
-        request, text = control_pb2.MetricsRequest(), None
+        text = None
         with contextlib.suppress(Unreachable, ServiceError):
             text = (await self._client.call(CDN_METRICS, request, _SCRAPE_TIMEOUT_S)).text
             self._answered_s = time.monotonic()

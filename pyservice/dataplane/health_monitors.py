@@ -116,6 +116,7 @@ _SCRAPE_TIMEOUT_S: Final = 0.2
 _POLL_INTERVAL_S: Final = 1.0
 _START_POLL_INTERVAL_S: Final = 0.1
 _POLL_TIMEOUT_S: Final = 2.0
+_POLL: Final = pb.MetricsRequest(is_without_text=True)
 _LATE_S: Final = 0.5
 _LATE_FOR_S: Final = 10.0
 """Time for which the control plane counts as late after a late response."""
@@ -134,16 +135,19 @@ _log = get_logger("control")
 
 
 class ControlPlaneMonitor:
-    """Requests the control plane's metrics to detect whether the control plane responds.
+    """Asks the control plane every second whether it responds, and for its state.
 
-    `metrics` is that request. `is_awaited` is True if both planes start together. The control plane
+    `ask` is that request. `is_awaited` is True if both planes start together. The control plane
     then counts as starting until its first response.
     """
 
     def __init__(
-        self, metrics: Callable[[], Awaitable[pb.MetricsResponse]], *, is_awaited: bool
+        self,
+        ask: Callable[[pb.MetricsRequest], Awaitable[pb.MetricsResponse]],
+        *,
+        is_awaited: bool,
     ) -> None:
-        self._metrics = metrics
+        self._ask = ask
         self._is_awaited = is_awaited
         self._was_up = False
         self._asked_s = math.inf
@@ -176,14 +180,14 @@ class ControlPlaneMonitor:
 
         Without a response within 200 ms, the metric is 0 and no metrics follow.
         """
-        response = await self._request(_SCRAPE_TIMEOUT_S)
+        response = await self._request(pb.MetricsRequest(), _SCRAPE_TIMEOUT_S)
         return _UP.format(int(response is not None)).encode() + (response.text if response else b"")
 
     async def run(self) -> None:
         is_logged_up, missed = False, 0
         while True:
             self._asked_s = time.monotonic()
-            response = await self._request(_POLL_TIMEOUT_S)
+            response = await self._request(_POLL, _POLL_TIMEOUT_S)
             now_s = time.monotonic()
             if response is None or now_s - self._asked_s > _LATE_S:
                 self._late_until_s = now_s + _LATE_FOR_S
@@ -205,10 +209,12 @@ class ControlPlaneMonitor:
                 _log.error("control plane is down: its operations fail until it is up again")
             await asyncio.sleep(_POLL_INTERVAL_S if self._was_up else _START_POLL_INTERVAL_S)
 
-    async def _request(self, timeout_s: float) -> pb.MetricsResponse | None:
+    async def _request(
+        self, request: pb.MetricsRequest, timeout_s: float
+    ) -> pb.MetricsResponse | None:
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._metrics()
+                return await self._ask(request)
         except Exception as error:  # noqa: BLE001 — after any error the control plane counts as down
             _log.debug("control plane does not respond", error=repr(error))
             return None

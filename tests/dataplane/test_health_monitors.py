@@ -24,13 +24,13 @@ class Other:
         self.requests = 0
         self.database_problem = self.object_store_problem = self.cdn_problem = ""
 
-    async def metrics(self) -> pb.MetricsResponse:
+    async def metrics(self, request: pb.MetricsRequest) -> pb.MetricsResponse:
         self.requests += 1
         await asyncio.sleep(self.delay_s)
         if not self.is_there:
             raise ConnectionRefusedError
         return pb.MetricsResponse(
-            text=TEXT,
+            text=b"" if request.is_without_text else TEXT,
             database_problem=self.database_problem,
             object_store_problem=self.object_store_problem,
             cdn_problem=self.cdn_problem,
@@ -121,7 +121,7 @@ async def test_outage_is_logged_after_two_missed_polls() -> None:
     response = iter(["up", "miss", "up", "miss", "miss", "miss", "up"])
     missed = asyncio.Event()
 
-    async def metrics() -> pb.MetricsResponse:
+    async def metrics(_: pb.MetricsRequest) -> pb.MetricsResponse:
         if (what := next(response, None)) is None:
             missed.set()
             await asyncio.Event().wait()

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from pyservice.pb.buf.validate import validate_pb2 as buf_dot_validate_dot_validate__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!hosting/internal/v1/control.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"^\n\x12NextChangesRequest\x12\x14\n\x03run\x18\x01 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x04\x12\x1a\n\x07wait_ms\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\xe0\xd4\x03\"\x84\x01\n\x13NextChangesResponse\x12\x13\n\x03run\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x31\n\x07\x63hanges\x18\x03 \x03(\x0b\x32 .hosting.internal.v1.TopicChange\x12\x13\n\x0bis_complete\x18\x04 \x01(\x08\"6\n\x0bTopicChange\x12\x15\n\x05topic\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\x9b\x01\n\x11\x43heckTokenRequest\x12\x1d\n\x05token\x18\x01 \x01(\tB\x0e\x80\x01\x01\xbaH\x08r\x03(\xa0\x01\xc8\x01\x01\x12[\n\x07game_id\x18\x02 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x00\x88\x01\x01\x42\n\n\x08_game_id\"\xa7\x01\n\x12\x43heckTokenResponse\x12\x18\n\x08token_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1b\n\x0bidentity_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x08group_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07game_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x14\n\x0creaches_game\x18\x05 \x01(\x08\x42\x0b\n\t_group_idB\n\n\x08_game_id\"\x10\n\x0eMetricsRequest\"\xad\x02\n\x0fMetricsResponse\x12\x14\n\x04text\x18\x01 \x01(\x0c\x42\x06\xbaH\x03\xc8\x01\x01\x12\x18\n\x10\x64\x61tabase_problem\x18\x02 \x01(\t\x12\x1c\n\x14object_store_problem\x18\x03 \x01(\t\x12\x42\n\x07servers\x18\x04 \x03(\x0b\x32\x31.hosting.internal.v1.MetricsResponse.ServersEntry\x12\x13\n\x0bowner_epoch\x18\x05 \x01(\x04\x12.\n\x05nodes\x18\x06 \x03(\x0b\x32\x1f.hosting.internal.v1.NodeStatus\x12\x13\n\x0b\x63\x64n_problem\x18\x07 \x01(\t\x1a.\n\x0cServersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"[\n\nNodeStatus\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x05state\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0f\n\x07lobbies\x18\x03 \x01(\x04\x12\x0f\n\x07servers\x18\x04 \x01(\x04\x32\xa0\x02\n\x07\x43ontrol\x12`\n\x0bNextChanges\x12\'.hosting.internal.v1.NextChangesRequest\x1a(.hosting.internal.v1.NextChangesResponse\x12]\n\nCheckToken\x12&.hosting.internal.v1.CheckTokenRequest\x1a\'.hosting.internal.v1.CheckTokenResponse\x12T\n\x07Metrics\x12#.hosting.internal.v1.MetricsRequest\x1a$.hosting.internal.v1.MetricsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!hosting/internal/v1/control.proto\x12\x13hosting.internal.v1\x1a\x1b\x62uf/validate/validate.proto\"^\n\x12NextChangesRequest\x12\x14\n\x03run\x18\x01 \x01(\tB\x07\xbaH\x04r\x02(@\x12\x16\n\x0e\x61\x66ter_sequence\x18\x02 \x01(\x04\x12\x1a\n\x07wait_ms\x18\x03 \x01(\rB\t\xbaH\x06*\x04\x18\xe0\xd4\x03\"\x84\x01\n\x13NextChangesResponse\x12\x13\n\x03run\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x31\n\x07\x63hanges\x18\x03 \x03(\x0b\x32 .hosting.internal.v1.TopicChange\x12\x13\n\x0bis_complete\x18\x04 \x01(\x08\"6\n\x0bTopicChange\x12\x15\n\x05topic\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x10\n\x08sequence\x18\x02 \x01(\x04\"\x9b\x01\n\x11\x43heckTokenRequest\x12\x1d\n\x05token\x18\x01 \x01(\tB\x0e\x80\x01\x01\xbaH\x08r\x03(\xa0\x01\xc8\x01\x01\x12[\n\x07game_id\x18\x02 \x01(\tBE\xbaHBr@2>^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$H\x00\x88\x01\x01\x42\n\n\x08_game_id\"\xa7\x01\n\x12\x43heckTokenResponse\x12\x18\n\x08token_id\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x1b\n\x0bidentity_id\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x08group_id\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x14\n\x07game_id\x18\x04 \x01(\tH\x01\x88\x01\x01\x12\x14\n\x0creaches_game\x18\x05 \x01(\x08\x42\x0b\n\t_group_idB\n\n\x08_game_id\")\n\x0eMetricsRequest\x12\x17\n\x0fis_without_text\x18\x01 \x01(\x08\"\xa5\x02\n\x0fMetricsResponse\x12\x0c\n\x04text\x18\x01 \x01(\x0c\x12\x18\n\x10\x64\x61tabase_problem\x18\x02 \x01(\t\x12\x1c\n\x14object_store_problem\x18\x03 \x01(\t\x12\x42\n\x07servers\x18\x04 \x03(\x0b\x32\x31.hosting.internal.v1.MetricsResponse.ServersEntry\x12\x13\n\x0bowner_epoch\x18\x05 \x01(\x04\x12.\n\x05nodes\x18\x06 \x03(\x0b\x32\x1f.hosting.internal.v1.NodeStatus\x12\x13\n\x0b\x63\x64n_problem\x18\x07 \x01(\t\x1a.\n\x0cServersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"[\n\nNodeStatus\x12\x14\n\x04name\x18\x01 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x15\n\x05state\x18\x02 \x01(\tB\x06\xbaH\x03\xc8\x01\x01\x12\x0f\n\x07lobbies\x18\x03 \x01(\x04\x12\x0f\n\x07servers\x18\x04 \x01(\x04\x32\xa0\x02\n\x07\x43ontrol\x12`\n\x0bNextChanges\x12\'.hosting.internal.v1.NextChangesRequest\x1a(.hosting.internal.v1.NextChangesResponse\x12]\n\nCheckToken\x12&.hosting.internal.v1.CheckTokenRequest\x1a\'.hosting.internal.v1.CheckTokenResponse\x12T\n\x07Metrics\x12#.hosting.internal.v1.MetricsRequest\x1a$.hosting.internal.v1.MetricsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -50,8 +50,6 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKTOKENRESPONSE'].fields_by_name['identity_id']._serialized_options = b'\272H\003\310\001\001'
   _globals['_METRICSRESPONSE_SERVERSENTRY']._loaded_options = None
   _globals['_METRICSRESPONSE_SERVERSENTRY']._serialized_options = b'8\001'
-  _globals['_METRICSRESPONSE'].fields_by_name['text']._loaded_options = None
-  _globals['_METRICSRESPONSE'].fields_by_name['text']._serialized_options = b'\272H\003\310\001\001'
   _globals['_NODESTATUS'].fields_by_name['name']._loaded_options = None
   _globals['_NODESTATUS'].fields_by_name['name']._serialized_options = b'\272H\003\310\001\001'
   _globals['_NODESTATUS'].fields_by_name['state']._loaded_options = None
@@ -67,13 +65,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CHECKTOKENRESPONSE']._serialized_start=533
   _globals['_CHECKTOKENRESPONSE']._serialized_end=700
   _globals['_METRICSREQUEST']._serialized_start=702
-  _globals['_METRICSREQUEST']._serialized_end=718
-  _globals['_METRICSRESPONSE']._serialized_start=721
-  _globals['_METRICSRESPONSE']._serialized_end=1022
-  _globals['_METRICSRESPONSE_SERVERSENTRY']._serialized_start=976
-  _globals['_METRICSRESPONSE_SERVERSENTRY']._serialized_end=1022
-  _globals['_NODESTATUS']._serialized_start=1024
-  _globals['_NODESTATUS']._serialized_end=1115
-  _globals['_CONTROL']._serialized_start=1118
-  _globals['_CONTROL']._serialized_end=1406
+  _globals['_METRICSREQUEST']._serialized_end=743
+  _globals['_METRICSRESPONSE']._serialized_start=746
+  _globals['_METRICSRESPONSE']._serialized_end=1039
+  _globals['_METRICSRESPONSE_SERVERSENTRY']._serialized_start=993
+  _globals['_METRICSRESPONSE_SERVERSENTRY']._serialized_end=1039
+  _globals['_NODESTATUS']._serialized_start=1041
+  _globals['_NODESTATUS']._serialized_end=1132
+  _globals['_CONTROL']._serialized_start=1135
+  _globals['_CONTROL']._serialized_end=1423
 # @@protoc_insertion_point(module_scope)

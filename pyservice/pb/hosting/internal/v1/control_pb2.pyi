@@ -60,8 +60,10 @@ class CheckTokenResponse(_message.Message):
     def __init__(self, token_id: _Optional[str] = ..., identity_id: _Optional[str] = ..., group_id: _Optional[str] = ..., game_id: _Optional[str] = ..., reaches_game: _Optional[bool] = ...) -> None: ...
 
 class MetricsRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("is_without_text",)
+    IS_WITHOUT_TEXT_FIELD_NUMBER: _ClassVar[int]
+    is_without_text: bool
+    def __init__(self, is_without_text: _Optional[bool] = ...) -> None: ...
 
 class MetricsResponse(_message.Message):
     __slots__ = ("text", "database_problem", "object_store_problem", "servers", "owner_epoch", "nodes", "cdn_problem")
