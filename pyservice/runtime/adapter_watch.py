@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -20,7 +20,13 @@ from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.run_logs import EMPTY_SPAN, read_forward
-from pyservice.runtime.run_requests import Backend, ReportUndelivered, RunPlacement, RunRequest
+from pyservice.runtime.run_requests import (
+    Backend,
+    LobbyProgress,
+    ReportUndelivered,
+    RunPlacement,
+    RunRequest,
+)
 from pyservice.runtime.server_queries import QueryAnswer, QueryFailed, query_server
 
 _INTERVAL_S: Final = 0.25
@@ -74,6 +80,11 @@ class PortWaiter(Protocol):
 
 class AdapterReporter(Protocol):
     """Receives what a watch has found. Its methods raise ReportUndelivered and ServiceError."""
+
+    @property
+    def lobby_progress(self) -> Callable[[str], Awaitable[LobbyProgress | None]] | None:
+        """Returns what a lobby has reached, or None if that is unknown."""
+        ...
 
     async def report_ready(self, run_id: str) -> None: ...
     async def report_players(self, run_id: str, connected: int, *, may_free: bool) -> None: ...
@@ -143,7 +154,7 @@ class AdapterWatch:
         """Watches a run until it is cancelled. Begins again after an error."""
         while True:
             try:
-                if adapter.ready != "calls":
+                if adapter.ready != "calls" and not await self._was_ready(run):
                     await self._wait_ready(run, adapter)
                     await self._report_ready(run)
                 if adapter.players == "query":
@@ -152,6 +163,12 @@ class AdapterWatch:
             except Exception as error:  # noqa: BLE001 — must not stop the watch of other runs
                 _log.error("the watch of a game server failed", id=run.id, exc_info=error)
             await asyncio.sleep(_RESTART_DELAY_S)
+
+    async def _was_ready(self, run: WatchedRun) -> bool:
+        """Returns whether an earlier service has reported it. Its sign may be gone, such as a line."""
+        read = self._reporter.lobby_progress
+        progress = None if read is None else await read(run.id)
+        return progress is not None and progress.is_ready
 
     async def _wait_ready(self, run: WatchedRun, adapter: Adapter) -> None:
         match adapter.ready:

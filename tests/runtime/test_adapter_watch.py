@@ -25,6 +25,7 @@ from pyservice.runtime.adapters import Adapter
 from pyservice.runtime.copied_log import SEGMENT_BYTES, CopiedLog
 from pyservice.runtime.listening_ports import ListeningPorts
 from pyservice.runtime.run_folder import RunFolder
+from pyservice.runtime.run_requests import LobbyProgress
 from pyservice.runtime.server_queries import QueryAnswer
 from tests.runtime.recorded_answers import PREFIX
 from tests.support.waiting import PATIENCE_S, until_met
@@ -114,6 +115,9 @@ class PlayerReports:
     def __init__(self) -> None:
         self.counts: dict[str, list[tuple[int, bool]]] = {}
 
+    async def lobby_progress(self, run_id: str) -> LobbyProgress | None:
+        return LobbyProgress(is_ready=True)
+
     async def report_ready(self, run_id: str) -> None:
         raise AssertionError("the server calls ready itself")
 
@@ -148,8 +152,8 @@ class ChangingServer(asyncio.DatagramProtocol):
         """Ignores that the socket of an earlier query is closed."""
 
 
-def run_at(run_id: str, port: int) -> Any:
-    adapter = Adapter(port="game", query_port="game", query="quake3", players="query")
+def run_at(run_id: str, port: int, **fields: str) -> Any:
+    adapter = Adapter(port="game", query_port="game", query="quake3", players="query", **fields)
     return SimpleNamespace(
         id=run_id,
         state="running",
@@ -161,7 +165,7 @@ def run_at(run_id: str, port: int) -> Any:
 
 @contextlib.asynccontextmanager
 async def watched_servers(
-    reports: PlayerReports, *names: str
+    reports: PlayerReports, *names: str, **fields: str
 ) -> AsyncIterator[Mapping[str, ChangingServer]]:
     loop = asyncio.get_running_loop()
     servers, runs = {}, {}
@@ -169,7 +173,7 @@ async def watched_servers(
         transport, servers[name] = await loop.create_datagram_endpoint(
             ChangingServer, local_addr=("127.0.0.1", 0)
         )
-        runs[name] = run_at(name, transport.get_extra_info("sockname")[1])
+        runs[name] = run_at(name, transport.get_extra_info("sockname")[1], **fields)
     supervisor: Any = SimpleNamespace(runs=runs)
     watch = AdapterWatch(reports, ListeningPorts(), Path("servers"))
     watching = asyncio.create_task(watch.run(supervisor))
@@ -189,6 +193,13 @@ def _short_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adapter_watch, "_COUNT_INTERVAL_S", 0.02)
     monkeypatch.setattr(adapter_watch, "LEFT_AFTER_S", 1.0)
     monkeypatch.setattr(server_queries, "TIMEOUT_S", 0.2)
+
+
+@pytest.mark.anyio
+async def test_lobby_that_was_ready_needs_its_line_no_more() -> None:
+    reports = PlayerReports()
+    async with watched_servers(reports, "a", ready="log", log_match="the line is removed"):
+        await until_met(lambda: reports.counts.get("a"))
 
 
 @pytest.mark.full
