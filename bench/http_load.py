@@ -169,7 +169,8 @@ async def send_all(
     host, _, port = address.rpartition(":")
     load = _Load(requests, is_kept=is_kept, may_be_refused=may_be_refused)
     callers = []
-    for number in range(connections):
+    # The service closes connections without a request.
+    for number in range(min(connections, len(requests))):
         source = (f"127.0.0.{1 + number % addresses}", 0)
         _, caller = await loop.create_connection(
             lambda: _Caller(load), host, int(port), local_addr=source
@@ -182,7 +183,7 @@ async def send_all(
         planned_sends = loop.create_task(load.send_at_rate(rate_per_s, began_s))
     else:
         for number in range(len(requests)):
-            callers[number % connections].own.append(number)
+            callers[number % len(callers)].own.append(number)
         for caller in callers:
             if caller.own:
                 caller.send_request(caller.own.popleft(), began_s)

@@ -171,9 +171,7 @@ class Service:
         return json.loads(send_one(self.address, self.request(slug, fields)))
 
     def call_all(self, requests: Sequence[Request]) -> list[Any]:
-        # The service closes connections without a request.
-        callers = min(_CALLERS, len(requests))
-        batch = loaded(lambda: send_all(self.address, requests, callers, is_kept=True))
+        batch = loaded(lambda: send_all(self.address, requests, _CALLERS, is_kept=True))
         return [json.loads(body) for body in batch.bodies]
 
     def game(self, name: str) -> str:

@@ -238,5 +238,5 @@ def _remove_old(target: Target, files: Sequence[str], own: list[str], keep: int)
         f"{folder_of(oldest)}/{path}"
         for path in (MANIFEST, *(file.path for file in manifest.files))
     }
-    unneeded = {path for path in files if path.split("/")[1] <= oldest}
-    target.delete(sorted(unneeded - needed - set(manifests)))
+    older = {path for path in files if path.split("/")[1] <= oldest}
+    target.delete(sorted(older - needed - set(manifests)))

@@ -104,7 +104,8 @@ class CdnProcess:
     async def scrape(self, request: control_pb2.MetricsRequest) -> bytes:
         """Returns the metric `hosting_control_cdn_up`, followed by the metrics of the process.
 
-        Without a response within 120 ms, the metric is 0 and no metrics follow.
+        Without a response within 120 ms, the metric is 0 and no metrics follow. None follow either if
+        `request` omits them.
         """
         text = None
         with contextlib.suppress(Unreachable, ServiceError):

@@ -224,7 +224,7 @@ class _WhileConnected:
 
 
 async def _body(receive: Receive) -> bytes:
-    """Receives a body. The front has checked its length."""
+    """Receives a body of any length. The front has limited it."""
     pieces: list[bytes] = []
     while True:
         event = await receive()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -35,6 +34,7 @@ from tests.support.full_service import (
 from tests.support.kubernetes_api_server import CONFIG_MAPS, NODES, PODS, ApiServer, open_server
 from tests.support.kubernetes_nodes import cluster_node, cordon
 from tests.support.lobby_game import Game, echoed
+from tests.support.loopback import random_address
 from tests.support.node_authority import NodeAuthority
 from tests.support.published_game import Machines
 from tests.support.published_game import local as local
@@ -98,8 +98,7 @@ class Cluster:
 
     async def _run(self, name: str) -> None:
         """Acts as the game server of a Pod: listens, and may report that it is ready."""
-        # Each Pod has an address of its own, with the same port.
-        address = f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
+        address = random_address()
         [container] = self.server.pods[name]["spec"]["containers"]
         variables = {one["name"]: one["value"] for one in container["env"]}
         port = int(variables["PORT_GAME"])

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import AsyncIterator, Callable
-from typing import Final, cast
+from typing import Final
 
 import pytest
 
@@ -23,7 +22,9 @@ from tests.control.pod_scene import Scene
 from tests.control.pod_scene import scene as scene
 from tests.control.pod_scene import server as server
 from tests.control.pod_scene import settings as settings
+from tests.runtime.quake_server import QuakeServer
 from tests.support.kubernetes_api_server import ApiServer
+from tests.support.loopback import random_address
 from tests.support.waiting import is_blocked, until_met
 
 pytestmark = pytest.mark.anyio
@@ -31,15 +32,12 @@ pytestmark = pytest.mark.anyio
 BY_PORT: Final = Adapter(ready="port", port="game")
 BY_LOG: Final = Adapter(ready="log", log_match="map is l[aeiou]+ded$")
 BY_QUERY: Final = Adapter(ready="query", query="quake3", query_port="game", players="query")
-PREFIX: Final = b"\xff\xff\xff\xff"
-"""Begins each datagram of Quake 3."""
 QUIET_S: Final = 0.5
 
 
 @pytest.fixture
 def address() -> str:
-    """Address of a Pod. All Pods have the same port."""
-    return f"127.{random.randint(1, 250)}.{random.randint(1, 250)}.{random.randint(1, 250)}"
+    return random_address()
 
 
 async def start(scene: Scene, address: str, adapter: Adapter, protocol: str = "tcp") -> str:
@@ -75,25 +73,6 @@ async def listening(address: str) -> AsyncIterator[Listener]:
     listener = Listener()
     async with await asyncio.start_server(listener.accept, address, FIRST_PORT):
         yield listener
-
-
-class QuakeServer(asyncio.DatagramProtocol):
-    """Game server that answers queries with a number of players."""
-
-    def __init__(self) -> None:
-        self.players = 3
-        self.queries = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
-        self.queries += 1
-        players = b'7 40 "Anna"\n' * self.players
-        self.transport.sendto(PREFIX + b"statusResponse\n\\mapname\\q3dm17\n" + players, address)
-
-    def error_received(self, error: Exception) -> None:
-        """Ignores that the socket of an earlier query is closed."""
 
 
 @contextlib.asynccontextmanager

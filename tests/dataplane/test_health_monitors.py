@@ -21,11 +21,12 @@ class Other:
     def __init__(self) -> None:
         self.is_there = True
         self.delay_s = 0.0
-        self.requests = 0
+        self.requests = self.texts = 0
         self.database_problem = self.object_store_problem = self.cdn_problem = ""
 
     async def metrics(self, request: pb.MetricsRequest) -> pb.MetricsResponse:
         self.requests += 1
+        self.texts += not request.is_without_text
         await asyncio.sleep(self.delay_s)
         if not self.is_there:
             raise ConnectionRefusedError
@@ -114,6 +115,7 @@ async def test_problem_of_a_part_is_reported_while_up(
     other.is_there = False
     await until_met(lambda: not watch.is_up)
     assert getattr(watch, name) == ""
+    assert not other.texts, "only a scrape needs them"
     await cancel(running)
 
 

@@ -6,10 +6,10 @@ import asyncio
 import contextlib
 import itertools
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -27,6 +27,7 @@ from pyservice.runtime.listening_ports import ListeningPorts
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_requests import LobbyProgress
 from pyservice.runtime.server_queries import QueryAnswer
+from tests.runtime.quake_server import QuakeServer, status
 from tests.runtime.recorded_answers import PREFIX
 from tests.support.waiting import PATIENCE_S, until_met
 
@@ -129,29 +130,6 @@ class PlayerReports:
         return min((count for count, may_free in self.counts[run_id] if may_free), default=None)
 
 
-def status(players: int) -> bytes:
-    return PREFIX + b"statusResponse\n\\mapname\\q3dm17\n" + b'7 40 "Anna"\n' * players
-
-
-class ChangingServer(asyncio.DatagramProtocol):
-    """Game server with three players, which changes its answers."""
-
-    def __init__(self) -> None:
-        self.answers: Callable[[], list[bytes]] = lambda: [status(3)]
-        self.queries = 0
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = cast(asyncio.DatagramTransport, transport)
-
-    def datagram_received(self, data: bytes, address: tuple[str, int]) -> None:
-        self.queries += 1
-        for answer in self.answers():
-            self.transport.sendto(answer, address)
-
-    def error_received(self, error: Exception) -> None:
-        """Ignores that the socket of an earlier query is closed."""
-
-
 def run_at(run_id: str, port: int, **fields: str) -> Any:
     adapter = Adapter(port="game", query_port="game", query="quake3", players="query", **fields)
     return SimpleNamespace(
@@ -166,12 +144,12 @@ def run_at(run_id: str, port: int, **fields: str) -> Any:
 @contextlib.asynccontextmanager
 async def watched_servers(
     reports: PlayerReports, *names: str, **fields: str
-) -> AsyncIterator[Mapping[str, ChangingServer]]:
+) -> AsyncIterator[Mapping[str, QuakeServer]]:
     loop = asyncio.get_running_loop()
     servers, runs = {}, {}
     for name in names:
         transport, servers[name] = await loop.create_datagram_endpoint(
-            ChangingServer, local_addr=("127.0.0.1", 0)
+            QuakeServer, local_addr=("127.0.0.1", 0)
         )
         runs[name] = run_at(name, transport.get_extra_info("sockname")[1], **fields)
     supervisor: Any = SimpleNamespace(runs=runs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import random
 import resource
 import socket
@@ -28,7 +29,7 @@ class OtherProgram:
         for number in set(numbers) - self.free:
             self._sockets[number] = bound_socket = socket.socket(type=kind)
             # A game server of the test before may be about to end.
-            until(lambda to=bound_socket, number=number: _is_bound(to, number))  # type: ignore[misc]
+            until(functools.partial(_is_bound, bound_socket, number))
 
     def let_go(self) -> int:
         number, bound_socket = self._sockets.popitem()

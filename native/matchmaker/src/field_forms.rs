@@ -32,7 +32,7 @@ pub fn json_problem(text: &[u8]) -> Option<(&'static str, &'static str)> {
     match serde_json::from_slice::<Value>(text) {
         Ok(value) if depth(&value) > JSON_DEPTH_MAX => Some(("too-deep", standard_reason("too-deep"))),
         Ok(_) => None,
-        Err(_) => Some(("not-json", "is not valid JSON")),
+        Err(_) => Some(("not-json", standard_reason("not-json"))),
     }
 }
 
