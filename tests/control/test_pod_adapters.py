@@ -22,9 +22,9 @@ from tests.control.pod_scene import Scene
 from tests.control.pod_scene import scene as scene
 from tests.control.pod_scene import server as server
 from tests.control.pod_scene import settings as settings
-from tests.runtime.quake_server import QuakeServer
 from tests.support.kubernetes_api_server import ApiServer
 from tests.support.loopback import random_address
+from tests.support.quake_server import QuakeServer
 from tests.support.waiting import is_blocked, until_met
 
 pytestmark = pytest.mark.anyio

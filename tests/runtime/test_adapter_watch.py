@@ -27,8 +27,8 @@ from pyservice.runtime.listening_ports import ListeningPorts
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_requests import LobbyProgress
 from pyservice.runtime.server_queries import QueryAnswer
-from tests.runtime.quake_server import QuakeServer, status
 from tests.runtime.recorded_answers import PREFIX
+from tests.support.quake_server import QuakeServer, status
 from tests.support.waiting import PATIENCE_S, until_met
 
 

@@ -6,11 +6,9 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
-from tests.runtime.recorded_answers import PREFIX
-
 
 def status(players: int) -> bytes:
-    return PREFIX + b"statusResponse\n\\mapname\\q3dm17\n" + b'7 40 "Anna"\n' * players
+    return b"\xff\xff\xff\xffstatusResponse\n\\mapname\\q3dm17\n" + b'7 40 "Anna"\n' * players
 
 
 class QuakeServer(asyncio.DatagramProtocol):
