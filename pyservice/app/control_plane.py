@@ -248,7 +248,7 @@ class ControlPlane:
             self._database, data_plane.leased_servers, self._runtime.remove_run
         )
         self._traffic = EdgeGuardTraffic(settings.data_dir)
-        self._usage = ResourceUsage(self._database, self._traffic.read, self._runtime.usages)
+        self._usage = ResourceUsage(self._database, self._runtime.usages)
         hash_key = self._keys.now.hash_key
         self._changes = IdempotentChanges(self._database, mac_key=hash_key, audit=self._audit)
         self._quotas = QuotaChecks(settings.quotas, memory=self._feeder.memory)

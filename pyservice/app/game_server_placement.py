@@ -38,7 +38,7 @@ def game_server_placement(
         raise PlacementUnusable(str(error)) from None
     placement = PodPlacement(settings, access, database, data_plane)
     if nodes is not None:
-        nodes.take_logs(placement.logs.copies)
+        nodes.serve_game_servers(placement.logs.copies, placement.node_usages)
     return placement
 
 

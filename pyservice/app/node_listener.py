@@ -1,7 +1,7 @@
 """Listener of the control plane for the nodes of a cluster.
 
-It passes requests for routes on to the data plane, streams archives of builds, and takes logs. It
-serves before the database is available, so that a node is not silent meanwhile.
+It passes requests for routes on to the data plane, streams archives of builds, and takes logs and the
+usage of game servers. It serves before the database is available, so that a node is not silent meanwhile.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from pyservice.control.log_copies import LogCopies
+from pyservice.control.node_usages import NodeUsages
 from pyservice.control.pod_builds import ArchiveReader
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.network.node_names import SERVICE_HOST
 from pyservice.observability.logging import get_logger
-from pyservice.pb.hosting.internal.v1 import archives_pb2, node_logs_pb2, routes_pb2
+from pyservice.pb.hosting.internal.v1 import archives_pb2, node_logs_pb2, node_usage_pb2, routes_pb2
 from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.rpc import InternalClient
 from pyservice.rpc.node_certificates import NodeCertificates
@@ -40,6 +41,7 @@ class NodeListener:
         assert section.certificates is not None, "the settings require it"
         self._archives: StreamHandler | None = None
         self._logs: LogCopies | None = None
+        self._usages: NodeUsages | None = None
         self._tasks = BackgroundTasks()
         self._address = section.node_listen
         self._certificates = NodeCertificates(section.certificates, SERVICE_HOST)
@@ -50,6 +52,7 @@ class NodeListener:
                 f"{_INTERNAL}.Routes.Follow": self._follow,
                 f"{_INTERNAL}.Routes.CountSessions": self._count_sessions,
                 f"{_INTERNAL}.NodeLogs.Copy": self._copy_logs,
+                f"{_INTERNAL}.NodeUsage.ReportUsage": self._report_usage,
             },
             {f"{_INTERNAL}.Archives.Get": self._archive},
             self._certificates,
@@ -68,9 +71,9 @@ class NodeListener:
         """Serves archives from now on. Before, nodes have to ask again."""
         self._archives = ArchiveReader(database, objects).get
 
-    def take_logs(self, logs: LogCopies) -> None:
-        """Takes the logs of game servers from now on."""
-        self._logs = logs
+    def serve_game_servers(self, logs: LogCopies, usages: NodeUsages) -> None:
+        """Takes the logs and the usage of game servers from now on."""
+        self._logs, self._usages = logs, usages
 
     async def stop(self) -> None:
         await self._tasks.stop()
@@ -100,6 +103,14 @@ class NodeListener:
         if self._logs is None:
             raise ServiceError("CONTROL_PLANE_UNAVAILABLE", _STARTING)
         return await self._logs.copy(request)
+
+    async def _report_usage(
+        self, request: node_usage_pb2.ReportUsageRequest
+    ) -> node_usage_pb2.ReportUsageResponse:
+        if self._usages is None:
+            raise ServiceError("CONTROL_PLANE_UNAVAILABLE", _STARTING)
+        self._usages.report(request)
+        return node_usage_pb2.ReportUsageResponse()
 
     async def _archive(self, request: archives_pb2.GetRequest) -> AsyncIterator[Message]:
         if self._archives is None:

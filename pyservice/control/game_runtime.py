@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -15,13 +15,12 @@ from pyservice.control.lobby_records import LobbyRecordLookup
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, RunSupervisor, TierSize
 from pyservice.control.placement import Placement
 from pyservice.control.process_logs import ProcessLogOperations
-from pyservice.control.resource_usage import UsedResources
+from pyservice.control.resource_usage import NodeReading, UsedResources
 from pyservice.control.server_runs import ServerRuns
 from pyservice.network.hosts import reachable_address
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2, runtime_pb2
 from pyservice.process.drain_file import SERVERS_END_S, ends_servers
-from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.run_cleanup import remove_ended_run
 from pyservice.runtime.run_folder import DroppedOutput
 from pyservice.runtime.run_requests import Resources
@@ -157,7 +156,7 @@ class GameRuntime:
             return False
         return await asyncio.to_thread(remove_ended_run, self.folder_of(run_id))
 
-    async def usages(self) -> dict[str, GroupUsage]:
+    async def usages(self) -> Mapping[str, NodeReading]:
         return await self._placement.usages()
 
     def server_states(self) -> Counter[str]:

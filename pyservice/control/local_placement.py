@@ -10,14 +10,14 @@ from typing import Any, Final
 
 from pyservice.control.builds import LOCAL_REFUSAL, BuildFetcher
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns
-from pyservice.control.resource_usage import UsedResources
+from pyservice.control.resource_usage import NodeReading, UsedResources
 from pyservice.control.runtime_metrics import render_runtime_metrics
 from pyservice.control.server_runs import ServerRuns
+from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.errors import ServiceError
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2, runtime_pb2
 from pyservice.runtime.adapter_watch import AdapterWatch
-from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.full_scratch import FullScratch
 from pyservice.runtime.listening_ports import ListeningPorts
 from pyservice.runtime.node_preparation import PreparedNode, prepare_node
@@ -59,6 +59,7 @@ class LocalPlacement:
         self._ports = UnboundPorts()
         self._full_scratch = FullScratch()
         self._listening = ListeningPorts()
+        self._traffic = EdgeGuardTraffic(settings.data_dir)
         self._adapters: AdapterWatch | None = None
         self._supervisor: RunSupervisor | None = None
         self._node: PreparedNode | None = None
@@ -205,8 +206,9 @@ class LocalPlacement:
     async def refresh_log(self, run_id: str) -> None:
         """Does nothing, because keepers write each line at once."""
 
-    async def usages(self) -> dict[str, GroupUsage]:
-        return {} if self._supervisor is None else await self._supervisor.usages()
+    async def usages(self) -> Mapping[str, NodeReading]:
+        runs = {} if self._supervisor is None else await self._supervisor.usages()
+        return {"": NodeReading(await self._traffic.read(), runs)}
 
     def render_metrics(self, used: UsedResources) -> bytes:
         return b"" if self._supervisor is None else render_runtime_metrics(self._supervisor, used)

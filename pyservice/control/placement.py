@@ -8,10 +8,9 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns, RunSupervisor
-from pyservice.control.resource_usage import UsedResources
+from pyservice.control.resource_usage import NodeReading, UsedResources
 from pyservice.control.server_runs import ServerRuns
 from pyservice.pb.hosting.internal.v1 import control_pb2, runtime_pb2
-from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.run_folder import DroppedOutput
 from pyservice.runtime.run_requests import Resources
 
@@ -117,8 +116,8 @@ class Placement(Protocol):
         """Waits until a log has the output of now, for a second at most."""
         ...
 
-    async def usages(self) -> dict[str, GroupUsage]:
-        """Returns the resources that each run has used. Each ended run is in one result."""
+    async def usages(self) -> Mapping[str, NodeReading]:
+        """Returns what the game servers have used, by node. A single machine has the name ""."""
         ...
 
     def render_metrics(self, used: UsedResources) -> bytes: ...

@@ -9,10 +9,11 @@ from typing import Any, Final, NoReturn, Protocol
 
 from pyservice.concurrency.backoff import Backoff, doubling
 from pyservice.control.lobby_runs import LobbyProcess, LobbyRuns
+from pyservice.control.node_usages import NodeUsages
 from pyservice.control.pod_builds import KIND_REFUSAL, PodBuildLookup
 from pyservice.control.pod_logs import PodLogs
 from pyservice.control.pod_metrics import node_state, render_pod_metrics
-from pyservice.control.resource_usage import UsedResources
+from pyservice.control.resource_usage import NodeReading, UsedResources
 from pyservice.control.server_runs import ServerRuns
 from pyservice.control.version_images import VersionImages
 from pyservice.errors import ServiceError, Unreachable
@@ -31,7 +32,6 @@ from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import control_pb2, runtime_pb2
 from pyservice.runtime.adapter_watch import AdapterWatch
 from pyservice.runtime.build_unpacking import ARCHIVE
-from pyservice.runtime.control_groups import GroupUsage
 from pyservice.runtime.run_folder import DroppedOutput
 from pyservice.runtime.run_requests import OwnerKind, Resources, RunReporter
 from pyservice.settings import Settings
@@ -77,6 +77,7 @@ class PodPlacement:
         self._nodes = ClusterNodes(self._api)
         self._nodes.on_gone = self._on_node_gone
         self.logs: Final = PodLogs(settings, self._pod)
+        self.node_usages: Final = NodeUsages(self._node_of)
         self._pods: PodRuns | None = None
         self._adapters: AdapterWatch | None = None
         self._servers: ServerRuns | None = None
@@ -334,9 +335,8 @@ class PodPlacement:
     async def refresh_log(self, run_id: str) -> None:
         await self.logs.copies.refresh(run_id)
 
-    async def usages(self) -> dict[str, GroupUsage]:
-        """Returns nothing, because no resource use of Pods is measured yet."""
-        return {}
+    async def usages(self) -> Mapping[str, NodeReading]:
+        return self.node_usages.readings()
 
     def render_metrics(self, used: UsedResources) -> bytes:
         if self._pods is None:
@@ -347,6 +347,10 @@ class PodPlacement:
     def _pod(self, run_id: str) -> PodState | None:
         run = self._run(run_id)
         return None if run is None else run.pod
+
+    def _node_of(self, run_id: str) -> str | None:
+        pod = self._pod(run_id)
+        return None if pod is None else pod.node
 
     def _run(self, run_id: str) -> PodLifecycle | None:
         return self._live_runs().get(run_id)

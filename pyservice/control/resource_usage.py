@@ -1,7 +1,7 @@
 """Traffic, processor time and memory of lobbies and dynamic servers, and their sums by namespace.
 
-Edge-guard counts traffic, and the control groups of the kernel count the rest. Both are read every
-two seconds.
+Edge-guard counts traffic, and the control groups of the kernel count the rest. On a single machine both
+are read every two seconds. The nodes of a cluster report them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ _NO_TRAFFIC: Final = Traffic()
 _UNKNOWN_USAGE: Final = GroupUsage()
 
 
-ReadTraffic = Callable[[], Awaitable[TrafficReading | None]]
-"""Reads the counters of edge-guard. Returns None if edge-guard does not respond in time."""
-ReadUsages = Callable[[], Awaitable[Mapping[str, GroupUsage]]]
+class NodeReading(NamedTuple):
+    traffic: TrafficReading | None
+    """Counters of edge-guard. None: it does not respond in time."""
+    usages: Mapping[str, GroupUsage]
+    """Resources that each run has used. Each ended run is in one reading."""
+
+
+ReadNodes = Callable[[], Awaitable[Mapping[str, NodeReading]]]
+"""Reads what the runs of each node have used. A node that is silent is absent."""
 
 
 @dataclass(slots=True)
@@ -45,6 +51,17 @@ class _Owner:
     added_traffic: Traffic = _NO_TRAFFIC
     """Part of the traffic that the sums of the namespace contain."""
     added_time_us: int = 0
+    added_memory_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _Node:
+    """State of a node after its last reading."""
+
+    reading: NodeReading | None = None
+    traffic: TrafficReading | None = None
+    """The last counters of edge-guard."""
+    owner_ids: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
@@ -67,8 +84,7 @@ _UNKNOWN_USE: Final = UsedResources(None, None)
 @dataclass(slots=True)
 class ResourceUsage:
     database: Database
-    read_traffic: ReadTraffic
-    read_usages: ReadUsages
+    read_nodes: ReadNodes
     namespaces_max: int = NAMESPACES_MAX
     monotonic_s: Callable[[], float] = time.monotonic
     job: RetryingJob = field(
@@ -79,26 +95,35 @@ class ResourceUsage:
     """Namespaces of the owners with a record."""
     _namespaces: dict[str, _Namespace] = field(default_factory=dict)
     """Sums by namespace. They stay after the last lobby, because counters never decrease."""
-    _last: TrafficReading | None = None
-    _has_usages: bool = False
-    _usages_read_s: float = 0.0
+    _nodes: dict[str, _Node] = field(default_factory=dict)
+    _read_s: float | None = None
+    """Time of the last reading."""
     used: UsedResources = _UNKNOWN_USE
 
     async def run(self) -> None:
         await self.job.repeat_forever(self.step, every_s=_INTERVAL_S)
 
     async def step(self) -> None:
-        reading = await self.read_traffic()
-        usages = await self.read_usages()
-        self._measure_use(usages)
-        self._apply_usages(usages)
-        if reading is not None:
-            self._apply_traffic(reading)
+        readings = await self.read_nodes()
+        if (machine := readings.get("")) is not None:
+            self._measure_use(machine.usages)
+        counted, ended = set[str](), set[str]()
+        for name in self._nodes.keys() - readings.keys():
+            ended |= self._nodes.pop(name).owner_ids
+        for name, reading in readings.items():
+            node = self._nodes.setdefault(name, _Node())
+            if reading is not node.reading:
+                ended |= self._apply(node, reading)
+                counted |= node.owner_ids
         await self._find_labels()
-        self._add_to_namespaces()
-        current = usages.keys() | (self._last.by_owner.keys() if self._last else set())
-        for owner_id in self._owners.keys() - current:
-            self._add(self._owners.pop(owner_id), self._labels.pop(owner_id, OTHER))
+        for owner_id in counted - ended:
+            # The record of a lobby comes a moment after the lobby.
+            if owner_id in self._labels:
+                self._add(self._owners[owner_id], self._labels[owner_id])
+        for owner_id in ended:
+            owner = self._owners.pop(owner_id)
+            owner.usage = owner.usage._replace(memory_bytes=None)
+            self._add(owner, self._labels.pop(owner_id, OTHER))
 
     def of_owner(self, owner_id: str) -> pb.ResourceUsage | None:
         """Returns the usage of a running lobby or server. None: nothing is known about it."""
@@ -121,7 +146,7 @@ class ResourceUsage:
 
     def _measure_use(self, usages: Mapping[str, GroupUsage]) -> None:
         read_s = self.monotonic_s()
-        passed_s, self._usages_read_s = read_s - self._usages_read_s, read_s
+        last_s, self._read_s = self._read_s, read_s
         is_counted, time_us = not usages, 0
         for owner_id, usage in usages.items():
             if usage.cpu_time_us is not None:
@@ -134,29 +159,38 @@ class ResourceUsage:
             self.used = _UNKNOWN_USE
             return
         # The first reading has times from before the start of the control plane.
-        cores = time_us / _US_PER_S / passed_s if self._has_usages else None
+        cores = None if last_s is None else time_us / _US_PER_S / (read_s - last_s)
         self.used = UsedResources(cores, sum(usage.memory_bytes or 0 for usage in usages.values()))
 
-    def _apply_usages(self, usages: Mapping[str, GroupUsage]) -> None:
+    def _apply(self, node: _Node, reading: NodeReading) -> set[str]:
+        """Takes a reading. Returns the owners that are no longer in it."""
+        self._apply_usages(node, reading.usages)
+        if reading.traffic is not None:
+            self._apply_traffic(node, reading.traffic)
+        led = set[str]() if node.traffic is None else node.traffic.by_owner.keys()
+        before, node.owner_ids = node.owner_ids, led | reading.usages.keys()
+        for owner_id in node.owner_ids - reading.usages.keys():
+            owner = self._owners[owner_id]
+            owner.usage = owner.usage._replace(memory_bytes=None)
+        node.reading = reading
+        return before - node.owner_ids
+
+    def _apply_usages(self, node: _Node, usages: Mapping[str, GroupUsage]) -> None:
         for owner_id, usage in usages.items():
             owner = self._owners.setdefault(owner_id, _Owner())
             owner.usage = GroupUsage(
                 owner.usage.cpu_time_us if usage.cpu_time_us is None else usage.cpu_time_us,
                 usage.memory_bytes,
             )
-            if not self._has_usages:
+            if node.reading is None:
                 # An earlier control plane has counted this time.
                 owner.added_time_us = usage.cpu_time_us or 0
-        for owner_id in self._owners.keys() - usages.keys():
-            owner = self._owners[owner_id]
-            owner.usage = owner.usage._replace(memory_bytes=None)
-        self._has_usages = True
 
-    def _apply_traffic(self, reading: TrafficReading) -> None:
-        last = self._last
+    def _apply_traffic(self, node: _Node, reading: TrafficReading) -> None:
+        last = node.traffic
         if last is not None and not reading.series:
             return
-        self._last = reading
+        node.traffic = reading
         before = last.by_owner if last and last.series == reading.series else {}
         for owner_id, traffic in reading.by_owner.items():
             owner = self._owners.setdefault(owner_id, _Owner())
@@ -173,14 +207,6 @@ class ResourceUsage:
                     tx, unknown[start : start + _OWNERS_PER_QUERY]
                 )
 
-    def _add_to_namespaces(self) -> None:
-        for namespace in self._namespaces.values():
-            namespace.memory_bytes = 0
-        for owner_id, owner in self._owners.items():
-            # The record of a lobby comes a moment after the lobby.
-            if owner_id in self._labels:
-                self._add(owner, self._labels[owner_id])
-
     def _add(self, owner: _Owner, label: str) -> None:
         namespace = self._namespace(label)
         if owner.traffic is not None:
@@ -189,7 +215,9 @@ class ResourceUsage:
         if owner.usage.cpu_time_us is not None:
             namespace.cpu_time_us += owner.usage.cpu_time_us - owner.added_time_us
             owner.added_time_us = owner.usage.cpu_time_us
-        namespace.memory_bytes += owner.usage.memory_bytes or 0
+        memory_bytes = owner.usage.memory_bytes or 0
+        namespace.memory_bytes += memory_bytes - owner.added_memory_bytes
+        owner.added_memory_bytes = memory_bytes
 
     def _namespace(self, label: str) -> _Namespace:
         if label not in self._namespaces and len(self._namespaces) >= self.namespaces_max:

@@ -1,4 +1,4 @@
-"""The part of the service on a node: the socket of edge-guard, archives of builds, and logs."""
+"""The part of the service on a node: the socket of edge-guard, archives, logs, and usage."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.network.node_names import host_of_node, is_node_name
 from pyservice.node.archive_cache import ArchiveCache
 from pyservice.node.archive_server import ArchiveServer
 from pyservice.node.log_copier import LogCopier
 from pyservice.node.service_proxy import ServiceProxy
+from pyservice.node.usage_reporter import UsageReporter
 from pyservice.process.background_tasks import BackgroundTasks
 from pyservice.rpc import InternalServer
 from pyservice.rpc.node_certificates import NodeCertificates
@@ -68,6 +70,12 @@ class NodePart:
             section.namespace,
             section.log_bytes_per_second,
         )
+        self._usage = UsageReporter(
+            self._client.call,
+            section.node_name,
+            section.namespace,
+            EdgeGuardTraffic(settings.data_dir),
+        )
         self._tasks = BackgroundTasks()
         self._pod_tasks = BackgroundTasks()
 
@@ -81,6 +89,7 @@ class NodePart:
         self._lead_edge_guard_here()
         self._tasks.own("certificates", self._certificates.run())
         self._pod_tasks.own("logs", self._logs.run())
+        self._pod_tasks.own("usage", self._usage.run())
         return {"archives": f"port {listener.getsockname()[1]}"}
 
     def _lead_edge_guard_here(self) -> None:

@@ -50,6 +50,8 @@ MAY_CALL: Final[Mapping[str, Rule]] = {
     "hosting.internal.v1.Archives.Get": _always,
     # The service takes only logs of runs that it has placed on the node.
     "hosting.internal.v1.NodeLogs.Copy": _if_it_names_itself,
+    # The service takes only the usage of such runs.
+    "hosting.internal.v1.NodeUsage.ReportUsage": _if_it_names_itself,
 }
 """Methods that a node may call, with the rule of their requests. All others are refused."""
 

@@ -314,15 +314,17 @@ def _move_processes(group: Path) -> None:
         apply_changes([_put_if_present(f"{target}/{_PROCS}", pid) for pid in pids])
 
 
-def _number(parent: Path | None, run_id: str, name: str) -> int | None:
+def first_number(path: Path) -> int | None:
     """Returns the first number of a file, such as 5 of `usage_usec 5`. None: there is no such file."""
-    if parent is None:
-        return None
     try:
-        words = (parent / run_id / name).read_text().split()
+        words = path.read_text().split()
     except OSError:
         return None
     return next((int(word) for word in words if word.isdecimal()), None)
+
+
+def _number(parent: Path | None, run_id: str, name: str) -> int | None:
+    return None if parent is None else first_number(parent / run_id / name)
 
 
 def _usable(hierarchy: Path, name: str, limit: str, own: str | None) -> Path | None:

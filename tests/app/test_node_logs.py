@@ -12,6 +12,7 @@ import pytest
 
 from pyservice.app.node_listener import NodeListener
 from pyservice.control.log_copies import LogCopies
+from pyservice.control.node_usages import NodeUsages
 from pyservice.network.node_names import host_of_node
 from pyservice.node import log_copier
 from pyservice.node.container_log import LAST_BYTES
@@ -78,7 +79,7 @@ class Scene:
         self._address = await self._listener.start()
         self.copies = kind(self.servers, 64 << 20, 0)
         self.copies.on_growth = self.grown.append
-        self._listener.take_logs(self.copies)
+        self._listener.serve_game_servers(self.copies, NodeUsages(lambda run_id: None))
 
     async def stop_service(self) -> None:
         if self._listener is not None:

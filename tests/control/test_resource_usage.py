@@ -8,7 +8,13 @@ from uuid import uuid4
 
 import pytest
 
-from pyservice.control.resource_usage import NAMESPACES_MAX, OTHER, ResourceUsage, UsedResources
+from pyservice.control.resource_usage import (
+    NAMESPACES_MAX,
+    OTHER,
+    NodeReading,
+    ResourceUsage,
+    UsedResources,
+)
 from pyservice.edge_guard.admin_socket import Traffic, TrafficReading
 from pyservice.ids import RecordIds
 from pyservice.runtime.control_groups import GroupUsage
@@ -27,13 +33,10 @@ class Counters:
     def __init__(self, database: Database, namespaces_max: int = NAMESPACES_MAX) -> None:
         self.reading: TrafficReading | None = TrafficReading("", {})
         self.usages: dict[str, GroupUsage] = {}
-        self.usage = ResourceUsage(database, self.read_traffic, self.read_usages, namespaces_max)
+        self.usage = ResourceUsage(database, self.read_nodes, namespaces_max)
 
-    async def read_traffic(self) -> TrafficReading | None:
-        return self.reading
-
-    async def read_usages(self) -> Mapping[str, GroupUsage]:
-        return self.usages
+    async def read_nodes(self) -> Mapping[str, NodeReading]:
+        return {"": NodeReading(self.reading, self.usages)}
 
     async def after(self, series: str, received_bytes: Mapping[str, int]) -> None:
         by_owner = {owner: Traffic(count, 0, 1, 0) for owner, count in received_bytes.items()}

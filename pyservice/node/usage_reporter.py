@@ -1,0 +1,122 @@
+"""Reports to the service what the game servers on a node use.
+
+Edge-guard counts their traffic. The control groups of the kubelet count processor time and memory of
+Pods. The names of the folders of logs say which Pods are game servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, NoReturn
+
+from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
+from pyservice.errors import ServiceError, Unreachable
+from pyservice.ids import is_uuid
+from pyservice.node.log_copier import POD_LOGS, CallService
+from pyservice.observability.logging import get_logger
+from pyservice.pb.hosting.internal.v1 import node_usage_pb2 as pb
+from pyservice.runtime.control_groups import first_number
+
+CONTROL_GROUPS: Final = Path("/host/cgroup")
+"""Where the chart mounts the control groups of the node. Its own are at `/sys/fs/cgroup`."""
+REPORT_S: Final = 10.0
+"""Time between two reports of a node with game servers."""
+IDLE_S: Final = 30.0
+"""The same without game servers."""
+
+_REPORT: Final = "hosting.internal.v1.NodeUsage.ReportUsage"
+_TIMEOUT_S: Final = 10.0
+_NS_PER_US: Final = 1_000
+_PARENTS: Final = ("kubepods*", "kubepods*/*", "*/kubepods*", "*/kubepods*/*")
+"""Groups of Pods by their quality of service, with and without a `cgroupRoot` of the kubelet."""
+_POD_GROUP: Final = re.compile(r"(?:[a-z-]+-)?pod([0-9a-f_-]{36})(?:\.slice)?")
+"""Name of a Pod's group with its UID: that of the driver `cgroupfs`, and that of `systemd`."""
+
+_log = get_logger("node")
+
+
+class UsageReporter:
+    def __init__(
+        self,
+        call: CallService,
+        node: str,
+        namespace: str,
+        traffic: EdgeGuardTraffic,
+        pod_logs: Path = POD_LOGS,
+        control_groups: Path = CONTROL_GROUPS,
+    ) -> None:
+        """Reports only game servers of `namespace`."""
+        self._call = call
+        self._node = node
+        self._namespace = namespace
+        self._traffic = traffic
+        self._pod_logs = pod_logs
+        self._groups = control_groups
+        self._is_reported = True
+
+    async def run(self) -> NoReturn:
+        while True:
+            request = await self._read()
+            try:
+                await self._call(_REPORT, request, _TIMEOUT_S)
+                self._is_reported = True
+            except (ServiceError, Unreachable) as error:
+                if self._is_reported:
+                    _log.warning("usage is not reported", node=self._node, problem=str(error))
+                self._is_reported = False
+            await asyncio.sleep(REPORT_S if request.runs else IDLE_S)
+
+    async def _read(self) -> pb.ReportUsageRequest:
+        runs = await asyncio.to_thread(self._read_groups)
+        reading = await self._traffic.read()
+        if reading is None:
+            return pb.ReportUsageRequest(node=self._node, runs=runs.values())
+        for owner_id, traffic in reading.by_owner.items():
+            run = runs.setdefault(owner_id, pb.RunUsage(run_id=owner_id))
+            run.traffic.CopyFrom(pb.PlayerTraffic(**traffic._asdict()))
+        return pb.ReportUsageRequest(node=self._node, series=reading.series, runs=runs.values())
+
+    def _read_groups(self) -> dict[str, pb.RunUsage]:
+        """Returns processor time and memory of the game servers by id. Blocks."""
+        run_of_pod = {}
+        for folder in self._pod_logs.glob(f"{self._namespace}_*"):
+            run_id, _, pod_uid = folder.name.removeprefix(f"{self._namespace}_").partition("_")
+            if is_uuid(run_id):
+                run_of_pod[pod_uid] = run_id
+        if not run_of_pod:
+            return {}
+        if (self._groups / "cgroup.controllers").exists():
+            groups = _groups_of_pods(self._groups)
+            times_us = _numbers(groups, "cpu.stat")
+            memory_bytes = _numbers(groups, "memory.current")
+        else:
+            times_ns = _numbers(_groups_of_pods(self._groups / "cpuacct"), "cpuacct.usage")
+            times_us = {uid: time_ns // _NS_PER_US for uid, time_ns in times_ns.items()}
+            groups = _groups_of_pods(self._groups / "memory")
+            memory_bytes = _numbers(groups, "memory.usage_in_bytes")
+        return {
+            run_id: pb.RunUsage(
+                run_id=run_id, cpu_time_us=times_us.get(uid), memory_bytes=memory_bytes.get(uid)
+            )
+            for uid, run_id in run_of_pod.items()
+            if uid in times_us or uid in memory_bytes
+        }
+
+
+def _groups_of_pods(hierarchy: Path) -> dict[str, Path]:
+    """Returns the control groups of all Pods by UID."""
+    groups = {}
+    for parent in _PARENTS:
+        for path in hierarchy.glob(f"{parent}/*pod*"):
+            if match := _POD_GROUP.fullmatch(path.name):
+                groups[match[1].replace("_", "-")] = path
+    return groups
+
+
+def _numbers(groups: Mapping[str, Path], name: str) -> dict[str, int]:
+    """Returns the first number in a file of each group that has one."""
+    numbers = {uid: first_number(group / name) for uid, group in groups.items()}
+    return {uid: number for uid, number in numbers.items() if number is not None}
