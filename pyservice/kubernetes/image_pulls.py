@@ -6,6 +6,7 @@ For each node and image, one short-lived Pod of a known name starts, and is dele
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection
 from typing import Final, NamedTuple, NoReturn
 
@@ -21,6 +22,8 @@ from pyservice.kubernetes.watched_objects import WatchedObjects
 
 PULLS_AT_ONCE: Final = 20
 PULLS_OF_GROUP_AT_ONCE: Final = 10
+CREATE_S: Final = 60.0
+"""Time in which the cluster must take the Pod. Other pulls wait for the permit meanwhile."""
 PENDING_S: Final = 60.0
 """Time in which the scheduler must choose the node."""
 PULL_TIMEOUT_S: Final = 1_800.0
@@ -132,6 +135,7 @@ class ImagePulls:
         Raises ApiError if the cluster refuses the Pod.
         """
         backoff, name = Backoff(_RETRIES_S), manifest["metadata"]["name"]
+        end_s = time.monotonic() + CREATE_S
         while True:
             try:
                 return str((await self._api.create(self._pods, manifest))["metadata"]["uid"])
@@ -146,7 +150,7 @@ class ImagePulls:
                 except ApiError as error:
                     if error.status != 404:
                         failure = error
-            if failure.is_final:
+            if failure.is_final or time.monotonic() > end_s:
                 raise failure
             await pause_after(failure, backoff.next_s())
 

@@ -182,6 +182,20 @@ async def test_refusal_of_the_cluster_is_no_problem_of_the_image(
         assert not problem.is_of_image
 
 
+async def test_webhook_that_never_answers_blocks_no_other_pull(
+    server: ApiServer, cluster: Cluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cluster answers with a status that asks for a repetition, for ever."""
+    monkeypatch.setattr("pyservice.kubernetes.image_pulls.CREATE_S", 0.2)
+    server.creation_failure = ("InternalError", "failed calling webhook")
+    async with running(api) as pulls:
+        problems = await pulls.pull(BUILD, ["local"])
+        server.creation_failure = None
+        assert await pulls.pull(BUILD, ["local"]) == []
+    assert {problem.node for problem in problems} == {"g1", "g2", "other"}
+    assert all("failed calling webhook" in problem.sentence for problem in problems)
+
+
 async def test_full_node_is_given_up(
     server: ApiServer, cluster: Cluster, api: KubernetesApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
