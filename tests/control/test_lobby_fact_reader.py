@@ -10,6 +10,7 @@ from uuid import uuid4
 import pytest
 from sqlalchemy import select
 
+from pyservice.control import lobby_records
 from pyservice.control.games import game_topic, group_topic
 from pyservice.control.lobby_records import (
     LOBBY_RETENTION_MS,
@@ -29,7 +30,7 @@ from pyservice.timestamps import now_ms
 from pyservice.watch import Topics
 from tests.control.scripted_facts import NAMESPACE, ScriptedFacts, about, ended
 from tests.control.service_fixtures import each_database
-from tests.support.waiting import PATIENCE_S, eventually
+from tests.support.waiting import PATIENCE_S, cancel, eventually, is_blocked, until_met
 
 pytestmark = [pytest.mark.anyio, each_database]
 
@@ -247,6 +248,19 @@ async def test_unavailable_data_plane_is_polled_again(scene: Scene) -> None:
     await eventually(is_there)
     running.cancel()
     await asyncio.wait({running})
+
+
+async def test_one_transaction_has_the_facts_of_a_pause(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each fact would have a transaction of its own."""
+    monkeypatch.setattr(lobby_records, "_PAUSE_S", 0.5)
+    running = asyncio.create_task(scene.reader.run())
+    await until_met(lambda: len(scene.plane.reads) == 1)
+    next_read = asyncio.create_task(until_met(lambda: len(scene.plane.reads) > 1))
+    assert await is_blocked(next_read)
+    await next_read
+    await cancel(running)
 
 
 # Counts -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from pyservice.concurrency.cancellation import cancel_and_wait
+from pyservice.control import lobby_runs
 from pyservice.control.lobby_runs import LobbyRuns, TierSize
 from pyservice.dataplane import runtime_connection
 from pyservice.dataplane.engine import Engine
@@ -26,7 +27,7 @@ from tests.support.runtime_host import RuntimeHost as Node
 from tests.support.runtime_host import build_of, open_host, until
 from tests.support.runtime_scene import BUILD_ID
 from tests.support.runtime_scene import RuntimeScene as DataPlane
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, is_blocked
 
 pytestmark = pytest.mark.anyio
 
@@ -60,6 +61,18 @@ class IdleDataPlane:
         return
 
     report_alone = report
+
+
+class ChangingDataPlane(IdleDataPlane):
+    """Always has a change."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    async def desired_lobbies(self, request: pb.WantedRequest) -> pb.WantedResponse:
+        self.answers += 1
+        await asyncio.sleep(0.01)
+        return pb.WantedResponse(run="run", sequence=self.answers)
 
 
 class LobbyRunScenario:
@@ -142,6 +155,23 @@ async def test_unstorable_lobby_blocks_no_other_and_is_retried_while_it_lives(
             await scenario.wait_until_running(bad)
         await scenario.wait_until_running(await scenario.lobby())
         assert scenario.node.supervisor.is_known(bad) != is_ended
+
+
+@pytest.mark.parametrize("is_elastic", [False, True])
+async def test_one_answer_has_the_changes_of_a_pause_on_a_cluster(
+    scenario: LobbyRunScenario, monkeypatch: pytest.MonkeyPatch, is_elastic: bool
+) -> None:
+    """Each start and end would have an answer of its own."""
+    monkeypatch.setattr(lobby_runs, "_PAUSE_S", 0.5)
+    plane = ChangingDataPlane()
+    capacity = pb.Capacity(kinds=["archive"], is_elastic=is_elastic)
+    runs = LobbyRuns(scenario.database, plane, SIZES.get, str, lambda: capacity)
+    running = asyncio.create_task(runs.run(scenario.node.supervisor))
+    await until(lambda: plane.answers == 1)
+    next_answer = asyncio.create_task(until(lambda: plane.answers > 1))
+    assert await is_blocked(next_answer) == is_elastic
+    await next_answer
+    await cancel_and_wait(running)
 
 
 async def test_unknown_tier_ends_its_lobby_only(scenario: LobbyRunScenario) -> None:

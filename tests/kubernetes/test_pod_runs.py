@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -53,6 +54,16 @@ async def test_start_is_bound_placed_and_reported_in_order(scene: Scene, server:
     assert scene.reports.of(request.id) == ["placed", "running"]
     placed = await scene.reports.wait_for(request.id, "placed")
     assert placed == {"admin": ("10.244.1.5", 20_000), "game": ("10.244.1.5", 20_001)}
+
+
+async def test_state_that_was_seen_wakes_nothing(scene: Scene) -> None:
+    """The watch repeats each answer, and each wake costs all waits of the run."""
+    run = scene.runs.runs[(await scene.running()).id]
+    woken = run._changed.next
+    run.observe(run.pod)
+    assert not woken.is_set()
+    run.observe(dataclasses.replace(run.pod, is_deleting=True))
+    assert woken.is_set()
 
 
 async def test_address_is_reported_while_the_build_is_fetched(

@@ -14,11 +14,12 @@ from pyservice.rpc import (
     ChangesPoll,
     InternalClient,
     InternalServer,
+    internal_grpc,
     next_changes,
 )
 from pyservice.watch import Changes, Topics
 from tests.support.sample_connections import anyio_backend as anyio_backend
-from tests.support.waiting import until_met
+from tests.support.waiting import cancel, is_blocked, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -94,6 +95,25 @@ async def test_first_answer_reports_the_state_and_the_next_ones_the_changes(plan
         await plane.wait_for_poll()
         plane.topics.bump("a")
         await until_met(lambda: topics_of(received[1:]) == ["a", "a", "b"])
+
+
+async def test_one_answer_has_the_changes_of_a_pause(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start changes topics one after the other. Each would have an answer of its own."""
+    monkeypatch.setattr(internal_grpc, "_PAUSE_S", 0.5)
+    await plane.start()
+    async with polling(plane) as received:
+        await plane.wait_for_poll()
+        plane.topics.bump("a")
+        await until_met(lambda: topics_of(received[1:]) == ["a"])
+        asking = asyncio.create_task(plane.wait_for_poll())
+        assert await is_blocked(asking)
+        plane.topics.bump("b")
+        plane.topics.bump("c")
+        await until_met(lambda: len(received) > 2)
+        assert topics_of(received[2:]) == ["b", "c"]
+        await cancel(asking)
 
 
 async def test_outage_loses_no_change(plane: Plane) -> None:
