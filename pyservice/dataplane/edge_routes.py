@@ -172,12 +172,21 @@ class EdgeRoutes:
             left_s = end_s - _now_s()
             # A reader that has missed the removals closes its ports at an empty complete set.
             is_new_set = is_other_set or (routes.is_complete and after > 0)
-            has_changes = bool(routes.changed or routes.removed) or is_new_set
+            has_changes = (
+                bool(routes.removed) or is_new_set or any(map(self._is_due, routes.changed))
+            )
             if routes.is_complete:
                 await self._source.wait_durable(routes.lsn, _now_s() + EDGE_TIMEOUT_S)
             if has_changes or left_s <= 0:
                 return self._response(routes, is_complete=routes.is_complete and has_changes)
             await self.wait_for_change(left_s)
+
+    def _is_due(self, route: Route) -> bool:
+        """Returns whether edge-guard needs a changed route at once.
+
+        Players reach a lobby in a Pod only with the address of the Pod, which comes with a second change.
+        """
+        return not self._node or route.is_server or route.port.backend is not None
 
     async def _wait_for_any_change(self, timeout_s: float) -> None:
         await self._source.wait_for_change(min(timeout_s, _POLL_INTERVAL_S))

@@ -23,7 +23,7 @@ from tests.support.data_plane_service import running_engine
 from tests.support.matchmaker_scene import expect_error
 from tests.support.namespace_configurations import NAMESPACE_ID
 from tests.support.runtime_scene import RuntimeScene, asking, outcome
-from tests.support.waiting import PATIENCE_S, eventually, until_met
+from tests.support.waiting import PATIENCE_S, eventually, is_blocked, until_met
 
 pytestmark = pytest.mark.anyio
 
@@ -198,17 +198,39 @@ async def test_lobby_without_a_node_cannot_be_ready(scene: ClusterScene) -> None
         assert (await expect_error(scene.ready(lobby.lobby_id))).code == "OVERLOADED"
 
 
-async def test_change_wakes_the_node_that_waits(
+@pytest.fixture
+async def waiting(
     scene: ClusterScene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The request would otherwise end after its wait, without routes."""
+) -> AsyncIterator[asyncio.Future[Any]]:
+    """A request of n1 for routes. It would otherwise end after its wait, without routes."""
     monkeypatch.setattr(cluster_routes, "WAIT_MS", 20_000)
     await scene.n1.follow()
-    async with scene.starting() as (lobby, _), asking(scene.n1.follow(wait_ms=20_000)) as following:
+    async with asking(scene.n1.follow(wait_ms=cluster_routes.WAIT_MS)) as following:
         await until_met(lambda: scene.cluster._nodes["n1"]._waiters)
+        yield following
+
+
+async def test_ports_of_a_lobby_wake_its_node_with_their_address(
+    scene: ClusterScene, waiting: asyncio.Future[Any]
+) -> None:
+    """Without the address, no player could be led there, and each start would cost a second request."""
+    async with scene.starting() as (lobby, _):
         await scene.bind(lobby.lobby_id)
-        answer = await asyncio.wait_for(following, cluster_routes.WAIT_MS / 2_000)
+        assert await is_blocked(waiting)
+        await scene.place_process(lobby.lobby_id)
+        answer = await asyncio.wait_for(waiting, cluster_routes.WAIT_MS / 2_000)
     assert sorted(route.port_name for route in answer.routes) == ["game", "web"]
+    assert all(route.backend_port for route in answer.routes)
+
+
+async def test_ports_of_a_server_wake_its_node_at_once(
+    scene: ClusterScene, waiting: asyncio.Future[Any]
+) -> None:
+    """The answer to `bind_ports` has numbers that edge-guard has accepted."""
+    await scene.lease(game="udp")
+    await scene.bind(SERVER_ID)
+    answer = await asyncio.wait_for(waiting, cluster_routes.WAIT_MS / 2_000)
+    assert [(route.port_name, route.backend_port) for route in answer.routes] == [("game", 0)]
 
 
 async def test_request_of_a_node_ends_early(

@@ -60,7 +60,7 @@ async def eventually(check: Any, timeout_s: float = PATIENCE_S) -> Any:
     return result
 
 
-async def is_blocked(task: asyncio.Task[Any]) -> bool:
+async def is_blocked(task: asyncio.Future[Any]) -> bool:
     """Returns whether the task has not ended after a short time in which it could."""
     done, _ = await asyncio.wait({task}, timeout=0.1)
     return not done
