@@ -1,6 +1,7 @@
 """Process with the parts of the service on many nodes: `python -m bench.node_parts`.
 
-Each part follows the routes of its node over its own connection with mutual TLS. It serves no port.
+Each part follows the routes of its node over its own connection with mutual TLS. It serves no port. It copies the log
+of each game server, which has one line, and reports the usage of the node.
 The process also acts for the game servers: it reports each one with a running Pod ready. A watch of the API server
 says when each Pod was created and began to run. SIGUSR1 writes what it has seen so far into `parts.json`.
 """
@@ -9,7 +10,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import random
+import shutil
 import time
+from collections.abc import Coroutine
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,13 +22,16 @@ import aiohttp
 import uvloop
 
 from bench.signalled_reports import report_on_signal
+from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.kubernetes.api import KubernetesApi, Object, pods_of
 from pyservice.kubernetes.cluster_access import kubeconfig_access
-from pyservice.kubernetes.pod_manifest import SERVICE
+from pyservice.kubernetes.pod_manifest import GAME_SERVER, SERVICE
 from pyservice.kubernetes.pod_status import pod_state
 from pyservice.kubernetes.watched_objects import WatchedObjects
 from pyservice.network.node_names import host_of_node
+from pyservice.node.log_copier import COPY_S, LogCopier
+from pyservice.node.usage_reporter import UsageReporter
 from pyservice.observability.health import raise_descriptor_limit
 from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 from pyservice.rpc.node_certificates import NodeCertificates
@@ -34,6 +42,7 @@ _TIMEOUT_S: Final = 25.0
 _RETRY_S: Final = 0.5
 _READY_RETRY_S: Final = 0.1
 _READY: Final = "/matchmaker/lobbies/ready"
+_LOG_BYTES_PER_S: Final = 4 << 20
 
 
 class NodeRoutes:
@@ -80,10 +89,49 @@ class NodeRoutes:
             request.outcomes.add(owner_id=owner_id, kind=pb.OUTCOME_KIND_REMOVED)
 
 
+class NodeFiles:
+    """Files of the nodes, as kubelets and kernels write them: logs and control groups of Pods."""
+
+    def __init__(self, folder: Path, namespace: str) -> None:
+        self._folder = folder
+        self._namespace = namespace
+
+    def logs(self, node: str) -> Path:
+        return self._folder / node / "pods"
+
+    def groups(self, node: str) -> Path:
+        return self._folder / node / "cgroup"
+
+    def add_node(self, node: str) -> None:
+        self.logs(node).mkdir(parents=True)
+        self.groups(node).mkdir()
+        (self.groups(node) / "cgroup.controllers").write_text("cpu memory\n")
+
+    def add_pod(self, node: str, name: str, uid: str) -> None:
+        group, log = self._of_pod(node, name, uid)
+        if log.exists():
+            return
+        group.mkdir(parents=True)
+        (group / "cpu.stat").write_text("usage_usec 100000\n")
+        (group / "memory.current").write_text("10000000\n")
+        (log / GAME_SERVER).mkdir(parents=True)
+        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}000Z stdout F ready\n"
+        (log / GAME_SERVER / "0.log").write_text(line)
+
+    def remove_pod(self, node: str, name: str, uid: str) -> None:
+        for folder in self._of_pod(node, name, uid):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _of_pod(self, node: str, name: str, uid: str) -> tuple[Path, Path]:
+        group = self.groups(node) / "kubepods" / f"pod{uid}"
+        return group, self.logs(node) / f"{self._namespace}_{name}_{uid}"
+
+
 class GameServers:
     """Reports each lobby server with a running Pod ready."""
 
-    def __init__(self, address: str, session: aiohttp.ClientSession) -> None:
+    def __init__(self, address: str, session: aiohttp.ClientSession, files: NodeFiles) -> None:
+        self._files = files
         self._url = f"http://{address}{_READY}"
         self._session = session
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -101,12 +149,15 @@ class GameServers:
         if state.started_ms is None or state.is_deleting or name in self._tasks:
             return
         self.running_s[name] = time.monotonic()
+        self._files.add_pod(state.node, name, state.uid)
         variables = {one["name"]: one["value"] for one in found["spec"]["containers"][0]["env"]}
         report = self._report_ready(variables["HOSTING_LOBBY_TOKEN"])
         self._tasks[name] = asyncio.create_task(report)
 
     def observe_gone(self, name: str, uid: str, last: Object | None) -> None:
         self.pods.discard(name)
+        if last is not None:
+            self._files.remove_pod(pod_state(last).node, name, uid)
         if (task := self._tasks.pop(name, None)) is not None:
             task.cancel()
 
@@ -121,17 +172,33 @@ class GameServers:
             await asyncio.sleep(_READY_RETRY_S)
 
 
+async def _copy_and_report(node: str, client: NodeClient, files: NodeFiles, namespace: str) -> None:
+    """Does what the part of a node does beside its routes."""
+    # Real nodes do not start in the same moment.
+    await asyncio.sleep(random.uniform(0.0, COPY_S))
+    logs, groups = files.logs(node), files.groups(node)
+    copier = LogCopier(client.call, node, namespace, _LOG_BYTES_PER_S, logs)
+    # Edge-guard would answer with counters. Without a socket, it counts as not running.
+    usage = UsageReporter(client.call, node, namespace, EdgeGuardTraffic(groups), logs, groups)
+    await asyncio.gather(copier.run(), usage.run())
+
+
 async def _live(arguments: argparse.Namespace) -> None:
     served_s: dict[str, float] = {}
-    routes = []
+    shutil.rmtree(arguments.certificates / "nodes", ignore_errors=True)
+    files = NodeFiles(arguments.certificates / "nodes", arguments.namespace)
+    routes: list[NodeRoutes] = []
+    others: list[Coroutine[Any, Any, None]] = []
     for node in arguments.nodes.split(","):
+        files.add_node(node)
         certificates = NodeCertificates(arguments.certificates / node, host_of_node(node))
         client = NodeClient(arguments.service, certificates)
         routes.append(NodeRoutes(node, client, served_s))
+        others.append(_copy_and_report(node, client, files, arguments.namespace))
     access = kubeconfig_access(arguments.kubeconfig)
     connector = aiohttp.TCPConnector(limit=64)
     async with KubernetesApi(access) as api, aiohttp.ClientSession(connector=connector) as session:
-        servers = GameServers(arguments.http, session)
+        servers = GameServers(arguments.http, session, files)
         pods = WatchedObjects(
             api, pods_of(arguments.namespace), servers, f"{SERVICE}={arguments.service_name}"
         )
@@ -153,8 +220,8 @@ async def _live(arguments: argparse.Namespace) -> None:
         report_on_signal(arguments.certificates / "parts.json", report)
         async with asyncio.TaskGroup() as group:
             group.create_task(pods.run())
-            for one in routes:
-                group.create_task(one.follow())
+            for work in (*(one.follow() for one in routes), *others):
+                group.create_task(work)
 
 
 def main() -> None:

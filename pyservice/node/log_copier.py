@@ -81,6 +81,7 @@ class LogCopier:
         self._sources: dict[str, _Source] = {}
         self._version = 0
         self._correction_us = 0
+        self._begin_s = _now_s()
         self._free_s = 0.0
         """Time at which the next lines may be sent."""
 
@@ -135,8 +136,8 @@ class LogCopier:
             if left < LINE_BYTES_MAX:
                 break
             now_s = _now_s()
-            # All logs that no client reads are in one request.
-            next_s = (now_s // COPY_S + 1) * COPY_S
+            # All logs that no client reads are in one request. Other nodes have other times.
+            next_s = now_s + COPY_S - (now_s - self._begin_s) % COPY_S
             source.due_s = now_s + READ_S if source.is_read else next_s
             try:
                 parts.append(self._part(run_id, source, min(left, _PART_BYTES)))
