@@ -92,8 +92,7 @@ fn earliest_stop_deadline_wins() {
     run.wait_for_line("o up");
     run.send_command("stop 3600000");
     wait_until(|| run.state()["status"] == "stopping", "it is stopping");
-    run.send_command("stop 0");
-    run.send_command("stop 3600000");
+    run.send_command("stop 0\nstop 3600000");
     assert_eq!(run.wait_ended()["exit_code"], "137");
 }
 

@@ -197,7 +197,8 @@ impl Run {
 
     pub fn send_command(&self, command: &str) {
         let mut control = fs::OpenOptions::new().write(true).open(self.path("control")).expect("control");
-        writeln!(control, "{command}").expect("written");
+        // One write, because a keeper that ends closes its pipe.
+        control.write_all(format!("{command}\n").as_bytes()).expect("written");
     }
 
     /// Returns the size of the log from one directory listing, because segments change between listings.
