@@ -96,6 +96,8 @@ class ResourceUsage:
     _namespaces: dict[str, _Namespace] = field(default_factory=dict)
     """Sums by namespace. They stay after the last lobby, because counters never decrease."""
     _nodes: dict[str, _Node] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
+    """Owners that no reading has any more, until the sums have their last use."""
     _read_s: float | None = None
     """Time of the last reading."""
     used: UsedResources = _UNKNOWN_USE
@@ -107,20 +109,21 @@ class ResourceUsage:
         readings = await self.read_nodes()
         if (machine := readings.get("")) is not None:
             self._measure_use(machine.usages)
-        counted, ended = set[str](), set[str]()
+        counted = set[str]()
         for name in self._nodes.keys() - readings.keys():
-            ended |= self._nodes.pop(name).owner_ids
+            self._ended |= self._nodes.pop(name).owner_ids
         for name, reading in readings.items():
             node = self._nodes.setdefault(name, _Node())
             if reading is not node.reading:
-                ended |= self._apply(node, reading)
+                self._apply(node, reading)
                 counted |= node.owner_ids
         await self._find_labels()
-        for owner_id in counted - ended:
+        for owner_id in counted:
             # The record of a lobby comes a moment after the lobby.
             if owner_id in self._labels:
                 self._add(self._owners[owner_id], self._labels[owner_id])
-        for owner_id in ended:
+        while self._ended:
+            owner_id = self._ended.pop()
             owner = self._owners.pop(owner_id)
             owner.usage = owner.usage._replace(memory_bytes=None)
             self._add(owner, self._labels.pop(owner_id, OTHER))
@@ -162,8 +165,7 @@ class ResourceUsage:
         cores = None if last_s is None else time_us / _US_PER_S / (read_s - last_s)
         self.used = UsedResources(cores, sum(usage.memory_bytes or 0 for usage in usages.values()))
 
-    def _apply(self, node: _Node, reading: NodeReading) -> set[str]:
-        """Takes a reading. Returns the owners that are no longer in it."""
+    def _apply(self, node: _Node, reading: NodeReading) -> None:
         self._apply_usages(node, reading.usages)
         if reading.traffic is not None:
             self._apply_traffic(node, reading.traffic)
@@ -173,7 +175,8 @@ class ResourceUsage:
             owner = self._owners[owner_id]
             owner.usage = owner.usage._replace(memory_bytes=None)
         node.reading = reading
-        return before - node.owner_ids
+        self._ended |= before - node.owner_ids
+        self._ended -= node.owner_ids
 
     def _apply_usages(self, node: _Node, usages: Mapping[str, GroupUsage]) -> None:
         for owner_id, usage in usages.items():

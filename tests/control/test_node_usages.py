@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import NoReturn
 
 import pytest
 
@@ -55,6 +56,10 @@ class Cluster:
         return {name: float(value) for name, value in lines if float(value)}
 
 
+def away() -> NoReturn:
+    raise ConnectionError("the database is away")
+
+
 def _numbers(usage: Usage) -> tuple[int, int, int]:
     return usage.received_bytes, usage.cpu_time_ms, usage.memory_bytes
 
@@ -103,3 +108,18 @@ async def test_traffic_stays_while_edge_guard_does_not_answer(database: Database
     await cluster.report("n1", "one", a=(10, 1, 100))
     await cluster.report("n1", "", a=(0, 2, 100))
     assert cluster.of(A) == (10, 2_000, 100)
+
+
+async def test_end_is_counted_after_the_database_was_away(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = Cluster(database)
+    await cluster.report("n1", "one")
+    await cluster.report("n1", "one", a=(10, 1, 100))
+    with monkeypatch.context() as outage:
+        outage.setattr(database, "read", away)
+        with pytest.raises(ConnectionError):
+            await cluster.report("n1", "one")
+    await cluster.usage.step()
+    assert cluster.of(A) is None
+    assert cluster.sums() == {"traffic_bytes_total": 10, "server_cpu_seconds_total": 1}
