@@ -82,19 +82,27 @@ class LogCopies:
         self._reserve_bytes = reserve_bytes
         self._copies: dict[str, _Copy] = {}
         self._nodes: dict[str, _Node] = {}
+        self._early_reads: dict[str, float] = {}
+        """Until when a client reads the log of a run that has no node yet, by run."""
         self._is_disk_short = False
         self._begin_s = _now_s()
 
     # Runs.
 
     def begin(self, run_id: str, node: str, pod_uid: str) -> None:
-        """Has the log of a run copied from now on."""
+        """Has the log of a run copied from now on.
+
+        Unless a client reads the log, the node learns of the run with its next request. So a start
+        costs no request of its own.
+        """
         copy = self._copy(run_id)
         if (copy.node, copy.pod_uid) != (node, pod_uid):
             self._leave_node(run_id, copy)
             copy.node, copy.pod_uid = node, pod_uid
             self._node(node).runs[run_id] = copy
-            self._node(node).change()
+            copy.read_until_s = max(copy.read_until_s, self._early_reads.pop(run_id, 0.0))
+            if _now_s() < copy.read_until_s:
+                self._node(node).change()
 
     async def finish(self, run_id: str, node: str, pod_uid: str) -> None:
         """Has the rest of the log copied, because the game server has ended.
@@ -148,11 +156,16 @@ class LogCopies:
 
     def follow(self, run_id: str, for_ms: int) -> None:
         """Has new lines of a log copied at once for some time."""
-        copy = self._copies.get(run_id)
+        copy, now_s = self._copies.get(run_id), _now_s()
+        until_s = now_s + for_ms / 1_000
         if copy is None or not copy.node:
+            self._early_reads = {
+                **{one: end_s for one, end_s in self._early_reads.items() if now_s < end_s},
+                run_id: until_s,
+            }
             return
-        was_read = _now_s() < copy.read_until_s
-        copy.read_until_s = max(copy.read_until_s, _now_s() + for_ms / 1_000)
+        was_read = now_s < copy.read_until_s
+        copy.read_until_s = max(copy.read_until_s, until_s)
         if not was_read:
             self._node(copy.node).change()
 

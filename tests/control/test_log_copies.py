@@ -92,6 +92,21 @@ async def test_lines_are_stored_once(scene: Scene) -> None:
     assert scene.grown == [RUN, RUN]
 
 
+async def test_new_run_costs_no_request_unless_a_client_reads_its_log(scene: Scene) -> None:
+    await scene.node.ask()
+    waiting = asyncio.create_task(scene.node.ask(wait_ms=WAIT_MS))
+    scene.copies.begin(OTHER, "n1", UID)
+    assert await is_blocked(waiting)
+    scene.copies.follow("read", 60_000)
+    scene.copies.begin("read", "n1", UID)
+    runs = await waiting
+    assert {run_id: run.is_read for run_id, run in runs.items()} == {
+        RUN: False,
+        OTHER: False,
+        "read": True,
+    }
+
+
 async def test_two_processes_of_a_node_store_nothing_twice(scene: Scene) -> None:
     old, new = scene.node, Node(scene.copies)
     await asyncio.gather(old.ask(part("1 o one\n")), new.ask(part("1 o one\n2 o two\n")))
