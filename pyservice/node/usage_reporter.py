@@ -7,6 +7,7 @@ Pods. The names of the folders of logs say which Pods are game servers.
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,8 +31,6 @@ IDLE_S: Final = 30.0
 _REPORT: Final = "hosting.internal.v1.NodeUsage.ReportUsage"
 _TIMEOUT_S: Final = 10.0
 _NS_PER_US: Final = 1_000
-_PARENTS: Final = ("kubepods*", "kubepods*/*", "*/kubepods*", "*/kubepods*/*")
-"""Groups of Pods by their quality of service, with and without a `cgroupRoot` of the kubelet."""
 _POD_GROUP: Final = re.compile(r"(?:[a-z-]+-)?pod([0-9a-f_-]{36})(?:\.slice)?")
 """Name of a Pod's group with its UID: that of the driver `cgroupfs`, and that of `systemd`."""
 
@@ -67,7 +66,8 @@ class UsageReporter:
                 if self._is_reported:
                     _log.warning("usage is not reported", node=self._node, problem=str(error))
                 self._is_reported = False
-            await asyncio.sleep(REPORT_S if request.runs else IDLE_S)
+            is_idle = self._is_reported and not request.runs
+            await asyncio.sleep(IDLE_S if is_idle else REPORT_S)
 
     async def _read(self) -> pb.ReportUsageRequest:
         runs = await asyncio.to_thread(self._read_groups)
@@ -107,12 +107,13 @@ class UsageReporter:
 
 
 def _groups_of_pods(hierarchy: Path) -> dict[str, Path]:
-    """Returns the control groups of all Pods by UID."""
+    """Returns the control groups of all Pods by UID, below any `cgroupRoot` of a kubelet."""
     groups = {}
-    for parent in _PARENTS:
-        for path in hierarchy.glob(f"{parent}/*pod*"):
-            if match := _POD_GROUP.fullmatch(path.name):
-                groups[match[1].replace("_", "-")] = path
+    for parent, names, _ in os.walk(hierarchy):
+        for name in [*names]:
+            if match := _POD_GROUP.fullmatch(name):
+                groups[match[1].replace("_", "-")] = Path(parent, name)
+                names.remove(name)
     return groups
 
 

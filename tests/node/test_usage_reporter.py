@@ -74,7 +74,7 @@ def usage(report: pb.ReportUsageRequest) -> dict[str, tuple[int, int]]:
     [
         "kubepods/pod{}",
         "kubepods/burstable/pod{}",
-        "kubelet/kubepods/pod{}",
+        "kind/n1/kubelet/kubepods/pod{}",
         "kubepods.slice/kubepods-pod{}.slice",
         "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{}.slice",
     ],
@@ -108,6 +108,6 @@ async def test_only_game_servers_with_a_group_are_reported(node: Node) -> None:
 async def test_a_service_that_is_away_is_asked_again(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(usage_reporter, "IDLE_S", 0.0)
+    monkeypatch.setattr(usage_reporter, "REPORT_S", 0.0)
     node.failures = [Unreachable("no answer")] * 2
     assert usage(await node.report()) == {}
