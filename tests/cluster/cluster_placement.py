@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from contextlib import AbstractContextManager
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -44,12 +46,12 @@ class ClusterPlacement(HostedService):
             os.kill(pid, signal.SIGSTOP)
 
     def kill(self) -> None:
-        before = _restarts(self._pod())
+        killed_s = int(time.time())
         for pid in self._processes():
             os.kill(pid, signal.SIGKILL)
 
         def is_back(pod: Object) -> bool:
-            return _restarts(pod) > before and is_ready(pod)
+            return _started_s(pod) >= killed_s and is_ready(pod)
 
         self.cluster.wait_for(f"{self.pods}/{RELEASE}-0", is_back, START_S)
 
@@ -67,6 +69,8 @@ class ClusterPlacement(HostedService):
         return [int(pid) for pid in pids if Path(f"/proc/{pid}/comm").read_text() != "pause\n"]
 
 
-def _restarts(pod: Object) -> int:
+def _started_s(pod: Object) -> float:
+    """Returns the Unix time at which the running container began, or 0 if none runs."""
     [container] = pod["status"]["containerStatuses"]
-    return int(container["restartCount"])
+    running = container["state"].get("running")
+    return datetime.fromisoformat(running["startedAt"]).timestamp() if running else 0.0

@@ -177,6 +177,9 @@ version = 2
             "volumeStatsAggPeriod": "2s",
             "nodeLeaseDurationSeconds": 4,
             "serializeImagePulls": False,
+            # Stories kill the service several times within minutes.
+            "featureGates": {"KubeletCrashLoopBackOffMax": True},
+            "crashLoopBackOff": {"maxContainerRestartPeriod": "1s"},
             "kubeAPIQPS": 200,
             "kubeAPIBurst": 400,
         }
