@@ -69,7 +69,8 @@ class Matches:
         with game.player(found) as connection:
             connection.sendall(b"shoot")
             assert connection.recv(65_536) == b"shoot"
-        game.end(id_of(found))
+            # Otherwise its slot would be free while the control plane is away.
+            game.end(id_of(found))
         self.played.append(id_of(found))
 
 
