@@ -14,7 +14,6 @@ import random
 import shutil
 import time
 from collections.abc import Coroutine
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,13 +35,15 @@ from pyservice.observability.health import raise_descriptor_limit
 from pyservice.pb.hosting.internal.v1 import routes_pb2 as pb
 from pyservice.rpc.node_certificates import NodeCertificates
 from pyservice.rpc.node_grpc import NodeClient
+from pyservice.settings.kubernetes_section import KubernetesSettings
+from tests.support.container_files import ContainerFiles
 
 _WAIT_MS: Final = 20_000
 _TIMEOUT_S: Final = 25.0
 _RETRY_S: Final = 0.5
 _READY_RETRY_S: Final = 0.1
 _READY: Final = "/matchmaker/lobbies/ready"
-_LOG_BYTES_PER_S: Final = 4 << 20
+_LOG_BYTES_PER_S: Final[int] = KubernetesSettings.model_fields["log_bytes_per_second"].default
 
 
 class NodeRoutes:
@@ -114,9 +115,7 @@ class NodeFiles:
         group.mkdir(parents=True)
         (group / "cpu.stat").write_text("usage_usec 100000\n")
         (group / "memory.current").write_text("10000000\n")
-        (log / GAME_SERVER).mkdir(parents=True)
-        line = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%S.%f}000Z stdout F ready\n"
-        (log / GAME_SERVER / "0.log").write_text(line)
+        ContainerFiles(log / GAME_SERVER).write("ready")
 
     def remove_pod(self, node: str, name: str, uid: str) -> None:
         for folder in self._of_pod(node, name, uid):

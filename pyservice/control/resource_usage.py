@@ -61,7 +61,12 @@ class _Node:
     reading: NodeReading | None = None
     traffic: TrafficReading | None = None
     """The last counters of edge-guard."""
-    owner_ids: set[str] = field(default_factory=set)
+
+    @property
+    def owner_ids(self) -> set[str]:
+        """Returns the owners with traffic or with a run."""
+        led = set() if self.traffic is None else set(self.traffic.by_owner)
+        return led if self.reading is None else led | self.reading.usages.keys()
 
 
 @dataclass(slots=True)
@@ -166,17 +171,17 @@ class ResourceUsage:
         self.used = UsedResources(cores, sum(usage.memory_bytes or 0 for usage in usages.values()))
 
     def _apply(self, node: _Node, reading: NodeReading) -> None:
+        before = node.owner_ids
         self._apply_usages(node, reading.usages)
         if reading.traffic is not None:
             self._apply_traffic(node, reading.traffic)
-        led = set[str]() if node.traffic is None else node.traffic.by_owner.keys()
-        before, node.owner_ids = node.owner_ids, led | reading.usages.keys()
-        for owner_id in node.owner_ids - reading.usages.keys():
+        node.reading = reading
+        current = node.owner_ids
+        for owner_id in current - reading.usages.keys():
             owner = self._owners[owner_id]
             owner.usage = owner.usage._replace(memory_bytes=None)
-        node.reading = reading
-        self._ended |= before - node.owner_ids
-        self._ended -= node.owner_ids
+        self._ended |= before - current
+        self._ended -= current
 
     def _apply_usages(self, node: _Node, usages: Mapping[str, GroupUsage]) -> None:
         for owner_id, usage in usages.items():

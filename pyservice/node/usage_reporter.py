@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -19,7 +18,7 @@ from pyservice.ids import is_uuid
 from pyservice.node.log_copier import POD_LOGS, CallService
 from pyservice.observability.logging import get_logger
 from pyservice.pb.hosting.internal.v1 import node_usage_pb2 as pb
-from pyservice.runtime.control_groups import first_number
+from pyservice.runtime.control_groups import used_memory_bytes, used_time_us
 
 CONTROL_GROUPS: Final = Path("/host/cgroup")
 """Where the chart mounts the control groups of the node. Its own are at `/sys/fs/cgroup`."""
@@ -30,7 +29,6 @@ IDLE_S: Final = 30.0
 
 _REPORT: Final = "hosting.internal.v1.NodeUsage.ReportUsage"
 _TIMEOUT_S: Final = 10.0
-_NS_PER_US: Final = 1_000
 _POD_GROUP: Final = re.compile(r"(?:[a-z-]+-)?pod([0-9a-f_-]{36})(?:\.slice)?")
 """Name of a Pod's group with its UID: that of the driver `cgroupfs`, and that of `systemd`."""
 
@@ -88,21 +86,17 @@ class UsageReporter:
                 run_of_pod[pod_uid] = run_id
         if not run_of_pod:
             return {}
-        if (self._groups / "cgroup.controllers").exists():
-            groups = _groups_of_pods(self._groups)
-            times_us = _numbers(groups, "cpu.stat")
-            memory_bytes = _numbers(groups, "memory.current")
-        else:
-            times_ns = _numbers(_groups_of_pods(self._groups / "cpuacct"), "cpuacct.usage")
-            times_us = {uid: time_ns // _NS_PER_US for uid, time_ns in times_ns.items()}
-            groups = _groups_of_pods(self._groups / "memory")
-            memory_bytes = _numbers(groups, "memory.usage_in_bytes")
+        is_unified = (self._groups / "cgroup.controllers").exists()
+        times = _groups_of_pods(self._groups if is_unified else self._groups / "cpuacct")
+        memory = times if is_unified else _groups_of_pods(self._groups / "memory")
         return {
             run_id: pb.RunUsage(
-                run_id=run_id, cpu_time_us=times_us.get(uid), memory_bytes=memory_bytes.get(uid)
+                run_id=run_id,
+                cpu_time_us=used_time_us(times.get(uid), is_unified=is_unified),
+                memory_bytes=used_memory_bytes(memory.get(uid), is_unified=is_unified),
             )
             for uid, run_id in run_of_pod.items()
-            if uid in times_us or uid in memory_bytes
+            if uid in times or uid in memory
         }
 
 
@@ -115,9 +109,3 @@ def _groups_of_pods(hierarchy: Path) -> dict[str, Path]:
                 groups[match[1].replace("_", "-")] = Path(parent, name)
                 names.remove(name)
     return groups
-
-
-def _numbers(groups: Mapping[str, Path], name: str) -> dict[str, int]:
-    """Returns the first number in a file of each group that has one."""
-    numbers = {uid: first_number(group / name) for uid, group in groups.items()}
-    return {uid: number for uid, number in numbers.items() if number is not None}

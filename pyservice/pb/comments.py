@@ -1003,7 +1003,7 @@ COMMENTS: Final[dict[str, str]] = {
     "hosting.v1.ReserveVersionNameRequest.game_id": "Id or name_id of the game.",
     "hosting.v1.ReserveVersionNameResponse": "The reserved name.",
     "hosting.v1.ReserveVersionNameResponse.version_display_name": "A display name that no version has and no other call returns.",
-    "hosting.v1.ResourceUsage": "Resources that a running lobby or server has used, at most a few seconds ago.",
+    "hosting.v1.ResourceUsage": "Resources that a running lobby or server has used, at most a few seconds ago. On Kubernetes, at most 30 s ago.",
     "hosting.v1.ResourceUsage.cpu_time_ms": "Processor time in milliseconds since the start of the process. Absent without control groups.",
     "hosting.v1.ResourceUsage.memory_bytes": "Memory in bytes, as the limit of the tier counts it. Absent without control groups.",
     "hosting.v1.ResourceUsage.player_count": "Connected players. Lobbies only.",

@@ -139,19 +139,19 @@ class ControlGroups:
 
     def usage(self, run_id: str) -> GroupUsage:
         """Returns the processor time of a run since its start, and its memory now."""
-        memory_file = "memory.current" if self.is_unified else "memory.usage_in_bytes"
         # Each group of version 2 counts processor time, also without the controller `cpu`.
-        time_us = _number(self.network, run_id, "cpu.stat")
+        time_us = used_time_us(_child(self.network, run_id), is_unified=True)
         if time_us is None and not self.is_unified:
             # Most systems mount the controllers `cpu` and `cpuacct` together.
-            time_ns = _number(self.cpu, run_id, "cpuacct.usage")
-            time_us = None if time_ns is None else time_ns // 1000
-        return GroupUsage(time_us, _number(self.memory, run_id, memory_file))
+            time_us = used_time_us(_child(self.cpu, run_id), is_unified=False)
+        memory = used_memory_bytes(_child(self.memory, run_id), is_unified=self.is_unified)
+        return GroupUsage(time_us, memory)
 
     def peak_memory_bytes(self, run_id: str) -> int | None:
         """Returns the most memory that a run has used. None: no control group counts it."""
         name = "memory.peak" if self.is_unified else "memory.max_usage_in_bytes"
-        return _number(self.memory, run_id, name)
+        group = _child(self.memory, run_id)
+        return None if group is None else _first_number(group / name)
 
     def steps(self, run_id: str, resources: Resources) -> list[FileChange]:
         """Returns the file changes that create and limit the control group of a run.
@@ -314,17 +314,36 @@ def _move_processes(group: Path) -> None:
         apply_changes([_put_if_present(f"{target}/{_PROCS}", pid) for pid in pids])
 
 
-def first_number(path: Path) -> int | None:
+def used_time_us(group: Path | None, *, is_unified: bool) -> int | None:
+    """Returns the processor time of a group since its creation in µs. None: nothing counts it.
+
+    In version 1, the group is one of the controller `cpuacct`.
+    """
+    if group is None:
+        return None
+    if is_unified:
+        return _first_number(group / "cpu.stat")
+    time_ns = _first_number(group / "cpuacct.usage")
+    return None if time_ns is None else time_ns // 1000
+
+
+def used_memory_bytes(group: Path | None, *, is_unified: bool) -> int | None:
+    """Returns the memory of a group now. None: nothing counts it."""
+    name = "memory.current" if is_unified else "memory.usage_in_bytes"
+    return None if group is None else _first_number(group / name)
+
+
+def _child(parent: Path | None, name: str) -> Path | None:
+    return None if parent is None else parent / name
+
+
+def _first_number(path: Path) -> int | None:
     """Returns the first number of a file, such as 5 of `usage_usec 5`. None: there is no such file."""
     try:
         words = path.read_text().split()
     except OSError:
         return None
     return next((int(word) for word in words if word.isdecimal()), None)
-
-
-def _number(parent: Path | None, run_id: str, name: str) -> int | None:
-    return None if parent is None else first_number(parent / run_id / name)
 
 
 def _usable(hierarchy: Path, name: str, limit: str, own: str | None) -> Path | None:
