@@ -58,7 +58,9 @@ def is_ready() -> str:
     """
     while True:
         with contextlib.suppress(OSError):
-            if status := call("lobbies/ready"):
+            status = call("lobbies/ready")
+            # The helpers call again too, for example if the lobby has no node yet.
+            if status and " 503 " not in status:
                 return status
         time.sleep(0.02)
 
