@@ -70,8 +70,9 @@ class ManyLobbies:
         return found
 
     def nodes(self) -> dict[str, str]:
-        """Returns the node of each Pod of the namespace, by id of the lobby."""
-        pods = (self.cluster.get(GAMES) or {"items": []})["items"]
+        """Returns the node of each Pod of a lobby, by id of the lobby."""
+        # The Pod of the network probe has no such label.
+        pods = (self.cluster.get(f"{GAMES}?labelSelector=hosting%2Frun") or {"items": []})["items"]
         return {pod["metadata"]["name"]: str(pod["spec"].get("nodeName")) for pod in pods}
 
     def running_on(self, node: str) -> list[int]:
