@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from http import HTTPStatus
 from typing import Any, Final
 
 from bench import proxies
@@ -139,13 +140,21 @@ def _find(scene: _Scene) -> Run:
 
 def _program_start_s(cluster: Cluster, name: str) -> float:
     """Returns the time of the first line of a game server's log, which it writes at its start."""
-    with cluster.network(), cluster.api() as client:
-        response = client.get(f"{GAMES}/{name}/log", params={"timestamps": "true"})
-    response.raise_for_status()
-    written, _, line = response.text.partition("\n")[0].partition(" ")
+    text = until(lambda: _log(cluster, name))
+    written, _, line = text.partition("\n")[0].partition(" ")
     if line != "begins":
         raise WrongAnswer(f"unexpected first line of the game: {line!r}")
     return datetime.fromisoformat(written).timestamp()
+
+
+def _log(cluster: Cluster, name: str) -> str:
+    """Returns the log of a Pod. Empty: the API server does not know yet that its container runs."""
+    with cluster.network(), cluster.api() as client:
+        response = client.get(f"{GAMES}/{name}/log", params={"timestamps": "true"})
+    if response.status_code == HTTPStatus.BAD_REQUEST:
+        return ""
+    response.raise_for_status()
+    return response.text
 
 
 def _bare_pod(scene: _Scene, name: str) -> Run:
