@@ -16,6 +16,8 @@ BUILD: Final = PurePosixPath("/hosting/build")
 BUILD_ROOT: Final = BUILD / "root"
 START: Final = BUILD / "start"
 """Script that starts the program of the build."""
+KEEPER: Final = BUILD / "keeper"
+"""Static program that starts the program of the build, and passes SIGTERM on to its processes."""
 SCRATCH: Final = PurePosixPath("/hosting/scratch")
 """Volume in which the game server may write. It is `HOME` and `TMPDIR`."""
 TERMINATION_LOG: Final = PurePosixPath("/dev/termination-log")

@@ -8,13 +8,18 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
+
+
+def copy_keeper(target: Path) -> None:
+    shutil.copy(KEEPER_BINARY, target)
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> None:
     [target] = arguments
-    shutil.copy(KEEPER_BINARY, target)
+    copy_keeper(Path(target))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Command of the init container of a Pod: fetches a build, unpacks it, and writes the start script.
 
+A keeper is copied beside it, which has SIGTERM reach the game server behind any start script.
+
 Usage: `python3 -m pyservice.node.fetch_build <address of the node> <BuildFetch as JSON>`. The content
 is right if it has the digest that the Pod names, so the certificate of the node is not checked.
 Messages contain no paths, because developers read them.
@@ -25,12 +27,14 @@ from pyservice.durable_files import is_disk_full
 from pyservice.kubernetes.build_fetch import (
     BUILD,
     BUILD_ROOT,
+    KEEPER,
     SCRATCH,
     START,
     START_PROBLEM,
     TERMINATION_LOG,
     BuildFetch,
 )
+from pyservice.node.copy_program import copy_keeper
 from pyservice.runtime.archive_rules import BadArchive
 from pyservice.runtime.build_manifests import (
     SERVER_JSON,
@@ -191,10 +195,11 @@ def start_script(
     problem: RunProblem | None,
     *,
     root: str = str(BUILD_ROOT),
+    keeper: str = str(KEEPER),
     scratch: str = str(SCRATCH),
     last_words: str = str(TERMINATION_LOG),
 ) -> str:
-    """Returns a shell script that replaces itself by the program of a build.
+    """Returns a shell script that replaces itself by a keeper with the program of a build.
 
     `last_words` is the file for the reason why the program cannot start.
     """
@@ -214,7 +219,7 @@ def start_script(
         *(f"export {variable}={_quote(value)}" for variable, value in exported.items()),
         *([] if problem is None else [give_up(problem)]),
         f"command -v {name} >/dev/null || {give_up(_missing_program(program.command[0]))}",
-        f"exec {' '.join(command)}",
+        f"exec {_quote(keeper)} --container {' '.join(command)}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -262,6 +267,7 @@ def prepare(host: str, fetch: BuildFetch, folder: Path) -> None:
     path = folder / START.name
     path.write_text(script, encoding="utf-8")
     path.chmod(0o755)
+    copy_keeper(folder / KEEPER.name)
 
 
 def main(arguments: Sequence[str] = sys.argv[1:]) -> int:

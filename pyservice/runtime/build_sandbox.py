@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 import pyservice
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 
-KEEPER_BINARY: Final = Path(__file__).parent.parent / "bin" / "hosting-keeper"
 SANDBOX_UID: Final = 1_999_999
 """User and group of build workers, and of trials, if the service is root."""
 

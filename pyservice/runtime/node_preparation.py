@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from pyservice.observability.logging import get_logger
-from pyservice.runtime.build_sandbox import KEEPER_BINARY, refused_sandbox_parts
+from pyservice.runtime.build_sandbox import refused_sandbox_parts
 from pyservice.runtime.containers import KINDS, ContainerRuntime
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import (
@@ -23,6 +23,7 @@ from pyservice.runtime.isolation_trials import (
     open_folders,
     unenforced_by_isolation,
 )
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.network_isolation import NetworkPolicy
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.scratch_folders import remove_templates

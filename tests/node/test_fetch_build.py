@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import ssl
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from pyservice.node.fetch_build import (
     start_script,
 )
 from pyservice.runtime.build_manifests import BuildProgram
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from tests.support.certificates import Certificates
 from tests.support.upload_files import entry, gzipped, tar
 from tests.support.waiting import PATIENCE_S
@@ -183,7 +185,13 @@ class Started:
         fetch = BuildFetch("", "none", 0, 0, args, tuple(variables))
         problem = find_problem(program, root) if check else None
         script = start_script(
-            program, fetch, problem, root=str(root), scratch="/s", last_words=str(last_words)
+            program,
+            fetch,
+            problem,
+            root=str(root),
+            keeper=str(KEEPER_BINARY),
+            scratch="/s",
+            last_words=str(last_words),
         )
         path = folder / "start"
         path.write_text(script)
@@ -308,6 +316,8 @@ def test_prepared_folder_has_an_executable_start_script(node: Node, tmp_path: Pa
     prepare("127.0.0.1", fetch, tmp_path)
     start = tmp_path / "start"
     assert start.stat().st_mode & 0o777 == 0o755
-    assert start.read_text().splitlines()[-1] == "exec sh -c 'exit 3' x"
+    keeper = "/hosting/build/keeper --container"
+    assert start.read_text().splitlines()[-1] == f"exec {keeper} sh -c 'exit 3' x"
+    assert os.access(tmp_path / "keeper", os.X_OK)
     assert "export A=1" in start.read_text()
     assert read_program(tmp_path / "root").command == ("sh", "-c", "exit 3")

@@ -6,9 +6,9 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PROCESSES_MAX, process_limits
 from pyservice.runtime.isolation_trials import choose_container_runtime
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from tests.support.bare_containers import output_lines, start_container
 from tests.support.container_images import needs_oci_runtime
 

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PROCESSES_MAX
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import (
@@ -25,6 +24,7 @@ from pyservice.runtime.isolation_trials import (
     choose_scratch,
     network_isolation_problem,
 )
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.network_isolation import OWN_PORT_SOCKETS_MAX, NetworkPolicy
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import LogLine

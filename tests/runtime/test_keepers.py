@@ -9,8 +9,8 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.isolation_trials import choose_isolation
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import KeeperNotices, LogLine, LogStream, RunFolder
 from pyservice.runtime.run_logs import LINES_MAX, LogReader

@@ -19,9 +19,9 @@ from typing import Final
 import pytest
 
 from pyservice.runtime import run_cleanup
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import choose_isolation
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_requests import RunEnd, RunRequest
 from tests.support.runtime_host import RuntimeHost, is_alive, open_host, until

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import network_isolation_problem
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.network_isolation import (
     CONNECTIONS_PER_MB,
     OWN_PORT_SOCKETS_MAX,

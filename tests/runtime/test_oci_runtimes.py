@@ -17,7 +17,6 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import (
     PATH,
     ContainerRuntime,
@@ -25,6 +24,7 @@ from pyservice.runtime.containers import (
     runtime_failure,
 )
 from pyservice.runtime.isolation_trials import choose_container_runtime
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.root_filesystem import ContainerProgram, RootFilesystem, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from pyservice.runtime.scratch_folders import ScratchKind, ScratchLimits

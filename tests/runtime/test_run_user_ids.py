@@ -10,8 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.isolation_trials import choose_container_runtime, choose_isolation
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.node_allocation import PlacementAllocator
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_requests import Resources, RunRequest

@@ -13,9 +13,9 @@ import pytest
 
 from pyservice.runtime import scratch_folders
 from pyservice.runtime.build_manifests import BadManifest, read_bundle_config, read_server_json
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.full_scratch import FullScratch
 from pyservice.runtime.isolation_trials import choose_isolation, choose_scratch
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.node_preparation import SYSTEM_PATHS
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.scratch_folders import (

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.isolation_trials import choose_container_runtime
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from tests.support.bare_containers import output_lines, start_container
 from tests.support.container_images import needs_oci_runtime
 

@@ -12,9 +12,9 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
 from pyservice.runtime.isolation_trials import choose_isolation
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.node_preparation import system_paths
 from pyservice.runtime.run_requests import Resources
 from tests.support.interpreter_programs import (

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.containers import PATH, ContainerRuntime
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.root_filesystem import ContainerProgram, container_root_uid
 from pyservice.runtime.run_folder import KeeperSpec, RunFolder
 from pyservice.settings.user_ids import DEFAULT_CONTAINER_USER_IDS

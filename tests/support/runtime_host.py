@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
 from pyservice.runtime.control_groups import ControlGroups
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 from pyservice.runtime.run_folder import RunFolder
 from pyservice.runtime.run_layout import NodeSettings
 from pyservice.runtime.run_requests import (

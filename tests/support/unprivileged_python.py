@@ -13,7 +13,7 @@ from typing import Final
 
 import pytest
 
-from pyservice.runtime.build_sandbox import KEEPER_BINARY
+from pyservice.runtime.keeper_binary import KEEPER_BINARY
 
 USER: Final = 61_235
 _PROJECT: Final = Path(__file__).parents[2]

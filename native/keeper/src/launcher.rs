@@ -24,6 +24,7 @@ use rustix::process::{Pid, WaitOptions, chdir, wait};
 use crate::process_title::ProcessTitle;
 use crate::processes;
 use crate::run_start::{self, StartError, StartRequester};
+use crate::signals::signal_descriptor;
 use crate::start_reply::StartReply;
 
 const LOCK: &str = ".nursery";
@@ -108,7 +109,7 @@ impl Launcher {
         let replies = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         processes::redirect_stdin_and_stdout()?;
         chdir("/")?;
-        let child_signals = run_start::signal_descriptor(&[libc::SIGCHLD])?;
+        let child_signals = signal_descriptor(&[libc::SIGCHLD])?;
         let title = ProcessTitle::find();
         Ok(Self { lock, requests, child_signals, replies, forked_keepers: Vec::new(), is_namespace_init: false, title })
     }

@@ -14,10 +14,12 @@
 //!
 //! `hosting-keeper --nursery <folder of runs>` is the keeper launcher: it forks a keeper for each requested folder.
 //! `hosting-keeper --build-sandbox` starts the process that reads an uploaded build: see `isolation/build_sandbox.rs`.
+//! `hosting-keeper --container <program> [arguments]` is the main process of a container: see `container_main.rs`.
 //! `hosting-keeper --version` prints the version. As a static program it runs in any image, and shows that a node has the
 //! image.
 
 mod clock;
+mod container_main;
 mod control_fifo;
 mod disk_writer;
 mod isolation;
@@ -34,6 +36,7 @@ mod run_loop;
 mod run_spec;
 mod run_start;
 mod run_state;
+mod signals;
 mod start_reply;
 mod stop_signals;
 
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         [flag, words @ ..] if flag == "--build-sandbox" => return enter_build_sandbox(words),
+        [flag, program, words @ ..] if flag == container_main::FLAG => return run_in_container(program, words),
         [flag, runs] if flag == "--nursery" => {
             (Path::new(runs), launcher::serve(Path::new(runs)).map_err(StartError::Disk))
         }
@@ -71,6 +75,16 @@ fn main() -> ExitCode {
         Err(error) => {
             eprintln!("{}: {error}", folder.display());
             ExitCode::from(error.status())
+        }
+    }
+}
+
+fn run_in_container(program: &OsString, arguments: &[OsString]) -> ExitCode {
+    match container_main::run(program, arguments) {
+        Ok(code) => ExitCode::from(code as u8),
+        Err(error) => {
+            eprintln!("{}: {error}", program.display());
+            ExitCode::from(StartError::Disk(error).status())
         }
     }
 }

@@ -322,7 +322,7 @@ pub fn restore_ignored_signals() {
     }
 }
 
-fn reset_signals() {
+pub fn reset_signals() {
     // SAFETY: plain calls with valid arguments.
     unsafe {
         let mut none: libc::sigset_t = std::mem::zeroed();

@@ -22,6 +22,7 @@ use crate::process_tree;
 use crate::program::{Program, ProgramEnd};
 use crate::run_spec::RunSpec;
 use crate::run_state::{ExitCause, RunState, RunStatus};
+use crate::signals::has_stop_signal;
 use crate::stop_signals::{RunProcesses, StopSignals};
 
 const MEMORY_POLL_INTERVAL: Duration = Duration::from_millis(500);
@@ -175,13 +176,9 @@ impl RunLoop {
         let _ = poll(&mut fds, timeout.as_ref());
     }
 
-    fn handle_signals(&mut self, mut signals: &File, program: &Program) {
-        let mut record = [0; size_of::<libc::signalfd_siginfo>()];
-        while signals.read_exact(&mut record).is_ok() {
-            let number = u32::from_ne_bytes([record[0], record[1], record[2], record[3]]) as i32;
-            if number != libc::SIGCHLD && number != libc::SIGHUP {
-                self.stop(program, self.spec.kill_timeout);
-            }
+    fn handle_signals(&mut self, signals: &File, program: &Program) {
+        if has_stop_signal(signals) {
+            self.stop(program, self.spec.kill_timeout);
         }
     }
 

@@ -6,7 +6,6 @@
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::FromRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -25,6 +24,7 @@ use crate::program;
 use crate::run_loop::RunLoop;
 use crate::run_spec::RunSpec;
 use crate::run_state::{ExitCause, RunState, RunStatus, StateFile};
+use crate::signals::{HANDLED_SIGNALS, signal_descriptor};
 use crate::start_reply::StartReply;
 
 const LOCK_ATTEMPTS: u32 = 200;
@@ -238,24 +238,6 @@ fn open_control(path: &Path) -> io::Result<File> {
         Err(error) => return Err(error.into()),
     }
     OpenOptions::new().read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path)
-}
-
-const HANDLED_SIGNALS: [libc::c_int; 5] = [libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGQUIT, libc::SIGHUP];
-
-pub fn signal_descriptor(signals: &[libc::c_int]) -> io::Result<File> {
-    // SAFETY: plain calls with valid arguments; the descriptor is owned from here on.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&raw mut set);
-        for &signal in signals {
-            libc::sigaddset(&raw mut set, signal);
-        }
-        libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
-        match libc::signalfd(-1, &raw const set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK) {
-            -1 => Err(io::Error::last_os_error()),
-            fd => Ok(File::from_raw_fd(fd)),
-        }
-    }
 }
 
 fn with_name(name: &str, error: io::Error) -> StartError {

@@ -9,6 +9,7 @@ macro_rules! skipped {
 }
 
 mod build_sandbox;
+mod container;
 mod disk_failures;
 mod isolation;
 mod killed_start;

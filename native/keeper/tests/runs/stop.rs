@@ -8,7 +8,19 @@ use crate::run_fixture::{Run, available_modes, descendants};
 const GAME_SERVER: &str = "trap 'trap - TERM; echo saving; sleep 0.1 && echo saved; exit 3' TERM; \
                            echo open; while :; do sleep 0.01; done";
 
-fn with_game_server(script: &str) -> String {
+/// Start scripts that do not pass SIGTERM on to the game server.
+pub const START_SCRIPTS: [&str; 4] = [
+    "sh -c \"$GAME_SERVER\"; echo never",
+    "(sh -c \"$GAME_SERVER\"; true)& wait",
+    "setsid sh -c \"$GAME_SERVER\"& wait",
+    "setsid -f sh -c \"$GAME_SERVER\"; sleep 1000",
+];
+
+/// Start script that passes SIGTERM on, and ends with the exit code of the game server.
+pub const FORWARDS: &str = "trap 'kill -TERM $!' TERM; sh -c \"$GAME_SERVER\"& \
+                            while wait $!; code=$?; [ $code = 143 ]; do :; done; exit $code";
+
+pub fn with_game_server(script: &str) -> String {
     format!("export GAME_SERVER=\"{GAME_SERVER}\"; {script}")
 }
 
@@ -27,12 +39,7 @@ fn stopped_runs(script: &str) -> impl Iterator<Item = (String, String, Vec<Strin
 
 #[test]
 fn every_process_behind_a_script_is_signalled_once() {
-    for script in [
-        "sh -c \"$GAME_SERVER\"; echo never",
-        "(sh -c \"$GAME_SERVER\"; true)& wait",
-        "setsid sh -c \"$GAME_SERVER\"& wait",
-        "setsid -f sh -c \"$GAME_SERVER\"; sleep 1000",
-    ] {
+    for script in START_SCRIPTS {
         for (mode, exit_code, lines) in stopped_runs(script) {
             assert_eq!(lines, ["open", "saving", "saved"], "{script} {mode}");
             assert_eq!(exit_code, "143", "{script} {mode}: the exit code is that of the main process");
@@ -42,9 +49,7 @@ fn every_process_behind_a_script_is_signalled_once() {
 
 #[test]
 fn only_a_main_process_that_catches_sigterm_is_signalled() {
-    let forwards = "trap 'kill -TERM $!' TERM; sh -c \"$GAME_SERVER\"& \
-                    while wait $!; code=$?; [ $code = 143 ]; do :; done; exit $code";
-    for (mode, exit_code, lines) in stopped_runs(forwards) {
+    for (mode, exit_code, lines) in stopped_runs(FORWARDS) {
         assert_eq!(lines, ["open", "saving", "saved"], "{mode}: the signal arrives once");
         assert_eq!(exit_code, "3", "{mode}");
     }
