@@ -46,7 +46,7 @@ _RATE: Final = 2_000.0
 _ALONE_S: Final = 30.0
 _BYTES_PER_S: Final = 32 << 20
 """Default of `backup.bytes_per_second`."""
-_BESIDE: Final = 1.5
+_BESIDE: Final = 2.0
 """Planned time of the load over the expected time of the backup. The load leaves out its first tenth."""
 _BESIDE_SHARE_MIN: Final = 0.5
 """Least share of the load's time with a backup. Time without one would hide its effect."""

@@ -16,6 +16,7 @@ import time
 from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Final
+from uuid import UUID
 
 import aiohttp
 import uvloop
@@ -25,7 +26,7 @@ from pyservice.edge_guard.admin_socket import EdgeGuardTraffic
 from pyservice.errors import ServiceError, Unreachable
 from pyservice.kubernetes.api import KubernetesApi, Object, pods_of
 from pyservice.kubernetes.cluster_access import kubeconfig_access
-from pyservice.kubernetes.pod_manifest import GAME_SERVER, SERVICE
+from pyservice.kubernetes.pod_manifest import FIRST_PORT, GAME_SERVER, SERVICE
 from pyservice.kubernetes.pod_status import pod_state
 from pyservice.kubernetes.watched_objects import WatchedObjects
 from pyservice.network.node_names import host_of_node
@@ -43,6 +44,11 @@ _TIMEOUT_S: Final = 25.0
 _RETRY_S: Final = 0.5
 _READY_RETRY_S: Final = 0.1
 _READY: Final = "/matchmaker/lobbies/ready"
+_PIDS: Final = 4_194_304
+_SOCKETS: Final = f"""sl local_address rem_address st queues timer retransmits uid timeout inode
+0: 00000000:{FIRST_PORT:04X} 00000000:0000 0A 0:0 0:0 0 1000 0 1
+"""
+"""Table of a game server that listens at its port."""
 _LOG_BYTES_PER_S: Final[int] = KubernetesSettings.model_fields["log_bytes_per_second"].default
 
 
@@ -91,7 +97,7 @@ class NodeRoutes:
 
 
 class NodeFiles:
-    """Files of the nodes, as kubelets and kernels write them: logs and control groups of Pods."""
+    """Files of the nodes, as kubelets and kernels write them: logs, control groups and processes of Pods."""
 
     def __init__(self, folder: Path, namespace: str) -> None:
         self._folder = folder
@@ -103,16 +109,23 @@ class NodeFiles:
     def groups(self, node: str) -> Path:
         return self._folder / node / "cgroup"
 
+    def processes(self, node: str) -> Path:
+        return self._folder / node / "proc"
+
     def add_node(self, node: str) -> None:
         self.logs(node).mkdir(parents=True)
         self.groups(node).mkdir()
+        self.processes(node).mkdir()
         (self.groups(node) / "cgroup.controllers").write_text("cpu memory\n")
 
     def add_pod(self, node: str, name: str, uid: str) -> None:
-        group, log = self._of_pod(node, name, uid)
+        group, log, process = self._of_pod(node, name, uid)
         if log.exists():
             return
         group.mkdir(parents=True)
+        (process / "net").mkdir(parents=True)
+        (process / "cgroup").write_text(f"0::/kubepods/pod{uid}/server\n")
+        (process / "net/tcp").write_text(_SOCKETS)
         (group / "cpu.stat").write_text("usage_usec 100000\n")
         (group / "memory.current").write_text("10000000\n")
         ContainerFiles(log / GAME_SERVER).write("ready")
@@ -121,9 +134,10 @@ class NodeFiles:
         for folder in self._of_pod(node, name, uid):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _of_pod(self, node: str, name: str, uid: str) -> tuple[Path, Path]:
+    def _of_pod(self, node: str, name: str, uid: str) -> tuple[Path, Path, Path]:
         group = self.groups(node) / "kubepods" / f"pod{uid}"
-        return group, self.logs(node) / f"{self._namespace}_{name}_{uid}"
+        process = self.processes(node) / str(UUID(uid).int % _PIDS)
+        return group, self.logs(node) / f"{self._namespace}_{name}_{uid}", process
 
 
 class GameServers:
@@ -178,7 +192,9 @@ async def _copy_and_report(node: str, client: NodeClient, files: NodeFiles, name
     logs, groups = files.logs(node), files.groups(node)
     copier = LogCopier(client.call, node, namespace, _LOG_BYTES_PER_S, logs)
     # Edge-guard would answer with counters. Without a socket, it counts as not running.
-    usage = UsageReporter(client.call, node, namespace, EdgeGuardTraffic(groups), logs, groups)
+    usage = UsageReporter(
+        client.call, node, namespace, EdgeGuardTraffic(groups), logs, groups, files.processes(node)
+    )
     await asyncio.gather(copier.run(), usage.run())
 
 
