@@ -1,22 +1,25 @@
 """Network of game servers on a real cluster: without enforced NetworkPolicies, and with them.
 
 The cluster of the tests does not enforce policies. A test enforces those of the chart on the second
-node, on which all game servers are, with rules for packets that leave Pods there.
+node, with rules for packets that leave Pods there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import socket
 import urllib.request
 from collections.abc import Iterator
 from typing import Final
 
 import pytest
 
+from pyservice.kubernetes.pod_manifest import FIRST_PORT
 from tests.cluster.cluster import Cluster
-from tests.cluster.hosted_service import GAMES, RELEASE, HostedService, PublishedGame
+from tests.cluster.hosted_service import GAMES, MODE, RELEASE, HostedService, PublishedGame
 from tests.cluster.machines import until_started
+from tests.cluster.network_policies import enforced_policies
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -24,8 +27,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 API_SERVERS: Final = ("10.96.0.1:443", "10.250.0.1:6443")
 METADATA: Final = "169.254.169.254:80"
 NOT_ISOLATED: Final = "the network of game servers is not isolated"
-PODS_NETWORK: Final = "10.244.0.0/16"
-PRIVATE: Final = ("10.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12", "192.168.0.0/16")
+GATEWAY: Final = "10.250.0.1"
+"""Address of the control plane, which every node reaches."""
+NAMESPACE: Final = "hosting-games"
+OTHER: Final = "other"
+"""Game mode of a second lobby."""
 TRY: Final = """
 import json, socket, sys
 reached = []
@@ -63,10 +69,15 @@ def hosted(
 
 
 @pytest.fixture(scope="module")
-def lobby_id(cluster: Cluster, hosted: HostedService) -> str:
+def game(cluster: Cluster, hosted: HostedService) -> PublishedGame:
+    with cluster.network():
+        return PublishedGame(hosted, {MODE: {}, OTHER: {}})
+
+
+@pytest.fixture(scope="module")
+def lobby_id(cluster: Cluster, game: PublishedGame) -> str:
     """Id of a lobby with its game server on the second node."""
     with cluster.network():
-        game = PublishedGame(hosted)
         found = game.find()
         game.play(found)
     lobby_id = str(found["lobby"]["lobby_id"])
@@ -105,44 +116,60 @@ def reached(cluster: Cluster, lobby_id: str, *addresses: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def enforced(cluster: Cluster, service: str) -> Iterator[None]:
-    """Drops on the second node what the policies of the chart refuse to game servers."""
-    node = cluster.nodes[-1]
-    api = ("-d", service, "-p", "tcp", "-m", "multiport", "--dports", "8080,8081")
-    rules = [
-        ("-m", "conntrack", "--ctstate", "ESTABLISHED,RELATED", "-j", "RETURN"),
-        (*api, "-j", "RETURN"),
-        *(("-d", network, "-j", "DROP") for network in PRIVATE),
-    ]
-    cluster.run_on(node, "iptables", "-N", "POLICIES")
-    for rule in rules:
-        cluster.run_on(node, "iptables", "-A", "POLICIES", *rule)
-    entry = ("FORWARD", "-s", PODS_NETWORK, "-i", "pods", "-j", "POLICIES")
-    cluster.run_on(node, "iptables", "-I", *entry)
+def metadata_service(cluster: Cluster) -> Iterator[None]:
+    """A server beside the nodes at the address of the metadata services of clouds."""
+    host, _, port = METADATA.rpartition(":")
+    cluster.run_in_namespace("ip", "address", "add", f"{host}/32", "dev", "lo")
+    cluster.run_on(cluster.nodes[-1], "ip", "route", "add", f"{host}/32", "via", GATEWAY)
     try:
-        yield
+        with cluster.network():
+            server = socket.create_server((host, int(port)))
+        with server:
+            yield
     finally:
-        cluster.run_on(node, "iptables", "-D", *entry)
-        cluster.run_on(node, "iptables", "-F", "POLICIES")
-        cluster.run_on(node, "iptables", "-X", "POLICIES")
+        cluster.run_on(cluster.nodes[-1], "ip", "route", "delete", f"{host}/32")
+        cluster.run_in_namespace("ip", "address", "delete", f"{host}/32", "dev", "lo")
+
+
+@contextlib.contextmanager
+def other_pod(cluster: Cluster, hosted: HostedService, game: PublishedGame) -> Iterator[str]:
+    """A lobby on the first node. Yields the address of its game server."""
+    cluster.kubectl("uncordon", hosted.node)
+    cluster.kubectl("cordon", cluster.nodes[-1])
+    try:
+        with cluster.network():
+            lobby_id = str(game.find(OTHER)["lobby"]["lobby_id"])
+    finally:
+        cluster.kubectl("cordon", hosted.node)
+        cluster.kubectl("uncordon", cluster.nodes[-1])
+    pod = cluster.get(f"{GAMES}/{lobby_id}")
+    assert pod is not None
+    assert pod["spec"]["nodeName"] == hosted.node
+    yield f"{pod['status']['podIP']}:{FIRST_PORT}"
+    with cluster.network():
+        game.end(lobby_id)
+    until(lambda: cluster.get(f"{GAMES}/{lobby_id}") is None)
 
 
 def test_game_server_reaches_only_what_enforced_policies_allow(
-    cluster: Cluster, hosted: HostedService, lobby_id: str
+    cluster: Cluster, hosted: HostedService, game: PublishedGame, lobby_id: str
 ) -> None:
     service = address_of_service(hosted)
     api, admin, nodes = (f"{service}:{port}" for port in (8080, 8090, 8093))
-    addresses = (*API_SERVERS, METADATA, api, admin, nodes)
     until_started(lambda: state(hosted) not in ("", "unknown"))
     assert state(hosted) == "not_enforced"
     status = page(hosted, "/readyz?verbose")
     assert NOT_ISOLATED in status
     assert admin in status
     assert API_SERVERS[0] in status
-    assert reached(cluster, lobby_id, *addresses) == [*API_SERVERS, api, admin, nodes]
+    refused = [*API_SERVERS, METADATA, admin, nodes]
+    with metadata_service(cluster), other_pod(cluster, hosted, game) as other:
+        refused.append(other)
+        assert reached(cluster, lobby_id, *refused, api) == [*refused, api]
+        with enforced_policies(cluster, cluster.nodes[-1], NAMESPACE):
+            assert reached(cluster, lobby_id, *refused, api) == [api]
 
-    with enforced(cluster, service):
-        assert reached(cluster, lobby_id, *addresses) == [api]
+    with enforced_policies(cluster, cluster.nodes[-1], NAMESPACE):
         # A control plane that starts probes the cluster.
         hosted.kubectl("exec", f"{RELEASE}-0", "--", "python3", "-c", END_CONTROL_PLANE)
         until_started(lambda: state(hosted) == "enforced")
